@@ -1,0 +1,141 @@
+# On a fresh machine with Python 3.10 or later, a C compiler and make:
+#
+#     make demo     set everything up and show logstore at work
+#     make test     set everything up and run all tests
+#
+# The other targets are listed by `make help`.  PYTHON chooses the interpreter,
+# PYTEST_ARGS goes to pytest.
+
+PYTHON      ?= python3
+VENV        ?= .venv
+CC          ?= cc
+GCOV        ?= gcov
+PYTEST_ARGS ?=
+BENCH_ARGS  ?=
+
+VPY := $(VENV)/bin/python
+PIP := $(VPY) -m pip --disable-pip-version-check --quiet
+
+# What the installed package is built from; a change of Python files needs no set-up,
+# because the installation is editable.
+SOURCES := pyproject.toml setup.py \
+	$(wildcard src/logstore/_native/*.c src/logstore/_native/*.h) \
+	$(wildcard src/logstore/_native/build_ffi.py)
+
+# Targets that exist already, so that a partial tree can be worked on.
+NATIVE_TESTS := $(wildcard tests/unit/native tests/fuzz)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench sanitize coverage wheel clean
+
+help:
+	@echo "make demo      set up and show logstore at work"
+	@echo "make test      set up and run all tests (and ruff and mypy)"
+	@echo "make lint      ruff check, ruff format --check, mypy"
+	@echo "make format    let ruff mend what it can"
+	@echo "make bench     benchmarks"
+	@echo "make sanitize  C tests and fuzzing under address and undefined sanitizers"
+	@echo "make coverage  coverage of Python and of C"
+	@echo "make wheel     build the wheel into dist/"
+	@echo "make clean     remove everything that was built"
+
+# -------------------------------------------------------------------- set-up
+
+# Each stamp says that the step with its name was done after its sources changed.
+VENV_STAMP := $(VENV)/.stamp-venv
+DEMO_STAMP := $(VENV)/.stamp-package
+TEST_STAMP := $(VENV)/.stamp-test
+
+# Build requirements go into the environment: a rebuild of the C core then takes
+# seconds and no network.  They are the ones of pyproject.toml.
+$(VENV_STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "logstore needs Python 3.10 or later; $(PYTHON) is older or missing." \
+	    "Choose another one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot make virtual environments: its venv or ensurepip module" \
+	    "is missing. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@command -v $(CC) >/dev/null || { \
+	  echo "no C compiler: $(CC) was not found. On Debian and Ubuntu:" \
+	    "apt install build-essential; or choose one: make CC=clang ..." >&2; exit 1; }
+	@echo "setting up $(VENV) (once)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install 'setuptools>=77' 'cffi>=1.16' wheel
+	@touch $@
+
+$(DEMO_STAMP): $(VENV_STAMP) $(SOURCES)
+	@echo "building and installing logstore"
+	@$(PIP) install --no-build-isolation --editable .
+	@touch $@
+
+$(TEST_STAMP): $(VENV_STAMP) $(SOURCES)
+	@echo "building and installing logstore and what its tests need"
+	@$(PIP) install --no-build-isolation --editable '.[test]'
+	@touch $(DEMO_STAMP) $@
+
+# ----------------------------------------------------------------------- use
+
+demo: $(DEMO_STAMP)
+	@$(VPY) -m logstore.demo
+
+# ruff and mypy run as tests (tests/test_lint.py), so pytest's summary is about all.
+test: $(TEST_STAMP)
+	@$(VPY) -m pytest $(PYTEST_ARGS)
+
+lint: $(TEST_STAMP)
+	$(VPY) -m ruff check .
+	$(VPY) -m ruff format --check .
+	$(VPY) -m mypy
+
+format: $(TEST_STAMP)
+	$(VPY) -m ruff check --fix .
+	$(VPY) -m ruff format .
+
+bench: $(TEST_STAMP)
+	@$(VPY) -m pytest bench --benchmark-only $(BENCH_ARGS)
+
+wheel: $(VENV_STAMP)
+	@rm -rf build/wheel
+	@$(PIP) wheel . --no-deps --no-build-isolation --wheel-dir dist \
+	  --config-settings=--build-option=build \
+	  --config-settings=--build-option=--build-base=build/wheel
+	@ls dist/*.whl
+
+# -------------------------------------------------- other builds of the C core
+
+# Each has a tree of its own that goes in front of the editable installation, so the
+# normal build is never mixed with it.  Always built anew: the compiler flags come from
+# a variable, which no time stamp shows.
+define build_variant
+	@rm -rf build/$(1)
+	@$(2)=1 $(VPY) setup.py --quiet build --build-base build/$(1) \
+	  --build-temp build/$(1)/temp --build-lib build/$(1)/lib
+endef
+
+# Leaks are off because the interpreter's own would hide ours; PYTHONMALLOC shows the
+# sanitizer every object.
+sanitize: $(TEST_STAMP)
+	$(call build_variant,sanitize,LOGSTORE_SANITIZE)
+	@test -n "$(NATIVE_TESTS)" || { echo "no tests of the C core yet" >&2; exit 1; }
+	@PYTHONPATH=build/sanitize/lib PYTHONMALLOC=malloc \
+	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:detect_stack_use_after_return=1 \
+	  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+	  LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
+	  $(VPY) -m pytest -p no:cacheprovider $(NATIVE_TESTS) $(PYTEST_ARGS)
+
+# gcov names the C files as they were compiled; headers of the system are left out.
+coverage: $(TEST_STAMP)
+	$(call build_variant,coverage,LOGSTORE_COVERAGE)
+	@PYTHONPATH=build/coverage/lib $(VPY) -m pytest --cov --cov-report=term $(PYTEST_ARGS)
+	@echo; echo "C core:"
+	@find build/coverage -name '*.gcda' -exec $(GCOV) --no-output --relative-only {} + \
+	  | awk '/^File /  { file = $$2; gsub("\047", "", file) } \
+	         /^Lines executed/ && file ~ /_native\/ls_/ \
+	           { sub("Lines executed:", ""); printf "  %-40s %s\n", file, $$0; file = "" }'
+
+clean:
+	rm -rf $(VENV) build dist .coverage htmlcov .benchmarks
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf src/*.egg-info src/logstore/_native/*.so src/logstore/*.so
+	find src tests bench connectors -name __pycache__ -type d -prune -exec rm -rf {} +

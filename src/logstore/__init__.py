@@ -1,0 +1,112 @@
+"""logstore: a durable, partitioned log in Apache Kafka's on-disk format, in a library.
+
+    import logstore
+
+    with logstore.open("data") as store:
+        orders = store.create_topic("orders", partitions=4, exist_ok=True)
+        orders.append(b"value", key=b"key")
+        for record in orders[0].read():
+            print(record.offset, record.key, record.value)
+
+Everything promised is in ``logstore.__all__``.
+"""
+
+from logstore.config import StoreConfig, TopicConfig
+from logstore.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    CorruptIndexError,
+    CorruptionError,
+    CorruptRecordError,
+    DiskFullError,
+    ForkedError,
+    LogStoreError,
+    OffsetConflictError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    ReadOnlyError,
+    RecordTooLargeError,
+    StorageError,
+    StoreClosedError,
+    StoreLockedError,
+    StoreNotFoundError,
+    SyncFailedError,
+    TopicExistsError,
+    TopicNotFoundError,
+    UnsupportedError,
+)
+from logstore.partition import Partition
+from logstore.partitioners import (
+    ConsistentHashPartitioner,
+    KafkaPartitioner,
+    Partitioner,
+)
+from logstore.records import (
+    Chunk,
+    ControlRecord,
+    Record,
+    RecordBatch,
+    RecordMetadata,
+    TimestampType,
+)
+from logstore.recovery import RecoveryAction, RecoveryReport
+from logstore.retention import (
+    Deletion,
+    RetainAge,
+    RetainBytes,
+    RetainFreeSpace,
+    RetentionPolicy,
+)
+from logstore.segment import SegmentInfo
+from logstore.store import Store
+from logstore.store import open_store as open
+from logstore.topic import Topic
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Chunk",
+    "ConfigError",
+    "ConsistentHashPartitioner",
+    "ControlRecord",
+    "CorruptCheckpointError",
+    "CorruptIndexError",
+    "CorruptRecordError",
+    "CorruptionError",
+    "Deletion",
+    "DiskFullError",
+    "ForkedError",
+    "KafkaPartitioner",
+    "LogStoreError",
+    "OffsetConflictError",
+    "OffsetOutOfRangeError",
+    "Partition",
+    "PartitionNotFoundError",
+    "Partitioner",
+    "ReadOnlyError",
+    "Record",
+    "RecordBatch",
+    "RecordMetadata",
+    "RecordTooLargeError",
+    "RecoveryAction",
+    "RecoveryReport",
+    "RetainAge",
+    "RetainBytes",
+    "RetainFreeSpace",
+    "RetentionPolicy",
+    "SegmentInfo",
+    "StorageError",
+    "Store",
+    "StoreClosedError",
+    "StoreConfig",
+    "StoreLockedError",
+    "StoreNotFoundError",
+    "SyncFailedError",
+    "TimestampType",
+    "Topic",
+    "TopicConfig",
+    "TopicExistsError",
+    "TopicNotFoundError",
+    "UnsupportedError",
+    "open",
+]

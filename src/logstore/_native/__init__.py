@@ -1,0 +1,1 @@
+"""The C core; only `logstore._binding` imports it."""

@@ -1,0 +1,193 @@
+"""What cffi makes of ls_api.h. Pointers and structs are `Any`."""
+
+from typing import Any, Final
+
+ffi: Any
+
+class _Lib:
+    LS_OK: Final[int]
+    LS_E_ARGUMENT: Final[int]
+    LS_E_NO_SPACE: Final[int]
+    LS_E_CRC: Final[int]
+    LS_E_LENGTH: Final[int]
+    LS_E_MAGIC: Final[int]
+    LS_E_CODEC: Final[int]
+    LS_E_RECORD: Final[int]
+    LS_E_VARINT: Final[int]
+    LS_E_OFFSET: Final[int]
+    LS_E_COUNT: Final[int]
+    LS_E_NESTED: Final[int]
+    LS_E_EMPTY: Final[int]
+    LS_E_TOO_LARGE: Final[int]
+    LS_E_HEADER_KEY: Final[int]
+    LS_STOP_END: Final[int]
+    LS_STOP_PARTIAL: Final[int]
+    LS_STOP_ZEROS: Final[int]
+    LS_STOP_FULL: Final[int]
+    LS_STOP_COMPRESSED: Final[int]
+    LS_STOP_OFFSET: Final[int]
+    LS_STOP_ROLL_SIZE: Final[int]
+    LS_STOP_ROLL_TIME: Final[int]
+    LS_STOP_ROLL_INDEX: Final[int]
+    LS_STOP_ROLL_OFFSET: Final[int]
+    LS_CHECK_CRC: Final[int]
+    LS_CHECK_ORDER: Final[int]
+    LS_CRC_PORTABLE: Final[int]
+    LS_CRC_HARDWARE: Final[int]
+    LS_CRC_NARROW: Final[int]
+
+    def ls_crc32(self, crc: int, data: Any, size: int, /) -> int: ...
+    def ls_crc32c(self, crc: int, data: Any, size: int, /) -> int: ...
+    def ls_crc32_path(
+        self, path: int, crc: int, data: Any, size: int, ok: Any, /
+    ) -> int: ...
+    def ls_crc32c_path(
+        self, path: int, crc: int, data: Any, size: int, ok: Any, /
+    ) -> int: ...
+    def ls_crc_hardware(self) -> int: ...
+    def ls_varint_put(self, out: Any, size: int, value: int, /) -> int: ...
+    def ls_varint_get32(self, data: Any, size: int, value: Any, /) -> int: ...
+    def ls_varint_get64(self, data: Any, size: int, value: Any, /) -> int: ...
+    def ls_scan_batches(
+        self, buf: Any, size: int, checks: int, out: Any, capacity: int, walk: Any, /
+    ) -> int: ...
+    def ls_decode(
+        self,
+        buf: Any,
+        size: int,
+        checks: int,
+        start_offset: int,
+        stop_offset: int,
+        columns: Any,
+        walk: Any,
+        /,
+    ) -> int: ...
+    def ls_decode_payload(
+        self,
+        batch: Any,
+        payload: Any,
+        size: int,
+        checks: int,
+        start_offset: int,
+        stop_offset: int,
+        columns: Any,
+        base_offset: Any,
+        error: Any,
+        /,
+    ) -> int: ...
+    def ls_count_inner(
+        self, payload: Any, size: int, count: Any, error: Any, /
+    ) -> int: ...
+    def ls_decode_headers(
+        self,
+        buf: Any,
+        size: int,
+        pos: int,
+        count: int,
+        key_pos: Any,
+        key_len: Any,
+        value_pos: Any,
+        value_len: Any,
+        error: Any,
+        /,
+    ) -> int: ...
+    def ls_gather(
+        self,
+        buf: Any,
+        pos: Any,
+        len: Any,
+        n: int,
+        data: Any,
+        data_capacity: int,
+        offsets: Any,
+        validity: Any,
+        at: int,
+        /,
+    ) -> int: ...
+    def ls_sum_lengths(self, len: Any, n: int, /) -> int: ...
+    def ls_widen(self, out: Any, in_: Any, n: int, /) -> None: ...
+    def ls_slices_from_arrow(
+        self,
+        n: int,
+        first: int,
+        validity: Any,
+        offsets: Any,
+        large: int,
+        pos: Any,
+        len: Any,
+        /,
+    ) -> int: ...
+    def ls_measure(
+        self, records: Any, magic: int, max_bytes: int, total: Any, error: Any, /
+    ) -> int: ...
+    def ls_encode_messages(
+        self,
+        records: Any,
+        cursor: Any,
+        count_max: int,
+        magic: int,
+        attributes: int,
+        base_offset: int,
+        out: Any,
+        capacity: int,
+        written: Any,
+        /,
+    ) -> int: ...
+    def ls_encode_area(
+        self,
+        records: Any,
+        cursor: Any,
+        count_max: int,
+        out: Any,
+        capacity: int,
+        written: Any,
+        /,
+    ) -> int: ...
+    def ls_seal_batch(self, out: Any, capacity: int, batch: Any, /) -> int: ...
+    def ls_assign_offset(
+        self, buf: Any, batch: Any, offset: int, leader_epoch: int, /
+    ) -> int: ...
+    def ls_plan_append(
+        self,
+        buf: Any,
+        size: int,
+        limits: Any,
+        index_interval_bytes: int,
+        state: Any,
+        index_out: Any,
+        index_capacity: int,
+        time_out: Any,
+        time_capacity: int,
+        plan: Any,
+        error: Any,
+        /,
+    ) -> int: ...
+    def ls_offset_index_floor(
+        self,
+        entries: Any,
+        count: int,
+        relative_offset: int,
+        found_offset: Any,
+        found_pos: Any,
+        /,
+    ) -> int: ...
+    def ls_time_index_floor(
+        self,
+        entries: Any,
+        count: int,
+        timestamp: int,
+        found_timestamp: Any,
+        found_offset: Any,
+        /,
+    ) -> int: ...
+    def ls_offset_index_check(
+        self, entries: Any, count: int, file_size: int, /
+    ) -> int: ...
+    def ls_time_index_check(self, entries: Any, count: int, /) -> int: ...
+    def ls_murmur2(self, data: Any, size: int, /) -> int: ...
+    def ls_partition_keys(
+        self, keys: Any, n: int, partitions: int, out: Any, /
+    ) -> None: ...
+    def ls_sys_reserve(self, fd: int, file_pos: int, bytes: int, /) -> int: ...
+
+lib: _Lib

@@ -1,0 +1,324 @@
+/*
+ * ls_api.h - what Python may call.  Declarations, enums, integer defines and comments
+ * only: cffi parses this file and the C files include it, so the compiler checks both
+ * sides.  Every function is plain code over memory: nothing is opened, nothing is kept,
+ * any number of calls may run at once as long as they write to different memory.
+ *
+ * Positions are bytes from the start of the buffer that was passed, unless a name says
+ * `file_pos`.  Buffers are shorter than 2^31 bytes.  Lengths of -1 mean null.
+ */
+
+/* ------------------------------------------------------------------ statuses */
+
+enum ls_status {
+    LS_OK = 0,
+    LS_E_ARGUMENT = -1,    /* our own mistake: a size or magic that no caller may pass */
+    LS_E_NO_SPACE = -2,    /* the output buffer is too small for even one element */
+    LS_E_CRC = -10,        /* stored and computed checksum differ */
+    LS_E_LENGTH = -11,     /* a length is negative, zero, too small or contradicts its parent */
+    LS_E_MAGIC = -12,      /* magic above 2 (not damage: not understood) */
+    LS_E_CODEC = -13,      /* codec id that its magic does not have (not understood) */
+    LS_E_RECORD = -14,     /* a record contradicts its own length, or bytes remain after the last */
+    LS_E_VARINT = -15,     /* a varint longer than its type */
+    LS_E_OFFSET = -16,     /* offsets do not increase, or lie outside their batch */
+    LS_E_COUNT = -17,      /* record or header count is negative or cannot be true */
+    LS_E_NESTED = -18,     /* an inner message that is itself compressed, or of another magic */
+    LS_E_EMPTY = -19,      /* a wrapper without records or with a null value */
+    LS_E_TOO_LARGE = -20,  /* to be written: a record larger than the limit */
+    LS_E_HEADER_KEY = -21  /* a record header with a null or non UTF-8 key */
+};
+
+/* Why a walk over batches came to an end without an error. */
+enum ls_stop {
+    LS_STOP_END = 1,        /* the limit was reached where a batch ends */
+    LS_STOP_PARTIAL = 2,    /* the last batch goes on past the limit (or fewer than 18 bytes are left) */
+    LS_STOP_ZEROS = 3,      /* the next header is all zero: preallocated or torn, never a record */
+    LS_STOP_FULL = 4,       /* the output is full; call again with the same walk */
+    LS_STOP_COMPRESSED = 5, /* the next batch is compressed: the caller decompresses it */
+    LS_STOP_OFFSET = 6,     /* the next batch begins at or after the stop offset */
+    LS_STOP_ROLL_SIZE = 7,  /* ls_plan_append: the next batch belongs in a new segment, because ... */
+    LS_STOP_ROLL_TIME = 8,
+    LS_STOP_ROLL_INDEX = 9,
+    LS_STOP_ROLL_OFFSET = 10
+};
+
+enum ls_check {
+    LS_CHECK_CRC = 1,   /* checksums of batches (and of the inner messages of wrappers) */
+    LS_CHECK_ORDER = 2  /* offsets increase from batch to batch */
+};
+
+/* The facts of an error; C makes no text. */
+typedef struct ls_error {
+    int64_t pos;      /* where the bad batch begins in the buffer */
+    int64_t offset;   /* its base offset as stored (rumour where the CRC failed); -1 unknown */
+    int64_t expected;
+    int64_t found;
+    int32_t status;   /* enum ls_status */
+    int32_t pad;
+} ls_error;
+
+/* ------------------------------------------------------------------ checksums */
+
+/* HARDWARE is the best that this machine has; NARROW does without its widest registers. */
+enum ls_crc_path { LS_CRC_PORTABLE = 1, LS_CRC_HARDWARE = 2, LS_CRC_NARROW = 3 };
+
+/* Continue `crc` (0 to begin) over `size` bytes; same convention as zlib.crc32. */
+uint32_t ls_crc32(uint32_t crc, const uint8_t *data, int64_t size);
+uint32_t ls_crc32c(uint32_t crc, const uint8_t *data, int64_t size);
+/* The same on one path, for tests; *ok is 0 where this machine has no such path. */
+uint32_t ls_crc32_path(int32_t path, uint32_t crc, const uint8_t *data, int64_t size, int32_t *ok);
+uint32_t ls_crc32c_path(int32_t path, uint32_t crc, const uint8_t *data, int64_t size, int32_t *ok);
+/* Bit 0: CRC-32 runs on hardware; bit 1: CRC-32C does. */
+int32_t ls_crc_hardware(void);
+
+/* ------------------------------------------------------------------ varints */
+
+/* Zigzag varints as in protocol buffers; return the bytes written or read, or a negative
+   status (LS_E_NO_SPACE when `size` ends inside one). */
+int32_t ls_varint_put(uint8_t *out, int64_t size, int64_t value);
+int32_t ls_varint_get32(const uint8_t *data, int64_t size, int32_t *value);
+int32_t ls_varint_get64(const uint8_t *data, int64_t size, int64_t *value);
+
+/* ------------------------------------------------------------------ batches */
+
+/* The header of one batch: a magic 2 batch, or a magic 0/1 message (alone or a wrapper). */
+typedef struct ls_batch {
+    int64_t pos;            /* of its first byte */
+    int64_t size;           /* whole, with the 12 bytes of offset and length */
+    int64_t base_offset;    /* wrapper: -1, unknown before it is decompressed */
+    int64_t last_offset;
+    int64_t base_timestamp; /* magic 0: -1 */
+    int64_t max_timestamp;  /* magic 0: -1 */
+    int64_t producer_id;    /* magic 0 and 1: -1, and so the next fields */
+    int32_t producer_epoch;
+    int32_t base_sequence;
+    int32_t leader_epoch;
+    int32_t record_count;   /* wrapper: -1 */
+    uint32_t crc;           /* as stored */
+    int32_t attributes;
+    int32_t payload_pos;    /* record area or wrapper value, from the start of the batch */
+    int32_t payload_size;   /* wrapper with a null value: -1 */
+    int32_t magic;
+    int32_t codec;          /* 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd */
+    int32_t timestamp_type; /* 0 create time, 1 log append time, -1 none (magic 0) */
+    int32_t pad;
+} ls_batch;
+
+/* Where a walk stands.  Set `pos` and `last_offset` (of the batch before; -1 for none) and
+   pass it again to go on; `error` is filled when a negative status is returned, and `pos` then
+   stays at the bad batch. */
+typedef struct ls_walk {
+    int64_t pos;
+    int64_t last_offset;
+    int64_t count;   /* batches (ls_scan_batches) or records (ls_decode) put out by this call */
+    int64_t batches; /* whole batches walked over by this call */
+    int32_t stop;    /* enum ls_stop, when the call returned LS_OK */
+    int32_t pad;
+    ls_error error;
+} ls_walk;
+
+/* Put the headers of up to `capacity` batches of buf[walk->pos, size) into `out`.  `checks` is a
+   set of enum ls_check.  Does not look inside the record area. */
+int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks,
+                        ls_batch *out, int64_t capacity, ls_walk *walk);
+
+/* ------------------------------------------------------------------ records out */
+
+/* Decoded records as columns, allocated by the caller with `capacity` elements each.  Positions
+   are in the buffer that was decoded.  A pointer that may be NULL is a column not wanted. */
+typedef struct ls_columns {
+    int64_t capacity;
+    int64_t count;           /* in: where to begin; out: where it ended */
+    int64_t *offset;
+    int64_t *timestamp;      /* milliseconds; magic 0: -1 */
+    int32_t *key_pos;
+    int32_t *key_len;        /* -1 null */
+    int32_t *value_pos;
+    int32_t *value_len;      /* -1 null */
+    int32_t *header_pos;     /* may be NULL: of the first header (after the count varint) */
+    int32_t *header_count;   /* NULL together with header_pos */
+    int8_t *timestamp_type;  /* may be NULL */
+} ls_columns;
+
+/* Decode the records with start_offset <= offset < stop_offset of the uncompressed batches of
+   buf[walk->pos, size) into `columns`, in one pass, until the end of the buffer, a compressed
+   batch, a batch at or past stop_offset, or full columns.  A batch is put out whole or not at all:
+   columns too small for an otherwise empty call return LS_E_NO_SPACE with error.expected = the
+   records that the batch has.  Control batches are walked over and put nothing out. */
+int32_t ls_decode(const uint8_t *buf, int64_t size, uint32_t checks,
+                  int64_t start_offset, int64_t stop_offset,
+                  ls_columns *columns, ls_walk *walk);
+
+/* Decode the record area of one batch whose header is `batch`: `payload` is its decompressed
+   payload (or the plain record area of a magic 2 batch).  For a wrapper, inner offsets are resolved
+   and inner checksums checked; *base_offset (may be NULL) gets the offset of its first record.
+   Control batches are decoded like others.  error->pos is a position in `payload`. */
+int32_t ls_decode_payload(const ls_batch *batch, const uint8_t *payload, int64_t size, uint32_t checks,
+                          int64_t start_offset, int64_t stop_offset,
+                          ls_columns *columns, int64_t *base_offset, ls_error *error);
+
+/* Count the records in a decompressed wrapper payload (walks the framing, checks lengths). */
+int32_t ls_count_inner(const uint8_t *payload, int64_t size, int64_t *count, ls_error *error);
+
+/* Headers of one record: positions and lengths of `count` keys and values (value_len -1: null). */
+int32_t ls_decode_headers(const uint8_t *buf, int64_t size, int64_t pos, int32_t count,
+                          int32_t *key_pos, int32_t *key_len, int32_t *value_pos, int32_t *value_len,
+                          ls_error *error);
+
+/* Copy n slices one after the other into an Arrow binary column that already has `at` elements and
+   offsets[at] bytes: data, offsets[at + 1 .. at + n] and, where `validity` is not NULL, bits
+   at .. at + n - 1 (set = not null; the caller zeroes nothing).  Returns the number of nulls, or
+   LS_E_NO_SPACE when data_capacity is too small (then nothing is usable past `at`). */
+int64_t ls_gather(const uint8_t *buf, const int32_t *pos, const int32_t *len, int64_t n,
+                  uint8_t *data, int64_t data_capacity, int32_t *offsets, uint8_t *validity, int64_t at);
+/* Sum of the non-null lengths. */
+int64_t ls_sum_lengths(const int32_t *len, int64_t n);
+
+/* Widen n int8 to int32 (timestamp types for Arrow). */
+void ls_widen(int32_t *out, const int8_t *in, int64_t n);
+
+/* ------------------------------------------------------------------ records in */
+
+/* n byte strings: element i is data[pos[i], pos[i] + len[i]), or, where pos is NULL, they follow one
+   another in data.  len[i] = -1 is null; len NULL: all are null. */
+typedef struct ls_slices {
+    const uint8_t *data;
+    const int64_t *pos;
+    const int32_t *len;
+} ls_slices;
+
+typedef struct ls_records {
+    int64_t count;
+    ls_slices key;
+    ls_slices value;
+    const int64_t *timestamp; /* NULL: all are timestamp_all */
+    int64_t timestamp_all;
+    const int32_t *header_count; /* headers of each record; NULL: none (always in magic 0 and 1) */
+    ls_slices header_key;        /* of all headers, record after record */
+    ls_slices header_value;
+} ls_records;
+
+/* Positions and lengths of elements first .. first + n - 1 of an Arrow binary column: `offsets` are its
+   32 bit (64 bit where `large`) positions, `validity` its bitmap or NULL.  LS_E_LENGTH for an element of 2^31
+   bytes or more. */
+int32_t ls_slices_from_arrow(int64_t n, int64_t first, const uint8_t *validity, const void *offsets,
+                             int32_t large, int64_t *pos, int32_t *len);
+
+/* Where in an ls_records an encoder stands; all zero to begin. */
+typedef struct ls_cursor {
+    int64_t index;           /* next record */
+    int64_t key_at;          /* next byte of key.data where key.pos is NULL, and so on */
+    int64_t value_at;
+    int64_t header;          /* next header */
+    int64_t header_key_at;
+    int64_t header_value_at;
+} ls_cursor;
+
+/* What one call has written. */
+typedef struct ls_written {
+    int64_t bytes;
+    int64_t count;
+    int64_t base_timestamp; /* of the first record */
+    int64_t max_timestamp;
+} ls_written;
+
+/* Bytes that all records take as uncompressed messages (magic 0, 1; offset and length included) or in
+   one record area (magic 2, an upper bound), in *total.  LS_E_TOO_LARGE with error->offset = the index of
+   the first record whose own message, or batch of one, is larger than max_bytes (expected: max_bytes,
+   found: its size). */
+int32_t ls_measure(const ls_records *records, int32_t magic, int64_t max_bytes, int64_t *total, ls_error *error);
+
+/* Write records from `cursor` on as uncompressed messages of magic 0 or 1 while they fit into `capacity`
+   bytes, `count_max` at the most; record i gets offset base_offset + i, counted from the record where this call begins.  `attributes`
+   goes into each (codec bits for a wrapper, bit 3 for log append time).  LS_E_NO_SPACE if not even one fits. */
+int32_t ls_encode_messages(const ls_records *records, ls_cursor *cursor, int64_t count_max,
+                           int32_t magic, int32_t attributes, int64_t base_offset, uint8_t *out, int64_t capacity, ls_written *written);
+
+/* Write records from `cursor` on as a magic 2 record area (offset deltas from 0) while it stays within
+   `capacity` bytes and `count_max` records. */
+int32_t ls_encode_area(const ls_records *records, ls_cursor *cursor, int64_t count_max,
+                       uint8_t *out, int64_t capacity, ls_written *written);
+
+/* Write the 61 byte header of `batch` (base_offset, last_offset, timestamps, producer fields, leader_epoch,
+   record_count, attributes are taken from it) in front of the payload_size bytes that already stand at
+   out + 61, with length and CRC-32C.  batch->size and batch->crc are set. */
+int32_t ls_seal_batch(uint8_t *out, int64_t capacity, ls_batch *batch);
+
+/* Give a batch in place other offsets: magic 2: base offset and leader epoch; magic 0 and 1: the offset of
+   the message or wrapper.  Nothing under the CRC changes. */
+int32_t ls_assign_offset(uint8_t *buf, const ls_batch *batch, int64_t offset, int32_t leader_epoch);
+
+/* ------------------------------------------------------------------ segments and indexes */
+
+/* What must be known of a segment to append to it and to index it. */
+typedef struct ls_segment_state {
+    int64_t base_offset;
+    int64_t size;                 /* bytes of log */
+    int64_t last_offset;          /* of the last batch; base_offset - 1 while empty */
+    int64_t bytes_since;          /* since the batch of the last offset index entry (or the start) */
+    int64_t max_timestamp;        /* -1 none */
+    int64_t max_timestamp_offset; /* last offset of the first batch that reached it; -1 none */
+    int64_t first_timestamp;      /* max timestamp of the first batch; -1 none */
+    int64_t created_ms;           /* wall clock, rolls by time when there are no timestamps */
+    int64_t index_entries;
+    int64_t time_entries;
+    int64_t time_last;            /* timestamp of the last time index entry; -1 none */
+} ls_segment_state;
+
+typedef struct ls_roll_limits {
+    int64_t segment_bytes;
+    int64_t segment_ms;           /* less the jitter of this segment */
+    int64_t now_ms;
+    int64_t index_interval_bytes;
+    int64_t index_entries_max;    /* the offset index is full at this many */
+    int64_t time_entries_max;     /* the time index is full at this many less one */
+} ls_roll_limits;
+
+typedef struct ls_plan {
+    int64_t bytes;       /* of buf that belong to this segment */
+    int64_t batches;
+    int64_t index_count; /* entries put out */
+    int64_t time_count;
+    int32_t stop;        /* LS_STOP_END, LS_STOP_PARTIAL, LS_STOP_ZEROS, LS_STOP_FULL (an entry buffer), LS_STOP_ROLL_* */
+    int32_t pad;
+} ls_plan;
+
+/* Capacities are counted in entries; where `limits` is given, its index_interval_bytes holds.
+   Walk over the whole batches of buf as if each were appended to the segment: decide before each whether it
+   needs a new segment (Kafka's rules; a first batch never does for its size) and add the index entries that
+   Kafka 4.1+ writes.  `state` is moved along; `state->size` is the file position of buf[0].  Looks at headers
+   only: checksums are the caller's business.  `limits` NULL: never roll, with the given interval.  Serves
+   appending, recovery and rebuilding alike. */
+int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *limits, int64_t index_interval_bytes,
+                       ls_segment_state *state, uint8_t *index_out, int64_t index_capacity,
+                       uint8_t *time_out, int64_t time_capacity, ls_plan *plan, ls_error *error);
+
+/* Encode one message of magic 0 or 1 (lengths of -1: null) as the next of a segment into `out`, with offset
+   state->last_offset + 1, and plan its append: ls_encode_messages and ls_plan_append in one call.  At most one
+   entry is put into each of index_out and time_out.  Returns its bytes; 0, with nothing to be committed, where it
+   is larger than `capacity` or `max_bytes`, or needs a new segment; a negative status for anything else. */
+int32_t ls_append_message(const uint8_t *key, int64_t key_len, const uint8_t *value, int64_t value_len,
+                          int64_t timestamp, int32_t magic, int32_t attributes, int64_t max_bytes,
+                          const ls_roll_limits *limits, ls_segment_state *state, uint8_t *out, int64_t capacity,
+                          uint8_t *index_out, uint8_t *time_out, ls_plan *plan, ls_error *error);
+
+/* Slot of the greatest entry <= target, or -1.  `entries` are the bytes of the file, `count` of them. */
+int64_t ls_offset_index_floor(const uint8_t *entries, int64_t count, int64_t relative_offset,
+                              int64_t *found_offset, int64_t *found_pos);
+int64_t ls_time_index_floor(const uint8_t *entries, int64_t count, int64_t timestamp,
+                            int64_t *found_timestamp, int64_t *found_offset);
+/* The first slot that breaks the order (offsets strictly, positions and timestamps) or lies outside
+   [0, file_size); `count` when all are well.  A tail of zeros is the caller's to trim. */
+int64_t ls_offset_index_check(const uint8_t *entries, int64_t count, int64_t file_size);
+int64_t ls_time_index_check(const uint8_t *entries, int64_t count);
+
+/* ------------------------------------------------------------------ keys, system */
+
+/* Kafka's murmur2 of a key, as a signed 32 bit number. */
+int32_t ls_murmur2(const uint8_t *data, int64_t size);
+/* murmur2 of n keys, positive part modulo `partitions`; null keys get -1. */
+void ls_partition_keys(const ls_slices *keys, int64_t n, int32_t partitions, int32_t *out);
+
+/* Reserve disk space behind a file without changing its length (fallocate, FALLOC_FL_KEEP_SIZE).  Returns 0 or
+   -errno; -EOPNOTSUPP where the file system has none. */
+int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes);

@@ -1,0 +1,42 @@
+/*
+ * ls_append.c - the short way in: one message at a time, encoded and planned in one call.
+ *
+ * Trusts the lengths and addresses that it is given; writes within the capacities.
+ */
+#include "ls_internal.h"
+
+int32_t ls_append_message(const uint8_t *key, int64_t key_len, const uint8_t *value, int64_t value_len,
+                          int64_t timestamp, int32_t magic, int32_t attributes, int64_t max_bytes,
+                          const ls_roll_limits *limits, ls_segment_state *state, uint8_t *out, int64_t capacity,
+                          uint8_t *index_out, uint8_t *time_out, ls_plan *plan, ls_error *error)
+{
+    if (magic < 0 || magic > 1) {
+        return LS_E_ARGUMENT;
+    }
+    /* A length that does not fit its field is too large for any limit; so is what overflows the sum. */
+    if (key_len > INT32_MAX || value_len > INT32_MAX) {
+        return 0;
+    }
+    int32_t key_length = (int32_t)key_len;
+    int32_t value_length = (int32_t)value_len;
+    ls_records records = {.count = 1, .timestamp_all = timestamp};
+    records.key = (ls_slices){.data = key, .pos = NULL, .len = &key_length};
+    records.value = (ls_slices){.data = value, .pos = NULL, .len = &value_length};
+    ls_cursor cursor = {0};
+    ls_written written;
+    int64_t room = max_bytes < capacity ? max_bytes : capacity;
+    int32_t status = ls_encode_messages(&records, &cursor, 1, magic, attributes, state->last_offset + 1, out,
+                                        room, &written);
+    if (status == LS_E_NO_SPACE) {
+        return 0;
+    }
+    if (status < 0) {
+        return status;
+    }
+    status = ls_plan_append(out, written.bytes, limits, limits->index_interval_bytes, state, index_out, 1,
+                            time_out, 1, plan, error);
+    if (status < 0) {
+        return status;
+    }
+    return plan->bytes == written.bytes ? (int32_t)written.bytes : 0;
+}

@@ -1,0 +1,245 @@
+/*
+ * ls_columns.c - columns of slices: into and from Arrow columns, and measuring what is to be written.
+ *
+ * Trusts the positions and lengths that it is given (the decoders have checked them); never writes beyond
+ * the capacity.
+ */
+#include "ls_internal.h"
+#include "ls_varint.h"
+
+/* ------------------------------------------------------------------ gathering */
+
+int64_t ls_sum_lengths(const int32_t *len, int64_t n)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        sum += len[i] > 0 ? len[i] : 0;
+    }
+    return sum;
+}
+
+/* Set bits at .. at + n - 1 to "len is not null"; the other bits of the first and last byte stay. */
+static int64_t ls_columns_validity(const int32_t *len, int64_t n, uint8_t *validity, int64_t at)
+{
+    int64_t nulls = 0;
+    int64_t i = 0;
+    while (i < n) {
+        int64_t bit = at + i;
+        if ((bit & 7) == 0 && n - i >= 8) {
+            unsigned byte = 0;
+            for (int k = 0; k < 8; k++) {
+                byte |= (unsigned)(len[i + k] >= 0) << k;
+            }
+            validity[bit >> 3] = (uint8_t)byte;
+            nulls += 8 - __builtin_popcount(byte);
+            i += 8;
+        } else {
+            unsigned mask = 1u << (bit & 7);
+            unsigned byte = validity[bit >> 3];
+            byte = len[i] >= 0 ? byte | mask : byte & ~mask;
+            validity[bit >> 3] = (uint8_t)byte;
+            nulls += len[i] < 0;
+            i += 1;
+        }
+    }
+    return nulls;
+}
+
+static int64_t ls_columns_nulls(const int32_t *len, int64_t n)
+{
+    int64_t nulls = 0;
+    for (int64_t i = 0; i < n; i++) {
+        nulls += len[i] < 0;
+    }
+    return nulls;
+}
+
+int64_t ls_gather(const uint8_t *buf, const int32_t *pos, const int32_t *len, int64_t n, uint8_t *data,
+                  int64_t data_capacity, int32_t *offsets, uint8_t *validity, int64_t at)
+{
+    if (n < 0 || at < 0) {
+        return LS_E_ARGUMENT;
+    }
+    int64_t end = offsets[at];
+    int64_t limit = data_capacity < INT32_MAX ? data_capacity : INT32_MAX;
+    if (end < 0 || ls_sum_lengths(len, n) > limit - end) {
+        return LS_E_NO_SPACE;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (len[i] > 0) {
+            ls_bytes_copy(data + end, buf + pos[i], len[i]);
+            end += len[i];
+        }
+        offsets[at + i + 1] = (int32_t)end;
+    }
+    return validity != NULL ? ls_columns_validity(len, n, validity, at) : ls_columns_nulls(len, n);
+}
+
+void ls_widen(int32_t *out, const int8_t *in, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        out[i] = in[i];
+    }
+}
+
+/* ------------------------------------------------------------------ from Arrow */
+
+static inline int ls_columns_is_valid(const uint8_t *validity, int64_t i)
+{
+    return validity == NULL || (validity[i >> 3] >> (i & 7) & 1) != 0;
+}
+
+/* `offsets` may stand anywhere: Arrow promises alignment only for what it has allocated itself. */
+static inline int64_t ls_columns_arrow_offset(const void *offsets, int32_t large, int64_t i)
+{
+    if (large) {
+        int64_t wide;
+        memcpy(&wide, (const uint8_t *)offsets + i * (int64_t)sizeof wide, sizeof wide);
+        return wide;
+    }
+    int32_t narrow;
+    memcpy(&narrow, (const uint8_t *)offsets + i * (int64_t)sizeof narrow, sizeof narrow);
+    return narrow;
+}
+
+int32_t ls_slices_from_arrow(int64_t n, int64_t first, const uint8_t *validity, const void *offsets,
+                             int32_t large, int64_t *pos, int32_t *len)
+{
+    if (n < 0 || first < 0) {
+        return LS_E_ARGUMENT;
+    }
+    int64_t begin = n > 0 ? ls_columns_arrow_offset(offsets, large, first) : 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t end = ls_columns_arrow_offset(offsets, large, first + i + 1);
+        int64_t size;
+        if (begin < 0 || __builtin_sub_overflow(end, begin, &size) || size < 0 || size > INT32_MAX) {
+            return LS_E_LENGTH;
+        }
+        pos[i] = begin;
+        len[i] = ls_columns_is_valid(validity, first + i) ? (int32_t)size : -1;
+        begin = end;
+    }
+    return LS_OK;
+}
+
+/* ------------------------------------------------------------------ measuring */
+
+/* Whether the bytes are UTF-8 (shortest forms, no surrogates, up to U+10FFFF). */
+static int ls_columns_is_utf8(const uint8_t *p, int64_t size)
+{
+    int64_t i = 0;
+    while (i < size) {
+        uint32_t c = p[i++];
+        int more = c < 0x80 ? 0 : c < 0xc2 ? -1 : c < 0xe0 ? 1 : c < 0xf0 ? 2 : c < 0xf5 ? 3 : -1;
+        if (more < 0 || more > size - i) {
+            return 0;
+        }
+        uint32_t point = more == 0 ? c : c & (0x3fu >> more);
+        for (int k = 0; k < more; k++) {
+            if ((p[i] & 0xc0) != 0x80) {
+                return 0;
+            }
+            point = point << 6 | (p[i++] & 0x3f);
+        }
+        if ((more == 2 && (point < 0x800 || (point >= 0xd800 && point < 0xe000)))
+            || (more == 3 && (point < 0x10000 || point > 0x10ffff))) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static inline int64_t ls_columns_slice_bytes(int32_t len)
+{
+    return ls_varint_bytes(len) + (len < 0 ? 0 : (int64_t)len);
+}
+
+/* Bytes of the headers of one record, in *bytes. */
+static int32_t ls_columns_measure_headers(const ls_records *records, ls_cursor *cursor, int32_t count,
+                                          int64_t *bytes)
+{
+    *bytes = 0;
+    for (int32_t i = 0; i < count; i++) {
+        const uint8_t *data;
+        int32_t len = ls_slices_next(&records->header_key, cursor->header, &cursor->header_key_at, &data);
+        if (len < 0 || !ls_columns_is_utf8(data, len)) {
+            return LS_E_HEADER_KEY;
+        }
+        *bytes += ls_columns_slice_bytes(len);
+        len = ls_slices_next(&records->header_value, cursor->header, &cursor->header_value_at, &data);
+        *bytes += ls_columns_slice_bytes(len);
+        cursor->header += 1;
+    }
+    return LS_OK;
+}
+
+/* The most that a timestamp delta takes in a batch of any of these records. */
+static int32_t ls_columns_delta_bytes(const ls_records *records)
+{
+    if (records->timestamp == NULL || records->count == 0) {
+        return 1;
+    }
+    int64_t least = records->timestamp[0];
+    int64_t most = least;
+    for (int64_t i = 1; i < records->count; i++) {
+        int64_t t = records->timestamp[i];
+        least = t < least ? t : least;
+        most = t > most ? t : most;
+    }
+    int64_t span;
+    /* A span of 2^62 and more does not survive the zigzag: any delta may then wrap. */
+    if (__builtin_sub_overflow(most, least, &span) || span > INT64_MAX / 2) {
+        return LS_VARINT64_BYTES_MAX;
+    }
+    return ls_varint_bytes(span);
+}
+
+int32_t ls_measure(const ls_records *records, int32_t magic, int64_t max_bytes, int64_t *total,
+                   ls_error *error)
+{
+    memset(error, 0, sizeof *error);
+    *total = 0;
+    if (magic < 0 || magic > LS_MAGIC_MAX || records->count < 0
+        || (magic < 2 && records->header_count != NULL)) {
+        return ls_error_set(error, LS_E_ARGUMENT, 0, -1, LS_MAGIC_MAX, magic);
+    }
+    const int64_t limit = max_bytes < INT32_MAX ? max_bytes : INT32_MAX;
+    const int64_t fixed = magic == 0 ? LS_MESSAGE_MIN_BYTES_V0 : LS_MESSAGE_MIN_BYTES_V1;
+    const int32_t delta_bytes = ls_columns_delta_bytes(records);
+    const int32_t count_bytes = ls_varint_bytes(records->count);
+    ls_cursor headers = {0};
+    int64_t sum = 0;
+    for (int64_t i = 0; i < records->count; i++) {
+        int32_t key_len = records->key.len != NULL ? records->key.len[i] : -1;
+        int32_t value_len = records->value.len != NULL ? records->value.len[i] : -1;
+        int64_t alone; /* the message, or the batch of this record only */
+        if (key_len < -1 || value_len < -1) {
+            return ls_error_set(error, LS_E_LENGTH, 0, i, -1, key_len < -1 ? key_len : value_len);
+        }
+        if (magic < 2) {
+            alone = fixed + (key_len < 0 ? 0 : key_len) + (value_len < 0 ? 0 : (int64_t)value_len);
+            sum += alone;
+        } else {
+            int32_t header_count = records->header_count != NULL ? records->header_count[i] : 0;
+            int64_t header_bytes;
+            if (header_count < 0) {
+                return ls_error_set(error, LS_E_COUNT, 0, i, 0, header_count);
+            }
+            if (ls_columns_measure_headers(records, &headers, header_count, &header_bytes) != LS_OK) {
+                return ls_error_set(error, LS_E_HEADER_KEY, 0, i, 0, headers.header);
+            }
+            int64_t body = LS_RECORD_ATTRIBUTES_BYTES + ls_columns_slice_bytes(key_len)
+                         + ls_columns_slice_bytes(value_len) + ls_varint_bytes(header_count)
+                         + header_bytes;
+            alone = body + 2; /* both deltas are 0 */
+            alone += ls_varint_bytes(alone) + LS_BATCH_HEADER_BYTES;
+            body += delta_bytes + count_bytes;
+            sum += ls_varint_bytes(body) + body;
+        }
+        if (alone > limit) {
+            return ls_error_set(error, LS_E_TOO_LARGE, 0, i, limit, alone);
+        }
+    }
+    *total = sum;
+    return LS_OK;
+}

@@ -1,0 +1,164 @@
+/*
+ * ls_crc.c - CRC-32 (magic 0 and 1) and CRC-32C (magic 2): the portable path, and the choice of a path.
+ *
+ * Trusts its caller for the bounds.  Any number of calls may run at once: all tables are constants.
+ * The hardware paths are in ls_crc_x86.c and ls_crc_arm.c.
+ */
+#include "ls_crc_fold.h"
+
+#include "ls_crc_tables.h"
+
+static inline uint32_t ls_crc_step(const ls_crc_slices table, uint32_t state, uint8_t byte)
+{
+    return (state >> 8) ^ table[0][(state ^ byte) & 0xff];
+}
+
+static inline uint32_t ls_crc_slicing(const ls_crc_slices table, uint32_t crc, const uint8_t *data,
+                                      int64_t size)
+{
+    uint32_t state = ~crc;
+    while (size >= 16) {
+        uint32_t a = ls_bytes_load_le32(data) ^ state;
+        uint32_t b = ls_bytes_load_le32(data + 4);
+        uint32_t c = ls_bytes_load_le32(data + 8);
+        uint32_t d = ls_bytes_load_le32(data + 12);
+        state = table[15][a & 0xff] ^ table[14][(a >> 8) & 0xff] ^ table[13][(a >> 16) & 0xff]
+              ^ table[12][a >> 24] ^ table[11][b & 0xff] ^ table[10][(b >> 8) & 0xff]
+              ^ table[9][(b >> 16) & 0xff] ^ table[8][b >> 24] ^ table[7][c & 0xff]
+              ^ table[6][(c >> 8) & 0xff] ^ table[5][(c >> 16) & 0xff] ^ table[4][c >> 24]
+              ^ table[3][d & 0xff] ^ table[2][(d >> 8) & 0xff] ^ table[1][(d >> 16) & 0xff]
+              ^ table[0][d >> 24];
+        data += 16;
+        size -= 16;
+    }
+    while (size > 0) {
+        state = ls_crc_step(table, state, *data);
+        data += 1;
+        size -= 1;
+    }
+    return ~state;
+}
+
+static uint32_t ls_crc_portable32(uint32_t crc, const uint8_t *data, int64_t size)
+{
+    return ls_crc_slicing(ls_crc_slices32, crc, data, size);
+}
+
+static uint32_t ls_crc_portable32c(uint32_t crc, const uint8_t *data, int64_t size)
+{
+    return ls_crc_slicing(ls_crc_slices32c, crc, data, size);
+}
+
+uint32_t ls_crc_few_bytes32(uint32_t crc, const uint8_t *data, int64_t size)
+{
+    uint32_t state = ~crc;
+    for (int64_t i = 0; i < size; i++) {
+        state = ls_crc_step(ls_crc_slices32, state, data[i]);
+    }
+    return ~state;
+}
+
+uint32_t ls_crc_few_bytes32c(uint32_t crc, const uint8_t *data, int64_t size)
+{
+    uint32_t state = ~crc;
+    for (int64_t i = 0; i < size; i++) {
+        state = ls_crc_step(ls_crc_slices32c, state, data[i]);
+    }
+    return ~state;
+}
+
+/* ------------------------------------------------------------------ the choice */
+
+/* NULL where the machine has no such path.  Asking costs a few loads: the C library has asked the
+   processor when the process began. */
+static ls_crc_function ls_crc_path32(int32_t path)
+{
+    ls_crc_function found = NULL;
+    if (path == LS_CRC_PORTABLE) {
+        found = ls_crc_portable32;
+    }
+#if defined(__x86_64__)
+    if (path == LS_CRC_HARDWARE) {
+        found = ls_crc_x86_wide32();
+    }
+    if (path == LS_CRC_NARROW || (path == LS_CRC_HARDWARE && found == NULL)) {
+        found = ls_crc_x86_narrow32();
+    }
+#elif defined(__aarch64__) && defined(__linux__)
+    if (path == LS_CRC_HARDWARE) {
+        found = ls_crc_arm_select32();
+    }
+#endif
+    return found;
+}
+
+static ls_crc_function ls_crc_path32c(int32_t path)
+{
+    ls_crc_function found = NULL;
+    if (path == LS_CRC_PORTABLE) {
+        found = ls_crc_portable32c;
+    }
+#if defined(__x86_64__)
+    if (path == LS_CRC_HARDWARE) {
+        found = ls_crc_x86_wide32c();
+    }
+    if (path == LS_CRC_NARROW || (path == LS_CRC_HARDWARE && found == NULL)) {
+        found = ls_crc_x86_narrow32c();
+    }
+#elif defined(__aarch64__) && defined(__linux__)
+    if (path == LS_CRC_HARDWARE) {
+        found = ls_crc_arm_select32c();
+    }
+#endif
+    return found;
+}
+
+ls_crc_function ls_crc_select32(void)
+{
+    ls_crc_function found = ls_crc_path32(LS_CRC_HARDWARE);
+    return found != NULL ? found : ls_crc_portable32;
+}
+
+ls_crc_function ls_crc_select32c(void)
+{
+    ls_crc_function found = ls_crc_path32c(LS_CRC_HARDWARE);
+    return found != NULL ? found : ls_crc_portable32c;
+}
+
+/* ------------------------------------------------------------------ for Python */
+
+uint32_t ls_crc32(uint32_t crc, const uint8_t *data, int64_t size)
+{
+    return size > 0 ? ls_crc_select32()(crc, data, size) : crc;
+}
+
+uint32_t ls_crc32c(uint32_t crc, const uint8_t *data, int64_t size)
+{
+    return size > 0 ? ls_crc_select32c()(crc, data, size) : crc;
+}
+
+uint32_t ls_crc32_path(int32_t path, uint32_t crc, const uint8_t *data, int64_t size, int32_t *ok)
+{
+    ls_crc_function found = ls_crc_path32(path);
+    *ok = found != NULL;
+    return found != NULL && size > 0 ? found(crc, data, size) : crc;
+}
+
+uint32_t ls_crc32c_path(int32_t path, uint32_t crc, const uint8_t *data, int64_t size, int32_t *ok)
+{
+    ls_crc_function found = ls_crc_path32c(path);
+    *ok = found != NULL;
+    return found != NULL && size > 0 ? found(crc, data, size) : crc;
+}
+
+int32_t ls_crc_hardware(void)
+{
+    int32_t bits = 0;
+    if (ls_crc_path32(LS_CRC_HARDWARE) != NULL) {
+        bits |= 1;
+    }
+    if (ls_crc_path32c(LS_CRC_HARDWARE) != NULL) {
+        bits |= 2;
+    }
+    return bits;
+}

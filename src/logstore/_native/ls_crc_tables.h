@@ -1,0 +1,140 @@
+/*
+ * ls_crc_tables.h - constants of the two checksums.  Included once, by ls_crc.c.
+ *
+ * P is the polynomial with its x^32 term: 0x104c11db7 for CRC-32, 0x11edc6f41 for CRC-32C.  Both checksums are
+ * reflected: bit 0 of a word stands for the highest power.
+ */
+
+/* Slicing by 16.  Entry [k][b] is the checksum register after byte b and k zero bytes.  It is linear in b, so
+   the eight one-bit bytes make the whole table: the compiler does the rest. */
+#define LS_CRC_X1(v, a) v, (v) ^ (a)
+#define LS_CRC_X2(v, a, b) LS_CRC_X1(v, a), LS_CRC_X1((v) ^ (b), a)
+#define LS_CRC_X3(v, a, b, c) LS_CRC_X2(v, a, b), LS_CRC_X2((v) ^ (c), a, b)
+#define LS_CRC_X4(v, a, b, c, d) LS_CRC_X3(v, a, b, c), LS_CRC_X3((v) ^ (d), a, b, c)
+#define LS_CRC_X5(v, a, b, c, d, e) LS_CRC_X4(v, a, b, c, d), LS_CRC_X4((v) ^ (e), a, b, c, d)
+#define LS_CRC_X6(v, a, b, c, d, e, f) \
+    LS_CRC_X5(v, a, b, c, d, e), LS_CRC_X5((v) ^ (f), a, b, c, d, e)
+#define LS_CRC_X7(v, a, b, c, d, e, f, g) \
+    LS_CRC_X6(v, a, b, c, d, e, f), LS_CRC_X6((v) ^ (g), a, b, c, d, e, f)
+#define LS_CRC_SLICE(a, b, c, d, e, f, g, h) \
+    {LS_CRC_X7(0u, a, b, c, d, e, f, g), LS_CRC_X7(0u ^ (h), a, b, c, d, e, f, g)}
+
+typedef uint32_t ls_crc_slices[16][256];
+
+static const ls_crc_slices ls_crc_slices32 = {
+    LS_CRC_SLICE(0x77073096, 0xee0e612c, 0x076dc419, 0x0edb8832, 0x1db71064, 0x3b6e20c8, 0x76dc4190, 0xedb88320),
+    LS_CRC_SLICE(0x191b3141, 0x32366282, 0x646cc504, 0xc8d98a08, 0x4ac21251, 0x958424a2, 0xf0794f05, 0x3b83984b),
+    LS_CRC_SLICE(0x01c26a37, 0x0384d46e, 0x0709a8dc, 0x0e1351b8, 0x1c26a370, 0x384d46e0, 0x709a8dc0, 0xe1351b80),
+    LS_CRC_SLICE(0xb8bc6765, 0xaa09c88b, 0x8f629757, 0xc5b428ef, 0x5019579f, 0xa032af3e, 0x9b14583d, 0xed59b63b),
+    LS_CRC_SLICE(0x3d6029b0, 0x7ac05360, 0xf580a6c0, 0x30704bc1, 0x60e09782, 0xc1c12f04, 0x58f35849, 0xb1e6b092),
+    LS_CRC_SLICE(0xcb5cd3a5, 0x4dc8a10b, 0x9b914216, 0xec53826d, 0x03d6029b, 0x07ac0536, 0x0f580a6c, 0x1eb014d8),
+    LS_CRC_SLICE(0xa6770bb4, 0x979f1129, 0xf44f2413, 0x33ef4e67, 0x67de9cce, 0xcfbd399c, 0x440b7579, 0x8816eaf2),
+    LS_CRC_SLICE(0xccaa009e, 0x4225077d, 0x844a0efa, 0xd3e51bb5, 0x7cbb312b, 0xf9766256, 0x299dc2ed, 0x533b85da),
+    LS_CRC_SLICE(0x177b1443, 0x2ef62886, 0x5dec510c, 0xbbd8a218, 0xacc04271, 0x82f182a3, 0xde920307, 0x6655004f),
+    LS_CRC_SLICE(0xefc26b3e, 0x04f5d03d, 0x09eba07a, 0x13d740f4, 0x27ae81e8, 0x4f5d03d0, 0x9eba07a0, 0xe6050901),
+    LS_CRC_SLICE(0xc18edfc0, 0x586cb9c1, 0xb0d97382, 0xbac3e145, 0xaef6c4cb, 0x869c8fd7, 0xd64819ef, 0x77e1359f),
+    LS_CRC_SLICE(0x9ba54c6f, 0xec3b9e9f, 0x03063b7f, 0x060c76fe, 0x0c18edfc, 0x1831dbf8, 0x3063b7f0, 0x60c76fe0),
+    LS_CRC_SLICE(0xdd96d985, 0x605cb54b, 0xc0b96a96, 0x5a03d36d, 0xb407a6da, 0xb37e4bf5, 0xbd8d91ab, 0xa06a2517),
+    LS_CRC_SLICE(0x9d0fe176, 0xe16ec4ad, 0x19ac8f1b, 0x33591e36, 0x66b23c6c, 0xcd6478d8, 0x41b9f7f1, 0x8373efe2),
+    LS_CRC_SLICE(0xb9fbdbe8, 0xa886b191, 0x8a7c6563, 0xcf89cc87, 0x44629f4f, 0x88c53e9e, 0xcafb7b7d, 0x4e87f0bb),
+    LS_CRC_SLICE(0xae689191, 0x87a02563, 0xd4314c87, 0x73139f4f, 0xe6273e9e, 0x173f7b7d, 0x2e7ef6fa, 0x5cfdedf4),
+};
+
+static const ls_crc_slices ls_crc_slices32c = {
+    LS_CRC_SLICE(0xf26b8303, 0xe13b70f7, 0xc79a971f, 0x8ad958cf, 0x105ec76f, 0x20bd8ede, 0x417b1dbc, 0x82f63b78),
+    LS_CRC_SLICE(0x13a29877, 0x274530ee, 0x4e8a61dc, 0x9d14c3b8, 0x3fc5f181, 0x7f8be302, 0xff17c604, 0xfbc3faf9),
+    LS_CRC_SLICE(0xa541927e, 0x4f6f520d, 0x9edea41a, 0x38513ec5, 0x70a27d8a, 0xe144fb14, 0xc76580d9, 0x8b277743),
+    LS_CRC_SLICE(0xdd45aab8, 0xbf672381, 0x7b2231f3, 0xf64463e6, 0xe964b13d, 0xd725148b, 0xaba65fe7, 0x52a0c93f),
+    LS_CRC_SLICE(0x38116fac, 0x7022df58, 0xe045beb0, 0xc5670b91, 0x8f2261d3, 0x1ba8b557, 0x37516aae, 0x6ea2d55c),
+    LS_CRC_SLICE(0xef306b19, 0xdb8ca0c3, 0xb2f53777, 0x6006181f, 0xc00c303e, 0x85f4168d, 0x0e045beb, 0x1c08b7d6),
+    LS_CRC_SLICE(0x68032cc8, 0xd0065990, 0xa5e0c5d1, 0x4e2dfd53, 0x9c5bfaa6, 0x3d5b83bd, 0x7ab7077a, 0xf56e0ef4),
+    LS_CRC_SLICE(0x493c7d27, 0x9278fa4e, 0x211d826d, 0x423b04da, 0x847609b4, 0x0d006599, 0x1a00cb32, 0x34019664),
+    LS_CRC_SLICE(0xf43ed648, 0xed91da61, 0xdecfc233, 0xb873f297, 0x750b93df, 0xea1727be, 0xd1c2398d, 0xa66805eb),
+    LS_CRC_SLICE(0xcb567ba5, 0x934081bb, 0x236d7587, 0x46daeb0e, 0x8db5d61c, 0x1e87dac9, 0x3d0fb592, 0x7a1f6b24),
+    LS_CRC_SLICE(0x9771f7c1, 0x2b0f9973, 0x561f32e6, 0xac3e65cc, 0x5d90bd69, 0xbb217ad2, 0x73ae8355, 0xe75d06aa),
+    LS_CRC_SLICE(0x3171d430, 0x62e3a860, 0xc5c750c0, 0x8e62d771, 0x1929d813, 0x3253b026, 0x64a7604c, 0xc94ec098),
+    LS_CRC_SLICE(0x30d23865, 0x61a470ca, 0xc348e194, 0x837db5d9, 0x03171d43, 0x062e3a86, 0x0c5c750c, 0x18b8ea18),
+    LS_CRC_SLICE(0x54075546, 0xa80eaa8c, 0x55f123e9, 0xabe247d2, 0x5228f955, 0xa451f2aa, 0x4d4f93a5, 0x9a9f274a),
+    LS_CRC_SLICE(0x678efd01, 0xcf1dfa02, 0x9bd782f5, 0x3243731b, 0x6486e636, 0xc90dcc6c, 0x97f7ee29, 0x2a03aaa3),
+    LS_CRC_SLICE(0xf20c0dfe, 0xe1f46d0d, 0xc604aceb, 0x89e52f27, 0x162628bf, 0x2c4c517e, 0x5898a2fc, 0xb13145f8),
+};
+
+/* Folding with carry-less multiplication.  Row 31 - d moves 16 bytes forward over d times 16 bytes: the two
+   halves are multiplied by x^(128d + 32) and x^(128d - 32) mod P (reflected, shifted left by one). */
+const ls_crc_fold ls_crc_fold32 = {
+    .forward = {
+        {0x0398e2ff2, 0x1cf247394},
+        {0x119adc226, 0x145972f08},
+        {0x144c76d92, 0x1b631f204},
+        {0x0ad0d2bb2, 0x0cd669a40},
+        {0x13484efdc, 0x0f9d9c7ee},
+        {0x04b700aa8, 0x0eea395c4},
+        {0x150fc8004, 0x04470ac44},
+        {0x1f79525b0, 0x0d31343ea},
+        {0x07eaed122, 0x09b9bdbd0},
+        {0x11e6a95a2, 0x12af2c15a},
+        {0x1ad568056, 0x1c712203a},
+        {0x00e9bd5cc, 0x115b87256},
+        {0x032b0733c, 0x0ff6f2fc2},
+        {0x1f7228078, 0x1aaa44c18},
+        {0x0a749e894, 0x16269a506},
+        {0x11542778a, 0x1322d1430},
+        {0x1db06f64c, 0x1c47d2a9c},
+        {0x19159bb02, 0x125f17dfc},
+        {0x1b35adb0e, 0x1e7146aac},
+        {0x1821d8bc0, 0x12e958ac4},
+        {0x1816ab61c, 0x10aae2566},
+        {0x0e3543be0, 0x14b57d3f0},
+        {0x1fdc60a7c, 0x03f41287a},
+        {0x1e88ef372, 0x14a7fe880},
+        {0x1ea89367e, 0x1d7cfc6ac},
+        {0x0df068dc2, 0x18cb44e58},
+        {0x1c7569e54, 0x0ae0b5394},
+        {0x154442bd4, 0x1c6e41596},
+        {0x03db1ecdc, 0x174359406},
+        {0x0f1da05aa, 0x15a546366},
+        {0x1751997d0, 0x0ccaa009e},
+        {0, 0},
+    },
+    .last = {0x0ccaa009e, 0xb4e5b025f7011641}, /* x^96 mod P; x^96 / P */
+    .poly = {0x1db710641, 0},
+};
+
+const ls_crc_fold ls_crc_fold32c = {
+    .forward = {
+        {0x04e36f0b0, 0x0064f7f26},
+        {0x088f25a3a, 0x0b3e32c28},
+        {0x12913343e, 0x1ee54f54c},
+        {0x19f1c69dc, 0x11eef4f8e},
+        {0x1e50585a0, 0x065863b64},
+        {0x096638b34, 0x12ed0daac},
+        {0x0e9adf796, 0x1c3f5f66c},
+        {0x105405f3e, 0x0d270f1a2},
+        {0x188815ab2, 0x061d82e56},
+        {0x1a5e82106, 0x0ce7f39f4},
+        {0x08f158014, 0x1a3e0968a},
+        {0x021f3d99c, 0x1bf2e8b8a},
+        {0x11d5ca20e, 0x17d35ba46},
+        {0x06051d5a2, 0x1b331e26a},
+        {0x0f37c5aee, 0x018b33a4e},
+        {0x0dcb17aa4, 0x0b9e02b86},
+        {0x0ffd852c6, 0x12c743124},
+        {0x071d111a8, 0x083348832},
+        {0x08462d800, 0x1248ea574},
+        {0x0a87ab8a8, 0x0ab7aff2a},
+        {0x0f1d0f55e, 0x0daece73e},
+        {0x11ed1f9d8, 0x18266e456},
+        {0x07e908048, 0x0c96cfdc0},
+        {0x06992cea2, 0x00d3b6092},
+        {0x02ad91c30, 0x14237f5e6},
+        {0x1c1733996, 0x102f9b8a2},
+        {0x0083a6eec, 0x039d3b296},
+        {0x0740eef02, 0x09e4addf8},
+        {0x01c291d04, 0x1d82c63da},
+        {0x1384aa63a, 0x0ba4fc28e},
+        {0x0f20c0dfe, 0x14cd00bd6},
+        {0, 0},
+    },
+    .last = {0x14cd00bd6, 0x4869ec38dea713f1},
+    .poly = {0x105ec76f1, 0},
+};

@@ -1,0 +1,231 @@
+/*
+ * ls_index.c - offset and time indexes: looking up, checking, and planning what an append adds to them.
+ *
+ * Lookups trust the caller's count of entries, not their content: an index in disorder gives some slot, never
+ * a read outside.  Planning trusts nothing in the batches but looks at their headers only.
+ */
+#include "ls_internal.h"
+
+static inline int32_t ls_index_offset(const uint8_t *entries, int64_t slot)
+{
+    return ls_bytes_load_i32(entries + slot * LS_INDEX_ENTRY_BYTES + LS_INDEX_OFFSET_POS);
+}
+
+static inline int32_t ls_index_position(const uint8_t *entries, int64_t slot)
+{
+    return ls_bytes_load_i32(entries + slot * LS_INDEX_ENTRY_BYTES + LS_INDEX_POSITION_POS);
+}
+
+static inline int64_t ls_index_time(const uint8_t *entries, int64_t slot)
+{
+    return ls_bytes_load_i64(entries + slot * LS_TIME_ENTRY_BYTES + LS_TIME_TIMESTAMP_POS);
+}
+
+static inline int32_t ls_index_time_offset(const uint8_t *entries, int64_t slot)
+{
+    return ls_bytes_load_i32(entries + slot * LS_TIME_ENTRY_BYTES + LS_TIME_OFFSET_POS);
+}
+
+/* ------------------------------------------------------------------ lookup */
+
+int64_t ls_offset_index_floor(const uint8_t *entries, int64_t count, int64_t relative_offset,
+                              int64_t *found_offset, int64_t *found_pos)
+{
+    /* Invariant: entries below `low` are <= the target, entries from `high` on are greater. */
+    int64_t low = 0;
+    int64_t high = count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (ls_index_offset(entries, middle) <= relative_offset) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    int64_t slot = low - 1;
+    *found_offset = slot >= 0 ? ls_index_offset(entries, slot) : -1;
+    *found_pos = slot >= 0 ? ls_index_position(entries, slot) : 0;
+    return slot;
+}
+
+int64_t ls_time_index_floor(const uint8_t *entries, int64_t count, int64_t timestamp,
+                            int64_t *found_timestamp, int64_t *found_offset)
+{
+    int64_t low = 0;
+    int64_t high = count;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (ls_index_time(entries, middle) <= timestamp) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    int64_t slot = low - 1;
+    *found_timestamp = slot >= 0 ? ls_index_time(entries, slot) : -1;
+    *found_offset = slot >= 0 ? ls_index_time_offset(entries, slot) : 0;
+    return slot;
+}
+
+/* ------------------------------------------------------------------ checking */
+
+int64_t ls_offset_index_check(const uint8_t *entries, int64_t count, int64_t file_size)
+{
+    int64_t offset_before = -1;
+    int64_t pos_before = 0;
+    for (int64_t slot = 0; slot < count; slot++) {
+        int64_t offset = ls_index_offset(entries, slot);
+        int64_t pos = ls_index_position(entries, slot);
+        if (offset <= offset_before || pos < pos_before || pos >= file_size) {
+            return slot;
+        }
+        offset_before = offset;
+        pos_before = pos;
+    }
+    return count > 0 ? count : 0;
+}
+
+int64_t ls_time_index_check(const uint8_t *entries, int64_t count)
+{
+    int64_t time_before = -1;
+    int64_t offset_before = 0;
+    for (int64_t slot = 0; slot < count; slot++) {
+        int64_t timestamp = ls_index_time(entries, slot);
+        int64_t offset = ls_index_time_offset(entries, slot);
+        /* Kafka drops an entry of the same time, but lets a later time have the same offset. */
+        if (timestamp <= time_before || offset < offset_before) {
+            return slot;
+        }
+        time_before = timestamp;
+        offset_before = offset;
+    }
+    return count > 0 ? count : 0;
+}
+
+/* ------------------------------------------------------------------ planning */
+
+/* What of a batch decides about segments and index entries. */
+typedef struct ls_index_batch {
+    int64_t size;
+    int64_t last_offset;
+    int64_t max_timestamp;
+} ls_index_batch;
+
+static ls_index_batch ls_index_look(const uint8_t *p, const ls_frame *frame)
+{
+    ls_index_batch batch = {frame->size, ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS), -1};
+    if (frame->magic == 2) {
+        int32_t last_delta = ls_bytes_load_i32(p + LS_BATCH_LAST_DELTA_POS);
+        batch.last_offset = ls_wrapping_add(batch.last_offset, last_delta);
+        batch.max_timestamp = ls_bytes_load_i64(p + LS_BATCH_MAX_TIMESTAMP_POS);
+    } else if (frame->magic == 1) {
+        batch.max_timestamp = ls_bytes_load_i64(p + LS_MESSAGE_TIMESTAMP_POS);
+    }
+    return batch;
+}
+
+/* Where an offset fits into an index entry of this segment. */
+static int ls_index_relative(const ls_segment_state *state, int64_t offset, int32_t *relative)
+{
+    int64_t difference;
+    if (__builtin_sub_overflow(offset, state->base_offset, &difference) || difference < 0
+        || difference > INT32_MAX) {
+        return 0;
+    }
+    *relative = (int32_t)difference;
+    return 1;
+}
+
+/* Whether the batch belongs in a new segment: an enum ls_stop, or LS_OK. */
+static int32_t ls_index_roll(const ls_segment_state *state, const ls_roll_limits *limits,
+                             const ls_index_batch *batch)
+{
+    int32_t relative;
+    if (limits != NULL && state->size > 0) {
+        int64_t waited = state->first_timestamp >= 0
+            ? ls_saturating_sub(batch->max_timestamp, state->first_timestamp)
+            : ls_saturating_sub(limits->now_ms, state->created_ms);
+        if (state->size > ls_saturating_sub(limits->segment_bytes, batch->size)) {
+            return LS_STOP_ROLL_SIZE;
+        }
+        if (waited > limits->segment_ms) {
+            return LS_STOP_ROLL_TIME;
+        }
+        if (state->index_entries >= limits->index_entries_max
+            || state->time_entries >= ls_saturating_sub(limits->time_entries_max, 1)) {
+            return LS_STOP_ROLL_INDEX;
+        }
+    }
+    return ls_index_relative(state, batch->last_offset, &relative) ? LS_OK : LS_STOP_ROLL_OFFSET;
+}
+
+int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *limits,
+                       int64_t index_interval_bytes, ls_segment_state *state, uint8_t *index_out,
+                       int64_t index_capacity, uint8_t *time_out, int64_t time_capacity, ls_plan *plan,
+                       ls_error *error)
+{
+    const int64_t interval = limits != NULL ? limits->index_interval_bytes : index_interval_bytes;
+    ls_segment_state s = *state;
+    int32_t status = LS_OK;
+    memset(plan, 0, sizeof *plan);
+    memset(error, 0, sizeof *error);
+    if (size < 0 || size > INT32_MAX || (buf == NULL && size > 0) || s.size < 0
+        || s.size > INT64_MAX - size || s.bytes_since < 0 || s.bytes_since > INT64_MAX - size) {
+        return ls_error_set(error, LS_E_ARGUMENT, 0, -1, s.size, size);
+    }
+    while (status == LS_OK) {
+        ls_frame frame;
+        status = ls_frame_look(buf, size, plan->bytes, &frame, error);
+        if (status != LS_OK) {
+            break;
+        }
+        ls_index_batch batch = ls_index_look(buf + plan->bytes, &frame);
+        status = ls_index_roll(&s, limits, &batch);
+        if (status != LS_OK) {
+            break;
+        }
+        int entry_due = s.bytes_since > interval;
+        if (entry_due && (plan->index_count >= index_capacity || plan->time_count >= time_capacity)) {
+            status = LS_STOP_FULL;
+            break;
+        }
+        if (s.size == 0) {
+            s.first_timestamp = batch.max_timestamp;
+        }
+        if (batch.max_timestamp > s.max_timestamp) {
+            s.max_timestamp = batch.max_timestamp;
+            s.max_timestamp_offset = batch.last_offset;
+        }
+        int32_t relative;
+        int32_t time_relative;
+        /* An entry of a position beyond 31 bits would point elsewhere: such batches have none. */
+        if (entry_due && s.size <= INT32_MAX && ls_index_relative(&s, batch.last_offset, &relative)) {
+            uint8_t *entry = index_out + plan->index_count * LS_INDEX_ENTRY_BYTES;
+            ls_bytes_store_i32(entry + LS_INDEX_OFFSET_POS, relative);
+            ls_bytes_store_i32(entry + LS_INDEX_POSITION_POS, (int32_t)s.size);
+            plan->index_count += 1;
+            s.index_entries += 1;
+            s.bytes_since = 0;
+            if (s.max_timestamp > s.time_last
+                && ls_index_relative(&s, s.max_timestamp_offset, &time_relative)) {
+                entry = time_out + plan->time_count * LS_TIME_ENTRY_BYTES;
+                ls_bytes_store_i64(entry + LS_TIME_TIMESTAMP_POS, s.max_timestamp);
+                ls_bytes_store_i32(entry + LS_TIME_OFFSET_POS, time_relative);
+                plan->time_count += 1;
+                s.time_entries += 1;
+                s.time_last = s.max_timestamp;
+            }
+        }
+        s.bytes_since += batch.size;
+        s.size += batch.size;
+        s.last_offset = batch.last_offset;
+        plan->bytes += batch.size;
+        plan->batches += 1;
+    }
+    *state = s;
+    if (status > 0) {
+        plan->stop = status;
+        status = LS_OK;
+    }
+    return status;
+}

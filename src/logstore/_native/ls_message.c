@@ -1,0 +1,419 @@
+/*
+ * ls_message.c - messages of magic 0 and 1: parsing, decoding (plain and inside a wrapper), encoding.
+ *
+ * Trusts nothing in what it reads; trusts the slices of what it writes.  An uncompressed message is one record.
+ * A wrapper is a message whose value, decompressed, is a sequence of uncompressed messages.
+ */
+#include "ls_internal.h"
+
+/* Where key and value stand, once the lengths have been found to fill the message exactly. */
+typedef struct ls_message_body {
+    int64_t key_pos; /* from the start of the message */
+    int64_t value_pos;
+    int32_t key_len;
+    int32_t value_len;
+} ls_message_body;
+
+static inline int64_t ls_message_key_pos(int32_t magic)
+{
+    return magic == 0 ? LS_MESSAGE_KEY_POS_V0 : LS_MESSAGE_KEY_POS_V1;
+}
+
+static inline int64_t ls_message_timestamp(const uint8_t *p, int32_t magic)
+{
+    return magic == 0 ? -1 : ls_bytes_load_i64(p + LS_MESSAGE_TIMESTAMP_POS);
+}
+
+static inline int32_t ls_message_timestamp_type(int32_t attributes, int32_t magic)
+{
+    return magic == 0 ? -1 : (attributes & LS_ATTRIBUTE_APPEND_TIME) != 0;
+}
+
+static inline int64_t ls_message_bytes_of(int32_t len)
+{
+    return len < 0 ? 0 : len;
+}
+
+/* The message at p is `size` bytes, at least the smallest of its magic.  False: the lengths do not fit. */
+static inline int ls_message_split(const uint8_t *p, int64_t size, int32_t magic, ls_message_body *body)
+{
+    int64_t key_pos = ls_message_key_pos(magic) + LS_MESSAGE_LENGTH_BYTES;
+    int64_t room = size - key_pos - LS_MESSAGE_LENGTH_BYTES; /* for the bytes of key and value */
+    int32_t key_len = ls_bytes_load_i32(p + key_pos - LS_MESSAGE_LENGTH_BYTES);
+    int64_t key_bytes = ls_message_bytes_of(key_len);
+    if (key_len < -1 || key_bytes > room) {
+        return 0;
+    }
+    int64_t value_pos = key_pos + key_bytes + LS_MESSAGE_LENGTH_BYTES;
+    int32_t value_len = ls_bytes_load_i32(p + value_pos - LS_MESSAGE_LENGTH_BYTES);
+    body->key_pos = key_pos;
+    body->key_len = key_len;
+    body->value_pos = value_pos;
+    body->value_len = value_len;
+    return value_len >= -1 && key_bytes + ls_message_bytes_of(value_len) == room;
+}
+
+/* The length that does not fit, and the bytes that there are. */
+static int32_t ls_message_split_error(const uint8_t *p, int64_t pos, int64_t size, int32_t magic,
+                                      ls_error *error)
+{
+    int64_t offset = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
+    int64_t key_pos = ls_message_key_pos(magic);
+    int64_t room = size - key_pos - 2 * LS_MESSAGE_LENGTH_BYTES;
+    int32_t key_len = ls_bytes_load_i32(p + key_pos);
+    int64_t key_bytes = ls_message_bytes_of(key_len);
+    if (key_len < -1 || key_bytes > room) {
+        return ls_error_set(error, LS_E_LENGTH, pos, offset, room, key_len);
+    }
+    int32_t value_len = ls_bytes_load_i32(p + key_pos + LS_MESSAGE_LENGTH_BYTES + key_bytes);
+    return ls_error_set(error, LS_E_LENGTH, pos, offset, room - key_bytes, value_len);
+}
+
+static inline uint32_t ls_message_crc(ls_crc_function crc, const uint8_t *p, int64_t size)
+{
+    return crc(0, p + LS_MESSAGE_MAGIC_POS, size - LS_MESSAGE_MAGIC_POS);
+}
+
+static int32_t ls_message_check_crc(ls_crc_function crc, const uint8_t *p, int64_t pos, int64_t size,
+                                    ls_error *error)
+{
+    uint32_t stored = ls_bytes_load_u32(p + LS_MESSAGE_CRC_POS);
+    uint32_t computed = ls_message_crc(crc, p, size);
+    if (stored != computed) {
+        return ls_error_set(error, LS_E_CRC, pos, ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS), stored,
+                            computed);
+    }
+    return LS_OK;
+}
+
+/* ------------------------------------------------------------------ parsing */
+
+int32_t ls_message_parse(const uint8_t *buf, int64_t pos, const ls_frame *frame, uint32_t checks,
+                         ls_batch *batch, ls_error *error)
+{
+    const uint8_t *p = buf + pos;
+    int64_t offset = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
+    if ((checks & LS_CHECK_CRC) != 0) {
+        int32_t status = ls_message_check_crc(ls_crc_select32(), p, pos, frame->size, error);
+        if (status != LS_OK) {
+            return status;
+        }
+    }
+    int32_t attributes = p[LS_MESSAGE_ATTRIBUTES_POS];
+    int32_t codec = attributes & LS_ATTRIBUTE_CODEC_MASK;
+    if (codec > LS_CODEC_MAX_MESSAGE) {
+        return ls_error_set(error, LS_E_CODEC, pos, offset, LS_CODEC_MAX_MESSAGE, codec);
+    }
+    ls_message_body body;
+    if (!ls_message_split(p, frame->size, frame->magic, &body)) {
+        return ls_message_split_error(p, pos, frame->size, frame->magic, error);
+    }
+    batch->pos = pos;
+    batch->size = frame->size;
+    batch->base_offset = codec == 0 ? offset : -1;
+    batch->last_offset = offset;
+    batch->base_timestamp = ls_message_timestamp(p, frame->magic);
+    batch->max_timestamp = batch->base_timestamp;
+    batch->producer_id = -1;
+    batch->producer_epoch = -1;
+    batch->base_sequence = -1;
+    batch->leader_epoch = -1;
+    batch->record_count = codec == 0 ? 1 : -1;
+    batch->crc = ls_bytes_load_u32(p + LS_MESSAGE_CRC_POS);
+    batch->attributes = attributes;
+    batch->payload_pos = (int32_t)body.value_pos;
+    batch->payload_size = body.value_len;
+    batch->magic = frame->magic;
+    batch->codec = codec;
+    batch->timestamp_type = ls_message_timestamp_type(attributes, frame->magic);
+    batch->pad = 0;
+    return LS_OK;
+}
+
+/* ------------------------------------------------------------------ decoding */
+
+static inline void ls_message_put(const ls_columns *columns, int64_t n, int64_t offset,
+                                  int64_t timestamp, int32_t type, int64_t pos,
+                                  const ls_message_body *body)
+{
+    columns->offset[n] = offset;
+    columns->timestamp[n] = timestamp;
+    columns->key_pos[n] = (int32_t)(pos + body->key_pos);
+    columns->key_len[n] = body->key_len;
+    columns->value_pos[n] = (int32_t)(pos + body->value_pos);
+    columns->value_len[n] = body->value_len;
+    if (columns->header_pos != NULL) {
+        columns->header_pos[n] = (int32_t)pos; /* none to find there */
+        columns->header_count[n] = 0;
+    }
+    if (columns->timestamp_type != NULL) {
+        columns->timestamp_type[n] = (int8_t)type;
+    }
+}
+
+void ls_message_decode_run(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
+                           int64_t stop_offset, ls_columns *columns, ls_walk *walk)
+{
+    const ls_columns out = *columns; /* a copy: stores into the columns cannot change it */
+    const ls_crc_function crc = ls_crc_select32();
+    const int check_crc = (checks & LS_CHECK_CRC) != 0;
+    const int check_order = (checks & LS_CHECK_ORDER) != 0;
+    int64_t pos = walk->pos;
+    int64_t last_offset = walk->last_offset;
+    int64_t batches = 0;
+    int64_t n = out.count;
+
+    while (size - pos >= LS_FRAME_MIN_BYTES) {
+        const uint8_t *p = buf + pos;
+        int32_t magic = p[LS_FRAME_MAGIC_POS];
+        if (magic > 1) {
+            break;
+        }
+        int32_t length = ls_bytes_load_i32(p + LS_FRAME_LENGTH_POS);
+        int32_t length_min = magic == 0 ? LS_MESSAGE_MIN_LENGTH_V0 : LS_MESSAGE_MIN_LENGTH_V1;
+        if (length < length_min || length > size - pos - LS_FRAME_PREFIX_BYTES) {
+            break;
+        }
+        int64_t message_size = LS_FRAME_PREFIX_BYTES + (int64_t)length;
+        int64_t offset = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
+        int32_t attributes = p[LS_MESSAGE_ATTRIBUTES_POS];
+        ls_message_body body;
+        if ((attributes & LS_ATTRIBUTE_CODEC_MASK) != 0 || offset >= stop_offset
+            || (check_order && (offset < 0 || offset <= last_offset))
+            || !ls_message_split(p, message_size, magic, &body)
+            || (check_crc
+                && ls_message_crc(crc, p, message_size) != ls_bytes_load_u32(p + LS_MESSAGE_CRC_POS))) {
+            break;
+        }
+        if (offset >= start_offset) {
+            if (n == out.capacity) {
+                break;
+            }
+            ls_message_put(&out, n, offset, ls_message_timestamp(p, magic),
+                           ls_message_timestamp_type(attributes, magic), pos, &body);
+            n += 1;
+        }
+        pos += message_size;
+        last_offset = offset;
+        batches += 1;
+    }
+    walk->count += n - out.count;
+    walk->batches += batches;
+    walk->pos = pos;
+    walk->last_offset = last_offset;
+    columns->count = n;
+}
+
+/* ------------------------------------------------------------------ wrappers */
+
+/* Look at the inner message at `pos`; `magic` -1: any of the two. */
+static int32_t ls_message_inner(const uint8_t *payload, int64_t size, int64_t pos, int32_t magic,
+                                ls_frame *frame, ls_error *error)
+{
+    int32_t status = ls_frame_look(payload, size, pos, frame, error);
+    if (status > 0) {
+        /* A payload is complete by itself: whatever ends a file early is damage in here. */
+        return ls_error_set(error, LS_E_LENGTH, pos, -1, LS_FRAME_MIN_BYTES, size - pos);
+    }
+    if (status == LS_E_MAGIC) {
+        error->status = LS_E_NESTED;
+        status = LS_E_NESTED;
+    }
+    if (status == LS_OK && (frame->magic > 1 || (magic >= 0 && frame->magic != magic))) {
+        status = ls_error_set(error, LS_E_NESTED, pos,
+                              ls_bytes_load_i64(payload + pos + LS_FRAME_OFFSET_POS),
+                              magic >= 0 ? magic : 1, frame->magic);
+    }
+    return status;
+}
+
+/* Count the messages and find the offset stored in the last. */
+static int32_t ls_message_survey(const uint8_t *payload, int64_t size, int32_t magic, int64_t *count,
+                                 int64_t *last_inner, ls_error *error)
+{
+    int64_t pos = 0;
+    *count = 0;
+    *last_inner = -1;
+    while (pos < size) {
+        ls_frame frame;
+        int32_t status = ls_message_inner(payload, size, pos, magic, &frame, error);
+        if (status != LS_OK) {
+            return status;
+        }
+        *last_inner = ls_bytes_load_i64(payload + pos + LS_FRAME_OFFSET_POS);
+        *count += 1;
+        pos += frame.size;
+    }
+    return LS_OK;
+}
+
+int32_t ls_count_inner(const uint8_t *payload, int64_t size, int64_t *count, ls_error *error)
+{
+    int64_t last_inner;
+    memset(error, 0, sizeof *error);
+    if (size < 0 || size > INT32_MAX || (payload == NULL && size > 0)) {
+        return ls_error_set(error, LS_E_ARGUMENT, 0, -1, 0, size);
+    }
+    return ls_message_survey(payload, size, -1, count, &last_inner, error);
+}
+
+/* What must be added to inner offsets.  Magic 0 and wrappers that no broker has seen (offset 0) have them
+   absolute; else the wrapper's offset is that of the last inner message. */
+static int32_t ls_message_inner_shift(const ls_batch *batch, int64_t last_inner, int64_t *shift,
+                                      ls_error *error)
+{
+    int64_t wrapper_offset = batch->last_offset;
+    *shift = 0;
+    if (wrapper_offset == 0) {
+        return LS_OK;
+    }
+    if (last_inner < 0 || wrapper_offset < last_inner) {
+        return ls_error_set(error, LS_E_OFFSET, 0, wrapper_offset, wrapper_offset, last_inner);
+    }
+    if (batch->magic == 1) {
+        *shift = wrapper_offset - last_inner;
+    }
+    return LS_OK;
+}
+
+int32_t ls_message_decode_wrapper(const ls_batch *batch, const uint8_t *payload, int64_t size,
+                                  uint32_t checks, int64_t start_offset, int64_t stop_offset,
+                                  ls_columns *columns, int64_t *base_offset, ls_error *error)
+{
+    const ls_columns out = *columns;
+    const ls_crc_function crc = ls_crc_select32();
+    const int append_time = batch->timestamp_type == 1;
+    int64_t count;
+    int64_t last_inner;
+    int64_t shift;
+    int32_t status = ls_message_survey(payload, size, batch->magic, &count, &last_inner, error);
+    if (status == LS_OK && count == 0) {
+        status = ls_error_set(error, LS_E_EMPTY, 0, batch->last_offset, 1, 0);
+    }
+    if (status == LS_OK) {
+        status = ls_message_inner_shift(batch, last_inner, &shift, error);
+    }
+    if (status == LS_OK && count > out.capacity - out.count) {
+        status = ls_error_set(error, LS_E_NO_SPACE, 0, batch->last_offset, count,
+                              out.capacity - out.count);
+    }
+    int64_t n = out.count;
+    int64_t before = -1;
+    for (int64_t pos = 0; status == LS_OK && pos < size;) {
+        const uint8_t *p = payload + pos;
+        int64_t message_size = LS_FRAME_PREFIX_BYTES + (int64_t)ls_bytes_load_i32(p + LS_FRAME_LENGTH_POS);
+        int64_t inner = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
+        int32_t codec = p[LS_MESSAGE_ATTRIBUTES_POS] & LS_ATTRIBUTE_CODEC_MASK;
+        ls_message_body body;
+        if ((checks & LS_CHECK_CRC) != 0) {
+            status = ls_message_check_crc(crc, p, pos, message_size, error);
+            if (status != LS_OK) {
+                break;
+            }
+        }
+        if (codec != 0) {
+            status = ls_error_set(error, LS_E_NESTED, pos, inner, 0, codec);
+        } else if (!ls_message_split(p, message_size, batch->magic, &body)) {
+            status = ls_message_split_error(p, pos, message_size, batch->magic, error);
+        } else if (inner <= before || inner > last_inner) {
+            status = ls_error_set(error, LS_E_OFFSET, pos, inner, before + 1, inner);
+        } else {
+            int64_t offset = inner + shift; /* at most the wrapper's own, or the last inner one */
+            if (before < 0 && base_offset != NULL) {
+                *base_offset = offset;
+            }
+            if (offset >= start_offset && offset < stop_offset) {
+                int64_t timestamp = append_time ? batch->max_timestamp
+                                                : ls_message_timestamp(p, batch->magic);
+                ls_message_put(&out, n, offset, timestamp, batch->timestamp_type, pos, &body);
+                n += 1;
+            }
+            before = inner;
+            pos += message_size;
+        }
+    }
+    if (status == LS_OK) {
+        columns->count = n;
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------ encoding */
+
+/* Returns what follows a length and its bytes. */
+static inline uint8_t *ls_message_write_bytes(uint8_t *p, const uint8_t *data, int32_t len)
+{
+    ls_bytes_store_i32(p, len);
+    p += LS_MESSAGE_LENGTH_BYTES;
+    if (len > 0) {
+        ls_bytes_copy(p, data, len);
+        p += len;
+    }
+    return p;
+}
+
+int32_t ls_encode_messages(const ls_records *records, ls_cursor *cursor, int64_t count_max,
+                           int32_t magic, int32_t attributes, int64_t base_offset, uint8_t *out,
+                           int64_t capacity, ls_written *written)
+{
+    memset(written, 0, sizeof *written);
+    written->base_timestamp = -1;
+    written->max_timestamp = -1;
+    if (magic < 0 || magic > 1 || capacity < 0 || cursor->index < 0 || records->header_count != NULL) {
+        return LS_E_ARGUMENT;
+    }
+    const ls_records in = *records;
+    const ls_crc_function crc = ls_crc_select32();
+    const int64_t fixed = magic == 0 ? LS_MESSAGE_MIN_BYTES_V0 : LS_MESSAGE_MIN_BYTES_V1;
+    int64_t index = cursor->index;
+    int64_t index_end = count_max < in.count - index ? index + count_max : in.count;
+    int64_t key_at = cursor->key_at;
+    int64_t value_at = cursor->value_at;
+    int64_t max_timestamp = INT64_MIN;
+    int64_t at = 0;
+
+    while (index < index_end) {
+        const uint8_t *key;
+        const uint8_t *value;
+        int64_t key_next = key_at;
+        int64_t value_next = value_at;
+        int32_t key_len = ls_slices_next(&in.key, index, &key_next, &key);
+        int32_t value_len = ls_slices_next(&in.value, index, &value_next, &value);
+        int64_t size = fixed + ls_message_bytes_of(key_len) + ls_message_bytes_of(value_len);
+        if (size > capacity - at || size - LS_FRAME_PREFIX_BYTES > INT32_MAX) {
+            break;
+        }
+        int64_t timestamp = in.timestamp != NULL ? in.timestamp[index] : in.timestamp_all;
+        uint8_t *p = out + at;
+        ls_bytes_store_i64(p + LS_FRAME_OFFSET_POS,
+                           ls_wrapping_add(base_offset, index - cursor->index));
+        ls_bytes_store_i32(p + LS_FRAME_LENGTH_POS, (int32_t)(size - LS_FRAME_PREFIX_BYTES));
+        p[LS_MESSAGE_MAGIC_POS] = (uint8_t)magic;
+        p[LS_MESSAGE_ATTRIBUTES_POS] = (uint8_t)attributes;
+        if (magic == 1) {
+            ls_bytes_store_i64(p + LS_MESSAGE_TIMESTAMP_POS, timestamp);
+        }
+        uint8_t *next = ls_message_write_bytes(p + ls_message_key_pos(magic), key, key_len);
+        ls_message_write_bytes(next, value, value_len);
+        ls_bytes_store_u32(p + LS_MESSAGE_CRC_POS, ls_message_crc(crc, p, size));
+
+        max_timestamp = timestamp > max_timestamp ? timestamp : max_timestamp;
+        key_at = key_next;
+        value_at = value_next;
+        at += size;
+        index += 1;
+    }
+    if (index == cursor->index) {
+        return index < index_end ? LS_E_NO_SPACE : LS_OK;
+    }
+    written->bytes = at;
+    written->count = index - cursor->index;
+    if (magic == 1) {
+        written->base_timestamp = in.timestamp != NULL ? in.timestamp[cursor->index] : in.timestamp_all;
+        written->max_timestamp = max_timestamp;
+    }
+    cursor->index = index;
+    cursor->key_at = key_at;
+    cursor->value_at = value_at;
+    return LS_OK;
+}

@@ -1,0 +1,252 @@
+/*
+ * ls_scan.c - walks over batches of all magics: framing, ls_scan_batches, and ls_decode, which hands each
+ * batch to the file of its magic.
+ *
+ * Trusts nothing in the buffer.  The order of doubt is: framing, checksum, structure, order of offsets; what
+ * fails first is reported.  Until the checksum has passed, all other fields are rumours.
+ */
+#include "ls_internal.h"
+
+/* ------------------------------------------------------------------ framing */
+
+static int ls_frame_all_zero(const uint8_t *p, int64_t n)
+{
+    uint8_t any = 0;
+    for (int64_t i = 0; i < n; i++) {
+        any |= p[i];
+    }
+    return any == 0;
+}
+
+int32_t ls_frame_look(const uint8_t *buf, int64_t size, int64_t pos, ls_frame *frame, ls_error *error)
+{
+    static const int32_t length_min[LS_MAGIC_MAX + 1] = {
+        LS_MESSAGE_MIN_LENGTH_V0, LS_MESSAGE_MIN_LENGTH_V1, LS_BATCH_MIN_LENGTH};
+    int64_t left = size - pos;
+    const uint8_t *p = buf + pos;
+
+    if (left < LS_FRAME_MIN_BYTES) {
+        if (left == 0) {
+            return LS_STOP_END;
+        }
+        return ls_frame_all_zero(p, left) ? LS_STOP_ZEROS : LS_STOP_PARTIAL;
+    }
+    int64_t offset = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
+    int32_t length = ls_bytes_load_i32(p + LS_FRAME_LENGTH_POS);
+    int32_t magic = (int8_t)p[LS_FRAME_MAGIC_POS];
+    if (magic < 0 || magic > LS_MAGIC_MAX) {
+        return ls_error_set(error, LS_E_MAGIC, pos, offset, LS_MAGIC_MAX, magic);
+    }
+    if (length < length_min[magic]) {
+        if (ls_frame_all_zero(p, LS_FRAME_HEADER_BYTES)) {
+            return LS_STOP_ZEROS;
+        }
+        return ls_error_set(error, LS_E_LENGTH, pos, offset, length_min[magic], length);
+    }
+    if (length > left - LS_FRAME_PREFIX_BYTES) {
+        return LS_STOP_PARTIAL;
+    }
+    frame->size = LS_FRAME_PREFIX_BYTES + (int64_t)length;
+    frame->magic = magic;
+    return LS_OK;
+}
+
+/* ------------------------------------------------------------------ one batch */
+
+static int32_t ls_scan_order(const ls_batch *batch, int64_t last_before, ls_error *error)
+{
+    int64_t stored = batch->base_offset;
+    int64_t delta = 0;
+    if (batch->magic == 2) {
+        if (__builtin_sub_overflow(batch->last_offset, stored, &delta) || delta < 0) {
+            return ls_error_set(error, LS_E_OFFSET, batch->pos, stored, stored, batch->last_offset);
+        }
+    } else {
+        stored = batch->last_offset; /* a wrapper has no base offset to look at */
+    }
+    if (stored < 0 || stored <= last_before) {
+        int64_t expected = last_before < 0 ? 0 : ls_wrapping_add(last_before, 1);
+        return ls_error_set(error, LS_E_OFFSET, batch->pos, stored, expected, stored);
+    }
+    return LS_OK;
+}
+
+static int32_t ls_scan_parse(const uint8_t *buf, const ls_frame *frame, uint32_t checks,
+                             const ls_walk *walk, ls_batch *batch, ls_error *error)
+{
+    int32_t status = frame->magic == 2
+        ? ls_batch_parse(buf, walk->pos, frame, checks, batch, error)
+        : ls_message_parse(buf, walk->pos, frame, checks, batch, error);
+    if (status == LS_OK && (checks & LS_CHECK_ORDER) != 0) {
+        status = ls_scan_order(batch, walk->last_offset, error);
+    }
+    return status;
+}
+
+static void ls_scan_step_over(ls_walk *walk, const ls_batch *batch)
+{
+    walk->pos += batch->size;
+    walk->last_offset = batch->last_offset;
+    walk->batches += 1;
+}
+
+static int32_t ls_scan_begin(const uint8_t *buf, int64_t size, ls_walk *walk)
+{
+    walk->count = 0;
+    walk->batches = 0;
+    walk->stop = 0;
+    memset(&walk->error, 0, sizeof walk->error);
+    if (size < 0 || size > INT32_MAX || walk->pos < 0 || walk->pos > size
+        || (buf == NULL && size > 0)) {
+        return ls_error_set(&walk->error, LS_E_ARGUMENT, walk->pos, -1, size, walk->pos);
+    }
+    return LS_OK;
+}
+
+int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_batch *out,
+                        int64_t capacity, ls_walk *walk)
+{
+    int32_t status = ls_scan_begin(buf, size, walk);
+    while (status == LS_OK) {
+        ls_frame frame;
+        status = ls_frame_look(buf, size, walk->pos, &frame, &walk->error);
+        if (status == LS_OK && walk->count >= capacity) {
+            status = LS_STOP_FULL;
+        }
+        if (status == LS_OK) {
+            ls_batch *batch = &out[walk->count];
+            status = ls_scan_parse(buf, &frame, checks, walk, batch, &walk->error);
+            if (status == LS_OK) {
+                walk->count += 1;
+                ls_scan_step_over(walk, batch);
+            }
+        }
+    }
+    if (status > 0) {
+        walk->stop = status;
+        status = LS_OK;
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------ records */
+
+/* What decides whether the batch at `p` is looked at, before its checksum: so a batch that is left for a
+   later call costs nothing now. */
+static int32_t ls_decode_stop(const uint8_t *p, const ls_frame *frame, int64_t start_offset,
+                              int64_t stop_offset, const ls_columns *columns, const ls_walk *walk)
+{
+    int64_t base = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
+    int64_t last = base;
+    int64_t count = 1;
+    int codec;
+    if (frame->magic == 2) {
+        last = ls_wrapping_add(base, ls_bytes_load_i32(p + LS_BATCH_LAST_DELTA_POS));
+        count = ls_bytes_load_i32(p + LS_BATCH_RECORD_COUNT_POS);
+        codec = ls_bytes_load_i16(p + LS_BATCH_ATTRIBUTES_POS) & LS_ATTRIBUTE_CODEC_MASK;
+    } else {
+        codec = p[LS_MESSAGE_ATTRIBUTES_POS] & LS_ATTRIBUTE_CODEC_MASK;
+        if (codec != 0 && walk->last_offset < INT64_MAX) {
+            base = walk->last_offset + 1; /* the least that it can be */
+        }
+    }
+    if (base >= stop_offset) {
+        return LS_STOP_OFFSET;
+    }
+    if (last < start_offset) {
+        return LS_OK;
+    }
+    if (codec != 0) {
+        return LS_STOP_COMPRESSED;
+    }
+    /* Where nothing has been put out yet, the checksum must confirm the count first. */
+    if (walk->count > 0 && count > columns->capacity - columns->count) {
+        return LS_STOP_FULL;
+    }
+    return LS_OK;
+}
+
+/* Decode one batch that the loop over plain messages has left. */
+static int32_t ls_decode_one(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
+                             int64_t stop_offset, ls_columns *columns, ls_walk *walk)
+{
+    ls_frame frame;
+    ls_batch batch;
+    ls_error *error = &walk->error;
+    int32_t status = ls_frame_look(buf, size, walk->pos, &frame, error);
+    if (status == LS_OK) {
+        status = ls_decode_stop(buf + walk->pos, &frame, start_offset, stop_offset, columns, walk);
+    }
+    if (status == LS_OK) {
+        status = ls_scan_parse(buf, &frame, checks, walk, &batch, error);
+    }
+    if (status != LS_OK) {
+        return status;
+    }
+    int walked_over = batch.last_offset < start_offset
+        || (batch.magic == 2 && (batch.attributes & LS_ATTRIBUTE_CONTROL) != 0);
+    if (!walked_over) {
+        int64_t before = columns->count;
+        if (batch.record_count > columns->capacity - columns->count) {
+            return ls_error_set(error, LS_E_NO_SPACE, batch.pos, batch.base_offset,
+                                batch.record_count, columns->capacity - columns->count);
+        }
+        if (batch.magic != 2) {
+            /* The loop over plain messages takes whatever passes here: our own mistake. */
+            return ls_error_set(error, LS_E_ARGUMENT, batch.pos, batch.base_offset, 2, batch.magic);
+        }
+        status = ls_batch_decode_area(&batch, buf, batch.pos + batch.payload_pos, batch.payload_size,
+                                      start_offset, stop_offset, columns, error);
+        if (status != LS_OK) {
+            error->pos = batch.pos;
+            return status;
+        }
+        walk->count += columns->count - before;
+    }
+    ls_scan_step_over(walk, &batch);
+    return LS_OK;
+}
+
+int32_t ls_decode(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
+                  int64_t stop_offset, ls_columns *columns, ls_walk *walk)
+{
+    int32_t status = ls_scan_begin(buf, size, walk);
+    if (status == LS_OK && (columns->count < 0 || columns->count > columns->capacity)) {
+        status = ls_error_set(&walk->error, LS_E_ARGUMENT, walk->pos, -1, columns->capacity,
+                              columns->count);
+    }
+    while (status == LS_OK) {
+        ls_message_decode_run(buf, size, checks, start_offset, stop_offset, columns, walk);
+        status = ls_decode_one(buf, size, checks, start_offset, stop_offset, columns, walk);
+    }
+    if (status > 0) {
+        walk->stop = status;
+        status = LS_OK;
+    }
+    return status;
+}
+
+int32_t ls_decode_payload(const ls_batch *batch, const uint8_t *payload, int64_t size, uint32_t checks,
+                          int64_t start_offset, int64_t stop_offset, ls_columns *columns,
+                          int64_t *base_offset, ls_error *error)
+{
+    memset(error, 0, sizeof *error);
+    if (size < 0 || size > INT32_MAX || (payload == NULL && size > 0) || batch->magic < 0
+        || batch->magic > LS_MAGIC_MAX || (batch->magic < 2 && batch->codec == 0)
+        || columns->count < 0 || columns->count > columns->capacity) {
+        return ls_error_set(error, LS_E_ARGUMENT, 0, batch->base_offset, batch->magic, size);
+    }
+    if (batch->magic < 2) {
+        return ls_message_decode_wrapper(batch, payload, size, checks, start_offset, stop_offset,
+                                         columns, base_offset, error);
+    }
+    int64_t space = columns->capacity - columns->count;
+    /* A count that cannot be true is reported as such, not as missing space. */
+    if (batch->record_count > space && batch->record_count <= size / LS_RECORD_MIN_BYTES) {
+        return ls_error_set(error, LS_E_NO_SPACE, 0, batch->base_offset, batch->record_count, space);
+    }
+    if (base_offset != NULL) {
+        *base_offset = batch->base_offset;
+    }
+    return ls_batch_decode_area(batch, payload, 0, size, start_offset, stop_offset, columns, error);
+}

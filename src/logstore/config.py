@@ -1,0 +1,220 @@
+"""Settings: `StoreConfig` of an open store, `TopicConfig` of a topic.
+
+Both are frozen and checked when they are made: a setting that cannot work is a
+`ConfigError` that names it, its value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from logstore.errors import ConfigError
+
+__all__ = ["CODECS", "StoreConfig", "TopicConfig"]
+
+INT64_MAX = (1 << 63) - 1
+INT32_MAX = (1 << 31) - 1
+
+# Codec names in the order of their ids in the attributes of a batch.
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
+
+
+
+def _check_int(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(
+            f"{name}={value!r} is not an integer in [{low}, {high}]",
+            name=name,
+            value=value,
+        )
+    if not low <= value <= high:
+        raise ConfigError(
+            f"{name}={value} is outside [{low}, {high}]", name=name, value=value
+        )
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(
+            f"{name}={value!r} is not one of {', '.join(allowed)}",
+            name=name,
+            value=value,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """How this process uses a store. Nothing of it is kept on disk.
+
+    Attributes:
+        max_open_files: descriptors of segment files kept open at most (>= 8; those of
+            active segments, and of deleted ones that a reader still uses, come on top).
+        min_free_bytes: appends are refused with `DiskFullError` when fewer bytes would
+            be left on the file system (0: no reserve).
+        max_batch_decompressed_bytes: limit on one decompressed batch (bombs).
+        flush_checkpoint_ms: how often, at the most, the durable point of a partition is
+            written down while it is being flushed. A longer time makes recovery longer,
+            nothing else.
+        force_unsafe_filesystem: open for writing on network file systems, too, where
+            locks and syncs cannot be relied on.
+    """
+
+    max_open_files: int = 1024
+    min_free_bytes: int = 0
+    max_batch_decompressed_bytes: int = 256 << 20
+    flush_checkpoint_ms: int = 5_000
+    force_unsafe_filesystem: bool = False
+
+    def __post_init__(self) -> None:
+        _check_int("max_open_files", self.max_open_files, 8, 1 << 20)
+        _check_int("min_free_bytes", self.min_free_bytes, 0, INT64_MAX)
+        _check_int(
+            "max_batch_decompressed_bytes",
+            self.max_batch_decompressed_bytes,
+            1024,
+            INT32_MAX,
+        )
+        _check_int("flush_checkpoint_ms", self.flush_checkpoint_ms, 0, INT64_MAX)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """Settings of a topic: Kafka's, in snake case, with Kafka's units and defaults.
+
+    Attributes:
+        segment_bytes: a segment is rolled before it would grow beyond this (bytes).
+        segment_ms: and when an append is this much younger than the segment's first.
+        segment_jitter_ms: at random up to this much earlier, per segment.
+        segment_index_bytes: size at which an index file is full, which rolls, too.
+        index_interval_bytes: bytes of log between two index entries, at least.
+        retention_ms: age at which a segment may be deleted; -1 never.
+        retention_bytes: size the log is kept near; -1 any.
+        max_message_bytes: largest batch (magic 2, or compressed) or message (magic 0
+            and 1), in bytes, with the 12 of offset and length.
+        compression_type: codec of what is written: none, gzip, snappy, lz4, zstd
+            (``uncompressed`` is taken for none; ``producer`` too, since batches
+            given to ``append_batches`` keep their codec anyway).
+        compression_gzip_level, compression_lz4_level, compression_zstd_level: Kafka's.
+        message_timestamp_type: CreateTime (the caller's, or the time of the append) or
+            LogAppendTime (always the time of the append).
+        file_delete_delay_ms: how long the files of a deleted segment stay on disk for
+            readers in other processes.
+        message_format: magic of what is written: 0, 1 (default) or 2.
+        flush_messages: sync after this many records at the latest (M).
+        flush_ms: sync at the latest this long after an append (S), in milliseconds.
+        cleanup_policy: kept for Kafka; logstore deletes, it does not compact.
+    """
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    retention_bytes: int = -1
+    max_message_bytes: int = 1048588
+    compression_type: str = "none"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    message_timestamp_type: str = "CreateTime"
+    file_delete_delay_ms: int = 60_000
+    message_format: int = 1
+    flush_messages: int = 10_000
+    flush_ms: int = 1_000
+    cleanup_policy: str = "delete"
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            _check_int(name, getattr(self, name), low, high)
+        if self.compression_type in ("uncompressed", "producer"):
+            object.__setattr__(self, "compression_type", "none")
+        _check_choice("compression_type", self.compression_type, CODECS)
+        _check_choice(
+            "message_timestamp_type", self.message_timestamp_type, TIMESTAMP_TYPES
+        )
+        if self.compression_gzip_level == 0:
+            raise ConfigError(
+                "compression_gzip_level=0 is not -1 or in [1, 9]",
+                name="compression_gzip_level",
+                value=0,
+            )
+        policies = {part.strip() for part in self.cleanup_policy.split(",")}
+        if not policies <= {"delete", "compact", ""}:
+            raise ConfigError(
+                f"cleanup_policy={self.cleanup_policy!r} is not a list of delete, "
+                f"compact",
+                name="cleanup_policy",
+                value=self.cleanup_policy,
+            )
+        if self.compression_type == "zstd" and self.message_format < 2:
+            raise ConfigError(
+                f"compression_type='zstd' needs message_format=2, not "
+                f"{self.message_format}: magic 0 and 1 have no zstd",
+                name="compression_type",
+                value="zstd",
+            )
+        if self.message_timestamp_type == "LogAppendTime" and self.message_format == 0:
+            raise ConfigError(
+                "message_timestamp_type='LogAppendTime' needs message_format 1 or 2: "
+                "magic 0 has no timestamps",
+                name="message_timestamp_type",
+                value="LogAppendTime",
+            )
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> TopicConfig:
+        """Make one from Kafka's own names and texts, e.g. ``{"segment.bytes": "1048576"}``.
+
+        Raises:
+            ConfigError: a name that logstore does not know, or a bad value.
+        """
+        values: dict[str, Any] = {}
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        for name, text in properties.items():
+            field = fields.get(name.replace(".", "_"))
+            if field is None or "_" in name:
+                raise ConfigError(
+                    f"unknown setting {name!r}; known: "
+                    + ", ".join(sorted(f.replace("_", ".") for f in fields)),
+                    name=name,
+                    value=text,
+                )
+            values[field.name] = _parse(name, text, field.type)
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+def _parse(name: str, text: object, kind: object) -> object:
+    if kind != "int":
+        return text
+    try:
+        return int(str(text).strip())
+    except ValueError:
+        raise ConfigError(
+            f"{name}={text!r} is not an integer", name=name, value=text
+        ) from None
+
+
+_RANGES = {
+    "segment_bytes": (14, INT32_MAX),
+    "segment_ms": (1, INT64_MAX),
+    "segment_jitter_ms": (0, INT64_MAX),
+    "segment_index_bytes": (4, INT32_MAX),
+    "index_interval_bytes": (0, INT32_MAX),
+    "retention_ms": (-1, INT64_MAX),
+    "retention_bytes": (-1, INT64_MAX),
+    "max_message_bytes": (0, INT32_MAX),
+    "compression_gzip_level": (-1, 9),
+    "compression_lz4_level": (1, 17),
+    "compression_zstd_level": (-131072, 22),
+    "file_delete_delay_ms": (0, INT64_MAX),
+    "message_format": (0, 2),
+    "flush_messages": (1, INT64_MAX),
+    "flush_ms": (1, INT64_MAX),
+}

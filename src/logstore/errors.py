@@ -1,0 +1,290 @@
+"""Every exception that logstore raises, with its facts as attributes.
+
+A message goes: what, where (path, position, offset), expected against found,
+consequence, next step. Whoever catches one should never have to parse it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+__all__ = [
+    "ConfigError",
+    "CorruptCheckpointError",
+    "CorruptIndexError",
+    "CorruptRecordError",
+    "CorruptionError",
+    "DiskFullError",
+    "ForkedError",
+    "LogStoreError",
+    "OffsetConflictError",
+    "OffsetOutOfRangeError",
+    "PartitionNotFoundError",
+    "ReadOnlyError",
+    "RecordTooLargeError",
+    "StorageError",
+    "StoreClosedError",
+    "StoreLockedError",
+    "StoreNotFoundError",
+    "SyncFailedError",
+    "TopicExistsError",
+    "TopicNotFoundError",
+    "UnsupportedError",
+    "storage_error",
+]
+
+
+class LogStoreError(Exception):
+    """Base of all errors raised by logstore."""
+
+
+class ConfigError(LogStoreError, ValueError):
+    """A setting, name or argument is outside what is allowed.
+
+    Attributes:
+        name: the setting or argument, as the caller spelled it.
+        value: what was given.
+    """
+
+    def __init__(self, message: str, *, name: str = "", value: Any = None) -> None:
+        super().__init__(message)
+        self.name = name
+        self.value = value
+
+
+class TopicExistsError(LogStoreError, ValueError):
+    """The topic to be created is already there (or differs from what was asked)."""
+
+    def __init__(self, message: str, *, topic: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+
+
+class StoreNotFoundError(LogStoreError, LookupError):
+    """There is no store at this path."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class TopicNotFoundError(LogStoreError, LookupError):
+    """The store has no topic of this name."""
+
+    def __init__(self, message: str, *, topic: str) -> None:
+        super().__init__(message)
+        self.topic = topic
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class PartitionNotFoundError(LogStoreError, LookupError):
+    """The topic has no partition of this number."""
+
+    def __init__(self, message: str, *, topic: str, partition: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+
+
+class StoreLockedError(LogStoreError):
+    """Another writer (logstore or a Kafka broker) has the store.
+
+    Attributes:
+        path: the store's directory.
+        holder_pid: process id of the holder, or None when it cannot be known.
+    """
+
+    def __init__(
+        self, message: str, *, path: str, holder_pid: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.holder_pid = holder_pid
+
+
+class StoreClosedError(LogStoreError):
+    """The store was closed; open it again."""
+
+
+class ReadOnlyError(LogStoreError):
+    """The store was opened read-only; nothing in it can be changed."""
+
+
+class ForkedError(LogStoreError):
+    """The store was opened before a fork; the child must open its own."""
+
+
+class OffsetOutOfRangeError(LogStoreError, IndexError):
+    """The offset lies outside ``[start, end]`` of the partition."""
+
+    def __init__(
+        self, requested: int, start: int, end: int, *, partition: str = ""
+    ) -> None:
+        where = f" of {partition}" if partition else ""
+        super().__init__(
+            f"offset {requested} is outside [{start}, {end}]{where}: the earliest "
+            f"that can be read is {start}, the next to be written {end}"
+        )
+        self.requested = requested
+        self.start = start
+        self.end = end
+        self.partition = partition
+
+
+class OffsetConflictError(LogStoreError):
+    """``expected_offset`` is not the next offset: somebody else appended."""
+
+    def __init__(self, expected: int, actual: int, *, partition: str) -> None:
+        super().__init__(
+            f"expected offset {expected} is not the next of {partition}, which is "
+            f"{actual}; nothing was written"
+        )
+        self.expected = expected
+        self.actual = actual
+        self.partition = partition
+
+
+class RecordTooLargeError(LogStoreError, ValueError):
+    """A record (or batch, or its decompressed form) is beyond a limit.
+
+    Attributes:
+        limit_name: the setting that holds the limit.
+        limit: its value in bytes.
+        size: the size found, in bytes, or None when it was not worth finding out.
+    """
+
+    def __init__(
+        self, message: str, *, limit_name: str, limit: int, size: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.limit_name = limit_name
+        self.limit = limit
+        self.size = size
+
+
+class UnsupportedError(LogStoreError):
+    """Not understood or not offered; never damage, and nothing is cut for it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        position: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.position = position
+        self.offset = offset
+
+
+class StorageError(LogStoreError, OSError):
+    """The operating system refused or failed an operation on the store.
+
+    Attributes:
+        errno: as the system gave it.
+        filename: absolute path of the file.
+        action: what was being done, in one word or two.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        errno: int | None = None,
+        path: str | None = None,
+        action: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.errno = errno
+        self.filename = path
+        self.action = action
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class DiskFullError(StorageError):
+    """No space (or quota, or file size limit) is left; the log is as it was."""
+
+
+class SyncFailedError(StorageError):
+    """A sync failed: what lies past the durable offset may be lost in a power cut.
+
+    The partition takes no more appends; readers go on. Open the store again.
+    """
+
+
+class CorruptionError(LogStoreError):
+    """Bytes on disk contradict the format.
+
+    Attributes:
+        path: absolute path of the file.
+        position: byte where the damaged structure begins, or None.
+        reason: what contradicts what.
+    """
+
+    def __init__(
+        self, message: str, *, path: str, position: int | None = None, reason: str = ""
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.position = position
+        self.reason = reason or message
+
+
+class CorruptRecordError(CorruptionError):
+    """A batch or record is damaged, or bytes that must be there are missing.
+
+    Attributes:
+        offset: first offset that is not delivered.
+        next_offset: first offset past the damage if known (where ``skip`` goes on).
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        path: str,
+        position: int,
+        offset: int,
+        next_offset: int | None = None,
+    ) -> None:
+        super().__init__(
+            f"{reason}: {path} at byte {position}. Records from offset {offset} on "
+            f"cannot be read here. Keep a copy of the file, then run "
+            f"`logstore-dump verify` on its directory.",
+            path=path,
+            position=position,
+            reason=reason,
+        )
+        self.offset = offset
+        self.next_offset = next_offset
+
+
+class CorruptIndexError(CorruptionError):
+    """An index file is damaged (readers do without; it can be rebuilt)."""
+
+
+class CorruptCheckpointError(CorruptionError):
+    """A checkpoint or state file is damaged."""
+
+
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def storage_error(
+    cause: OSError, action: str, path: str, consequence: str = ""
+) -> StorageError:
+    """Give an ``OSError`` logstore's name, with what was done to which file."""
+    text = os.strerror(cause.errno) if cause.errno else str(cause)
+    message = f"cannot {action} {path}: {text}"
+    if consequence:
+        message = f"{message}. {consequence}"
+    kind = DiskFullError if cause.errno in _DISK_FULL else StorageError
+    return kind(message, errno=cause.errno, path=path, action=action)

@@ -1,0 +1,178 @@
+"""Sparse indexes of a segment: lookups in `.index` and `.timeindex`, and their making.
+
+An index is disposable: what it says is a hint, to be held against the log by whoever
+uses it (`logstore.segment`). Entries past the first that breaks the order, such as the
+zero tail that a killed broker leaves, are not looked at.
+
+Byte layout: docs/format.md, "Offset index", "Time index", "Transaction index".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from logstore import _binding as native
+from logstore.errors import CorruptIndexError
+
+__all__ = [
+    "INDEX_ENTRY_BYTES",
+    "TIME_ENTRY_BYTES",
+    "TXN_ENTRY_BYTES",
+    "Entries",
+    "OffsetEntries",
+    "TimeEntries",
+    "TxnEntry",
+    "parse_txn_index",
+]
+
+INDEX_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
+TXN_ENTRY_BYTES: Final = 34
+
+_INT32_MAX: Final = (1 << 31) - 1
+_INDEX_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+_TXN_ENTRY = struct.Struct(">hqqqq")
+
+
+class Entries:
+    """Index entries in memory, as the file has them; one writer may add to them while
+    others look up.
+
+    The bytes lie in a buffer with room behind them. Growing replaces the buffer, and
+    `count` moves last, so that a lookup never sees half an entry.
+    """
+
+    entry_bytes: int = 0
+    __slots__ = ("_data", "count")
+
+    def __init__(self, data: bytes = b"", count: int | None = None) -> None:
+        self._data: bytes | bytearray = data
+        self.count = len(data) // self.entry_bytes if count is None else count
+
+    def append(self, entries: bytes) -> None:
+        begin = self.count * self.entry_bytes
+        end = begin + len(entries)
+        if end > len(self._data) or not isinstance(self._data, bytearray):
+            grown = bytearray(max(2 * end, 1024))
+            grown[:begin] = self._data[:begin]
+            self._data = grown
+        self._data[begin:end] = entries
+        self.count = end // self.entry_bytes
+
+    def cut(self, count: int) -> None:
+        """Keep the first `count` entries."""
+        self.count = min(self.count, count)
+
+    def data(self, first: int = 0, end: int | None = None) -> bytes:
+        """The bytes of the entries from slot `first` up to (without) slot `end`."""
+        size = self.entry_bytes
+        end = self.count if end is None else end
+        return bytes(self._data[first * size : end * size])
+
+
+class OffsetEntries(Entries):
+    """Entries of an offset index: relative offset and position, 4 bytes each."""
+
+    entry_bytes = INDEX_ENTRY_BYTES
+    __slots__ = ()
+
+    @classmethod
+    def load(cls, data: bytes, file_size: int) -> OffsetEntries:
+        """What is usable of an index file whose log has `file_size` bytes."""
+        count = len(data) // INDEX_ENTRY_BYTES
+        return cls(data, native.offset_index_check(data, count, file_size))
+
+    def floor(self, relative_offset: int) -> tuple[int, int]:
+        """(slot, position) of the greatest entry <= the offset; slot -1 for none."""
+        count, data = self.count, self._data
+        slot, _, pos = native.offset_index_floor(
+            data, count, min(relative_offset, _INT32_MAX)
+        )
+        return slot, pos
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        """(relative offset, position) in a slot."""
+        offset, pos = _INDEX_ENTRY.unpack_from(self._data, slot * INDEX_ENTRY_BYTES)
+        return offset, pos
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return _INDEX_ENTRY.iter_unpack(self.data())
+
+
+class TimeEntries(Entries):
+    """Entries of a time index: timestamp (8 bytes), relative offset (4)."""
+
+    entry_bytes = TIME_ENTRY_BYTES
+    __slots__ = ()
+
+    @classmethod
+    def load(cls, data: bytes) -> TimeEntries:
+        """What is usable of a time index file."""
+        count = len(data) // TIME_ENTRY_BYTES
+        return cls(data, native.time_index_check(data, count))
+
+    def floor(self, timestamp: int) -> int:
+        """Slot of the greatest entry <= the timestamp; -1 for none."""
+        count, data = self.count, self._data
+        return native.time_index_floor(data, count, timestamp)[0]
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        """(timestamp, relative offset) in a slot."""
+        timestamp, offset = _TIME_ENTRY.unpack_from(self._data, slot * TIME_ENTRY_BYTES)
+        return timestamp, offset
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return _TIME_ENTRY.iter_unpack(self.data())
+
+
+def closing_time_entry(state: native.SegmentState) -> bytes:
+    """The entry that a time index gets when its segment is rolled or closed: its
+    largest timestamp, unless the last entry has it already."""
+    raw = state.raw
+    if raw.max_timestamp <= raw.time_last:
+        return b""
+    raw.time_last = raw.max_timestamp
+    raw.time_entries += 1
+    return _TIME_ENTRY.pack(
+        raw.max_timestamp, raw.max_timestamp_offset - raw.base_offset
+    )
+
+
+class TxnEntry(NamedTuple):
+    """An aborted transaction, as `.txnindex` has it."""
+
+    version: int
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def parse_txn_index(data: bytes, path: str) -> list[TxnEntry]:
+    """The entries of a transaction index.
+
+    Raises:
+        CorruptIndexError: odd size, a version above 0, or last offsets that do not
+            increase.
+    """
+    if len(data) % TXN_ENTRY_BYTES:
+        raise CorruptIndexError(
+            f"transaction index {path} has {len(data)} bytes, which is no multiple of "
+            f"{TXN_ENTRY_BYTES}",
+            path=path,
+            position=len(data) - len(data) % TXN_ENTRY_BYTES,
+        )
+    entries = [TxnEntry(*fields) for fields in _TXN_ENTRY.iter_unpack(data)]
+    last = -1
+    for slot, entry in enumerate(entries):
+        if entry.version > 0 or entry.last_offset <= last:
+            raise CorruptIndexError(
+                f"transaction index {path} is out of order at entry {slot}",
+                path=path,
+                position=slot * TXN_ENTRY_BYTES,
+            )
+        last = entry.last_offset
+    return entries

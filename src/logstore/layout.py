@@ -1,0 +1,155 @@
+"""Names on disk: what the files and directories of a store are called, and by whom.
+
+The one place that forms and parses such names (docs/format.md, "Directories and names").
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from logstore.errors import ConfigError
+
+__all__ = [
+    "CLEANED",
+    "CLEAN_SHUTDOWN",
+    "DELETED",
+    "INDEX",
+    "LEADER_EPOCHS",
+    "LOCK",
+    "LOG",
+    "LOG_START_CHECKPOINT",
+    "OWNER",
+    "OWN_PREFIX",
+    "PARTITION_STATE",
+    "RECOVERY_CHECKPOINT",
+    "SNAPSHOT",
+    "SWAP",
+    "TIME_INDEX",
+    "TOPICS",
+    "TXN_INDEX",
+    "SegmentFile",
+    "check_topic_name",
+    "parse_partition_directory",
+    "parse_segment_file",
+    "partition_directory",
+    "segment_file",
+    "transition_topic",
+]
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
+
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+META_PROPERTIES = "meta.properties"
+RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+
+OWN_PREFIX = ".logstore"
+OWNER = ".logstore-owner"
+TOPICS = ".logstore-topics"
+PARTITION_STATE = ".logstore-state"
+TORN_PREFIX = ".logstore-torn-"
+
+TOPIC_NAME_BYTES_MAX = 249
+OFFSET_MAX = (1 << 63) - 1
+PARTITION_MAX = (1 << 31) - 1
+# Directories in a log directory that are no partitions.
+NOT_PARTITIONS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
+_SEGMENT = re.compile(
+    r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
+    r"(\.deleted|\.cleaned|\.swap)?"
+)
+_TRANSITION = re.compile(r"(.+)-([0-9]+)\.([0-9a-f]{32})-(delete|future|stray)")
+
+
+def check_topic_name(name: object) -> str:
+    """Return `name` if Kafka allows it as a topic's, else raise `ConfigError`.
+
+    1 to 249 characters out of ``[A-Za-z0-9._-]``, neither ``.`` nor ``..``.
+    """
+    rule = (
+        f"a topic name has 1 to {TOPIC_NAME_BYTES_MAX} characters out of "
+        f"[A-Za-z0-9._-] and is not '.' or '..'"
+    )
+    if (
+        not isinstance(name, str)
+        or name in (".", "..")
+        or len(name) > TOPIC_NAME_BYTES_MAX
+        or not _TOPIC.fullmatch(name)
+    ):
+        shown = repr(name) if len(repr(name)) <= 300 else f"{repr(name)[:300]}..."
+        raise ConfigError(
+            f"bad topic name {shown}: {rule}; nothing was created",
+            name="topic",
+            value=name,
+        )
+    return name
+
+
+class SegmentFile(NamedTuple):
+    """A parsed file name of a partition directory."""
+
+    base_offset: int
+    suffix: str
+    transition: str  # "", ".deleted", ".cleaned" or ".swap"
+
+
+def segment_file(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:020d}{suffix}"
+
+
+def parse_segment_file(name: str) -> SegmentFile | None:
+    match = _SEGMENT.fullmatch(name)
+    if match is None:
+        return None
+    offset = int(match[1])
+    if offset > OFFSET_MAX:
+        return None
+    return SegmentFile(offset, match[2], match[3] or "")
+
+
+def partition_directory(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_partition_directory(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a partition's directory; None for any other name."""
+    if name in NOT_PARTITIONS or name.startswith(OWN_PREFIX):
+        return None
+    topic, dash, number = name.rpartition("-")
+    if not dash or not number.isascii() or not number.isdigit():
+        return None
+    if str(int(number)) != number or int(number) > PARTITION_MAX:
+        return None
+    try:
+        check_topic_name(topic)
+    except ConfigError:
+        return None
+    return topic, int(number)
+
+
+def transition_topic(name: str) -> tuple[str, int, str] | None:
+    """(topic, partition, kind) of a ``-delete``, ``-future`` or ``-stray`` directory."""
+    match = _TRANSITION.fullmatch(name)
+    if match is None:
+        return None
+    return match[1], int(match[2]), match[4]
+
+
+def deleted_directory(topic: str, partition: int, unique: str) -> str:
+    """Name of a partition directory that waits for its deletion (32 hex digits)."""
+    tail = f"-{partition}.{unique}-delete"
+    return topic[: 255 - len(tail)] + tail

@@ -1,0 +1,186 @@
+"""A partition that another process may be writing to: what a read-only store looks at.
+
+`LiveLog` loads the partition once and then follows it: new bytes at the tail, new and
+deleted segments. It never creates, changes or locks anything.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from logstore import _binding as native
+from logstore._files import Directory
+from logstore.config import TopicConfig
+from logstore.descriptors import Descriptors
+from logstore.errors import LogStoreError, storage_error
+from logstore.layout import LOG, parse_segment_file
+from logstore.recovery import Loaded, Loader, Situation
+from logstore.segment import Segment, scan_log
+
+__all__ = ["LiveLog"]
+
+_ATTEMPTS: Final = 5
+
+
+class LiveLog:
+    """The segments and bounds of a partition as far as they can be read now."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        descriptors: Descriptors,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        situation: Callable[[], Situation],
+    ) -> None:
+        self.directory = directory
+        self.descriptors = descriptors
+        self.topic = topic
+        self.partition = partition
+        self.config = config
+        self._situation = situation
+        self._lock = threading.Lock()
+        self._mtime_ns = -1
+        self._loaded: Loaded
+        self.segments: tuple[Segment, ...] = ()
+        self._load()
+
+    @property
+    def loaded(self) -> Loaded:
+        return self._loaded
+
+    @property
+    def start_offset(self) -> int:
+        return self._loaded.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._loaded.end_offset
+
+    @property
+    def durable_offset(self) -> int:
+        return self._loaded.durable_offset
+
+    def _load(self) -> None:
+        """Load it all anew; again where the writer changed it meanwhile."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                mtime_ns = self.directory.info().mtime_ns
+                situation = self._situation()
+                loaded = Loader(
+                    self.directory,
+                    self.descriptors,
+                    self.topic,
+                    self.partition,
+                    self.config,
+                    situation,
+                    writable=False,
+                ).load()
+                changed = self.directory.info().mtime_ns != mtime_ns
+            except FileNotFoundError as error:
+                if attempt + 1 < _ATTEMPTS and self._exists():
+                    continue
+                raise storage_error(error, "read", self.directory.path) from error
+            except OSError as error:
+                raise storage_error(error, "read", self.directory.path) from error
+            if loaded.damage is None or not changed:
+                break
+        self._loaded = loaded
+        self._mtime_ns = mtime_ns
+        self.segments = tuple(loaded.segments)
+
+    def _exists(self) -> bool:
+        try:
+            self.directory.info()
+        except OSError:
+            return False
+        return True
+
+    def refresh(self) -> None:
+        """Look for what was appended, rolled or deleted since the last look.
+
+        Raises:
+            StorageError: the partition is gone, or cannot be read.
+        """
+        with self._lock:
+            try:
+                mtime_ns = self.directory.info().mtime_ns
+                if mtime_ns != self._mtime_ns:
+                    self._follow_names(mtime_ns)
+                if self.segments and self._loaded.damage is None:
+                    self._follow_tail()
+            except OSError as error:
+                if isinstance(error, LogStoreError):
+                    raise
+                raise storage_error(error, "read", self.directory.path) from error
+
+    def _follow_names(self, mtime_ns: int) -> None:
+        """New segments behind the last one known, and others gone at the front."""
+        logs = []
+        for name in self.directory.names():
+            parsed = parse_segment_file(name)
+            if parsed is None:
+                continue
+            if parsed.transition == ".swap":
+                self._load()
+                return
+            if parsed.suffix == LOG and not parsed.transition:
+                logs.append(parsed.base_offset)
+        known = [segment.base_offset for segment in self.segments]
+        kept = [base for base in logs if base in set(known)]
+        if not known or not kept or kept != known[len(known) - len(kept) :]:
+            self._load()
+            return
+        situation = self._situation()
+        segments = self.segments[len(known) - len(kept) :]
+        self._finish_known(segments[-1])
+        fresh = [base for base in logs if base > known[-1]]
+        for base in fresh:
+            segment = Segment(self.directory, self.descriptors, base, 0, base)
+            last = segments[-1]
+            last.next_offset = max(last.next_offset, base)
+            segments = (*segments, segment)
+            self._loaded.active_state = native.SegmentState(base)
+            self._scan(segment)
+        start = situation.log_start
+        if situation.state is not None:
+            start = situation.state.start_offset
+            self._loaded.durable_offset = max(
+                self._loaded.durable_offset, situation.state.durable_offset
+            )
+        self._loaded.start_offset = max(
+            start, segments[0].base_offset, self._loaded.start_offset
+        )
+        self.segments = segments
+        self._mtime_ns = mtime_ns
+
+    def _finish_known(self, segment: Segment) -> None:
+        self._scan(segment)
+
+    def _follow_tail(self) -> None:
+        segment = self.segments[-1]
+        size = self.directory.stat(segment.file(LOG)).size
+        if size < segment.size:
+            segment.generation += 1
+            self._load()
+        elif size > segment.size:
+            self._scan(segment)
+
+    def _scan(self, segment: Segment) -> None:
+        """Move the end of the log along: whole batches with right checksums count."""
+        loaded = self._loaded
+        state = loaded.active_state
+        with self.directory.opened(segment.file(LOG)) as fd:
+            size = self.directory.files.size(fd)
+            if size <= state.size:
+                return
+            scan = scan_log(self.directory, fd, size, state)
+        segment.size = scan.pos
+        segment.next_offset = state.last_offset + 1
+        segment.max_timestamp = None
+        segment.forget_indexes()
+        loaded.end_offset = max(loaded.end_offset, state.last_offset + 1)
+        loaded.tail_start, loaded.tail_bytes = scan.pos, size - scan.pos

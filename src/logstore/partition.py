@@ -1,0 +1,667 @@
+"""A partition: the open log that users append to and read from."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from logstore import _binding as native
+from logstore import producers, reader, retention
+from logstore.encoder import check_timestamp, pack_rows
+from logstore.errors import (
+    ConfigError,
+    OffsetOutOfRangeError,
+    ReadOnlyError,
+    UnsupportedError,
+)
+from logstore.live import LiveLog
+from logstore.producer_batches import assign
+from logstore.reader import ISOLATIONS, ON_CORRUPTION, View, check_choice
+from logstore.records import Chunk, ChunkReader, Record, RecordBatch, check_payload_type
+from logstore.segment import Segment, SegmentInfo
+from logstore.writer import PartitionWriter
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from logstore.config import TopicConfig
+
+__all__ = ["Partition"]
+
+Start = int | datetime.datetime | None
+
+# How long a follower in another process sleeps before it looks again: quickly at first,
+# then less and less often while nothing comes.
+_POLL_MIN_S = 0.001
+_POLL_MAX_S = 0.050
+
+
+class Partition:
+    """One partition of a topic: an append-only log of records.
+
+    Made by `Store`, never by hand. Any number of threads may use it at once.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        config: TopicConfig,
+        log: PartitionWriter | LiveLog,
+        guard: Callable[[], None],
+        decompressed_max: int,
+    ) -> None:
+        self._topic = topic
+        self._number = number
+        self._config = config
+        self._log = log
+        self._writer = log if isinstance(log, PartitionWriter) else None
+        self._guard = guard
+        self._decompressed_max = decompressed_max
+        self._name = f"{topic}-{number}"
+
+    def __repr__(self) -> str:
+        return f"<logstore.Partition {self._name} at {self.path}>"
+
+    # ------------------------------------------------------------ what it is
+
+    @property
+    def topic(self) -> str:
+        """Name of its topic."""
+        return self._topic
+
+    @property
+    def number(self) -> int:
+        """Its number in the topic, from 0."""
+        return self._number
+
+    @property
+    def name(self) -> str:
+        """``topic-number``, the name of its directory."""
+        return self._name
+
+    @property
+    def path(self) -> str:
+        """Absolute path of its directory."""
+        return self._log.directory.path
+
+    @property
+    def config(self) -> TopicConfig:
+        """The settings of its topic."""
+        return self._config
+
+    @property
+    def start_offset(self) -> int:
+        """First offset that can be read."""
+        return self._refreshed().start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be assigned."""
+        return self._refreshed().end_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below is on stable storage: it survives a power cut."""
+        return self._refreshed().durable_offset
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """Its segments, oldest first; the last one is active."""
+        log = self._refreshed()
+        return _infos(log.segments, log.end_offset)
+
+    def _refreshed(self) -> PartitionWriter | LiveLog:
+        self._guard()
+        log = self._log
+        if isinstance(log, LiveLog):
+            log.refresh()
+        return log
+
+    def _write(self) -> PartitionWriter:
+        self._guard()
+        if self._writer is None:
+            raise ReadOnlyError(
+                f"{self._name} belongs to a store that was opened read-only; nothing "
+                f"was written"
+            )
+        return self._writer
+
+    # ------------------------------------------------------------ append
+
+    def append(
+        self,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None = None,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, ReadableBuffer | None]] = (),
+        expected_offset: int | None = None,
+        durable: bool = False,
+    ) -> int:
+        """Append one record and return its offset.
+
+        When it returns, the record is with the operating system: it survives the death
+        of this process. With `durable`, it survives a power cut.
+
+        Args:
+            value, key: bytes, bytearray, memoryview or None.
+            timestamp_ms: Unix milliseconds; None: now. Not stored in magic 0, nor where
+                the topic has ``message_timestamp_type="LogAppendTime"``.
+            headers: (name, value) pairs; need ``message_format=2``.
+            expected_offset: append only if this is the next offset.
+            durable: return after a sync (shared with concurrent callers).
+
+        Raises:
+            TypeError, ConfigError, UnsupportedError: an argument that cannot be stored.
+            RecordTooLargeError: beyond ``max_message_bytes``.
+            OffsetConflictError: `expected_offset` is not the next.
+            DiskFullError, StorageError: the log is as it was before the call.
+            SyncFailedError: this partition takes no more appends.
+        """
+        return self._append_one(
+            value, key, timestamp_ms, headers, expected_offset, durable
+        )[0]
+
+    def _append_one(
+        self,
+        value: Any,
+        key: Any,
+        timestamp_ms: int | None,
+        headers: Any,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """(offset, timestamp stored)."""
+        writer = self._write()
+        check_payload_type(value, "value")
+        check_payload_type(key, "key")
+        if timestamp_ms is not None:
+            timestamp_ms = check_timestamp(timestamp_ms)
+        if not headers and writer.encoder.is_plain:
+            return writer.append_one(value, key, timestamp_ms, expected_offset, durable)
+
+        def make(now_ms: int) -> list[native.Rows]:
+            rows = pack_rows(
+                (value,),
+                None if key is None else (key,),
+                None if timestamp_ms is None else (timestamp_ms,),
+                (headers,) if headers else None,
+                now_ms=now_ms,
+                magic=writer.encoder.magic,
+            )
+            return [rows]
+
+        base, _, now_ms = writer.append_rows(
+            make, expected_offset=expected_offset, durable=durable
+        )
+        return base, writer.encoder.stored_timestamp(timestamp_ms, now_ms)
+
+    def append_many(
+        self,
+        values: Sequence[ReadableBuffer | None],
+        keys: Sequence[ReadableBuffer | None] | None = None,
+        timestamps_ms: Sequence[int | None] | None = None,
+        headers: Sequence[Sequence[tuple[str, ReadableBuffer | None]]] | None = None,
+        *,
+        expected_offset: int | None = None,
+        durable: bool = False,
+    ) -> range:
+        """Append records, all or none, and return their offsets.
+
+        Args:
+            values: one value per record.
+            keys, timestamps_ms, headers: None, or one element per record.
+            expected_offset, durable: as in `append`.
+
+        Raises: as `append`; `RecordTooLargeError` when one record cannot fit.
+        """
+        writer = self._write()
+
+        def make(now_ms: int) -> list[native.Rows]:
+            rows = pack_rows(
+                _as_sequence(values),
+                None if keys is None else _as_sequence(keys),
+                None if timestamps_ms is None else _as_sequence(timestamps_ms),
+                None if headers is None else _as_sequence(headers),
+                now_ms=now_ms,
+                magic=writer.encoder.magic,
+            )
+            return [rows]
+
+        base, end, _ = writer.append_rows(
+            make, expected_offset=expected_offset, durable=durable
+        )
+        return range(base, end)
+
+    def append_arrow(
+        self, data: Any, *, expected_offset: int | None = None, durable: bool = False
+    ) -> range:
+        """Append a ``pyarrow`` RecordBatch, Table or RecordBatchReader, all or none.
+
+        Columns: ``value`` and, if present, ``key`` (binary, large_binary or string),
+        ``timestamp`` (any timestamp type, or int64 milliseconds; null is now),
+        ``headers`` (list of struct(key, value); ``message_format=2``). ``topic``,
+        ``partition``, ``offset``, ``timestampType`` are ignored.
+
+        Raises: as `append_many`; `ConfigError` for another column.
+        """
+        arrow = _arrow()
+        writer = self._write()
+        batches = list(arrow.tables_of(data))
+
+        def make(now_ms: int) -> list[native.Rows]:
+            magic = writer.encoder.magic
+            return [arrow.rows_of(b, now_ms=now_ms, magic=magic) for b in batches]
+
+        base, end, _ = writer.append_rows(
+            make, expected_offset=expected_offset, durable=durable
+        )
+        return range(base, end)
+
+    def append_batches(
+        self,
+        buffer: ReadableBuffer,
+        *,
+        expected_offset: int | None = None,
+        durable: bool = False,
+    ) -> range:
+        """Append whole Kafka batches as a producer sends them; offsets are assigned.
+
+        Magic and codec stay as they are, whatever the topic's settings. Checksums and
+        structure are checked first, inside compressed batches, too. Sequence numbers of
+        idempotent producers are kept and not checked.
+
+        Raises:
+            CorruptRecordError: a damaged or partial batch; nothing was written.
+            UnsupportedError: control batches and those of transactions.
+            RecordTooLargeError: a batch beyond ``max_message_bytes``.
+        """
+        writer = self._write()
+
+        def make(base: int, epoch: int) -> tuple[list[bytes], int]:
+            return assign(
+                buffer,
+                base,
+                epoch,
+                max_bytes=self._config.max_message_bytes,
+                decompressed_max=self._decompressed_max,
+                where=writer.name,
+            )
+
+        base, end = writer.append_encoded(
+            make, expected_offset=expected_offset, durable=durable
+        )
+        return range(base, end)
+
+    def flush(self) -> None:
+        """Return when everything appended so far is on stable storage.
+
+        Raises:
+            SyncFailedError: it is not; the partition takes no more appends.
+        """
+        writer = self._write()
+        writer.sync(writer.end_offset)
+
+    # ------------------------------------------------------------ read
+
+    def _view(self, durable_only: bool) -> View:
+        log = self._refreshed()
+        # The end first: the list of segments read after it covers it.
+        end = log.durable_offset if durable_only else log.end_offset
+        segments = log.segments
+        start = log.start_offset
+        return View(self._name, segments, start, max(start, end), self._decompressed_max)
+
+    def _resolve(self, view: View, start: Start) -> int:
+        if start is None:
+            return view.start_offset
+        if isinstance(start, datetime.datetime):
+            found = reader.first_offset_at(view, to_milliseconds(start))
+            return view.end_offset if found is None else found
+        offset = _as_offset("start", start)
+        view.check(offset)
+        return offset
+
+    def _bounds(
+        self, start: Start, stop: Start, durable_only: bool, isolation: str
+    ) -> tuple[View, int, int]:
+        check_choice("isolation", isolation, ISOLATIONS)
+        view = self._view(durable_only)
+        first = self._resolve(view, start)
+        if stop is None:
+            end = view.end_offset
+        else:
+            end = min(self._resolve_stop(view, stop), view.end_offset)
+        if isolation == "read_committed" and first > view.start_offset:
+            end = min(end, producers.last_stable_offset(view, self._log.directory))
+        return view, first, end
+
+    def _resolve_stop(self, view: View, stop: Start) -> int:
+        if isinstance(stop, datetime.datetime):
+            return self._resolve(view, stop)
+        return _as_offset("stop", stop)
+
+    def _reader(
+        self, view: View, first: int, isolation: str, *, with_headers: bool = True
+    ) -> ChunkReader:
+        wanted = None
+        if isolation == "read_committed":
+            wanted = producers.CommittedFilter(view, first)
+        return ChunkReader(
+            self._decompressed_max, with_headers=with_headers, wanted=wanted
+        )
+
+    def read(
+        self,
+        start: Start = None,
+        stop: Start = None,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+    ) -> Iterator[Record]:
+        """The records from `start` up to `stop` (exclusive), in order.
+
+        Works on the log as it stands at the call: it ends at the end as it is now, and
+        a deletion meanwhile does not disturb it.
+
+        Args:
+            start, stop: an offset, a `datetime` (the first record at or after it), or
+                None: the start of the log, and its end.
+            durable_only: stop at `durable_offset`.
+            isolation: ``"read_committed"`` leaves out aborted transactions and stops at
+                the first one that is still open. Control records are never delivered.
+            on_corruption: ``"skip"`` leaves out what is damaged.
+
+        Raises:
+            OffsetOutOfRangeError: at the call.
+            CorruptRecordError: after every record before the damage.
+        """
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        view, first, end = self._bounds(start, stop, durable_only, isolation)
+        found = self._reader(view, first, isolation)
+        return reader.read_records(
+            view, first, end, found, skip=on_corruption == "skip"
+        )
+
+    def follow(
+        self,
+        start: Start = None,
+        timeout: float | None = None,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+    ) -> Iterator[Record]:
+        """Like `read`, and then what is appended later, by any process.
+
+        Args:
+            start: an offset, a `datetime`, or None: the start of the log.
+                ``p.end_offset`` follows only what is new.
+            timeout: end after this many seconds without a record; None: never.
+
+        Raises: as `read`; `OffsetOutOfRangeError` when the place where it stands was
+        deleted or truncated meanwhile; `StoreClosedError` when the store is closed.
+        """
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        view, first, _ = self._bounds(start, None, durable_only, isolation)
+        return self._follow(
+            first, timeout, durable_only, isolation, on_corruption == "skip"
+        )
+
+    def _follow(
+        self,
+        offset: int,
+        timeout: float | None,
+        durable_only: bool,
+        isolation: str,
+        skip: bool,
+    ) -> Iterator[Record]:
+        last = time.monotonic()
+        pause = _POLL_MIN_S
+        while True:
+            view, _, end = self._bounds(offset, None, durable_only, isolation)
+            found = self._reader(view, offset, isolation)
+            before = offset
+            for record in reader.read_records(view, offset, end, found, skip=skip):
+                offset = record.offset + 1
+                yield record
+            if not found.ended:
+                offset = max(offset, end)
+            if offset > before:
+                last, pause = time.monotonic(), _POLL_MIN_S
+                continue
+            left = None if timeout is None else timeout - (time.monotonic() - last)
+            if left is not None and left <= 0:
+                return
+            self._await(offset, pause if left is None else min(pause, left))
+            pause = min(pause * 2, _POLL_MAX_S)
+
+    def _await(self, offset: int, seconds: float) -> None:
+        """Sleep until something may have been appended past `offset`."""
+        writer = self._writer
+        if writer is None:
+            time.sleep(seconds)
+            return
+        with writer.appended:
+            if writer.end_offset > offset or writer.closed:
+                return
+            writer.waiting_readers += 1
+            try:
+                writer.appended.wait(seconds)
+            finally:
+                writer.waiting_readers -= 1
+
+    def fetch(
+        self,
+        offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        durable_only: bool = False,
+    ) -> Chunk:
+        """The records of one buffer: whole batches from the one that holds `offset`.
+
+        A buffer of `max_bytes` is filled from the file; a batch that goes on past its
+        end is left for the next call. The buffer is doubled until a batch fits.
+
+        Returns a `Chunk`, empty at the end of the log.
+
+        Raises:
+            OffsetOutOfRangeError, CorruptRecordError.
+        """
+        if max_bytes < 1:
+            raise ConfigError(
+                f"max_bytes={max_bytes} is not positive",
+                name="max_bytes",
+                value=max_bytes,
+            )
+        view = self._view(durable_only)
+        offset = _as_offset("offset", offset)
+        view.check(offset)
+        return reader.fetch(view, offset, view.end_offset, max_bytes)
+
+    def read_batches(
+        self,
+        start: Start = None,
+        stop: Start = None,
+        *,
+        durable_only: bool = False,
+        on_corruption: str = "raise",
+    ) -> Iterator[RecordBatch]:
+        """The batches as they are on disk; the first one holds `start`.
+
+        Control batches are among them. Raises: as `read`.
+        """
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        view, first, end = self._bounds(start, stop, durable_only, "read_uncommitted")
+        return reader.read_batches(view, first, end, skip=on_corruption == "skip")
+
+    def read_arrow(
+        self,
+        start: Start = None,
+        stop: Start = None,
+        columns: Sequence[str] = ("offset", "timestamp", "key", "value"),
+        batch_records: int = 65536,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+    ) -> Any:
+        """The records as a ``pyarrow.RecordBatchReader``.
+
+        Args:
+            start, stop, durable_only, isolation, on_corruption: as in `read`.
+            columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null in
+                magic 0), key, value (binary), timestampType (int32), headers
+                (list<struct<key: string, value: binary>>).
+            batch_records: records in each batch but the last, at the most.
+
+        Raises: as `read`, damage after the batches before it.
+        """
+        arrow = _arrow()
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        names = arrow.check_columns(columns)
+        if not 1 <= batch_records <= 1 << 24:
+            raise ConfigError(
+                f"batch_records={batch_records} is outside [1, {1 << 24}]",
+                name="batch_records",
+                value=batch_records,
+            )
+        view, first, end = self._bounds(start, stop, durable_only, isolation)
+        found = self._reader(view, first, isolation, with_headers="headers" in names)
+        runs = reader.read_columns(
+            view, first, end, found, skip=on_corruption == "skip"
+        )
+        return arrow.reader_of(names, batch_records, runs)
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """The first offset whose record has a timestamp at or after this; None: none.
+
+        "First" by offset: timestamps need not rise along the log.
+        """
+        return reader.first_offset_at(self._view(False), int(timestamp_ms))
+
+    def last_stable_offset(self) -> int:
+        """First offset of the oldest open transaction, or the end (Kafka's LSO)."""
+        return producers.last_stable_offset(self._view(False), self._log.directory)
+
+    # ------------------------------------------------------------ keep and delete
+
+    def roll(self) -> None:
+        """Begin a new segment, unless the active one is empty."""
+        self._write().roll()
+
+    def delete_before(self, offset: int) -> int:
+        """Make `offset` the start of the log and return it.
+
+        Segments go when all their records are below it. Readers that have begun go on.
+
+        Raises:
+            OffsetOutOfRangeError: outside [start_offset, end_offset].
+        """
+        return self._write().delete_before(_as_offset("offset", offset))
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop every record from `offset` on and return the new end.
+
+        Raises:
+            UnsupportedError: `offset` is inside a batch; names the two nearest.
+            OffsetOutOfRangeError: outside [start_offset, end_offset].
+        """
+        writer = self._write()
+        offset = _as_offset("offset", offset)
+        with writer.sync_lock, writer.lock:
+            view = self._view(False)
+            view.check(offset)
+            boundary = (0, 0)
+            if offset != view.end_offset:
+                boundary = self._boundary(view, offset)
+            return writer.truncate_to(offset, boundary)
+
+    def _boundary(self, view: View, offset: int) -> tuple[int, int]:
+        """(index of the segment, position) where the batch of `offset` begins."""
+        for batch in reader.read_batches(view, offset, view.end_offset):
+            if batch.base_offset < offset:
+                raise UnsupportedError(
+                    f"{self._name} cannot be truncated to {offset}: it is inside the "
+                    f"batch of offsets {batch.base_offset} to {batch.last_offset}. The "
+                    f"nearest that can be are {batch.base_offset} and "
+                    f"{batch.next_offset}",
+                    offset=offset,
+                )
+            segment = view.from_offset(batch.base_offset)[0]
+            return view.segments.index(segment), batch.position
+        raise OffsetOutOfRangeError(
+            offset, view.start_offset, view.end_offset, partition=self._name
+        )
+
+    def apply_retention(
+        self,
+        now_ms: int | None = None,
+        dry_run: bool = False,
+        policies: Sequence[retention.RetentionPolicy] | None = None,
+    ) -> list[retention.Deletion]:
+        """Delete the segments that the topic's settings (or `policies`) let go.
+
+        See `Topic.apply_retention`.
+        """
+        log = self._refreshed() if dry_run else self._write()
+        if now_ms is None:
+            now_ms = log.directory.files.now_ms()
+        if policies is None:
+            policies = retention.policies_of(self._config)
+        infos = _infos(log.segments, log.end_offset)
+        deletions = retention.plan(self._number, infos, policies, now_ms)
+        if deletions and not dry_run:
+            self._write().delete_before(
+                max(deletions[-1].segment.next_offset, self.start_offset)
+            )
+        return deletions
+
+
+def _infos(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
+    last = len(segments) - 1
+    return tuple(
+        segment.info(
+            end if index == last else segments[index + 1].base_offset,
+            is_active=index == last,
+        )
+        for index, segment in enumerate(segments)
+    )
+
+
+def _arrow() -> Any:
+    """`logstore.arrow`, which needs pyarrow: an extra, and slow to import."""
+    try:
+        return importlib.import_module("logstore.arrow")
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "Arrow needs pyarrow; install it with `pip install logstore[arrow]`"
+        ) from error
+
+
+def _as_sequence(items: Any) -> Sequence[Any]:
+    return items if isinstance(items, list | tuple) else list(items)
+
+
+def _as_offset(name: str, value: Any) -> int:
+    try:
+        return int(value.__index__())
+    except AttributeError:
+        raise TypeError(
+            f"{name} is {type(value).__name__}, not an offset (int) or datetime"
+        ) from None
+
+
+def to_milliseconds(when: datetime.datetime) -> int:
+    """Unix milliseconds of a datetime, rounded up; without a zone it is local time."""
+    delta = when.astimezone(datetime.timezone.utc) - _EPOCH
+    return -(-(delta // datetime.timedelta(microseconds=1)) // 1000)
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+

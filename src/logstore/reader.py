@@ -1,0 +1,363 @@
+"""Reading a log: from a list of segments to runs of decoded records.
+
+A read works on a `View`, the immutable list of segments and bounds as they stood when it
+began; nothing that happens to the partition meanwhile changes what it delivers, and it
+takes no lock.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from logstore import _binding as native
+from logstore.errors import (
+    ConfigError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+)
+from logstore.records import (
+    Chunk,
+    ChunkReader,
+    Columns,
+    Damage,
+    Record,
+    RecordBatch,
+    make_records,
+)
+from logstore.segment import READ_BYTES, Segment
+
+__all__ = ["View", "fetch", "first_offset_at", "read_batches", "read_columns"]
+
+ISOLATIONS: Final = ("read_uncommitted", "read_committed")
+ON_CORRUPTION: Final = ("raise", "skip")
+_SKIP_SCAN_BYTES: Final = 4096
+
+
+class View(NamedTuple):
+    """A log as a read sees it.
+
+    Attributes:
+        name: ``topic-partition``, for messages.
+        segments: in order; never changed.
+        start_offset, end_offset: what may be read, half open.
+        decompressed_max: limit on one decompressed batch, bytes.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    start_offset: int
+    end_offset: int
+    decompressed_max: int
+
+    def check(self, offset: int) -> None:
+        """Raise `OffsetOutOfRangeError` unless start <= offset <= end."""
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRangeError(
+                offset, self.start_offset, self.end_offset, partition=self.name
+            )
+
+    def from_offset(self, offset: int) -> tuple[Segment, ...]:
+        """The segments in which offsets >= `offset` can be."""
+        bases = [segment.base_offset for segment in self.segments]
+        return self.segments[max(bisect.bisect_right(bases, offset) - 1, 0) :]
+
+
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(
+            f"{name}={value!r} is not one of {', '.join(allowed)}",
+            name=name,
+            value=value,
+        )
+
+
+def read_columns(
+    view: View, start: int, stop: int, reader: ChunkReader, *, skip: bool = False
+) -> Iterator[Columns]:
+    """Runs of decoded records with start <= offset < stop.
+
+    The columns of a run are void when the next one is asked for. With `skip`, what is
+    damaged is left out, else it is raised after all that lies before it.
+    """
+    segments = deque(view.from_offset(start))
+    offset = start
+    buffer = native.Buffer(READ_BYTES)
+    while segments and offset < stop and not reader.ended:
+        segment = segments.popleft()
+        walk = _SegmentWalk(segment, buffer, reader, skip)
+        for columns in walk.columns(offset, stop):
+            yield columns
+        offset = max(walk.offset, offset)
+        buffer = walk.buffer
+
+
+def read_records(
+    view: View, start: int, stop: int, reader: ChunkReader, *, skip: bool = False
+) -> Iterator[Record]:
+    """The same as `Record` objects."""
+    for columns in read_columns(view, start, stop, reader, skip=skip):
+        yield from make_records(columns)
+
+
+class _SegmentWalk:
+    """One pass over a segment's records. `offset` is the next to be delivered."""
+
+    def __init__(
+        self, segment: Segment, buffer: native.Buffer, reader: ChunkReader, skip: bool
+    ) -> None:
+        self.segment = segment
+        self.buffer = buffer
+        self.reader = reader
+        self.skip = skip
+        self.offset = segment.base_offset
+
+    def columns(
+        self, start: int, stop: int, pos: int | None = None
+    ) -> Iterator[Columns]:
+        segment, reader = self.segment, self.reader
+        self.offset = max(start, segment.base_offset)
+        generation = segment.generation
+        if pos is None:
+            pos = segment.locate(start) if start > segment.base_offset else 0
+        reader.begin(segment.base_offset - 1)
+        while pos < segment.size:
+            n = segment.read(self.buffer.view, pos)
+            if segment.generation != generation:
+                # The tail was truncated and may have been written anew.
+                generation = segment.generation
+                if self.offset > segment.next_offset:
+                    raise OffsetOutOfRangeError(
+                        self.offset, segment.base_offset, segment.next_offset
+                    )
+                pos = segment.locate(self.offset)
+                reader.begin(segment.base_offset - 1)
+                continue
+            buffer = self.buffer
+            try:
+                for run in reader.columns(
+                    buffer.c, buffer.raw, n, 0, self.offset, stop
+                ):
+                    self.offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
+                    yield run
+                if reader.stop == native.STOP_OFFSET or self.offset >= stop:
+                    return
+                self.buffer = segment.next_buffer(
+                    buffer, n, reader.pos, reader.stop, pos, self.offset
+                )
+                pos += reader.pos
+            except Damage as damage:
+                error = segment.error_of(damage, pos, self.offset)
+                pos = self._skip(error, pos + damage.pos)
+            except CorruptRecordError as error:
+                pos = self._skip(error, pos + reader.pos)
+
+    def _skip(self, error: Exception, pos: int) -> int:
+        """Where to go on behind damage at `pos`; raises `error` unless it may."""
+        if not self.skip or isinstance(error, RecordTooLargeError):
+            raise error
+        found = next_sound_batch(self.segment, pos, self.offset)
+        if found is None:
+            return self.segment.size
+        self.reader.begin(found[1] - 1)
+        return found[0]
+
+
+def next_sound_batch(
+    segment: Segment, bad_pos: int, offset: int
+) -> tuple[int, int] | None:
+    """(position, first offset known) of the first sound batch behind a damaged one.
+
+    Batches are sought at every byte: a length that is damaged says nothing. None when
+    there is none up to the end of the segment.
+    """
+    buffer = native.Buffer(READ_BYTES)
+    pos = bad_pos + 1
+    while pos < segment.size:
+        n = segment.read(buffer.view, pos)
+        if n < 26:
+            return None
+        data = bytes(buffer.raw[:n])
+        for at in _candidates(data):
+            scan = native.first_header(buffer.c, n, pos=at, checks=native.CHECK_CRC)
+            if scan.headers:
+                header = scan.headers[0]
+                known = max(header.base_offset, offset)
+                if header.last_offset >= offset:
+                    return pos + at, known
+            elif scan.stop == native.STOP_PARTIAL and scan.error is None:
+                found = segment.first_header(pos + at, native.Buffer(READ_BYTES))
+                if found is not None and found[0].last_offset >= offset:
+                    return pos + at, max(found[0].base_offset, offset)
+        if pos + n >= segment.size:
+            return None
+        pos += n - 25
+    return None
+
+
+def _candidates(data: bytes) -> Iterator[int]:
+    """Bytes where a batch header may begin: a plausible magic and length."""
+    for magic in (0, 1, 2):
+        at = data.find(magic, 16)
+        while at >= 0:
+            begin = at - 16
+            length = int.from_bytes(data[begin + 8 : begin + 12], "big")
+            if 14 <= length < 1 << 31 and data[begin] < 0x80 and (
+                length <= len(data) - begin - 12
+                or int.from_bytes(data[begin : begin + 4], "big") == 0
+            ):  # fmt: skip
+                yield begin
+            at = data.find(magic, at + 1)
+
+
+# ---------------------------------------------------------------- batches and chunks
+
+
+def read_batches(
+    view: View, start: int, stop: int, *, skip: bool = False
+) -> Iterator[RecordBatch]:
+    """Batches from the one that holds `start` up to the last that begins below `stop`."""
+    offset = start
+    for segment in view.from_offset(start):
+        pos = segment.locate(offset) if offset > segment.base_offset else 0
+        while pos < segment.size:
+            try:
+                for header, buffer, file_pos in segment.headers(
+                    pos, checks=native.CHECK_ALL, last_offset=segment.base_offset - 1
+                ):
+                    pos = file_pos + header.size
+                    if header.last_offset < start:
+                        continue
+                    if header.base_offset >= stop:
+                        return
+                    batch = make_batch(
+                        segment, header, buffer, file_pos, view.decompressed_max
+                    )
+                    if batch.base_offset >= stop:
+                        return
+                    offset = batch.next_offset
+                    yield batch
+                break
+            except CorruptRecordError as error:
+                found = None
+                if skip and error.position is not None:
+                    found = next_sound_batch(segment, error.position, offset)
+                if not skip:
+                    raise
+                if found is None:
+                    break
+                pos = found[0]
+
+
+def make_batch(
+    segment: Segment,
+    header: native.BatchHeader,
+    buffer: native.Buffer,
+    file_pos: int,
+    limit: int,
+) -> RecordBatch:
+    """A `RecordBatch` with its own copy of the bytes."""
+    data = buffer.raw[header.pos : header.pos + header.size]
+    try:
+        return RecordBatch(header._replace(pos=0), data, file_pos, limit)
+    except Damage as damage:
+        raise segment.error_of(damage, file_pos, header.last_offset) from damage
+
+
+def fetch(view: View, offset: int, stop: int, max_bytes: int) -> Chunk:
+    """The whole batches of one buffer of `max_bytes`, from the one that holds `offset`.
+
+    One segment at a time, as Kafka does. The buffer is doubled until a batch fits.
+    """
+    for segment in view.from_offset(offset):
+        if offset >= stop:
+            break
+        pos = _position_of(segment, offset)
+        if pos is None:
+            continue
+        size = max(max_bytes, 1)
+        while True:
+            buffer = native.Buffer(min(size, segment.size - pos))
+            n = segment.read(buffer.view, pos)
+            end, last, _, _, error = native.walk_batches(
+                buffer.c, n, pos=0, last_offset=-1, checks=native.CHECK_CRC
+            )
+            if end and last >= stop:
+                end, last = _up_to(buffer, n, stop)
+            if end or error is not None or n < buffer.capacity or pos + n >= segment.size:
+                break
+            size *= 2
+        if end == 0 and last < stop:
+            if error is not None:
+                damage = Damage(
+                    error.reason, error.pos, offset, unsupported=error.is_unsupported
+                )
+                raise segment.error_of(damage, pos, offset)
+            if n:
+                raise segment.missing(pos, offset)
+            continue
+        if end == 0:
+            break
+
+        def named(
+            damage: Damage, segment: Segment = segment, pos: int = pos
+        ) -> Exception:
+            return segment.error_of(damage, pos, offset)
+
+        return Chunk(
+            buffer.raw[:end], offset, stop, last + 1, view.decompressed_max, named
+        )
+    return Chunk(b"", offset, stop, offset, view.decompressed_max, lambda damage: damage)
+
+
+def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[int, int]:
+    """(end, last offset) of the batches in a buffer that end below `stop`."""
+    pos, end, last = 0, 0, -1
+    while True:
+        scan = native.scan_batches(buffer.c, n, pos=pos, checks=0)
+        for header in scan.headers:
+            if header.last_offset >= stop:
+                return end, max(last, stop if not end else last)
+            end, last = header.pos + header.size, header.last_offset
+        pos = scan.pos
+        if scan.stop != native.STOP_FULL:
+            return end, last
+
+
+def _position_of(segment: Segment, offset: int) -> int | None:
+    """Where the first batch with a last offset >= `offset` begins; None: not here."""
+    pos = segment.locate(offset) if offset > segment.base_offset else 0
+    for header, _, file_pos in segment.headers(
+        pos, buffer=native.Buffer(4 * _SKIP_SCAN_BYTES)
+    ):
+        if header.last_offset >= offset:
+            return file_pos
+    return None
+
+
+# ---------------------------------------------------------------- time
+
+
+def first_offset_at(view: View, timestamp: int) -> int | None:
+    """The first offset whose record has a timestamp >= `timestamp`; None for none.
+
+    "First" by offset, not by time: timestamps need not rise.
+    """
+    for segment in view.segments:
+        if segment.next_offset <= view.start_offset and segment is not view.segments[-1]:
+            continue
+        if segment.largest_timestamp() < timestamp:
+            continue
+        reader = ChunkReader(view.decompressed_max, with_headers=False)
+        walk = _SegmentWalk(segment, native.Buffer(READ_BYTES), reader, False)
+        start = max(view.start_offset, segment.base_offset)
+        pos = segment.locate_time(timestamp)
+        for run in walk.columns(start, view.end_offset, pos):
+            times = run.decoder.unpack(run.decoder.timestamp)
+            for index, found in enumerate(times):
+                if found >= timestamp:
+                    return int(run.decoder.offset[index])
+    return None

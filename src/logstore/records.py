@@ -1,0 +1,635 @@
+"""Records and batches as values, and the way from bytes on disk to them.
+
+`read_chunk` is the one decoder of runs of batches: the columns it yields become
+`Record` objects here and Arrow columns in `logstore.arrow`.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from logstore import _binding as native
+from logstore import compression
+from logstore.config import CODECS
+from logstore.errors import RecordTooLargeError
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from _typeshed import ReadableBuffer
+
+    Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+
+__all__ = [
+    "Chunk",
+    "ControlRecord",
+    "Damage",
+    "Record",
+    "RecordBatch",
+    "RecordMetadata",
+    "TimestampType",
+]
+
+
+class TimestampType(enum.IntEnum):
+    """What the timestamp of a record means."""
+
+    NO_TIMESTAMP = -1
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+    @property
+    def kafka_name(self) -> str:
+        return _KAFKA_NAMES[self]
+
+
+_KAFKA_NAMES = {
+    TimestampType.NO_TIMESTAMP: "NoTimestampType",
+    TimestampType.CREATE_TIME: "CreateTime",
+    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
+}
+_TIMESTAMP_TYPES = {int(t): t for t in TimestampType}
+
+
+class Record(NamedTuple):
+    """One record of a partition: a plain value, compared and hashed by content.
+
+    Attributes:
+        offset: its place in the partition.
+        timestamp_ms: Unix milliseconds; -1 where there is none (magic 0).
+        key: bytes, or None for a null key (an empty key is ``b""``).
+        value: bytes, or None for a null value.
+        headers: (name, value or None) pairs in the order written; magic 2 only.
+        timestamp_type: whose clock the timestamp is.
+    """
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record went. `timestamp_ms` is what was stored (-1 in magic 0)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class ControlRecord(NamedTuple):
+    """The content of a control batch (docs/format.md, "Control records").
+
+    Attributes:
+        type: 0 ABORT, 1 COMMIT, others as Kafka's KRaft defines them.
+        coordinator_epoch: of a COMMIT or ABORT marker, else -1.
+    """
+
+    offset: int
+    timestamp_ms: int
+    type: int
+    coordinator_epoch: int
+    key: bytes
+    value: bytes | None
+
+    @property
+    def type_name(self) -> str:
+        return _CONTROL_NAMES.get(self.type, "UNKNOWN")
+
+
+ABORT: Final = 0
+COMMIT: Final = 1
+_CONTROL_NAMES = {
+    0: "ABORT",
+    1: "COMMIT",
+    2: "LEADER_CHANGE",
+    3: "SNAPSHOT_HEADER",
+    4: "SNAPSHOT_FOOTER",
+    5: "KRAFT_VERSION",
+    6: "KRAFT_VOTERS",
+}
+_CONTROL_KEY = struct.Struct(">hh")
+_END_MARKER = struct.Struct(">hi")
+
+
+class Damage(Exception):
+    """A batch that cannot be read, before anybody has said in which file.
+
+    Attributes:
+        reason: what contradicts what.
+        pos: where the batch begins in the buffer.
+        offset: the first offset that is not delivered; -1 unknown.
+        next_offset: first offset past the batch, where its frame is sound.
+        unsupported: it is not understood, which is no damage.
+        too_large: the limit it is beyond, as the error to raise.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        pos: int,
+        offset: int = -1,
+        *,
+        next_offset: int | None = None,
+        unsupported: bool = False,
+        too_large: RecordTooLargeError | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.pos = pos
+        self.offset = offset
+        self.next_offset = next_offset
+        self.unsupported = unsupported
+        self.too_large = too_large
+
+
+def damage_of(error: native.NativeError, pos: int | None = None) -> Damage:
+    return Damage(
+        error.reason,
+        error.pos if pos is None else pos,
+        error.offset,
+        unsupported=error.is_unsupported,
+    )
+
+
+class Columns(NamedTuple):
+    """A run of decoded records: `decoder`'s columns point into `raw` (and `c`)."""
+
+    decoder: native.Decoder
+    c: Any
+    raw: Any
+    size: int
+
+
+class ChunkReader:
+    """Decodes a buffer of batches, compressed or not, into columns.
+
+    After `columns` is exhausted: `pos` is where it ended and `stop` why; damage is
+    raised as `Damage` after all records before it were yielded.
+
+    Args:
+        limit: most bytes that one batch may decompress to.
+        wanted: for batches of transactions, tells whether to deliver one
+            (``read_committed``); None delivers all. It may raise `StopReading`.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        with_headers: bool = True,
+        wanted: Callable[[native.BatchHeader], bool] | None = None,
+    ) -> None:
+        self.limit = limit
+        self.decoder = native.Decoder(with_headers=with_headers)
+        self.wanted = wanted
+        self.pos = 0
+        self.stop = native.STOP_END
+        self.ended = False
+        self.checks = native.CHECK_ALL
+
+    def begin(self, last_offset: int) -> None:
+        """The next batch has to lie after `last_offset`."""
+        self.decoder.begin(last_offset)
+        self.ended = False
+
+    def columns(
+        self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int
+    ) -> Iterator[Columns]:
+        """Records with start <= offset < stop of the batches in c[pos, size)."""
+        if self.wanted is not None:
+            yield from self._columns_wanted(c, raw, size, pos, start, stop)
+            return
+        decoder = self.decoder
+        while True:
+            reason = decoder.decode(c, size, pos, start, stop, self.checks)
+            pos = self.pos = decoder.pos
+            self.stop = reason
+            error = decoder.error
+            if decoder.count:
+                yield Columns(decoder, c, raw, size)
+            if error is not None:
+                raise damage_of(error)
+            if reason == native.STOP_FULL:
+                continue
+            if reason != native.STOP_COMPRESSED:
+                return
+            last_offset = decoder.last_offset
+            scan = native.scan_batches(
+                c,
+                size,
+                pos=pos,
+                last_offset=last_offset,
+                checks=self.checks,
+                count_max=1,
+            )
+            if scan.error is not None:
+                raise damage_of(scan.error)
+            header = scan.headers[0]
+            yield from self._one(header, raw, start, stop)
+            decoder.begin(header.last_offset)
+            pos = self.pos = header.pos + header.size
+
+    def _one(
+        self, header: native.BatchHeader, raw: Any, start: int, stop: int
+    ) -> Iterator[Columns]:
+        """The records of one batch, whatever its codec."""
+        decoder = self.decoder
+        payload = open_payload(header, raw, self.limit)
+        c = native.pointer(payload)
+        decoder.decode_payload(header, c, len(payload), start, stop, self.checks)
+        error = decoder.error
+        if decoder.count:
+            yield Columns(decoder, c, _slicer(payload), len(payload))
+        if error is not None:
+            damage = damage_of(error, header.pos)
+            damage.offset = max(start, header.base_offset)
+            damage.next_offset = header.last_offset + 1
+            raise damage
+
+    def _columns_wanted(
+        self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int
+    ) -> Iterator[Columns]:
+        wanted = self.wanted
+        assert wanted is not None
+        last_offset = self.decoder.last_offset
+        while True:
+            scan = native.scan_batches(
+                c, size, pos=pos, last_offset=last_offset, checks=self.checks
+            )
+            for header in scan.headers:
+                self.pos = header.pos
+                if max(header.base_offset, last_offset + 1) >= stop:
+                    self.stop = native.STOP_OFFSET
+                    return
+                deliver = header.last_offset >= start and not header.is_control
+                if header.is_transactional and not header.is_control:
+                    try:
+                        deliver = wanted(header) and deliver
+                    except StopReading:
+                        self.ended = True
+                        self.stop = native.STOP_OFFSET
+                        return
+                if deliver:
+                    yield from self._one(header, raw, start, stop)
+                last_offset = header.last_offset
+                self.decoder.begin(last_offset)
+            pos = self.pos = scan.pos
+            if scan.error is not None:
+                raise damage_of(scan.error)
+            self.stop = scan.stop
+            if scan.stop != native.STOP_FULL:
+                return
+
+
+class StopReading(Exception):
+    """Nothing from here on may be delivered (the last stable offset is reached)."""
+
+
+def _slicer(payload: bytes | bytearray | memoryview) -> Any:
+    """Something whose slices are bytes."""
+    return payload if isinstance(payload, bytes) else memoryview_slicer(payload)
+
+
+class memoryview_slicer:  # noqa: N801 - a function in all but its subscript
+    """Slices of a buffer as bytes."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, data: ReadableBuffer) -> None:
+        self._view = memoryview(data)
+
+    def __getitem__(self, part: slice) -> bytes:
+        return bytes(self._view[part])
+
+
+def open_payload(
+    header: native.BatchHeader, raw: Any, limit: int
+) -> bytes | bytearray | memoryview:
+    """The decompressed payload of a batch whose checksum is known to be right.
+
+    Raises:
+        Damage: the codec finds the stream damaged, or beyond `limit` bytes.
+    """
+    if header.payload_size < 0:
+        raise Damage(
+            "a wrapper has a null value", header.pos, max(header.base_offset, 0)
+        )
+    begin = header.pos + header.payload_pos
+    payload: bytes = raw[begin : begin + header.payload_size]
+    if header.codec == 0 or (header.magic == 2 and header.record_count == 0):
+        return payload
+    offset = header.base_offset if header.base_offset >= 0 else header.last_offset
+    try:
+        return compression.decompress(
+            header.codec, memoryview(payload), header.magic, limit
+        )
+    except compression.CodecError as error:
+        raise Damage(
+            str(error), header.pos, offset, next_offset=header.last_offset + 1
+        ) from error
+    except RecordTooLargeError as error:
+        raise Damage(
+            str(error),
+            header.pos,
+            offset,
+            next_offset=header.last_offset + 1,
+            too_large=error,
+        ) from error
+
+
+def make_records(columns: Columns) -> list[Record]:
+    """`Record` objects of decoded columns."""
+    d, c, raw, size = columns
+    count = d.count
+    unpack = d.unpack
+    keys: Any = _bytes_column(raw, unpack(d.key_pos), unpack(d.key_len), count)
+    values: Any = _bytes_column(raw, unpack(d.value_pos), unpack(d.value_len), count)
+    header_counts = unpack(d.header_count)
+    headers: Any
+    if any(header_counts):
+        headers = [
+            read_headers(c, raw, size, pos, n) if n else ()
+            for pos, n in zip(unpack(d.header_pos), header_counts, strict=True)
+        ]
+    else:
+        headers = repeat((), count)
+    kinds = unpack(d.timestamp_type)
+    types: Any
+    if kinds.count(kinds[0]) == count:
+        types = repeat(_TIMESTAMP_TYPES[kinds[0]], count)
+    else:
+        types = map(_TIMESTAMP_TYPES.__getitem__, kinds)
+    rows = zip(
+        unpack(d.offset), unpack(d.timestamp), keys, values, headers, types, strict=True
+    )
+    return list(map(_new_record, repeat(Record, count), rows))
+
+
+_new_record: Any = tuple.__new__
+
+
+def _bytes_column(raw: Any, pos: list[int], length: list[int], count: int) -> Any:
+    if -1 not in length:
+        return [raw[p : p + n] for p, n in zip(pos, length, strict=True)]
+    if length.count(-1) == count:
+        return repeat(None, count)
+    return [
+        raw[p : p + n] if n >= 0 else None for p, n in zip(pos, length, strict=True)
+    ]
+
+
+def read_headers(c: Any, raw: Any, size: int, pos: int, count: int) -> Headers:
+    """The headers of one record."""
+    try:
+        return tuple(
+            (
+                str(raw[kp : kp + kn], "utf-8"),
+                raw[vp : vp + vn] if vn >= 0 else None,
+            )
+            for kp, kn, vp, vn in native.decode_headers(c, size, pos, count)
+        )
+    except native.NativeError as error:
+        raise damage_of(error) from error
+    except UnicodeDecodeError as error:
+        raise Damage(f"a header name is not UTF-8: {error}", pos) from error
+
+
+class RecordBatch:
+    """One batch as it is on disk. Iterating gives its records.
+
+    A magic 2 batch, a compressed wrapper of magic 0 or 1, or one uncompressed message
+    of magic 0 or 1 (a batch of one). A control batch iterates to nothing; see
+    `control_record`.
+
+    Attributes:
+        base_offset, last_offset: first and last offset (inclusive).
+        next_offset: one past the last.
+        magic, compression: 0 to 2; codec name.
+        timestamp_type, max_timestamp_ms: see `TimestampType`; -1 for none.
+        record_count: records in it (compaction may leave fewer than offsets, or none).
+        leader_epoch, producer_id, producer_epoch, base_sequence: -1 where unknown.
+        is_transactional, is_control: magic 2.
+        crc: checksum as stored; it was checked when the batch was read.
+        position: byte in the segment file where it begins.
+        size_bytes: its length, whole.
+        buffer: memoryview of its bytes; valid as long as the batch.
+    """
+
+    __slots__ = (
+        "_limit",
+        "_payload",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp_ms",
+        "buffer",
+        "compression",
+        "crc",
+        "delete_horizon_ms",
+        "header",
+        "is_control",
+        "is_transactional",
+        "last_offset",
+        "leader_epoch",
+        "magic",
+        "max_timestamp_ms",
+        "next_offset",
+        "position",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "size_bytes",
+        "timestamp_type",
+    )
+
+    def __init__(
+        self, header: native.BatchHeader, data: bytes, position: int, limit: int
+    ) -> None:
+        """`data` is the batch's bytes; `header` was scanned from them (pos 0)."""
+        self.header = header
+        self._limit = limit
+        self._payload: Any = None
+        self.buffer = memoryview(data)
+        self.position = position
+        self.size_bytes = header.size
+        self.magic = header.magic
+        self.compression = CODECS[header.codec]
+        self.timestamp_type = _TIMESTAMP_TYPES[header.timestamp_type]
+        self.base_timestamp_ms = header.base_timestamp
+        self.max_timestamp_ms = header.max_timestamp
+        self.crc = header.crc
+        self.leader_epoch = header.leader_epoch
+        self.producer_id = header.producer_id
+        self.producer_epoch = header.producer_epoch
+        self.base_sequence = header.base_sequence
+        self.is_control = header.is_control
+        self.is_transactional = header.is_transactional
+        self.delete_horizon_ms: int | None = (
+            header.base_timestamp
+            if header.magic == 2 and header.attributes & 0x40
+            else None
+        )
+        self.last_offset = header.last_offset
+        self.next_offset = header.last_offset + 1
+        self.base_offset = header.base_offset
+        self.record_count = header.record_count
+        if header.record_count < 0:
+            # A wrapper tells neither how many records it has nor the first offset.
+            payload = self._open()
+            decoder = native.Decoder(256)
+            c = native.pointer(payload)
+            base = decoder.decode_payload(
+                header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
+            )
+            if decoder.error is not None:
+                raise damage_of(decoder.error, 0)
+            self.base_offset = base
+            self.record_count = decoder.count
+
+    def _open(self) -> Any:
+        if self._payload is None:
+            self._payload = open_payload(
+                self.header, memoryview_slicer(self.buffer), self._limit
+            )
+        return self._payload
+
+    def _records(self) -> list[Record]:
+        payload = self._open()
+        decoder = native.Decoder(max(self.record_count, 1))
+        c = native.pointer(payload)
+        decoder.decode_payload(
+            self.header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
+        )
+        if decoder.error is not None:
+            raise damage_of(decoder.error, 0)
+        if not decoder.count:
+            return []
+        return make_records(Columns(decoder, c, _slicer(payload), len(payload)))
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(() if self.is_control else self._records())
+
+    def __len__(self) -> int:
+        return 0 if self.is_control else self.record_count
+
+    def control_record(self) -> ControlRecord | None:
+        """What a control batch says; None for other batches (and an emptied one)."""
+        if not self.is_control:
+            return None
+        for record in self._records():
+            key = record.key or b""
+            if len(key) < _CONTROL_KEY.size:
+                raise Damage("a control record has no type", 0, record.offset)
+            version, kind = _CONTROL_KEY.unpack_from(key)
+            if version < 0:
+                raise Damage(
+                    f"a control record has version {version}", 0, record.offset
+                )
+            epoch = -1
+            value = record.value
+            if kind in (ABORT, COMMIT) and value and len(value) >= _END_MARKER.size:
+                epoch = _END_MARKER.unpack_from(value)[1]
+            return ControlRecord(
+                record.offset, record.timestamp_ms, kind, epoch, key, value
+            )
+        return None
+
+    def __repr__(self) -> str:
+        return (
+            f"RecordBatch(base_offset={self.base_offset}, "
+            f"last_offset={self.last_offset}, magic={self.magic}, "
+            f"compression={self.compression!r}, record_count={self.record_count}, "
+            f"position={self.position}, size_bytes={self.size_bytes})"
+        )
+
+
+class Chunk:
+    """Whole batches of one segment, as `Partition.fetch` returns them.
+
+    Attributes:
+        buffer: memoryview over the batches as they are on disk. The first may begin
+            below the offset that was asked for.
+        next_offset: where to fetch next: one past the last offset in `buffer`.
+
+    Iterating gives the records from the offset that was asked for on.
+    """
+
+    __slots__ = ("_limit", "_raise", "_start", "_stop", "buffer", "next_offset")
+
+    def __init__(
+        self,
+        data: bytes,
+        start: int,
+        stop: int,
+        next_offset: int,
+        limit: int,
+        raise_damage: Callable[[Damage], Exception],
+    ) -> None:
+        self.buffer = memoryview(data)
+        self.next_offset = next_offset
+        self._start = start
+        self._stop = stop
+        self._limit = limit
+        self._raise = raise_damage
+
+    def __iter__(self) -> Iterator[Record]:
+        reader = ChunkReader(self._limit)
+        data = self.buffer.obj
+        c = native.pointer(data)
+        runs = reader.columns(
+            c, data, len(self.buffer), 0, self._start, self._stop
+        )
+        try:
+            for columns in runs:
+                yield from make_records(columns)
+        except Damage as damage:
+            raise self._raise(damage) from damage
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def __repr__(self) -> str:
+        return f"Chunk({len(self.buffer)} bytes, next_offset={self.next_offset})"
+
+
+def check_payload_type(value: object, what: str, index: int | None = None) -> None:
+    """Raise `TypeError` unless `value` may be a key or value."""
+    if value is None or isinstance(value, bytes | bytearray | memoryview):
+        return
+    at = "" if index is None else f" at index {index}"
+    raise TypeError(
+        f"{what}{at} is {type(value).__name__}, not bytes, bytearray, memoryview or "
+        f"None; nothing was written"
+    )
+
+
+def as_bytes(value: Any) -> bytes | None:
+    """Bytes of an accepted key or value (a memoryview of any shape is flattened)."""
+    return value if value is None or type(value) is bytes else bytes(value)
+
+
+def pack_column(items: Sequence[Any], what: str) -> native.Slices:
+    """A column of keys or values for C.
+
+    Raises:
+        TypeError: an element is no bytes-like object and not None.
+    """
+    kinds = set(map(type, items))
+    if kinds <= _PLAIN:
+        if type(None) not in kinds:
+            return native.Slices.packed(b"".join(items), list(map(len, items)))
+        lengths = [-1 if item is None else len(item) for item in items]
+        return native.Slices.packed(b"".join(filter(None, items)), lengths)
+    for index, item in enumerate(items):
+        check_payload_type(item, what, index)
+    return pack_column([as_bytes(item) for item in items], what)
+
+
+_PLAIN = {bytes, type(None)}

@@ -1,0 +1,818 @@
+"""One segment: a `.log` file with its indexes, to be read by many and written by one.
+
+`Segment` is what readers hold: where the file is, how much of it is log, and lookups
+that hold what an index says against the log. `SegmentWriter` is the writing side of the
+active segment: it owns the descriptor, the state that decides when to roll and what to
+index, and the entries that are not in the index files yet.
+
+Positions and sizes are bytes of the `.log` file; offsets are log offsets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from logstore import _binding as native
+from logstore._files import Directory
+from logstore.config import StoreConfig, TopicConfig
+from logstore.descriptors import Descriptors
+from logstore.encoder import Encoder
+from logstore.errors import (
+    CorruptRecordError,
+    DiskFullError,
+    StorageError,
+    SyncFailedError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.index import (
+    INDEX_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetEntries,
+    TimeEntries,
+    closing_time_entry,
+)
+from logstore.layout import (
+    DELETED,
+    INDEX,
+    LOG,
+    TIME_INDEX,
+    segment_file,
+)
+from logstore.records import Damage
+
+__all__ = ["Segment", "SegmentInfo", "SegmentWriter", "TailScan", "scan_log"]
+
+# Read this much at a time: it stays in the second-level cache while it is decoded.
+READ_BYTES: Final = 256 * 1024
+LOOKUP_BYTES: Final = 16 * 1024
+# Largest batch there can be: its length field is an int32.
+BATCH_BYTES_MAX: Final = (1 << 31) - 1 + 12
+_FRAME = struct.Struct(">qi4xb")
+FRAME_BYTES: Final = 17
+
+_RESERVE_MIN: Final = 64 * 1024
+_RESERVE_MAX: Final = 16 << 20
+
+_serials = itertools.count(1)
+
+
+class SegmentInfo(NamedTuple):
+    """A segment as `Partition.segments` and retention policies see it.
+
+    Attributes:
+        base_offset: its name; a lower bound of its offsets.
+        next_offset: first offset of the next segment, or the end of the log.
+        size_bytes: of the `.log` file, up to the last whole batch.
+        max_timestamp_ms: largest record timestamp; -1 if it has none.
+        modified_ms: when the file was last changed.
+        is_active: whether it is the one appended to.
+        path: absolute path of the `.log` file.
+    """
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+    modified_ms: int
+    is_active: bool
+    path: str
+
+
+class Segment:
+    """A segment as readers see it.
+
+    Attributes:
+        base_offset: its name.
+        size: bytes of whole batches; a reader never looks past it.
+        next_offset: one past the last offset in it.
+        max_timestamp, max_timestamp_offset: largest record timestamp and the last
+            offset of the first batch that has it; None until somebody looks.
+        transition: ".swap" for a segment that recovery would rename, else "".
+        generation: goes up when the file was cut; what was read before is void.
+    """
+
+    __slots__ = (
+        "_pinned",
+        "_serial",
+        "base_offset",
+        "descriptors",
+        "directory",
+        "generation",
+        "live_index",
+        "live_times",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "next_offset",
+        "size",
+        "transition",
+    )
+
+    def __init__(
+        self,
+        directory: Directory,
+        descriptors: Descriptors,
+        base_offset: int,
+        size: int,
+        next_offset: int,
+        *,
+        max_timestamp: int | None = None,
+        max_timestamp_offset: int = -1,
+        transition: str = "",
+    ) -> None:
+        self.directory = directory
+        self.descriptors = descriptors
+        self.base_offset = base_offset
+        self.size = size
+        self.next_offset = next_offset
+        self.max_timestamp = max_timestamp
+        self.max_timestamp_offset = max_timestamp_offset
+        self.transition = transition
+        self.generation = 0
+        self.live_index: OffsetEntries | None = None
+        self.live_times: TimeEntries | None = None
+        self._serial = next(_serials)
+        self._pinned = -1
+
+    def __repr__(self) -> str:
+        return (
+            f"Segment({self.path!r}, size={self.size}, next_offset={self.next_offset})"
+        )
+
+    @property
+    def path(self) -> str:
+        return self.directory.path_of(self.file(LOG))
+
+    def file(self, suffix: str) -> str:
+        return segment_file(self.base_offset, suffix) + self.transition
+
+    # -- bytes
+
+    def read(self, view: memoryview, pos: int) -> int:
+        """Fill `view` from byte `pos` on, not past `size`; return the bytes read."""
+        room = self.size - pos
+        if room <= 0:
+            return 0
+        if len(view) > room:
+            view = view[:room]
+        files = self.directory.files
+        if self._pinned >= 0:
+            return files.read(self._pinned, view, pos)
+        descriptors = self.descriptors
+        try:
+            fd = descriptors.borrow(self._serial, self.directory, self._names())
+        except OSError as error:
+            raise storage_error(error, "open", self.path) from error
+        try:
+            return files.read(fd, view, pos)
+        except OSError as error:
+            raise storage_error(error, "read", self.path) from error
+        finally:
+            descriptors.give_back(self._serial)
+
+    def _names(self) -> tuple[str, ...]:
+        # Another process may have deleted it meanwhile: then it keeps the old name with
+        # a suffix until the delay is over. Or finished a swap.
+        name = segment_file(self.base_offset, LOG)
+        return (name + self.transition, name, name + DELETED)
+
+    def pin(self) -> None:
+        """Hold the file open as long as this object lives: its name is about to go."""
+        if self._pinned < 0:
+            for name in self._names():
+                with contextlib.suppress(FileNotFoundError):
+                    self._pinned = self.directory.open(name)
+                    return
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError, TypeError):
+            self.descriptors.forget(self._serial)
+            if self._pinned >= 0:
+                self.directory.files.close(self._pinned)
+
+    # -- what is wrong with it
+
+    def error_of(self, damage: Damage, file_pos: int, offset: int) -> Exception:
+        """The error for damage found in a buffer that was read at `file_pos`.
+
+        `offset` is the first that was not delivered, where the damage cannot tell.
+        """
+        if damage.too_large is not None:
+            return damage.too_large
+        position = file_pos + damage.pos
+        first = max(damage.offset, offset)
+        if damage.unsupported:
+            return UnsupportedError(
+                f"cannot read {self.path} at byte {position} (offset {first}): "
+                f"{damage.reason}. Nothing is wrong with the file; read it with a "
+                f"newer version",
+                path=self.path,
+                position=position,
+                offset=first,
+            )
+        return CorruptRecordError(
+            damage.reason,
+            path=self.path,
+            position=position,
+            offset=first,
+            next_offset=damage.next_offset,
+        )
+
+    def missing(self, position: int, offset: int) -> CorruptRecordError:
+        """The error for log that must be there and is not."""
+        return CorruptRecordError(
+            f"the file ends or is empty before offset {self.next_offset}",
+            path=self.path,
+            position=position,
+            offset=offset,
+        )
+
+    # -- batches
+
+    def headers(
+        self,
+        pos: int = 0,
+        *,
+        checks: int = native.CHECK_CRC,
+        last_offset: int = -1,
+        buffer: native.Buffer | None = None,
+    ) -> Iterator[tuple[native.BatchHeader, native.Buffer, int]]:
+        """The headers of all batches from `pos` on: (header, buffer, file position).
+
+        `header.pos` is its place in the buffer, which is used again for the next run.
+
+        Raises:
+            CorruptRecordError, UnsupportedError: after the headers before the damage.
+        """
+        buffer = buffer or native.Buffer(READ_BYTES)
+        while pos < self.size:
+            n = self.read(buffer.view, pos)
+            scan_pos = 0
+            stop = native.STOP_FULL
+            while stop == native.STOP_FULL:
+                scan = native.scan_batches(
+                    buffer.c, n, pos=scan_pos, last_offset=last_offset, checks=checks
+                )
+                for header in scan.headers:
+                    yield header, buffer, pos + header.pos
+                scan_pos, last_offset, stop = scan.pos, scan.last_offset, scan.stop
+                if scan.error is not None:
+                    damage = Damage(
+                        scan.error.reason,
+                        scan.error.pos,
+                        unsupported=scan.error.is_unsupported,
+                    )
+                    raise self.error_of(damage, pos, last_offset + 1)
+            buffer = self.next_buffer(buffer, n, scan_pos, stop, pos, last_offset + 1)
+            pos += scan_pos
+
+    def next_buffer(
+        self,
+        buffer: native.Buffer,
+        n: int,
+        consumed: int,
+        stop: int,
+        pos: int,
+        offset: int,
+    ) -> native.Buffer:
+        """The buffer to go on with after a run: a larger one where a batch needs it.
+
+        Raises:
+            CorruptRecordError: the run cannot go on although the segment does.
+        """
+        at = pos + consumed
+        if at >= self.size:
+            return buffer
+        if stop == native.STOP_ZEROS:
+            raise self.missing(at, offset)
+        if consumed:
+            return buffer
+        if stop == native.STOP_PARTIAL and n >= FRAME_BYTES:
+            length = _FRAME.unpack_from(buffer.raw)[1] + 12
+            if n < length <= self.size - pos and length > buffer.capacity:
+                return native.Buffer(length)
+        raise self.missing(at, offset)
+
+    def first_header(
+        self, pos: int, buffer: native.Buffer
+    ) -> tuple[native.BatchHeader, native.Buffer] | None:
+        """The header of the batch at `pos`, checksum checked; None if none is there."""
+        while True:
+            n = self.read(buffer.view, pos)
+            scan = native.first_header(buffer.c, n, checks=native.CHECK_CRC)
+            if scan.headers:
+                return scan.headers[0], buffer
+            if scan.stop != native.STOP_PARTIAL or n < FRAME_BYTES:
+                return None
+            length = _FRAME.unpack_from(buffer.raw)[1] + 12
+            if not buffer.capacity < length <= self.size - pos:
+                return None
+            buffer = native.Buffer(length)
+
+    # -- lookups
+
+    def offset_entries(self) -> OffsetEntries:
+        if self.live_index is not None:
+            return self.live_index
+        entries: OffsetEntries | None = self.descriptors.index(self._serial, INDEX)
+        if entries is None:
+            entries = OffsetEntries.load(self._index_bytes(INDEX), self.size)
+            self._keep(INDEX, entries)
+        return entries
+
+    def time_entries(self) -> TimeEntries:
+        if self.live_times is not None:
+            return self.live_times
+        entries: TimeEntries | None = self.descriptors.index(self._serial, TIME_INDEX)
+        if entries is None:
+            entries = TimeEntries.load(self._index_bytes(TIME_INDEX))
+            self._keep(TIME_INDEX, entries)
+        return entries
+
+    def _keep(self, suffix: str, entries: OffsetEntries | TimeEntries) -> None:
+        size = entries.count * entries.entry_bytes + 256
+        self.descriptors.keep_index(self._serial, suffix, entries, size)
+
+    def forget_indexes(self) -> None:
+        """Read the index files anew at the next lookup."""
+        self.descriptors.keep_index(self._serial, INDEX, None, 0)
+        self.descriptors.keep_index(self._serial, TIME_INDEX, None, 0)
+
+    def _index_bytes(self, suffix: str) -> bytes:
+        """What an index file holds; nothing where it cannot be read: readers scan."""
+        try:
+            return self.directory.read_file(self.file(suffix))
+        except OSError:
+            return b""
+
+    def locate(self, offset: int) -> int:
+        """Where to begin reading so that no record with an offset >= `offset` is missed.
+
+        The position of a batch that begins at or before `offset`. Index entries are
+        believed only when a batch with a right checksum is found there that does; else
+        the ones before, at last the start of the segment.
+        """
+        entries = self.offset_entries()
+        slot, pos = entries.floor(offset - self.base_offset)
+        buffer = native.Buffer(LOOKUP_BYTES)
+        for _ in range(4):
+            if slot < 0:
+                return 0
+            if self._begins_before(pos, offset, buffer):
+                return pos
+            slot -= 1
+            if slot >= 0:
+                pos = entries.entry(slot)[1]
+        return 0
+
+    def _begins_before(self, pos: int, offset: int, buffer: native.Buffer) -> bool:
+        found = self.first_header(pos, buffer)
+        if found is None:
+            return False
+        header = found[0]
+        if header.last_offset < self.base_offset:
+            return False
+        # The first offset of a wrapper is unknown; its last one is enough if below.
+        first = header.base_offset if header.base_offset >= 0 else header.last_offset
+        return first <= offset
+
+    def locate_time(self, timestamp: int) -> int:
+        """Where to begin reading so that no record at or after `timestamp` is missed."""
+        entries = self.time_entries()
+        slot = entries.floor(timestamp - 1)
+        for _ in range(4):
+            if slot < 0:
+                return 0
+            pos = self._position_of_time_entry(*entries.entry(slot))
+            if pos is not None:
+                return pos
+            slot -= 1
+        return 0
+
+    def _position_of_time_entry(self, timestamp: int, relative: int) -> int | None:
+        """Where the batch of a time index entry begins, if it is as the entry says."""
+        offset = self.base_offset + relative
+        if offset >= self.next_offset:
+            return None
+        with contextlib.suppress(CorruptRecordError, UnsupportedError):
+            for header, _, pos in self.headers(self.locate(offset)):
+                if header.last_offset >= offset:
+                    return pos if header.max_timestamp == timestamp else None
+        return None
+
+    def largest_timestamp(self) -> int:
+        """Largest timestamp of its records, -1 if there is none; looked up once.
+
+        The last entry of the time index counts if the log bears it out and nothing
+        behind it is larger; else all headers are read.
+        """
+        if self.max_timestamp is not None:
+            return self.max_timestamp
+        entries = self.time_entries()
+        largest, pos = -1, 0
+        if entries.count:
+            timestamp, relative = entries.entry(entries.count - 1)
+            found = self._position_of_time_entry(timestamp, relative)
+            if found is not None:
+                largest, pos = timestamp, found
+        for header, _, _ in self.headers(pos):
+            if header.max_timestamp > largest:
+                largest = header.max_timestamp
+                self.max_timestamp_offset = header.last_offset
+        self.max_timestamp = largest
+        return largest
+
+    def info(self, next_offset: int, *, is_active: bool) -> SegmentInfo:
+        try:
+            modified = self.directory.stat(self.file(LOG)).mtime_ns // 1_000_000
+        except OSError:
+            modified = 0
+        try:
+            largest = self.largest_timestamp()
+        except (CorruptRecordError, UnsupportedError, StorageError):
+            largest = -1
+        return SegmentInfo(
+            self.base_offset,
+            next_offset,
+            self.size,
+            largest,
+            modified,
+            is_active,
+            self.path,
+        )
+
+
+class TailScan(NamedTuple):
+    """What `scan_log` found.
+
+    Attributes:
+        pos: where the sound batches end.
+        last_offset: of the last sound batch (as given in, where there is none).
+        batches: how many were walked over.
+        stop: native.STOP_*; 0 when `error` is set.
+        error: the damage at `pos`.
+        size: bytes of the file.
+    """
+
+    pos: int
+    last_offset: int
+    batches: int
+    stop: int
+    error: native.NativeError | None
+    size: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.pos == self.size
+
+    @property
+    def reason(self) -> str:
+        if self.error is not None:
+            return self.error.reason
+        if self.stop == native.STOP_ZEROS:
+            return "zeros instead of a batch"
+        return "a batch goes on past the end of the file"
+
+
+def scan_log(
+    directory: Directory,
+    fd: int,
+    size: int,
+    state: native.SegmentState,
+    *,
+    index: OffsetEntries | None = None,
+    times: TimeEntries | None = None,
+    interval: int = 4096,
+) -> TailScan:
+    """Check the batches of an open `.log` file from ``state.size`` on, with checksums.
+
+    Moves `state` along and adds the index entries that belong to what was walked over.
+    Never raises for bad bytes.
+    """
+    files = directory.files
+    planner = native.Planner(interval, None)
+    buffer = native.Buffer(4 * READ_BYTES)
+    last_offset = state.last_offset
+    batches = 0
+    while True:
+        pos = state.size
+        n = files.read(fd, buffer.view[: max(0, min(buffer.capacity, size - pos))], pos)
+        end, last_offset, count, stop, error = native.walk_batches(
+            buffer.c, n, pos=0, last_offset=last_offset, checks=native.CHECK_ALL
+        )
+        batches += count
+        done = 0
+        while done < end:
+            try:
+                taken, why = planner.plan(state, buffer.c + done, end - done)
+            except native.NativeError as plan_error:
+                return TailScan(
+                    pos + done, state.last_offset, batches, 0, plan_error, size
+                )
+            if not taken:
+                error = native.NativeError(
+                    native.E_OFFSET, done, -1, state.raw.base_offset, why
+                )
+                return TailScan(pos + done, state.last_offset, batches, 0, error, size)
+            index_bytes, time_bytes = planner.commit(state)
+            if index is not None:
+                index.append(index_bytes)
+            if times is not None:
+                times.append(time_bytes)
+            done += taken
+        at = pos + end
+        if error is not None or stop == native.STOP_ZEROS or at >= size or n == 0:
+            return TailScan(at, last_offset, batches, stop, error, size)
+        if end == 0:
+            length = _FRAME.unpack_from(buffer.raw)[1] + 12 if n >= FRAME_BYTES else 0
+            if not buffer.capacity < length <= size - pos:
+                return TailScan(at, last_offset, batches, stop, error, size)
+            buffer = native.Buffer(length)
+
+
+class SegmentWriter:
+    """Appends to the active segment. Callers hold the partition's append lock.
+
+    Invariant: segment.size == state.size, and the file has no byte of log past it that
+    a caller was told of.
+    """
+
+    __slots__ = (
+        "_index_written",
+        "_reserved",
+        "_time_written",
+        "config",
+        "fd",
+        "files",
+        "index",
+        "planner",
+        "segment",
+        "state",
+        "store_config",
+        "times",
+    )
+
+    def __init__(
+        self,
+        segment: Segment,
+        fd: int,
+        state: native.SegmentState,
+        index: OffsetEntries,
+        times: TimeEntries,
+        config: TopicConfig,
+        store_config: StoreConfig,
+        *,
+        jitter_ms: int = 0,
+    ) -> None:
+        self.segment = segment
+        self.fd = fd
+        self.files = segment.directory.files
+        self.state = state
+        self.index = index
+        self.times = times
+        self.config = config
+        self.store_config = store_config
+        self.planner = native.Planner(
+            config.index_interval_bytes,
+            native.RollLimits(
+                config.segment_bytes,
+                config.segment_ms - jitter_ms,
+                0,
+                config.index_interval_bytes,
+                config.segment_index_bytes // INDEX_ENTRY_BYTES,
+                config.segment_index_bytes // TIME_ENTRY_BYTES,
+            ),
+        )
+        self._reserved = state.size
+        # Slots that the files have; -1: not known to agree, to be written whole.
+        self._index_written = -1
+        self._time_written = -1
+        segment.live_index = index
+        segment.live_times = times
+        segment.descriptors.adopt(segment._serial, fd)
+
+    @property
+    def path(self) -> str:
+        return self.segment.path
+
+    def reserve(self, size: int) -> None:
+        """Make sure that `size` more bytes find room on the disk.
+
+        Raises:
+            DiskFullError: they do not; the file is as it was.
+        """
+        end = self.state.size + size
+        if end <= self._reserved:
+            return
+        step = max(size, min(max(self.state.size, _RESERVE_MIN), _RESERVE_MAX))
+        try:
+            self._check_reserve(size)
+            try:
+                self.files.reserve(self.fd, self.state.size, step)
+            except OSError:
+                if step == size:
+                    raise
+                step = size
+                self.files.reserve(self.fd, self.state.size, step)
+        except OSError as error:
+            raise storage_error(
+                error, "append to", self.path, "Nothing was written."
+            ) from error
+        self._reserved = self.state.size + step
+
+    def _check_reserve(self, size: int) -> None:
+        floor = self.store_config.min_free_bytes
+        if not floor:
+            return
+        free = self.files.free_bytes(self.fd)
+        if free - size < floor:
+            raise DiskFullError(
+                f"cannot append {size} bytes to {self.path}: {free} bytes are free and "
+                f"min_free_bytes={floor} are to stay so. Nothing was written.",
+                path=self.path,
+                action="append to",
+            )
+
+    def append(self, data: Any, size: int, now_ms: int) -> tuple[int, int]:
+        """Write the batches of data[0, size) that belong into this segment.
+
+        Returns (bytes taken, native.STOP_*: why no more).
+
+        Raises:
+            StorageError: the write failed; the file is as it was.
+            SyncFailedError: it failed, and so did undoing it; write no more.
+        """
+        state = self.state
+        taken, stop = self.planner.plan(state, data, size, now_ms)
+        if not taken:
+            return 0, stop
+        if state.size + taken > self._reserved:
+            self.reserve(taken)
+        try:
+            self.files.write(self.fd, native.buffer_of(data, taken), state.size)
+        except BaseException as error:
+            self.undo()
+            if isinstance(error, OSError):
+                raise storage_error(
+                    error, "append to", self.path, "The log is as it was."
+                ) from error
+            raise
+        self._commit()
+        return taken, stop
+
+    def _commit(self) -> None:
+        """What was planned is in the file: make it true of state and readers."""
+        index, times = self.planner.commit(self.state)
+        if index:
+            self.index.append(index)
+        if times:
+            self.times.append(times)
+        raw = self.state.raw
+        segment = self.segment
+        segment.max_timestamp = raw.max_timestamp
+        segment.max_timestamp_offset = raw.max_timestamp_offset
+        segment.size = raw.size
+        segment.next_offset = raw.last_offset + 1
+
+    def append_message(
+        self, value: Any, key: Any, timestamp_ms: int, now_ms: int, encoder: Encoder
+    ) -> bool:
+        """Append one uncompressed message of magic 0 or 1 in one call into C.
+
+        Returns False, with nothing done, where that is not possible: it is too large
+        for the buffer or a limit, or belongs into a new segment. Raises as `append`.
+        """
+        planner = self.planner
+        size = planner.plan_message(
+            self.state, value, key, timestamp_ms, now_ms, encoder.magic,
+            encoder.plain_attributes, self.config.max_message_bytes,
+        )  # fmt: skip
+        if size <= 0:
+            return False
+        pos = self.segment.size
+        if pos + size > self._reserved:
+            self.reserve(size)
+        try:
+            self.files.write(self.fd, planner.message[:size], pos)
+        except BaseException as error:
+            self.undo()
+            if isinstance(error, OSError):
+                raise storage_error(
+                    error, "append to", self.path, "The log is as it was."
+                ) from error
+            raise
+        self._commit()
+        return True
+
+    def undo(self) -> None:
+        """Cut what a failed write may have left behind ``state.size``."""
+        try:
+            self.files.truncate(self.fd, self.state.size)
+            self._reserved = self.state.size
+        except OSError as error:
+            raise SyncFailedError(
+                f"an append to {self.path} failed and cannot be undone: the file may "
+                f"have bytes past {self.state.size}. Open the store again to recover.",
+                errno=error.errno,
+                path=self.path,
+                action="truncate",
+            ) from error
+
+    def mark(self) -> tuple[native.SegmentState, int, int]:
+        """The present state, for `back_to`."""
+        return self.state.copy(), self.index.count, self.times.count
+
+    def back_to(self, mark: tuple[native.SegmentState, int, int]) -> None:
+        """Undo the appends since a mark."""
+        state, index_count, time_count = mark
+        segment = self.segment
+        segment.generation += 1
+        self.state = state
+        segment.size = state.size
+        segment.next_offset = state.last_offset + 1
+        segment.max_timestamp = state.max_timestamp
+        segment.max_timestamp_offset = state.max_timestamp_offset
+        self.index.cut(index_count)
+        self.times.cut(time_count)
+        self._index_written = min(self._index_written, index_count)
+        self._time_written = min(self._time_written, time_count)
+        self.undo()
+
+    def write_indexes(
+        self,
+        index_count: int | None = None,
+        time_count: int | None = None,
+        *,
+        sync: bool = False,
+    ) -> None:
+        """Bring the index files up to date with the first entries in memory.
+
+        Only entries whose log is synced: none may point at log that may vanish.
+        """
+        if index_count is None:
+            index_count = self.index.count
+        if time_count is None:
+            time_count = self.times.count
+        self._index_written = self._write_index(
+            INDEX, self.index, index_count, self._index_written, sync
+        )
+        self._time_written = self._write_index(
+            TIME_INDEX, self.times, time_count, self._time_written, sync
+        )
+
+    def _write_index(
+        self,
+        suffix: str,
+        entries: OffsetEntries | TimeEntries,
+        count: int,
+        written: int,
+        sync: bool,
+    ) -> int:
+        if count == written and not sync:
+            return written
+        directory, files = self.segment.directory, self.files
+        name = self.segment.file(suffix)
+        try:
+            fd = directory.open(name, write=True)
+        except FileNotFoundError:
+            fd = directory.create(name)
+            written = -1
+        try:
+            size = entries.entry_bytes
+            first = max(written, 0)
+            if written < 0 or files.size(fd) != first * size:
+                files.truncate(fd, 0)
+                first = 0
+            if count > first:
+                files.write(fd, entries.data(first, count), first * size)
+            if sync:
+                files.sync(fd)
+        finally:
+            files.close(fd)
+        return count
+
+    def seal(self) -> None:
+        """Finish the segment, at a roll or at the close; its log is synced already.
+
+        1. add the closing entry to the time index; 2. write and sync both indexes;
+        3. give back what was reserved behind the log.
+        """
+        entry = closing_time_entry(self.state)
+        if entry:
+            self.times.append(entry)
+        self.write_indexes(sync=True)
+        if self._reserved > self.state.size:
+            self.files.truncate(self.fd, self.state.size)
+            self._reserved = self.state.size
+
+    def release(self) -> None:
+        """Hand the descriptor to the cache: this segment is not written any more."""
+        self.segment.descriptors.give_back(self.segment._serial)
+        self.segment.live_index = None
+        self.segment.live_times = None
+
+

@@ -1,0 +1,161 @@
+"""A topic: its partitions, and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from logstore import retention
+from logstore.config import TopicConfig
+from logstore.errors import ConfigError, PartitionNotFoundError
+from logstore.partition import Partition
+from logstore.partitioners import KafkaPartitioner, Partitioner
+from logstore.records import RecordMetadata, check_payload_type
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["Topic"]
+
+
+class Owner(Protocol):
+    """What a topic needs of its store."""
+
+    def check_open(self) -> None: ...
+
+    def open_partition(self, topic: str, partition: int) -> Partition: ...
+
+    def grow_topic(self, topic: str, count: int) -> int: ...
+
+
+class Topic:
+    """A named set of partitions. Made by `Store`.
+
+    Attributes:
+        name: as given to `Store.create_topic`.
+        config: its settings.
+        partitioner: chooses the partition of `append`; may be replaced.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        name: str,
+        config: TopicConfig,
+        numbers: Callable[[], tuple[int, ...]],
+        partitioner: Partitioner | None = None,
+    ) -> None:
+        self._owner = owner
+        self.name = name
+        self.config = config
+        self.partitioner: Partitioner = partitioner or KafkaPartitioner()
+        self._numbers = numbers
+
+    def __repr__(self) -> str:
+        return f"<logstore.Topic {self.name} with {len(self)} partitions>"
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Its partitions, in the order of their numbers."""
+        self._owner.check_open()
+        return tuple(
+            self._owner.open_partition(self.name, number) for number in self._numbers()
+        )
+
+    def __len__(self) -> int:
+        return len(self._numbers())
+
+    def __getitem__(self, number: int) -> Partition:
+        """The partition of this number.
+
+        Raises:
+            PartitionNotFoundError: there is none.
+        """
+        self._owner.check_open()
+        numbers = self._numbers()
+        if number not in numbers:
+            raise PartitionNotFoundError(
+                f"topic {self.name} has no partition {number!r}; it has "
+                f"{', '.join(map(str, numbers))}",
+                topic=self.name,
+                partition=number,
+            )
+        return self._owner.open_partition(self.name, number)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.partitions)
+
+    def add_partitions(self, count: int) -> int:
+        """Add `count` partitions and return how many there are now.
+
+        Keys hash to other partitions from then on.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigError(
+                f"count={count!r} is not a positive integer", name="count", value=count
+            )
+        return self._owner.grow_topic(self.name, count)
+
+    def append(
+        self,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None = None,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, ReadableBuffer | None]] = (),
+        partition: int | None = None,
+        durable: bool = False,
+    ) -> RecordMetadata:
+        """Append one record to the partition that the partitioner chooses.
+
+        With a key: Kafka's murmur2. Without: round robin in batches.
+
+        Args:
+            partition: overrides the choice.
+            others: as `Partition.append`.
+
+        Raises: as `Partition.append`; `PartitionNotFoundError`.
+        """
+        check_payload_type(value, "value")
+        check_payload_type(key, "key")
+        if partition is None:
+            numbers = self._numbers()
+            hashed = None if key is None else bytes(key)
+            size = _length(value) + _length(key)
+            chosen = self.partitioner.partition(hashed, size, len(numbers))
+            partition = numbers[chosen]
+        target = self[partition]
+        offset, stored = target._append_one(
+            value, key, timestamp_ms, headers, None, durable
+        )
+        return RecordMetadata(self.name, partition, offset, stored)
+
+    def apply_retention(
+        self,
+        now_ms: int | None = None,
+        dry_run: bool = False,
+        policies: Sequence[retention.RetentionPolicy] | None = None,
+    ) -> list[retention.Deletion]:
+        """Delete the segments that the topic's settings (or `policies`) let go.
+
+        Args:
+            now_ms: the time to reckon with, Unix milliseconds; None: now.
+            dry_run: only tell what would be deleted.
+            policies: instead of those that `config` asks for.
+
+        Returns:
+            What was (or would be) deleted, oldest first within each partition.
+        """
+        deletions: list[retention.Deletion] = []
+        for partition in self.partitions:
+            deletions += partition.apply_retention(now_ms, dry_run, policies)
+        return deletions
+
+    def flush(self) -> None:
+        """Flush all partitions."""
+        for partition in self.partitions:
+            partition.flush()
+
+
+def _length(data: Any) -> int:
+    return 0 if data is None else memoryview(data).nbytes

@@ -1,0 +1,854 @@
+"""The writing side of a partition: append, sync, roll, delete, truncate.
+
+One `PartitionWriter` per partition of a store that is open for writing. Two locks:
+`lock` orders appends and every change of the list of segments; `sync_lock` lets one
+caller sync for all who wait (group commit). `sync_lock` is taken first.
+
+Invariant: start_offset <= durable_offset <= end_offset.
+
+After a failed sync, or an append that could not be undone, the writer is `failed`: it
+raises the first cause at every later call, and readers go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
+
+from logstore import _binding as native
+from logstore import checkpoints, layout
+from logstore._files import Directory
+from logstore.config import StoreConfig, TopicConfig
+from logstore.descriptors import Descriptors
+from logstore.encoder import Encoder
+from logstore.errors import (
+    ConfigError,
+    DiskFullError,
+    LogStoreError,
+    OffsetConflictError,
+    OffsetOutOfRangeError,
+    StorageError,
+    SyncFailedError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.index import OffsetEntries, TimeEntries
+from logstore.layout import DELETED, LOG, SEGMENT_SUFFIXES, segment_file
+from logstore.recovery import (
+    UNKNOWN_TIMESTAMP,
+    Loaded,
+    PartitionState,
+    remove_snapshots,
+    state_fields,
+)
+from logstore.segment import Segment, SegmentWriter
+
+__all__ = ["Host", "PartitionWriter"]
+
+logger = logging.getLogger("logstore")
+
+# The durable point is written down after this many flushed bytes, whatever the time.
+_CHECKPOINT_BYTES: Final = 16 << 20
+# A flush_ms beyond this needs no thread: ten years.
+_NEVER_MS: Final = 10 * 366 * 24 * 3600 * 1000
+
+
+class Host(Protocol):
+    """What a writer needs of the store it belongs to."""
+
+    store_config: StoreConfig
+    descriptors: Descriptors
+
+    def begin_writing(self) -> None:
+        """Called before the first change: take away the marks of a clean stop."""
+
+    def flush_later(self, writer: PartitionWriter, delay_ms: int) -> None:
+        """Have `writer.flush_due` called after a while."""
+
+    def unlink_later(
+        self, directory: Directory, names: list[str], delay_ms: int
+    ) -> None:
+        """Remove files after a while."""
+
+    def start_moved(self, topic: str, partition: int) -> None:
+        """The start offset lies inside a segment now: Kafka's checkpoint has to say so."""
+
+
+class PartitionWriter:
+    """Appends to one partition. All methods may be called by any thread."""
+
+    def __init__(
+        self,
+        host: Host,
+        directory: Directory,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        loaded: Loaded,
+    ) -> None:
+        self.host = host
+        self.directory = directory
+        self.files = directory.files
+        self.topic = topic
+        self.partition = partition
+        self.name = layout.partition_directory(topic, partition)
+        self.config = config
+        self.lock = threading.RLock()
+        self.sync_lock = threading.RLock()
+        self.appended = threading.Condition(threading.Lock())
+        self.waiting_readers = 0
+        self.encoder = Encoder(config)
+        self.segments: tuple[Segment, ...] = tuple(loaded.segments)
+        self.start_offset = loaded.start_offset
+        self.end_offset = loaded.end_offset
+        self.damage: LogStoreError | None = loaded.damage
+        self.failed: LogStoreError | None = None
+        self.closed = False
+        self._synced = loaded.durable_offset
+        self._active_state = loaded.active_state
+        self._active_index = loaded.index
+        self._active_times = loaded.times
+        self._active: SegmentWriter | None = None
+        self._flush_scheduled = False
+        self._epochs: list[tuple[int, int]] | None = None
+        self._point = self._state_at(loaded.active_state) if self.segments else None
+        self._point_pos = loaded.active_state.size
+        self._point_time = self.files.monotonic()
+
+    # ------------------------------------------------------------ what readers see
+
+    @property
+    def durable_offset(self) -> int:
+        return max(min(self._synced, self.end_offset), self.start_offset)
+
+    def _check(self) -> None:
+        """Raise why nothing may be written, if so."""
+        if self.failed is not None:
+            raise SyncFailedError(
+                str(self.failed),
+                errno=getattr(self.failed, "errno", None),
+                path=getattr(self.failed, "filename", None),
+                action="append to",
+            ) from self.failed
+        if self.damage is not None:
+            raise self.damage
+
+    def _fail(self, error: SyncFailedError) -> SyncFailedError:
+        if self.failed is None:
+            self.failed = error
+            logger.error("%s takes no more appends: %s", self.name, error)
+        with self.appended:
+            self.appended.notify_all()
+        return error
+
+    # ------------------------------------------------------------ append
+
+    def append_rows(
+        self,
+        make_rows: Callable[[int], Sequence[native.Rows]],
+        *,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> tuple[int, int, int]:
+        """Append rows, made once the time of the append is known; all or none.
+
+        Returns (first offset, one past the last, time of the append in ms).
+        """
+        with self.lock:
+            self._check()
+            now_ms = self.files.now_ms()
+            base = self.end_offset
+            self._check_expected(expected_offset, 0)
+            groups = [rows for rows in make_rows(now_ms) if rows.count]
+            if groups:
+                self._check_expected(None, sum(rows.count for rows in groups))
+                self._append(groups, base, now_ms)
+            end = self.end_offset
+            lagging = end - self._synced >= self.config.flush_messages
+        if durable or lagging:
+            self.sync(end)
+        return base, end, now_ms
+
+    def append_one(
+        self,
+        value: Any,
+        key: Any,
+        timestamp_ms: int | None,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """Append one uncompressed message of magic 0 or 1: the short way.
+
+        Returns (offset, timestamp stored).
+        """
+        with self.lock:
+            if self.failed is not None or self.damage is not None:
+                self._check()
+            now_ms = self.files.now_ms()
+            base = self.end_offset
+            if expected_offset is not None or base == native.OFFSET_MAX:
+                self._check_expected(expected_offset, 1)
+            encoder = self.encoder
+            if timestamp_ms is None or encoder.log_append_time:
+                timestamp_ms = now_ms
+            active = self._active or self._writable()
+            if not active.append_message(value, key, timestamp_ms, now_ms, encoder):
+                self._append([encoder.rows_of_one(value, key, timestamp_ms)], base, now_ms)
+            else:
+                self._published(active)
+            end = self.end_offset
+            lagging = end - self._synced >= self.config.flush_messages
+        if durable or lagging:
+            self.sync(end)
+        return base, timestamp_ms if encoder.magic else -1
+
+    def _check_expected(self, expected_offset: int | None, count: int) -> None:
+        base = self.end_offset
+        if expected_offset is not None and expected_offset != base:
+            raise OffsetConflictError(expected_offset, base, partition=self.name)
+        if count > native.OFFSET_MAX - base:
+            raise ConfigError(
+                f"{self.name} has no room for {count} more offsets after {base}",
+                name="count",
+                value=count,
+            )
+
+    def _append(self, groups: Sequence[native.Rows], base: int, now_ms: int) -> None:
+        encoder = self.encoder
+        total = sum(encoder.measure(rows) for rows in groups)
+        epoch = self._leader_epoch(base) if encoder.magic == 2 else 0
+        runs = self._encode(groups, base, now_ms, epoch)
+        if encoder.buffers_whole_call:
+            copies = [bytes(native.buffer_of(data, size)) for data, size in runs]
+            total = sum(map(len, copies))
+            runs = iter([(native.pointer(copy), len(copy)) for copy in copies])
+        self._write_runs(runs, total, now_ms)
+
+    def _encode(
+        self, groups: Sequence[native.Rows], base: int, now_ms: int, epoch: int
+    ) -> Iterator[tuple[Any, int]]:
+        for rows in groups:
+            yield from self.encoder.encode(rows, base, now_ms, epoch)
+            base += rows.count
+
+    def append_encoded(
+        self,
+        make_runs: Callable[[int, int], tuple[list[bytes], int]],
+        *,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """Append whole batches; `make_runs(base offset, leader epoch)` gives them with
+        their offsets, and how many offsets they take."""
+        with self.lock:
+            self._check()
+            base = self.end_offset
+            self._check_expected(expected_offset, 0)
+            runs, count = make_runs(base, self._leader_epoch(base))
+            if count:
+                self._check_expected(None, count)
+                self._write_runs(
+                    [(native.pointer(run), len(run)) for run in runs],
+                    sum(map(len, runs)),
+                    self.files.now_ms(),
+                )
+            end = self.end_offset
+            lagging = end - self._synced >= self.config.flush_messages
+        if durable or lagging:
+            self.sync(end)
+        return base, base + count
+
+    def _leader_epoch(self, base: int) -> int:
+        """The epoch to stamp on batches of magic 2; the first is 0, from `base` on.
+
+        Kafka wants the epoch in leader-epoch-checkpoint before the data.
+        """
+        if self._epochs is None:
+            self._epochs = checkpoints.read_epochs(self.directory)
+        if not self._epochs:
+            self.host.begin_writing()
+            checkpoints.write_epochs(self.directory, [(0, base)])
+            self._epochs = [(0, base)]
+        return self._epochs[-1][0]
+
+    def _write_runs(
+        self, runs: Iterable[tuple[Any, int]], total: int, now_ms: int
+    ) -> None:
+        """Write runs of whole batches; all of them or none.
+
+        Space for them is reserved first, so that a full disk shows before a reader
+        in another process could see a part.
+        """
+        active = self._writable()
+        before = self.segments
+        mark = active.mark()
+        try:
+            active.reserve(min(total, self._room(active)))
+            if total > self._room(active):
+                self._check_free(total)
+            for data, size in runs:
+                done = 0
+                while done < size:
+                    taken, stop = active.append(data + done, size - done, now_ms)
+                    done += taken
+                    if done < size:
+                        if not taken and not active.state.size:
+                            raise AssertionError(f"an empty segment is full ({stop})")
+                        active = self._roll(active)
+        except BaseException as error:
+            self._roll_back(before, mark)
+            if isinstance(error, SyncFailedError):
+                raise self._fail(error) from error.__cause__
+            raise
+        self._published(active)
+
+    def _published(self, active: SegmentWriter) -> None:
+        """Let readers see what was appended, and see to it that it will be synced."""
+        self.end_offset = active.state.raw.last_offset + 1
+        if not self._flush_scheduled:
+            self._schedule_flush()
+        if self.waiting_readers:
+            with self.appended:
+                self.appended.notify_all()
+
+    def _room(self, active: SegmentWriter) -> int:
+        return max(self.config.segment_bytes - active.state.size, 0)
+
+    def _check_free(self, size: int) -> None:
+        free = self.files.free_bytes(self._writable().fd)
+        if free - size < self.host.store_config.min_free_bytes:
+            raise DiskFullError(
+                f"cannot append {size} bytes to {self.directory.path}: {free} bytes "
+                f"are free. Nothing was written.",
+                path=self.directory.path,
+                action="append to",
+            )
+
+    def _roll_back(
+        self,
+        before: tuple[Segment, ...],
+        mark: tuple[native.SegmentState, int, int],
+    ) -> None:
+        """Undo a call that failed half-way: what it wrote, and segments it began."""
+        active = self._active
+        if active is None:
+            return
+        if self.segments is before:
+            if active.state.size == mark[0].size:
+                return
+            try:
+                active.back_to(mark)
+            except SyncFailedError as error:
+                self._fail(error)
+            return
+        new = self.segments[len(before) :]
+        try:
+            for segment in reversed(new):
+                for suffix in SEGMENT_SUFFIXES:
+                    self.directory.unlink(segment.file(suffix), missing_ok=True)
+            self._retire_active()
+            self.segments = before
+            self._active_state = mark[0].copy()
+            self._active_state.raw.time_entries = mark[2]
+            self._active_index = OffsetEntries(before[-1].offset_entries().data())
+            self._active_times = TimeEntries(before[-1].time_entries().data())
+            self._active = self._open_active(write_all=True)
+            self._active.back_to(mark)
+            self._synced = min(self._synced, self.end_offset)
+            self._write_point(self._active.state.copy())
+        except (OSError, LogStoreError) as error:
+            self._fail(
+                SyncFailedError(
+                    f"an append to {self.name} failed and cannot be undone: {error}. "
+                    f"Open the store again to recover.",
+                    path=self.directory.path,
+                    action="undo",
+                )
+            )
+
+    # ------------------------------------------------------------ segments
+
+    def _writable(self) -> SegmentWriter:
+        """The active segment, opened for writing at the first append."""
+        if self._active is None:
+            self.host.begin_writing()
+            if not self.segments:
+                self._create_segment(self.end_offset)
+            self._active = self._open_active()
+        return self._active
+
+    def _open_active(self, *, write_all: bool = False) -> SegmentWriter:
+        segment = self.segments[-1]
+        try:
+            fd = self.directory.open(segment.file(LOG), write=True)
+        except OSError as error:
+            raise storage_error(error, "open", segment.path) from error
+        state = self._active_state
+        if not write_all:
+            # Kafka's counter begins anew at every opening.
+            state.raw.bytes_since = 0
+        return SegmentWriter(
+            segment,
+            fd,
+            state,
+            self._active_index,
+            self._active_times,
+            self.config,
+            self.host.store_config,
+            jitter_ms=self._jitter(),
+        )
+
+    def _jitter(self) -> int:
+        most = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return random.randrange(most) if most > 0 else 0
+
+    def _create_segment(self, base_offset: int) -> None:
+        """Begin a segment: 1. create its log; 2. sync the directory; 3. new list."""
+        name = segment_file(base_offset, LOG)
+        try:
+            try:
+                fd = self.directory.create(name)
+            except FileExistsError:
+                fd = self.directory.open(name, write=True)
+                if self.files.size(fd):
+                    self.files.close(fd)
+                    raise
+            self.files.close(fd)
+            for suffix in (layout.INDEX, layout.TIME_INDEX):
+                self.directory.unlink(
+                    segment_file(base_offset, suffix), missing_ok=True
+                )
+            self.directory.sync()
+        except OSError as error:
+            raise storage_error(
+                error, "create", self.directory.path_of(name), "Nothing was written."
+            ) from error
+        segment = Segment(
+            self.directory,
+            self.host.descriptors,
+            base_offset,
+            0,
+            base_offset,
+            max_timestamp=-1,
+        )
+        self._active_state = native.SegmentState(base_offset, self.files.now_ms())
+        self._active_index = OffsetEntries()
+        self._active_times = TimeEntries()
+        self.segments = (*self.segments, segment)
+
+    def _roll(self, active: SegmentWriter) -> SegmentWriter:
+        """Begin a new segment behind the active one.
+
+        1. sync its log; 2. finish and sync its indexes; 3. create the new segment;
+        4. write down the durable point.
+        """
+        self._sync_fd(active)
+        base = active.state.last_offset + 1
+        try:
+            active.seal()
+        except OSError as error:
+            # Indexes can be built again; what counts is that the log is synced.
+            logger.warning("cannot finish the indexes of %s: %s", active.path, error)
+        self._synced = base
+        self._create_segment(base)
+        self._retire_active()
+        self._active = self._open_active()
+        self._write_point(self._active.state.copy())
+        return self._active
+
+    def _retire_active(self) -> None:
+        if self._active is not None:
+            self._active.release()
+            self._active = None
+
+    def roll(self) -> None:
+        """Begin a new segment, unless the active one is empty."""
+        with self.sync_lock, self.lock:
+            self._check()
+            active = self._writable()
+            if active.state.size:
+                try:
+                    self._roll(active)
+                except SyncFailedError as error:
+                    raise self._fail(error) from error.__cause__
+
+    # ------------------------------------------------------------ sync
+
+    def _schedule_flush(self) -> None:
+        if self.config.flush_ms < _NEVER_MS:
+            self._flush_scheduled = True
+            self.host.flush_later(self, self.config.flush_ms)
+
+    def flush_due(self) -> None:
+        """Called by the store's thread when flush_ms is over."""
+        self._flush_scheduled = False
+        if self.closed or self.failed is not None:
+            return
+        with contextlib.suppress(LogStoreError):
+            # Whoever appends next gets the error.
+            self.sync(self.end_offset)
+
+    def sync(self, upto: int) -> None:
+        """Return when everything below `upto` is on stable storage.
+
+        Concurrent callers share one sync: whoever holds `sync_lock` syncs for all that
+        was appended by then, and those behind find their work done.
+
+        Raises:
+            SyncFailedError: it is not, and nobody can tell what is.
+        """
+        if self._synced >= upto:
+            return
+        with self.sync_lock:
+            if self._synced >= upto:
+                return
+            with self.lock:
+                if self.failed is not None:
+                    self._check()
+                active = self._active
+                if active is None:
+                    return
+                state, index_count, time_count = active.mark()
+                segment = active.segment
+                borrowed = self.host.descriptors.borrow(
+                    segment._serial, self.directory, (segment.file(LOG),)
+                )
+            try:
+                self._sync_fd(active, borrowed)
+            except SyncFailedError as error:
+                raise self._fail(error) from error.__cause__
+            finally:
+                self.host.descriptors.give_back(segment._serial)
+            with self.lock:
+                self._synced = max(self._synced, state.last_offset + 1)
+                if self._active is active:
+                    self._after_sync(active, state, index_count, time_count)
+
+    def _sync_fd(self, active: SegmentWriter, fd: int | None = None) -> None:
+        try:
+            self.files.sync(active.fd if fd is None else fd)
+        except OSError as error:
+            raise SyncFailedError(
+                f"a sync of {active.path} failed: {error.strerror or error}. Records "
+                f"of {self.name} from offset {self._synced} to "
+                f"{active.state.last_offset} may be lost in a power cut; nothing more "
+                f"is appended. Open the store again.",
+                errno=error.errno,
+                path=active.path,
+                action="sync",
+            ) from error
+
+    def _after_sync(
+        self,
+        active: SegmentWriter,
+        state: native.SegmentState,
+        index_count: int,
+        time_count: int,
+    ) -> None:
+        try:
+            active.write_indexes(index_count, time_count)
+        except OSError as error:
+            logger.warning("cannot write the indexes of %s: %s", active.path, error)
+        now = self.files.monotonic()
+        config = self.host.store_config
+        if (
+            state.size - self._point_pos >= _CHECKPOINT_BYTES
+            or (now - self._point_time) * 1000 >= config.flush_checkpoint_ms
+        ):
+            self._write_point(state)
+
+    def _state_at(self, state: native.SegmentState) -> PartitionState:
+        """The state file's content with `state` as that of the active segment."""
+        sealed = []
+        for segment, after in zip(self.segments, self.segments[1:], strict=False):
+            largest = segment.max_timestamp
+            sealed.append(
+                (
+                    segment.base_offset,
+                    segment.size,
+                    after.base_offset,
+                    UNKNOWN_TIMESTAMP if largest is None else largest,
+                    segment.max_timestamp_offset,
+                )
+            )
+        return PartitionState(self.start_offset, sealed, state_fields(state))
+
+    def _write_point(self, state: native.SegmentState) -> None:
+        """Write down the durable point. The old one stays true if that fails."""
+        point = self._state_at(state)
+        try:
+            checkpoints.write_state(
+                self.directory, layout.PARTITION_STATE, point.to_dict()
+            )
+        except OSError as error:
+            logger.warning(
+                "cannot write down the durable point of %s: %s", self.name, error
+            )
+            return
+        self._point = point
+        self._point_pos = state.size
+        self._point_time = self.files.monotonic()
+
+    # ------------------------------------------------------------ delete, truncate
+
+    def delete_before(self, offset: int) -> int:
+        """Raise the start offset; drop the segments that lie wholly below it.
+
+        1. write down the new start (commit); 2. new list of segments; 3. rename the
+        files to `.deleted`; 4. unlink them later.
+        """
+        with self.sync_lock, self.lock:
+            self._check()
+            if not self.start_offset <= offset <= self.end_offset:
+                raise OffsetOutOfRangeError(
+                    offset, self.start_offset, self.end_offset, partition=self.name
+                )
+            if offset == self.start_offset and self._first_needed(offset) == 0:
+                return offset
+            self.host.begin_writing()
+            active = self._writable()
+            if offset == self.end_offset and active.state.size:
+                self.roll()
+                active = self._writable()
+            dropped = self.segments[: self._first_needed(offset)]
+            self._pin(dropped)
+            before = self.segments, self.start_offset
+            self.segments = self.segments[len(dropped) :]
+            self.start_offset = offset
+            self._commit_state(active, before)
+            self._rename_deleted(dropped)
+            if offset > self.segments[0].base_offset:
+                self.host.start_moved(self.topic, self.partition)
+            return offset
+
+    def _first_needed(self, offset: int) -> int:
+        """Index of the first segment that has offsets >= `offset` or is active."""
+        for index, after in enumerate(self.segments[1:]):
+            if after.base_offset > offset:
+                return index
+        return len(self.segments) - 1
+
+    def _commit_state(
+        self, active: SegmentWriter, before: tuple[tuple[Segment, ...], int]
+    ) -> None:
+        """Write down a changed list of segments, or take the change back."""
+        point = active.state.copy()
+        if self._synced < self.end_offset:
+            self.sync(self.end_offset)
+        state = self._state_at(point)
+        try:
+            checkpoints.write_state(
+                self.directory, layout.PARTITION_STATE, state.to_dict()
+            )
+        except OSError as error:
+            self._after_failed_commit(error, state, before)
+        self._point = state
+        self._point_pos = point.size
+        self._point_time = self.files.monotonic()
+
+    def _after_failed_commit(
+        self,
+        error: OSError,
+        state: PartitionState,
+        before: tuple[tuple[Segment, ...], int],
+    ) -> None:
+        """A full disk must not stop deletion: go on without the state file.
+
+        Without it the next opening takes the partition as Kafka would, which costs
+        time and nothing else.
+        """
+        failed = storage_error(error, "write the state of", self.directory.path)
+        if isinstance(failed, DiskFullError):
+            with contextlib.suppress(OSError):
+                self.directory.unlink(layout.PARTITION_STATE + ".tmp", missing_ok=True)
+                self.directory.unlink(layout.PARTITION_STATE, missing_ok=True)
+                self.directory.sync()
+                return
+        self.segments, self.start_offset = before
+        raise failed from error
+
+    def _pin(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            with contextlib.suppress(OSError):
+                segment.pin()
+
+    def pin_all(self) -> None:
+        """Keep the files for readers that have begun: their directory is to go."""
+        self._pin(self.segments)
+
+    def _rename_deleted(self, segments: Iterable[Segment]) -> None:
+        """Rename the files of dropped segments; another process may still read them."""
+        names: list[str] = []
+        for segment in segments:
+            for suffix in SEGMENT_SUFFIXES:
+                name = segment_file(segment.base_offset, suffix)
+                try:
+                    self.directory.rename(name, name + DELETED)
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    logger.warning("cannot rename %s: %s", name, error)
+                    continue
+                names.append(name + DELETED)
+        if names:
+            self.host.unlink_later(
+                self.directory, names, self.config.file_delete_delay_ms
+            )
+
+    def truncate_to(self, offset: int, boundary: tuple[int, int]) -> int:
+        """Drop all records from `offset` on.
+
+        `boundary`: (index of the segment, position) where its batch begins.
+
+        1. write down the lower durable point; 2. rename later segments to `.deleted`
+        and sync the directory; 3. truncate and sync the log; 4. cut the indexes;
+        5. drop producer snapshots and leader epochs that speak of what is gone.
+        """
+        with self.sync_lock, self.lock:
+            self._check()
+            if offset == self.end_offset:
+                return offset
+            index, pos = boundary
+            self.sync(self.end_offset)
+            self._writable()
+            keep, dropped = self.segments[: index + 1], self.segments[index + 1 :]
+            segment = keep[-1]
+            self._pin(dropped)
+            state, entries, times = self._state_up_to(segment, pos)
+            self._retire_active()
+            before = self.segments
+            self.segments = keep
+            self._active_state, self._active_index = state, entries
+            self._active_times = times
+            try:
+                checkpoints.write_state(
+                    self.directory,
+                    layout.PARTITION_STATE,
+                    self._state_at(state).to_dict(),
+                )
+            except OSError as error:
+                self.segments = before
+                raise self._fail(
+                    SyncFailedError(
+                        f"cannot truncate {self.name}: {error}",
+                        errno=error.errno,
+                        path=self.directory.path,
+                    )
+                ) from error
+            try:
+                self._rename_deleted(reversed(dropped))
+                self.directory.sync()
+                segment.generation += 1
+                segment.size = pos
+                segment.next_offset = offset
+                segment.max_timestamp = state.max_timestamp
+                segment.max_timestamp_offset = state.max_timestamp_offset
+                with self.directory.opened(segment.file(LOG), write=True) as fd:
+                    self.files.truncate(fd, pos)
+                    self.files.sync(fd)
+                self._active = self._open_active()
+                self._active.write_indexes()
+                remove_snapshots(self.directory, above=offset)
+                self._cut_epochs(offset)
+            except OSError as error:
+                raise self._fail(
+                    SyncFailedError(
+                        f"cannot truncate {self.name}: {error}",
+                        errno=error.errno,
+                        path=self.directory.path,
+                    )
+                ) from error
+            self.end_offset = offset
+            self._synced = offset
+            self.start_offset = min(self.start_offset, offset)
+            self._write_point(self._active.state.copy())
+            return offset
+
+    def _state_up_to(
+        self, segment: Segment, pos: int
+    ) -> tuple[native.SegmentState, OffsetEntries, TimeEntries]:
+        """State and index entries of a segment that ends at `pos`."""
+        from_start = native.SegmentState(segment.base_offset, self.files.now_ms())
+        index, times = OffsetEntries(), TimeEntries()
+        planner = native.Planner(self.config.index_interval_bytes, None)
+        for run, size in _runs(segment, pos):
+            done = 0
+            while done < size:
+                taken, _ = planner.plan(from_start, run.c + done, size - done)
+                if not taken:
+                    raise UnsupportedError(
+                        f"{segment.path} cannot be indexed", path=segment.path
+                    )
+                entries, time_entries = planner.commit(from_start)
+                index.append(entries)
+                times.append(time_entries)
+                done += taken
+        return from_start, index, times
+
+    def _cut_epochs(self, offset: int) -> None:
+        epochs = checkpoints.read_epochs(self.directory)
+        kept = [entry for entry in epochs if entry[1] < offset]
+        if kept != epochs:
+            checkpoints.write_epochs(self.directory, kept)
+        self._epochs = kept or None
+
+    # ------------------------------------------------------------ close
+
+    def close(self) -> PartitionState | None:
+        """Sync, finish the indexes and write down where the log ends.
+
+        Returns the final state, or None where the end is not known to be sound: then
+        the store must not be marked as cleanly closed for this partition.
+        """
+        with self.sync_lock, self.lock:
+            if self.closed:
+                return None
+            self.closed = True
+            with self.appended:
+                self.appended.notify_all()
+            if self.failed is not None or self.damage is not None:
+                self._retire_active()
+                return None
+            if self._active is not None:
+                return self._close_active(self._active)
+            return self._point
+
+    def _close_active(self, active: SegmentWriter) -> PartitionState:
+        try:
+            self._sync_fd(active)
+            self._synced = self.end_offset
+            active.seal()
+            state = self._state_at(active.state)
+            checkpoints.write_state(
+                self.directory, layout.PARTITION_STATE, state.to_dict()
+            )
+        except OSError as error:
+            if isinstance(error, SyncFailedError):
+                raise self._fail(error) from error.__cause__
+            if isinstance(error, StorageError):
+                raise
+            raise storage_error(error, "close", active.path) from error
+        finally:
+            self._retire_active()
+        return state
+
+
+def _runs(segment: Segment, end: int) -> Iterator[tuple[native.Buffer, int]]:
+    """Buffers of whole batches of a segment from its start to `end`."""
+    buffer = native.Buffer(1 << 20)
+    pos = 0
+    while pos < end:
+        n = segment.read(buffer.view[: min(buffer.capacity, end - pos)], pos)
+        size, _, _, stop, error = native.walk_batches(
+            buffer.c, n, pos=0, last_offset=-1, checks=0
+        )
+        if error is not None:
+            raise segment.missing(pos + size, segment.base_offset)
+        if size:
+            yield buffer, size
+        buffer = segment.next_buffer(buffer, n, size, stop, pos, segment.base_offset)
+        pos += size

@@ -1,0 +1,22 @@
+"""What all tests share: Hypothesis profiles and the head of the report."""
+
+from __future__ import annotations
+
+import os
+
+import hypothesis
+
+# Examples take as long as the machine is busy; a deadline would only make flaky tests.
+# LOGSTORE_HYPOTHESIS=thorough searches ten times as long.
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("LOGSTORE_HYPOTHESIS", "default"))
+
+
+def pytest_report_header() -> str:
+    """Tell which build of the C core is tested (see `make sanitize`)."""
+    try:
+        from logstore._native import _ls
+    except ImportError as error:
+        return f"C core: cannot be imported: {error}"
+    return f"C core: {os.path.relpath(_ls.__file__)}"

@@ -1,0 +1,376 @@
+"""Where walks over batches stop, go on and how they report damage."""
+
+import pytest
+from unit.native.kafka_bytes import (
+    ALL,
+    CRC,
+    ORDER,
+    T,
+    Columns,
+    Guarded,
+    batch,
+    decode,
+    fix_crc,
+    header_of,
+    message,
+    new_walk,
+    patched,
+    plain_batch,
+    record,
+    scan,
+    sized,
+)
+
+from logstore._native._ls import ffi, lib
+
+V0 = message(3, b"key", b"value", magic=0)
+V1 = message(4, b"key", b"value")
+V2 = plain_batch(5, 3)
+WRAPPER = message(9, None, b"compressed", attributes=2)
+V2_GZIP = fix_crc(patched(plain_batch(10, 3), 21, b"\0\1"))
+WALKS = {"scan": scan, "decode": decode}
+
+
+@pytest.fixture(params=WALKS)
+def walk(request):
+    return WALKS[request.param]
+
+
+# ------------------------------------------------------------------ stops
+
+
+def test_walk_over_nothing_ends(walk):
+    """An empty buffer."""
+    found = walk(b"")
+    assert (found.status, found.stop, found.pos) == (0, lib.LS_STOP_END, 0)
+
+
+@pytest.mark.parametrize("entry", [V0, V1, V2], ids=["v0", "v1", "v2"])
+def test_walk_into_a_partial_batch_stops_in_front_of_it(walk, entry):
+    """Every length that a torn write can leave."""
+    memory = Guarded(2 * len(entry))
+    whole = patched(entry, 0, (0).to_bytes(8, "big"))
+    second = patched(entry, 0, (100).to_bytes(8, "big"))
+    for cut in range(1, len(entry)):
+        data = whole + second[:cut]
+        found = walk(memory.at_end(data), len(data))
+        # Seven zero bytes of the offset cannot be told from zeros.
+        stop = lib.LS_STOP_PARTIAL if cut > 7 else lib.LS_STOP_ZEROS
+        assert (found.status, found.stop, found.pos) == (0, stop, len(entry))
+
+
+@pytest.mark.parametrize("zeros", [1, 16, 17, 18, 61, 4096])
+def test_walk_into_zeros_stops_in_front_of_them(walk, zeros):
+    """Preallocated space, or a file that grew before its data was written."""
+    data = V1 + bytes(zeros)
+    memory = Guarded(len(data))
+    found = walk(memory.at_end(data), len(data))
+    assert (found.status, found.stop, found.pos) == (0, lib.LS_STOP_ZEROS, len(V1))
+
+
+def test_walk_into_zeros_with_a_foot_is_damage(walk):
+    """A zero header with a length that is not zero is no preallocated space."""
+    found = walk(V1 + bytes(11) + b"\1" + bytes(40))
+    assert (found.status, found.pos) == (lib.LS_E_LENGTH, len(V1))
+    assert (found.error.expected, found.error.found) == (14, 1)
+
+
+def test_scan_into_full_output_goes_on_from_there():
+    """One header at a time."""
+    data = V0 + V1 + V2
+    walk = new_walk()
+    out = ffi.new("ls_batch *")
+    seen = []
+    while True:
+        status = lib.ls_scan_batches(data, len(data), ALL, out, 1, walk)
+        assert status == 0
+        seen += [out.last_offset] * walk.count
+        if walk.stop != lib.LS_STOP_FULL:
+            break
+    assert (walk.stop, seen) == (lib.LS_STOP_END, [3, 4, 7])
+
+
+def test_decode_into_full_columns_goes_on_from_there():
+    """Messages and batches; a batch is never split."""
+    data = V0 + V1 + V2 + plain_batch(8, 2)
+    walk = new_walk()
+    seen = []
+    while True:
+        found = decode(data, walk=walk, capacity=4)
+        assert found.status == 0
+        seen.append([r.offset for r in found.items])
+        if found.stop != lib.LS_STOP_FULL:
+            break
+    assert found.stop == lib.LS_STOP_END
+    assert seen == [[3, 4], [5, 6, 7], [8, 9]]
+
+
+def test_decode_appends_behind_what_the_columns_hold():
+    """`count` says where to begin."""
+    columns = Columns(5)
+    columns.raw.count = 2
+    columns.raw.offset[1] = 99
+    walk = new_walk()
+    assert lib.ls_decode(V2, len(V2), ALL, 0, 100, columns.raw, walk) == 0
+    assert columns.raw.count == 5
+    assert list(columns.raw.offset[1:5]) == [99, 5, 6, 7]
+    assert walk.count == 3
+
+
+@pytest.mark.parametrize(
+    ("entry", "capacity", "needed"), [(V1, 0, 1), (V2, 2, 3)], ids=["v1", "v2"]
+)
+def test_decode_into_too_small_columns_tells_what_is_needed(entry, capacity, needed):
+    """An otherwise empty call."""
+    found = decode(entry, capacity=capacity)
+    assert (found.status, found.pos) == (lib.LS_E_NO_SPACE, 0)
+    assert found.error.expected == needed
+    assert decode(entry, capacity=needed).status == 0
+
+
+@pytest.mark.parametrize("entry", [WRAPPER, V2_GZIP], ids=["wrapper", "v2"])
+def test_decode_stops_in_front_of_a_compressed_batch(entry):
+    """The caller decompresses it."""
+    data = V1 + entry + plain_batch(20, 1)
+    found = decode(data)
+    assert (found.status, found.stop) == (0, lib.LS_STOP_COMPRESSED)
+    assert (found.pos, found.last_offset, len(found.items)) == (len(V1), 4, 1)
+
+
+@pytest.mark.parametrize("entry", [WRAPPER, V2_GZIP], ids=["wrapper", "v2"])
+def test_decode_walks_over_a_compressed_batch_before_the_start(entry):
+    """After its checksum has passed."""
+    data = V1 + entry + plain_batch(20, 1)
+    found = decode(data, start=13)
+    assert (found.stop, [r.offset for r in found.items]) == (lib.LS_STOP_END, [20])
+    data = V1 + patched(entry, len(entry) - 1, b"\0") + plain_batch(20, 1)
+    assert decode(data, start=13).status == lib.LS_E_CRC
+    assert decode(data, start=13, checks=ORDER).status == 0
+
+
+def test_decode_stops_at_the_stop_offset():
+    """A message, a batch, and a wrapper that can only lie behind."""
+    data = V0 + V1 + V2
+    for stop, expected in ((3, []), (4, [3]), (5, [3, 4])):
+        found = decode(data, stop=stop)
+        assert found.stop == lib.LS_STOP_OFFSET
+        assert [r.offset for r in found.items] == expected
+    found = decode(data, stop=6)
+    assert [r.offset for r in found.items] == [3, 4, 5]
+    assert found.stop == lib.LS_STOP_END
+    assert decode(V1 + WRAPPER, stop=5).stop == lib.LS_STOP_OFFSET
+    assert decode(V1 + WRAPPER, stop=6).stop == lib.LS_STOP_COMPRESSED
+    assert decode(V1 + V2_GZIP, stop=10).stop == lib.LS_STOP_OFFSET
+
+
+def test_decode_from_a_start_offset_leaves_the_rest_out():
+    """Whole entries before it are walked over; inside a batch it cuts."""
+    data = V0 + V1 + V2
+    found = decode(data, start=6, stop=7, capacity=3)
+    assert [r.offset for r in found.items] == [6]
+    assert decode(data, start=8, capacity=0).stop == lib.LS_STOP_END
+    bad = patched(V0, len(V0) - 1, b"?") + V1
+    assert decode(bad, start=4).status == lib.LS_E_CRC
+
+
+def test_decode_without_optional_columns_gives_the_same():
+    """NULL for headers and timestamp type."""
+    data = V0 + V1 + plain_batch(5, 2)
+    with_all = decode(data)
+    without = decode(data, optional=False)
+    assert [r[3:5] for r in with_all.items] == [r[3:5] for r in without.items]
+
+
+# ------------------------------------------------------------------ damage
+
+
+@pytest.mark.parametrize("magic", [3, 127, 0x80, 0xFF])
+def test_walk_over_an_unknown_magic_is_an_error(walk, magic):
+    """Also where the length is wrong too."""
+    for entry in (V2, patched(V2, 8, bytes(4))):
+        found = walk(V1 + patched(entry, 16, bytes([magic])))
+        assert (found.status, found.pos) == (lib.LS_E_MAGIC, len(V1))
+        signed = magic - 256 if magic > 127 else magic
+        assert (found.error.expected, found.error.found) == (2, signed)
+        assert found.error.status == lib.LS_E_MAGIC
+        assert found.error.offset == 5
+        assert len(found.items) == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "least"), [(V0, 14), (V1, 22), (V2, 49)], ids=["v0", "v1", "v2"]
+)
+def test_walk_over_a_length_below_the_least_is_an_error(walk, entry, least):
+    """Zero, negative, and one too few."""
+    for length in (0, -1, -(2**31), least - 1):
+        data = patched(entry, 8, length.to_bytes(4, "big", signed=True))
+        found = walk(data)
+        assert (found.status, found.pos) == (lib.LS_E_LENGTH, 0)
+        assert (found.error.expected, found.error.found) == (least, length)
+
+
+@pytest.mark.parametrize("entry", [V0, V1, V2], ids=["v0", "v1", "v2"])
+def test_walk_over_a_wrong_checksum_is_an_error(walk, entry):
+    """The error has both; without the check it passes."""
+    first = patched(V0, 7, b"\0")
+    data = first + patched(entry, len(entry) - 1, b"\x7f")
+    found = walk(data)
+    assert (found.status, found.pos) == (lib.LS_E_CRC, len(first))
+    pos = 17 if entry[16] == 2 else 12
+    assert found.error.expected == int.from_bytes(entry[pos : pos + 4], "big")
+    correct = fix_crc(data[len(first) :])
+    assert found.error.found == int.from_bytes(correct[pos : pos + 4], "big")
+    assert (found.error.pos, found.error.offset) == (len(first), entry[7])
+    assert scan(data, checks=ORDER).status == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "codec"),
+    [
+        (patched(V0, 17, b"\x04"), 4),
+        (patched(V1, 17, b"\x07"), 7),
+        (patched(V2, 21, b"\0\5"), 5),
+        (patched(V2, 21, b"\0\7"), 7),
+    ],
+)
+def test_scan_over_an_unknown_codec_is_an_error(entry, codec):
+    """Only if the checksum says that it was meant."""
+    assert scan(entry).status == lib.LS_E_CRC
+    found = scan(fix_crc(entry))
+    assert (found.status, found.error.found) == (lib.LS_E_CODEC, codec)
+    assert found.error.expected == (4 if entry[16] == 2 else 3)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize(
+    ("key_len", "value_len"),
+    [(-2, 5), (4, 5), (2, 5), (2**31 - 1, 5), (3, 4), (3, 6), (3, -1), (3, -2)],
+)
+def test_walk_over_lengths_that_do_not_fill_a_message_is_an_error(
+    walk, magic, key_len, value_len
+):
+    """After the checksum."""
+    entry = message(3, b"key", b"value", magic=magic)
+    at = 18 + 8 * magic
+    entry = patched(entry, at, key_len.to_bytes(4, "big", signed=True))
+    entry = patched(entry, at + 7, value_len.to_bytes(4, "big", signed=True))
+    assert walk(entry).status == lib.LS_E_CRC
+    found = walk(fix_crc(entry))
+    assert (found.status, found.error.pos) == (lib.LS_E_LENGTH, 0)
+
+
+def test_walk_over_offsets_that_do_not_increase_is_an_error(walk):
+    """Equal, smaller, negative: of messages, wrappers and batches."""
+    for second in (
+        message(4, b"x", b"y"),
+        message(3, b"x", b"y", magic=0),
+        message(-1, b"x", b"y"),
+        plain_batch(4, 5),
+        plain_batch(-5, 50),
+    ):
+        data = V1 + second
+        found = walk(data)
+        assert (found.status, found.pos) == (lib.LS_E_OFFSET, len(V1))
+        assert found.error.expected == 5
+        assert len(found.items) == 1
+        assert scan(data, checks=CRC).status == 0
+    wrapper = message(4, None, b"zip", attributes=1)
+    assert scan(V1 + wrapper).status == lib.LS_E_OFFSET
+
+
+def test_walk_takes_the_last_offset_from_its_caller(walk):
+    """A walk that goes on in the next buffer."""
+    state = new_walk(last_offset=4)
+    columns = Columns(9)
+    out = ffi.new("ls_batch[9]")
+    if walk is scan:
+        status = lib.ls_scan_batches(V1, len(V1), ALL, out, 9, state)
+    else:
+        status = lib.ls_decode(V1, len(V1), ALL, 0, 99, columns.raw, state)
+    assert status == lib.LS_E_OFFSET
+
+
+def test_walk_over_a_negative_last_offset_delta_is_an_error(walk):
+    """With the order checked; the count contradicts it anyway."""
+    empty = batch(5, b"", 0, last_delta=-1)
+    found = walk(empty)
+    assert (found.status, found.error.pos) == (lib.LS_E_OFFSET, 0)
+
+
+def test_walk_over_offsets_beyond_the_type_is_an_error(walk):
+    """The last offset of the batch would not fit 63 bits."""
+    entry = plain_batch(2**63 - 2, 3)
+    assert walk(entry).status == lib.LS_E_OFFSET
+
+
+@pytest.mark.parametrize("count", [-1, 4, 2**31 - 1])
+def test_walk_over_an_impossible_record_count_is_an_error(walk, count):
+    """Negative, or more than the offsets allow."""
+    entry = fix_crc(patched(V2, 57, count.to_bytes(4, "big", signed=True)))
+    found = walk(entry)
+    assert (found.status, found.error.found) == (lib.LS_E_COUNT, count)
+
+
+def test_decode_of_a_huge_record_count_does_not_ask_for_space():
+    """More records than bytes: damage, not a call for larger columns."""
+    area = record(0, b"a", b"b")
+    entry = batch(5, area, 2**31 - 1, last_delta=2**31 - 1)
+    found = decode(entry)
+    assert (found.status, found.error.found) == (lib.LS_E_COUNT, 2**31 - 1)
+
+
+def test_decode_keeps_what_came_before_the_damage():
+    """Records of the good batches are put out, the walk stays at the bad one."""
+    good = V1 + V2
+    bad = fix_crc(patched(plain_batch(8, 2), 61, b"\x7f"))
+    found = decode(good + bad)
+    assert (found.status, found.pos) == (lib.LS_E_LENGTH, len(good))
+    assert [r.offset for r in found.items] == [4, 5, 6, 7]
+    assert (found.error.pos, found.error.offset) == (len(good), 8)
+
+
+def test_walk_with_a_position_outside_is_our_own_mistake():
+    """LS_E_ARGUMENT for both walks."""
+    out = ffi.new("ls_batch *")
+    columns = Columns(1)
+    for pos, size in ((1, 0), (-1, 10), (0, -1)):
+        walk = new_walk(pos)
+        assert lib.ls_scan_batches(V1, size, ALL, out, 1, walk) == lib.LS_E_ARGUMENT
+        walk = new_walk(pos)
+        status = lib.ls_decode(V1, size, ALL, 0, 9, columns.raw, walk)
+        assert status == lib.LS_E_ARGUMENT
+    columns.raw.count = 2
+    walk = new_walk()
+    status = lib.ls_decode(V1, len(V1), ALL, 0, 9, columns.raw, walk)
+    assert status == lib.LS_E_ARGUMENT
+
+
+# ------------------------------------------------------------------ headers
+
+
+def test_scan_of_messages_fills_every_field():
+    """What a message does not have is -1."""
+    header = header_of(V1)
+    assert (header.base_offset, header.last_offset, header.record_count) == (4, 4, 1)
+    assert (header.base_timestamp, header.max_timestamp) == (T, T)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (
+        -1,
+        -1,
+        -1,
+    )
+    assert (header.leader_epoch, header.magic, header.codec) == (-1, 1, 0)
+    assert (header.timestamp_type, header.size) == (0, len(V1))
+    header = header_of(message(4, b"k", None, attributes=8))
+    assert (header.timestamp_type, header.payload_size) == (1, -1)
+    header = header_of(V0)
+    assert (header.timestamp_type, header.max_timestamp) == (-1, -1)
+
+
+def test_scan_of_a_wrapper_does_not_know_its_base():
+    """Nor how many records it holds."""
+    header = header_of(WRAPPER)
+    assert (header.base_offset, header.last_offset, header.record_count) == (-1, 9, -1)
+    assert header.codec == 2
+    value = WRAPPER[header.payload_pos :][: header.payload_size]
+    assert value == b"compressed"
+    assert WRAPPER.endswith(sized(b"compressed"))
