@@ -1,10 +1,13 @@
-"""What pyproject.toml cannot say: the C extension and the tag of its wheel."""
+"""What pyproject.toml cannot say: the C modules and the tag of their wheel."""
 
+import runpy
 import sysconfig
 
 from setuptools import setup
 
-# One wheel for CPython 3.10 and later: cffi's glue uses the stable ABI only.  A
+BUILD = "src/logstore/_native/build_ffi.py"
+
+# One wheel for CPython 3.10 and later: both modules use the stable ABI only.  A
 # free-threaded interpreter has no stable ABI and gets a wheel of its own.
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
     wheel_options = {}
@@ -12,6 +15,7 @@ else:
     wheel_options = {"py_limited_api": "cp310"}
 
 setup(
-    cffi_modules=["src/logstore/_native/build_ffi.py:ffibuilder"],
+    cffi_modules=[f"{BUILD}:ffibuilder"],
+    ext_modules=[runpy.run_path(BUILD)["records_extension"]()],
     options={"bdist_wheel": wheel_options},
 )

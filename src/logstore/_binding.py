@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from logstore._native import _records
 from logstore._native._ls import ffi, lib
 
 if TYPE_CHECKING:
@@ -325,6 +326,7 @@ class Decoder:
         self.stop = 0
         self.error: NativeError | None = None
         self._resize(capacity)
+        self.begin()
 
     def _resize(self, capacity: int) -> None:
         self.capacity = capacity
@@ -427,6 +429,32 @@ class Decoder:
 
     def sum_lengths(self, column: Any, begin: int, end: int) -> int:
         return int(lib.ls_sum_lengths(column + begin, end - begin))
+
+
+def make_tuples(
+    kind: type, decoder: Decoder, base: Any, headers: Any, types: Any
+) -> list[Any]:
+    """Objects of a tuple type for the records in a decoder's columns.
+
+    Args:
+        kind: a subclass of tuple: (offset, timestamp, key, value, headers, type).
+        base: pointer to the bytes that the columns point into.
+        headers, types: one object for all, or a list with one for each.
+    """
+    d = decoder
+    at = [
+        int(ffi.cast("uintptr_t", p))
+        for p in (
+            base,
+            d.offset,
+            d.timestamp,
+            d.key_pos,
+            d.key_len,
+            d.value_pos,
+            d.value_len,
+        )
+    ]
+    return _records.make(kind, d.count, *at, headers, types)
 
 
 def decode_headers(
@@ -842,10 +870,17 @@ class Planner:
             raise _native_error(status, self._error)
         return plan.bytes, plan.stop
 
+    @property
+    def next_offset(self) -> int:
+        """One past the last offset of what was planned."""
+        return int(self._trial.last_offset) + 1
+
     def commit(self, state: SegmentState) -> tuple[bytes, bytes]:
         """Make the last plan true of `state`; the new entries of both indexes."""
         state.raw[0] = self._trial[0]
         plan = self._plan
+        if not plan.index_count:
+            return b"", b""
         index = ffi.buffer(self._index, plan.index_count * 8)[:]
         times = ffi.buffer(self._time, plan.time_count * 12)[:]
         return index, times
@@ -914,9 +949,9 @@ def int32_array(values: Sequence[int]) -> Any:
     return ffi.new("int32_t[]", values)
 
 
-def buffer_of(data: Any, size: int) -> Any:
-    """The first `size` bytes behind a pointer, as a buffer (no copy)."""
-    return ffi.buffer(data, size)
+def buffer_of(data: Any, size: int) -> memoryview:
+    """The first `size` bytes behind a pointer (no copy)."""
+    return memoryview(ffi.buffer(data, size))
 
 
 def copy_int64(address: int, at: int, source: Any, first: int, count: int) -> None:

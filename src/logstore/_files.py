@@ -27,7 +27,7 @@ from logstore import _binding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from _typeshed import ReadableBuffer, WriteableBuffer
+    from _typeshed import WriteableBuffer
 
 __all__ = ["Directory", "FileInfo", "Files"]
 
@@ -139,14 +139,11 @@ class Files:
             done += n
         return done
 
-    def write(self, fd: int, data: ReadableBuffer, pos: int) -> None:
+    def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
         """Write all of `data` at byte `pos`; after an error part of it may be there."""
-        size = memoryview(data).nbytes
-        n = os.pwrite(fd, data, pos)
-        if n != size:
-            view = memoryview(data).cast("B")
-            while n < size:
-                n += os.pwrite(fd, view[n:], pos + n)
+        done = os.pwrite(fd, data, pos)
+        while done < len(data):
+            done += os.pwrite(fd, data[done:], pos + done)
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore import _binding as native
@@ -348,42 +347,18 @@ def open_payload(
 def make_records(columns: Columns) -> list[Record]:
     """`Record` objects of decoded columns."""
     d, c, raw, size = columns
-    count = d.count
-    unpack = d.unpack
-    keys: Any = _bytes_column(raw, unpack(d.key_pos), unpack(d.key_len), count)
-    values: Any = _bytes_column(raw, unpack(d.value_pos), unpack(d.value_len), count)
-    header_counts = unpack(d.header_count)
-    headers: Any
-    if any(header_counts):
+    counts = d.unpack(d.header_count)
+    headers: Any = ()
+    if any(counts):
         headers = [
             read_headers(c, raw, size, pos, n) if n else ()
-            for pos, n in zip(unpack(d.header_pos), header_counts, strict=True)
+            for pos, n in zip(d.unpack(d.header_pos), counts, strict=True)
         ]
-    else:
-        headers = repeat((), count)
-    kinds = unpack(d.timestamp_type)
-    types: Any
-    if kinds.count(kinds[0]) == count:
-        types = repeat(_TIMESTAMP_TYPES[kinds[0]], count)
-    else:
-        types = map(_TIMESTAMP_TYPES.__getitem__, kinds)
-    rows = zip(
-        unpack(d.offset), unpack(d.timestamp), keys, values, headers, types, strict=True
-    )
-    return list(map(_new_record, repeat(Record, count), rows))
-
-
-_new_record: Any = tuple.__new__
-
-
-def _bytes_column(raw: Any, pos: list[int], length: list[int], count: int) -> Any:
-    if -1 not in length:
-        return [raw[p : p + n] for p, n in zip(pos, length, strict=True)]
-    if length.count(-1) == count:
-        return repeat(None, count)
-    return [
-        raw[p : p + n] if n >= 0 else None for p, n in zip(pos, length, strict=True)
-    ]
+    kinds = d.unpack(d.timestamp_type)
+    types: Any = _TIMESTAMP_TYPES[kinds[0]]
+    if kinds.count(kinds[0]) != d.count:
+        types = [_TIMESTAMP_TYPES[kind] for kind in kinds]
+    return native.make_tuples(Record, d, c, headers, types)
 
 
 def read_headers(c: Any, raw: Any, size: int, pos: int, count: int) -> Headers:
@@ -501,12 +476,17 @@ class RecordBatch:
         return self._payload
 
     def _records(self) -> list[Record]:
-        payload = self._open()
         decoder = native.Decoder(max(self.record_count, 1))
-        c = native.pointer(payload)
-        decoder.decode_payload(
-            self.header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
-        )
+        if self.magic < 2 and not self.header.codec:
+            payload: Any = self.buffer.obj
+            c = native.pointer(payload)
+            decoder.decode(c, len(payload), 0, 0, native.OFFSET_MAX)
+        else:
+            payload = self._open()
+            c = native.pointer(payload)
+            decoder.decode_payload(
+                self.header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
+            )
         if decoder.error is not None:
             raise damage_of(decoder.error, 0)
         if not decoder.count:
@@ -599,9 +579,14 @@ class Chunk:
         return f"Chunk({len(self.buffer)} bytes, next_offset={self.next_offset})"
 
 
+_BYTES_LIKE: Final = (bytes, bytearray, memoryview)
+
+
 def check_payload_type(value: object, what: str, index: int | None = None) -> None:
     """Raise `TypeError` unless `value` may be a key or value."""
-    if value is None or isinstance(value, bytes | bytearray | memoryview):
+    if type(value) is bytes or value is None:
+        return
+    if isinstance(value, _BYTES_LIKE):
         return
     at = "" if index is None else f" at index {index}"
     raise TypeError(

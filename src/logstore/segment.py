@@ -104,6 +104,7 @@ class Segment:
         "directory",
         "generation",
         "live_index",
+        "live_state",
         "live_times",
         "max_timestamp",
         "max_timestamp_offset",
@@ -135,6 +136,7 @@ class Segment:
         self.generation = 0
         self.live_index: OffsetEntries | None = None
         self.live_times: TimeEntries | None = None
+        self.live_state: native.SegmentState | None = None
         self._serial = next(_serials)
         self._pinned = -1
 
@@ -285,11 +287,9 @@ class Segment:
             CorruptRecordError: the run cannot go on although the segment does.
         """
         at = pos + consumed
-        if at >= self.size:
-            return buffer
-        if stop == native.STOP_ZEROS:
-            raise self.missing(at, offset)
-        if consumed:
+        # The few bytes behind the last batch of a buffer may be the zeros with which an
+        # offset begins: only a buffer that begins with zeros says something.
+        if consumed or at >= self.size:
             return buffer
         if stop == native.STOP_PARTIAL and n >= FRAME_BYTES:
             length = _FRAME.unpack_from(buffer.raw)[1] + 12
@@ -410,6 +410,8 @@ class Segment:
         The last entry of the time index counts if the log bears it out and nothing
         behind it is larger; else all headers are read.
         """
+        if self.live_state is not None:
+            return self.live_state.max_timestamp
         if self.max_timestamp is not None:
             return self.max_timestamp
         entries = self.time_entries()
@@ -525,7 +527,8 @@ def scan_log(
                 times.append(time_bytes)
             done += taken
         at = pos + end
-        if error is not None or stop == native.STOP_ZEROS or at >= size or n == 0:
+        zeros = stop == native.STOP_ZEROS and end == 0
+        if error is not None or zeros or at >= size or n == 0:
             return TailScan(at, last_offset, batches, stop, error, size)
         if end == 0:
             length = _FRAME.unpack_from(buffer.raw)[1] + 12 if n >= FRAME_BYTES else 0
@@ -593,6 +596,7 @@ class SegmentWriter:
         self._time_written = -1
         segment.live_index = index
         segment.live_times = times
+        segment.live_state = state
         segment.descriptors.adopt(segment._serial, fd)
 
     @property
@@ -661,22 +665,18 @@ class SegmentWriter:
                     error, "append to", self.path, "The log is as it was."
                 ) from error
             raise
-        self._commit()
+        self._commit(state.size + taken, self.planner.next_offset)
         return taken, stop
 
-    def _commit(self) -> None:
+    def _commit(self, size: int, next_offset: int) -> None:
         """What was planned is in the file: make it true of state and readers."""
         index, times = self.planner.commit(self.state)
         if index:
             self.index.append(index)
-        if times:
             self.times.append(times)
-        raw = self.state.raw
         segment = self.segment
-        segment.max_timestamp = raw.max_timestamp
-        segment.max_timestamp_offset = raw.max_timestamp_offset
-        segment.size = raw.size
-        segment.next_offset = raw.last_offset + 1
+        segment.size = size
+        segment.next_offset = next_offset
 
     def append_message(
         self, value: Any, key: Any, timestamp_ms: int, now_ms: int, encoder: Encoder
@@ -693,7 +693,8 @@ class SegmentWriter:
         )  # fmt: skip
         if size <= 0:
             return False
-        pos = self.segment.size
+        segment = self.segment
+        pos = segment.size
         if pos + size > self._reserved:
             self.reserve(size)
         try:
@@ -705,7 +706,7 @@ class SegmentWriter:
                     error, "append to", self.path, "The log is as it was."
                 ) from error
             raise
-        self._commit()
+        self._commit(pos + size, segment.next_offset + 1)
         return True
 
     def undo(self) -> None:
@@ -731,11 +732,9 @@ class SegmentWriter:
         state, index_count, time_count = mark
         segment = self.segment
         segment.generation += 1
-        self.state = state
+        self.state = segment.live_state = state
         segment.size = state.size
         segment.next_offset = state.last_offset + 1
-        segment.max_timestamp = state.max_timestamp
-        segment.max_timestamp_offset = state.max_timestamp_offset
         self.index.cut(index_count)
         self.times.cut(time_count)
         self._index_written = min(self._index_written, index_count)
@@ -811,8 +810,12 @@ class SegmentWriter:
 
     def release(self) -> None:
         """Hand the descriptor to the cache: this segment is not written any more."""
-        self.segment.descriptors.give_back(self.segment._serial)
-        self.segment.live_index = None
-        self.segment.live_times = None
+        segment = self.segment
+        segment.descriptors.give_back(segment._serial)
+        segment.max_timestamp = self.state.max_timestamp
+        segment.max_timestamp_offset = self.state.max_timestamp_offset
+        segment.live_state = None
+        segment.live_index = None
+        segment.live_times = None
 
 

@@ -308,7 +308,7 @@ class PartitionWriter:
 
     def _published(self, active: SegmentWriter) -> None:
         """Let readers see what was appended, and see to it that it will be synced."""
-        self.end_offset = active.state.raw.last_offset + 1
+        self.end_offset = active.segment.next_offset
         if not self._flush_scheduled:
             self._schedule_flush()
         if self.waiting_readers:

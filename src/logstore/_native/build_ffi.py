@@ -10,8 +10,10 @@ LOGSTORE_COVERAGE=1 for gcov.
 import os
 import platform
 import sys
+import tempfile
 
 from cffi import FFI
+from setuptools import Extension, setup
 
 HERE = os.path.relpath(os.path.dirname(os.path.abspath(__file__)))
 
@@ -89,13 +91,23 @@ ffibuilder.set_source(
     extra_link_args=link_args(),
 )
 
+
+def records_extension() -> Extension:
+    """The module that makes Python objects of decoded columns (pyrecords.c)."""
+    return Extension(
+        "logstore._native._records",
+        [os.path.join(HERE, "pyrecords.c")],
+        define_macros=[("Py_LIMITED_API", "0x030A0000")],
+        py_limited_api=True,
+        extra_compile_args=compile_args(),
+        extra_link_args=link_args(),
+    )
+
+
 if __name__ == "__main__":
-    import tempfile
-
-    from setuptools import setup
-
     with tempfile.TemporaryDirectory() as temp:
         setup(
             cffi_modules=[f"{os.path.relpath(__file__)}:ffibuilder"],
+            ext_modules=[records_extension()],
             script_args=["--quiet", "build_ext", "--inplace", "--build-temp", temp],
         )

@@ -187,7 +187,9 @@ static int32_t ls_decode_one(const uint8_t *buf, int64_t size, uint32_t checks, 
         || (batch.magic == 2 && (batch.attributes & LS_ATTRIBUTE_CONTROL) != 0);
     if (!walked_over) {
         int64_t before = columns->count;
-        if (batch.record_count > columns->capacity - columns->count) {
+        /* A count that cannot be true is reported as such, not as missing space. */
+        if (batch.record_count > columns->capacity - columns->count
+            && (batch.magic != 2 || batch.record_count <= batch.payload_size / LS_RECORD_MIN_BYTES)) {
             return ls_error_set(error, LS_E_NO_SPACE, batch.pos, batch.base_offset,
                                 batch.record_count, columns->capacity - columns->count);
         }

@@ -37,7 +37,9 @@ COLUMNS = (
 
 def sized(data: bytes | None) -> bytes:
     """An int32 length and the bytes, as in magic 0 and 1."""
-    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+    return (
+        struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
+    )
 
 
 def message(
@@ -201,12 +203,14 @@ def scan(
     walk = new_walk()
     out = ffi.new("ls_batch[]", max(capacity, 1))
     status = lib.ls_scan_batches(pointer(data), size, checks, out, capacity, walk)
-    batches = [out[i] for i in range(walk.count)]
-    keep_alive[:] = [out]
-    return Outcome(status, walk.stop, batches, walk.pos, walk.last_offset, walk.error)
+    batches = [ffi.new("ls_batch *", out[i]) for i in range(walk.count)]
+    return ended(status, walk, batches)
 
 
-keep_alive: list[Any] = []
+def ended(status: int, walk: Any, items: list[Any]) -> Outcome:
+    """The outcome of a walk, with an error that outlives it."""
+    error = ffi.new("ls_error *", walk.error)
+    return Outcome(status, walk.stop, items, walk.pos, walk.last_offset, error)
 
 
 class Columns:
@@ -215,7 +219,11 @@ class Columns:
         self.raw.capacity = capacity
         self.arrays = []
         for name, kind in COLUMNS:
-            if not optional and name in ("header_pos", "header_count", "timestamp_type"):
+            if not optional and name in (
+                "header_pos",
+                "header_count",
+                "timestamp_type",
+            ):
                 continue
             array = ffi.new(f"{kind}[]", capacity)
             self.arrays.append(array)
@@ -286,8 +294,7 @@ def decode(
     columns = Columns(capacity, optional=optional)
     status = lib.ls_decode(pointer(data), size, checks, start, stop, columns.raw, walk)
     assert walk.count == columns.raw.count
-    records = columns.records(data, size)
-    return Outcome(status, walk.stop, records, walk.pos, walk.last_offset, walk.error)
+    return ended(status, walk, columns.records(data, size))
 
 
 def decode_payload(
@@ -305,7 +312,7 @@ def decode_payload(
     base = ffi.new("int64_t *", -77)
     error = ffi.new("ls_error *")
     status = lib.ls_decode_payload(
-        ffi.addressof(header) if ffi.typeof(header).kind == "struct" else header,
+        header,
         pointer(payload),
         size,
         checks,
@@ -323,7 +330,7 @@ def header_of(entry: bytes, checks: int = ALL) -> Any:
     found = scan(entry, checks=checks)
     assert found.status == 0, found.status
     assert len(found.items) == 1
-    return ffi.new("ls_batch *", found.items[0])
+    return found.items[0]
 
 
 class Records:

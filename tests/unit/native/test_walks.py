@@ -5,9 +5,9 @@ from unit.native.kafka_bytes import (
     ALL,
     CRC,
     ORDER,
-    T,
     Columns,
     Guarded,
+    T,
     batch,
     decode,
     fix_crc,
@@ -143,7 +143,7 @@ def test_decode_walks_over_a_compressed_batch_before_the_start(entry):
     data = V1 + entry + plain_batch(20, 1)
     found = decode(data, start=13)
     assert (found.stop, [r.offset for r in found.items]) == (lib.LS_STOP_END, [20])
-    data = V1 + patched(entry, len(entry) - 1, b"\0") + plain_batch(20, 1)
+    data = V1 + patched(entry, len(entry) - 1, b"\x7f") + plain_batch(20, 1)
     assert decode(data, start=13).status == lib.LS_E_CRC
     assert decode(data, start=13, checks=ORDER).status == 0
 

@@ -1,0 +1,1 @@
+"""Benchmarks of logstore and its rivals; see docs/benchmarks.md."""

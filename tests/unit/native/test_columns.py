@@ -1,0 +1,181 @@
+"""Into and from Arrow columns; timestamps types; disk space."""
+
+import errno
+import os
+import random
+
+import pytest
+from unit.native.kafka_bytes import Guarded
+
+from logstore._native._ls import ffi, lib
+
+
+def gather(values, *, at=0, filled=b"", capacity=None, validity=True, bits=0xFF):
+    """ls_gather of values that stand apart in a buffer; all that it writes."""
+    rng = random.Random(7)
+    buf = bytearray()
+    positions = []
+    for value in values:
+        buf += rng.randbytes(rng.randrange(3))
+        positions.append(len(buf))
+        buf += value or b""
+    memory = Guarded(max(len(buf), 1))
+    source = memory.at_end(bytes(buf))
+    total = sum(len(v) for v in values if v is not None)
+    capacity = len(filled) + total if capacity is None else capacity
+    target = Guarded(max(capacity, 1))
+    data = target.at_end(filled + bytes(capacity - len(filled)))
+    offsets = ffi.new("int32_t[]", at + len(values) + 1)
+    offsets[at] = len(filled)
+    bitmap = ffi.new("uint8_t[]", [bits] * ((at + len(values)) // 8 + 2))
+    result = lib.ls_gather(
+        source,
+        ffi.new("int32_t[]", positions or [0]),
+        ffi.new("int32_t[]", [-1 if v is None else len(v) for v in values] or [0]),
+        len(values),
+        data,
+        capacity,
+        offsets,
+        bitmap if validity else ffi.NULL,
+        at,
+    )
+    return result, bytes(ffi.buffer(data, capacity)), list(offsets), list(bitmap)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("bits", [0, 0xFF])
+def test_gather_appends_data_offsets_and_validity(seed, bits):
+    """Behind any number of elements; other bits stay as they are."""
+    rng = random.Random(seed)
+    values = [
+        None if rng.random() < 0.3 else rng.randbytes(rng.choice((0, 1, 5, 40, 300)))
+        for _ in range(rng.randrange(40))
+    ]
+    at = rng.randrange(20)
+    filled = rng.randbytes(rng.randrange(9))
+    nulls, data, offsets, bitmap = gather(values, at=at, filled=filled, bits=bits)
+    assert nulls == values.count(None)
+    assert data == filled + b"".join(v or b"" for v in values)
+    end = len(filled)
+    for i, value in enumerate(values):
+        end += len(value or b"")
+        assert offsets[at + i + 1] == end
+    for bit in range(len(bitmap) * 8):
+        is_set = bitmap[bit // 8] >> bit % 8 & 1
+        if at <= bit < at + len(values):
+            assert is_set == (values[bit - at] is not None)
+        else:
+            assert is_set == bits & 1
+
+
+def test_gather_of_every_length_copies_exactly():
+    """The short copies change their way at several lengths."""
+    values = [bytes([n % 251 + 1]) * n for n in range(300)]
+    assert gather(values, validity=False)[1] == b"".join(values)
+
+
+def test_gather_without_validity_still_counts_nulls():
+    """A column that cannot have any."""
+    assert gather([b"a", None, b"c"], validity=False)[0] == 1
+
+
+def test_gather_into_too_little_space_is_refused():
+    """One byte too few."""
+    assert gather([b"abc", b"de"], capacity=4)[0] == lib.LS_E_NO_SPACE
+    assert gather([b"abc", b"de"], capacity=5)[0] == 0
+    offsets = ffi.new("int32_t[]", [0, 0])
+    length = ffi.new("int32_t[]", [1])
+    refused = lib.ls_gather(b"a", length, length, -1, offsets, 0, offsets, ffi.NULL, 0)
+    assert refused == lib.LS_E_ARGUMENT
+
+
+def test_gather_beyond_32_bit_offsets_is_refused():
+    """However large the memory is said to be; nothing is written."""
+    lengths = ffi.new("int32_t[]", [2**31 - 1, 1])
+    offsets = ffi.new("int32_t[]", 3)
+    status = lib.ls_gather(
+        ffi.NULL, lengths, lengths, 2, ffi.NULL, 1 << 40, offsets, ffi.NULL, 0
+    )
+    assert status == lib.LS_E_NO_SPACE
+
+
+def test_sum_lengths_leaves_nulls_out():
+    """And does not overflow 32 bits."""
+    assert lib.ls_sum_lengths(ffi.new("int32_t[]", [5, -1, 0, 7]), 4) == 12
+    assert lib.ls_sum_lengths(ffi.new("int32_t[]", [2**31 - 1] * 9), 9) == 9 * (
+        2**31 - 1
+    )
+    assert lib.ls_sum_lengths(ffi.NULL, 0) == 0
+
+
+def test_widen_keeps_the_sign():
+    """Timestamp types are -1, 0 and 1."""
+    out = ffi.new("int32_t[]", 40)
+    lib.ls_widen(out, ffi.new("int8_t[]", [-1, 0, 1, 127, -128] * 8), 40)
+    assert list(out) == [-1, 0, 1, 127, -128] * 8
+
+
+# ------------------------------------------------------------------ from Arrow
+
+
+@pytest.mark.parametrize("large", [0, 1])
+@pytest.mark.parametrize("first", [0, 3, 9])
+def test_slices_from_arrow_are_those_of_the_column(large, first):
+    """A slice of a column with nulls, which may have bytes too."""
+    lengths = [3, 0, 5, 2, 8, 0, 1, 9, 4, 6, 7, 2]
+    valid = [i % 3 != 1 for i in range(len(lengths))]
+    ends = [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+    bitmap = bytearray(2)
+    for i, is_valid in enumerate(valid):
+        bitmap[i // 8] |= is_valid << i % 8
+    offsets = ffi.new("int64_t[]" if large else "int32_t[]", ends)
+    n = len(lengths) - first
+    pos = ffi.new("int64_t[]", n)
+    length = ffi.new("int32_t[]", n)
+    status = lib.ls_slices_from_arrow(
+        n, first, bytes(bitmap), offsets, large, pos, length
+    )
+    assert status == 0
+    assert list(pos) == ends[first:-1]
+    assert list(length) == [
+        lengths[i] if valid[i] else -1 for i in range(first, len(lengths))
+    ]
+    status = lib.ls_slices_from_arrow(n, first, ffi.NULL, offsets, large, pos, length)
+    assert (status, list(length)) == (0, lengths[first:])
+
+
+@pytest.mark.parametrize("ends", [[0, 2**31], [5, 4], [-3, 4], [0, -1]])
+def test_slices_from_arrow_of_impossible_lengths_are_refused(ends):
+    """2^31 bytes and more, falling and negative positions."""
+    offsets = ffi.new("int64_t[]", ends)
+    pos = ffi.new("int64_t *")
+    length = ffi.new("int32_t *")
+    status = lib.ls_slices_from_arrow(1, 0, ffi.NULL, offsets, 1, pos, length)
+    assert status == lib.LS_E_LENGTH
+    for n, first in ((-1, 0), (1, -1)):
+        status = lib.ls_slices_from_arrow(n, first, ffi.NULL, offsets, 1, pos, length)
+        assert status == lib.LS_E_ARGUMENT
+    assert lib.ls_slices_from_arrow(0, 0, ffi.NULL, ffi.NULL, 1, pos, length) == 0
+
+
+# ------------------------------------------------------------------ disk space
+
+
+def test_sys_reserve_keeps_the_length(tmp_path):
+    """Blocks behind the end; or the file system cannot."""
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    fd = os.open(path, os.O_RDWR)
+    try:
+        result = lib.ls_sys_reserve(fd, 3, 1 << 20)
+        assert result in (0, -errno.EOPNOTSUPP)
+        assert path.read_bytes() == b"abc"
+        if result == 0:
+            assert os.fstat(fd).st_blocks * 512 >= 1 << 20
+    finally:
+        os.close(fd)
+
+
+def test_sys_reserve_of_a_bad_descriptor_tells_why():
+    """-errno, not an exception."""
+    assert lib.ls_sys_reserve(-1, 0, 4096) == -errno.EBADF
