@@ -317,6 +317,16 @@ class Decoder:
         "with_headers",
     )
 
+    offset: Any
+    timestamp: Any
+    key_pos: Any
+    key_len: Any
+    value_pos: Any
+    value_len: Any
+    header_pos: Any
+    header_count: Any
+    timestamp_type: Any
+
     def __init__(self, capacity: int = 16384, *, with_headers: bool = True) -> None:
         self.with_headers = with_headers
         self._walk = ffi.new("ls_walk *")
@@ -442,19 +452,23 @@ def make_tuples(
         headers, types: one object for all, or a list with one for each.
     """
     d = decoder
-    at = [
-        int(ffi.cast("uintptr_t", p))
-        for p in (
-            base,
-            d.offset,
-            d.timestamp,
-            d.key_pos,
-            d.key_len,
-            d.value_pos,
-            d.value_len,
-        )
-    ]
-    return _records.make(kind, d.count, *at, headers, types)
+
+    def at(pointer: Any) -> int:
+        return int(ffi.cast("uintptr_t", pointer))
+
+    return _records.make(
+        kind,
+        d.count,
+        at(base),
+        at(d.offset),
+        at(d.timestamp),
+        at(d.key_pos),
+        at(d.key_len),
+        at(d.value_pos),
+        at(d.value_len),
+        headers,
+        types,
+    )
 
 
 def decode_headers(
@@ -463,7 +477,8 @@ def decode_headers(
     """(key position, key length, value position, value length or -1) of each header."""
     arrays = [ffi.new("int32_t[]", count) for _ in range(4)]
     error = ffi.new("ls_error *")
-    status = lib.ls_decode_headers(data, size, pos, count, *arrays, error)
+    kp, kn, vp, vn = arrays
+    status = lib.ls_decode_headers(data, size, pos, count, kp, kn, vp, vn, error)
     if status < 0:
         raise _native_error(status, error)
     columns = [ffi.unpack(a, count) for a in arrays] if count else []
@@ -763,12 +778,12 @@ class Planner:
         "_index",
         "_index_capacity",
         "_limits",
+        "_message",
         "_plan",
         "_time",
         "_trial",
         "interval",
         "message",
-        "_message",
     )
 
     def __init__(self, index_interval_bytes: int, limits: RollLimits | None) -> None:

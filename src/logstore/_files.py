@@ -129,7 +129,7 @@ class Files:
         os.close(fd)
 
     def read(self, fd: int, buffer: WriteableBuffer, pos: int) -> int:
-        """Fill `buffer` from byte `pos` on; return the bytes read (short at the end)."""
+        """Fill `buffer` from byte `pos` on; return the bytes read, short at the end."""
         view = memoryview(buffer).cast("B")
         done = 0
         while done < len(view):
@@ -365,7 +365,7 @@ class Directory:
     def write_file(self, name: str, data: bytes) -> None:
         """Replace a small file so that a crash leaves the old or the new, whole.
 
-        1. write `name`.tmp; 2. sync it; 3. rename it over `name`; 4. sync the directory.
+        1. write `name`.tmp; 2. sync it; 3. rename it to `name`; 4. sync the directory.
         """
         temporary = f"{name}.tmp"
         fd = self.create(temporary, exclusive=False)
@@ -376,4 +376,3 @@ class Directory:
             self.files.close(fd)
         self.rename(temporary, name)
         self.sync()
-

@@ -16,7 +16,15 @@ from logstore import _binding as native
 from logstore.errors import ConfigError, UnsupportedError
 from logstore.records import Columns, read_headers
 
-__all__ = ["SCHEMA", "BatchMaker", "check_columns", "reader_of", "rows_of", "schema_of", "tables_of"]
+__all__ = [
+    "SCHEMA",
+    "BatchMaker",
+    "check_columns",
+    "reader_of",
+    "rows_of",
+    "schema_of",
+    "tables_of",
+]
 
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 SCHEMA: Final = {
@@ -29,7 +37,7 @@ SCHEMA: Final = {
 }
 # Columns of other tables of records that say nothing about what is to be written.
 _IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
-# Arrow's binary columns have 32 bit positions; end a batch well before they are used up.
+# Arrow's binary columns have 32 bit positions; a batch ends well before their end.
 _DATA_BYTES_MAX: Final = 1 << 30
 
 
@@ -70,7 +78,9 @@ class _Binary:
         offsets[0] = 0
         self._offsets = offsets
 
-    def add(self, run: Columns, pos: Any, length: Any, first: int, n: int, at: int) -> None:
+    def add(
+        self, run: Columns, pos: Any, length: Any, first: int, n: int, at: int
+    ) -> None:
         more = run.decoder.sum_lengths(length, first, first + n)
         if self.used + more > self.data.size:
             self.data.resize(max(self.used + more, self.data.size * 2), False)
@@ -168,9 +178,7 @@ class BatchMaker:
             )
         if untimed and "timestamp" in self._fixed:
             kinds = d.unpack(d.timestamp_type)
-            self._untimed += [
-                (at + i, 1) for i in range(n) if kinds[first + i] == -1
-            ]
+            self._untimed += [(at + i, 1) for i in range(n) if kinds[first + i] == -1]
         if "headers" in self.columns:
             self._add_headers(run, first, n)
         self._count += n
@@ -214,7 +222,9 @@ class BatchMaker:
         )
 
 
-def reader_of(columns: Sequence[str], batch_records: int, runs: Iterable[Columns]) -> Any:
+def reader_of(
+    columns: Sequence[str], batch_records: int, runs: Iterable[Columns]
+) -> Any:
     """A RecordBatchReader over runs of decoded records."""
     maker = BatchMaker(columns, batch_records)
     return pa.RecordBatchReader.from_batches(maker.schema, maker.batches(runs))

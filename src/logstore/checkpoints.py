@@ -19,6 +19,7 @@ from logstore.errors import CorruptCheckpointError
 from logstore.layout import (
     CLEAN_SHUTDOWN,
     LEADER_EPOCHS,
+    OFFSET_MAX,
     RECOVERY_CHECKPOINT,
 )
 
@@ -71,6 +72,13 @@ def _bad(path: str, reason: str) -> CorruptCheckpointError:
     )
 
 
+def _number(path: str, text: str) -> int:
+    """A partition, offset or epoch: not negative, 64 bit."""
+    if not text.isascii() or not text.isdigit() or int(text) > OFFSET_MAX:
+        raise _bad(path, f"{text[:40]!r} is no number in [0, {OFFSET_MAX}]")
+    return int(text)
+
+
 def read_offsets(directory: Directory, name: str) -> dict[TopicPartition, int]:
     """An offset checkpoint of a log directory; {} if missing or empty.
 
@@ -80,10 +88,7 @@ def read_offsets(directory: Directory, name: str) -> dict[TopicPartition, int]:
     path = directory.path_of(name)
     result: dict[TopicPartition, int] = {}
     for topic, partition, offset in _entries(directory, name, 3):
-        try:
-            result[topic, int(partition)] = int(offset)
-        except ValueError as error:
-            raise _bad(path, f"{partition} {offset} are not numbers") from error
+        result[topic, _number(path, partition)] = _number(path, offset)
     return result
 
 
@@ -109,10 +114,10 @@ def write_offsets(
 def read_epochs(directory: Directory) -> list[tuple[int, int]]:
     """(epoch, first offset) pairs of a partition's leader-epoch-checkpoint."""
     path = directory.path_of(LEADER_EPOCHS)
-    try:
-        return [(int(e), int(o)) for e, o in _entries(directory, LEADER_EPOCHS, 2)]
-    except ValueError as error:
-        raise _bad(path, "an epoch or offset is not a number") from error
+    return [
+        (_number(path, epoch), _number(path, offset))
+        for epoch, offset in _entries(directory, LEADER_EPOCHS, 2)
+    ]
 
 
 def write_epochs(directory: Directory, epochs: Sequence[tuple[int, int]]) -> None:
@@ -137,10 +142,15 @@ def unpack_state(path: str, data: bytes) -> dict[str, Any]:
     body = rest[:-1] if rest.endswith(b"\n") else rest
     if head != b"xxh64 %016x" % xxhash.xxh64_intdigest(body):
         raise _bad(path, "its checksum differs")
-    value = json.loads(body)
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise _bad(path, f"it is not JSON: {error}") from error
     if not isinstance(value, dict) or value.get("version") != _STATE_VERSION:
         found = value.get("version") if isinstance(value, dict) else None
-        raise _bad(path, f"its version is {found}, this logstore knows {_STATE_VERSION}")
+        raise _bad(
+            path, f"its version is {found}, this logstore knows {_STATE_VERSION}"
+        )
     return value
 
 

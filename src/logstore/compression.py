@@ -147,7 +147,7 @@ def _gunzip(data: memoryview, limit: int) -> bytes:
         parts.append(part)
         room -= len(part)
         rest = inflater.unused_data
-        if not rest[:2] == b"\x1f\x8b":
+        if rest[:2] != b"\x1f\x8b":
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -16,14 +16,15 @@ __all__ = ["CODECS", "StoreConfig", "TopicConfig"]
 
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
+PARTITIONS_MAX = 1_000_000
 
 # Codec names in the order of their ids in the attributes of a batch.
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 
-
-def _check_int(name: str, value: object, low: int, high: int) -> None:
+def check_int(name: str, value: object, low: int, high: int) -> None:
+    """Raise `ConfigError` unless `value` is an integer in [low, high]."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(
             f"{name}={value!r} is not an integer in [{low}, {high}]",
@@ -58,26 +59,23 @@ class StoreConfig:
         flush_checkpoint_ms: how often, at the most, the durable point of a partition is
             written down while it is being flushed. A longer time makes recovery longer,
             nothing else.
-        force_unsafe_filesystem: open for writing on network file systems, too, where
-            locks and syncs cannot be relied on.
     """
 
     max_open_files: int = 1024
     min_free_bytes: int = 0
     max_batch_decompressed_bytes: int = 256 << 20
     flush_checkpoint_ms: int = 5_000
-    force_unsafe_filesystem: bool = False
 
     def __post_init__(self) -> None:
-        _check_int("max_open_files", self.max_open_files, 8, 1 << 20)
-        _check_int("min_free_bytes", self.min_free_bytes, 0, INT64_MAX)
-        _check_int(
+        check_int("max_open_files", self.max_open_files, 8, 1 << 20)
+        check_int("min_free_bytes", self.min_free_bytes, 0, INT64_MAX)
+        check_int(
             "max_batch_decompressed_bytes",
             self.max_batch_decompressed_bytes,
             1024,
             INT32_MAX,
         )
-        _check_int("flush_checkpoint_ms", self.flush_checkpoint_ms, 0, INT64_MAX)
+        check_int("flush_checkpoint_ms", self.flush_checkpoint_ms, 0, INT64_MAX)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +127,7 @@ class TopicConfig:
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
-            _check_int(name, getattr(self, name), low, high)
+            check_int(name, getattr(self, name), low, high)
         if self.compression_type in ("uncompressed", "producer"):
             object.__setattr__(self, "compression_type", "none")
         _check_choice("compression_type", self.compression_type, CODECS)
@@ -167,7 +165,7 @@ class TopicConfig:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> TopicConfig:
-        """Make one from Kafka's own names and texts, e.g. ``{"segment.bytes": "1048576"}``.
+        """Make one from Kafka's own names and texts: ``{"segment.bytes": "1048576"}``.
 
         Raises:
             ConfigError: a name that logstore does not know, or a bad value.

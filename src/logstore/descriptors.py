@@ -27,7 +27,7 @@ class _Open:
 
 
 class Descriptors:
-    """Open files by owner (any hashable object). Methods may be called by any thread."""
+    """Open files by owner (its serial number). Any thread may call the methods."""
 
     def __init__(self, files: Files, max_open: int) -> None:
         self.files = files

@@ -1,8 +1,8 @@
 """The one background thread of a store: syncs that are due, files that may go.
 
-Started at the first append (or deletion), not before; ended by `stop`. A daemon, so that
-a program that forgets to close a store can still end: what is lost then is what the
-flush policy allows to be lost.
+Started at the first append (or deletion), not before; ended by `stop`. A daemon, so
+that a program that forgets to close a store can still end: what is lost then is what
+the flush policy allows to be lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Housekeeper:
         self.name = name
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._tasks: SortedKeyList = SortedKeyList(key=lambda task: task[:2])
+        self._tasks: SortedKeyList[_Task, tuple[float, int]] = SortedKeyList(
+            key=lambda task: task[:2]
+        )
         self._count = 0
         self._thread: threading.Thread | None = None
         self._stopped = False

@@ -1,6 +1,6 @@
 """Names on disk: what the files and directories of a store are called, and by whom.
 
-The one place that forms and parses such names (docs/format.md, "Directories and names").
+The one place that forms and parses such names (docs/format.md).
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def parse_partition_directory(name: str) -> tuple[str, int] | None:
 
 
 def transition_topic(name: str) -> tuple[str, int, str] | None:
-    """(topic, partition, kind) of a ``-delete``, ``-future`` or ``-stray`` directory."""
+    """(topic, partition, kind) of a ``-delete``, ``-future`` or ``-stray`` name."""
     match = _TRANSITION.fullmatch(name)
     if match is None:
         return None

@@ -314,7 +314,9 @@ class Partition:
         end = log.durable_offset if durable_only else log.end_offset
         segments = log.segments
         start = log.start_offset
-        return View(self._name, segments, start, max(start, end), self._decompressed_max)
+        return View(
+            self._name, segments, start, max(start, end), self._decompressed_max
+        )
 
     def _resolve(self, view: View, start: Start) -> int:
         if start is None:
@@ -408,7 +410,7 @@ class Partition:
         deleted or truncated meanwhile; `StoreClosedError` when the store is closed.
         """
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        view, first, _ = self._bounds(start, None, durable_only, isolation)
+        _, first, _ = self._bounds(start, None, durable_only, isolation)
         return self._follow(
             first, timeout, durable_only, isolation, on_corruption == "skip"
         )
@@ -664,4 +666,3 @@ def to_milliseconds(when: datetime.datetime) -> int:
 
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
-

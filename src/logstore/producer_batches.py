@@ -1,8 +1,8 @@
 """Batches that a producer made, checked and given their offsets.
 
 Magic and codec of each batch stay. Where the format allows it only the offset is
-patched, which no checksum covers; wrappers of magic 0, and of magic 1 whose inner offsets
-are not 0, 1, 2, ..., are written anew around their records (docs/format.md, "Wrappers").
+patched, which no checksum covers; wrappers of magic 0, and of magic 1 whose inner
+offsets are not 0, 1, 2, ..., are written anew around their records.
 """
 
 from __future__ import annotations
@@ -141,9 +141,7 @@ def _assign_one(
         raise damage_of(decoder.error, header.pos)
     count = decoder.count
     offsets = decoder.unpack(decoder.offset)
-    consecutive = bool(count) and offsets == list(
-        range(offsets[0], offsets[0] + count)
-    )
+    consecutive = bool(count) and offsets == list(range(offsets[0], offsets[0] + count))
     if header.magic == 2:
         if not count or not consecutive or offsets[0] != header.base_offset or (
             header.last_offset - header.base_offset + 1 != count
@@ -185,7 +183,7 @@ def _decode_plain(
 
 
 def _renumber(payload: ReadableBuffer, first: int) -> bytes:
-    """Inner messages with the offsets first, first + 1, ...; no checksum covers them."""
+    """Inner messages with other offsets, from `first` on; no checksum covers them."""
     out = bytearray(payload)
     pos = 0
     while pos < len(out):

@@ -1,8 +1,8 @@
 """Reading a log: from a list of segments to runs of decoded records.
 
-A read works on a `View`, the immutable list of segments and bounds as they stood when it
-began; nothing that happens to the partition meanwhile changes what it delivers, and it
-takes no lock.
+A read works on a `View`, the immutable list of segments and bounds as they stood when
+it began; nothing that happens to the partition meanwhile changes what it delivers, and
+it takes no lock.
 """
 
 from __future__ import annotations
@@ -89,8 +89,7 @@ def read_columns(
     while segments and offset < stop and not reader.ended:
         segment = segments.popleft()
         walk = _SegmentWalk(segment, buffer, reader, skip)
-        for columns in walk.columns(offset, stop):
-            yield columns
+        yield from walk.columns(offset, stop)
         offset = max(walk.offset, offset)
         buffer = walk.buffer
 
@@ -219,7 +218,7 @@ def _candidates(data: bytes) -> Iterator[int]:
 def read_batches(
     view: View, start: int, stop: int, *, skip: bool = False
 ) -> Iterator[RecordBatch]:
-    """Batches from the one that holds `start` up to the last that begins below `stop`."""
+    """Batches from the one that holds `start` to the last that begins below `stop`."""
     offset = start
     for segment in view.from_offset(start):
         pos = segment.locate(offset) if offset > segment.base_offset else 0
@@ -287,7 +286,12 @@ def fetch(view: View, offset: int, stop: int, max_bytes: int) -> Chunk:
             )
             if end and last >= stop:
                 end, last = _up_to(buffer, n, stop)
-            if end or error is not None or n < buffer.capacity or pos + n >= segment.size:
+            if (
+                end
+                or error is not None
+                or n < buffer.capacity
+                or pos + n >= segment.size
+            ):
                 break
             size *= 2
         if end == 0 and last < stop:
@@ -310,7 +314,9 @@ def fetch(view: View, offset: int, stop: int, max_bytes: int) -> Chunk:
         return Chunk(
             buffer.raw[:end], offset, stop, last + 1, view.decompressed_max, named
         )
-    return Chunk(b"", offset, stop, offset, view.decompressed_max, lambda damage: damage)
+    return Chunk(
+        b"", offset, stop, offset, view.decompressed_max, lambda damage: damage
+    )
 
 
 def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[int, int]:
@@ -347,7 +353,10 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
     "First" by offset, not by time: timestamps need not rise.
     """
     for segment in view.segments:
-        if segment.next_offset <= view.start_offset and segment is not view.segments[-1]:
+        if (
+            segment.next_offset <= view.start_offset
+            and segment is not view.segments[-1]
+        ):
             continue
         if segment.largest_timestamp() < timestamp:
             continue

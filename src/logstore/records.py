@@ -297,7 +297,7 @@ def _slicer(payload: bytes | bytearray | memoryview) -> Any:
     return payload if isinstance(payload, bytes) else memoryview_slicer(payload)
 
 
-class memoryview_slicer:  # noqa: N801 - a function in all but its subscript
+class memoryview_slicer:
     """Slices of a buffer as bytes."""
 
     __slots__ = ("_view",)
@@ -563,9 +563,7 @@ class Chunk:
         reader = ChunkReader(self._limit)
         data = self.buffer.obj
         c = native.pointer(data)
-        runs = reader.columns(
-            c, data, len(self.buffer), 0, self._start, self._stop
-        )
+        runs = reader.columns(c, data, len(self.buffer), 0, self._start, self._stop)
         try:
             for columns in runs:
                 yield from make_records(columns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -46,9 +47,9 @@ __all__ = [
     "PartitionState",
     "RecoveryAction",
     "RecoveryReport",
+    "Loader",
     "Situation",
     "Survey",
-    "load",
 ]
 
 
@@ -430,13 +431,15 @@ class Loader:
             if row is not None:
                 _, segment.size, segment.next_offset, largest, at = row
                 segment.max_timestamp_offset = at
-                segment.max_timestamp = None if largest == UNKNOWN_TIMESTAMP else largest
+                segment.max_timestamp = (
+                    None if largest == UNKNOWN_TIMESTAMP else largest
+                )
                 if base in found.logs:
                     self.check_sealed(segment, row[1])
             elif base in found.logs:
                 segment.size = self.file_size(segment)
             segments.append(segment)
-        for segment, after in zip(segments, segments[1:], strict=False):
+        for segment, after in itertools.pairwise(segments):
             if segment.base_offset not in known:
                 segment.next_offset = after.base_offset
         if self.writable:

@@ -1,8 +1,8 @@
 """Which segments may go: retention policies.
 
-A policy looks at segments from the oldest on and selects those to be deleted; the engine
-deletes the leading run of what was selected, never a segment behind one that stays.
-Deletion itself is copy-on-write (`logstore.writer`).
+A policy looks at segments from the oldest on and selects those to be deleted; the
+engine deletes the leading run of what was selected, never a segment behind one that
+stays. Deletion itself is copy-on-write (`logstore.writer`).
 """
 
 from __future__ import annotations

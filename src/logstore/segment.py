@@ -350,7 +350,7 @@ class Segment:
             return b""
 
     def locate(self, offset: int) -> int:
-        """Where to begin reading so that no record with an offset >= `offset` is missed.
+        """Where to begin reading so that no record at or after `offset` is missed.
 
         The position of a batch that begins at or before `offset`. Index entries are
         believed only when a batch with a right checksum is found there that does; else
@@ -381,7 +381,7 @@ class Segment:
         return first <= offset
 
     def locate_time(self, timestamp: int) -> int:
-        """Where to begin reading so that no record at or after `timestamp` is missed."""
+        """Where to begin reading so that no record since `timestamp` is missed."""
         entries = self.time_entries()
         slot = entries.floor(timestamp - 1)
         for _ in range(4):
@@ -817,5 +817,3 @@ class SegmentWriter:
         segment.live_state = None
         segment.live_index = None
         segment.live_times = None
-
-

@@ -15,11 +15,11 @@ import uuid
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
-from logstore.config import StoreConfig, TopicConfig
+from logstore.config import PARTITIONS_MAX, StoreConfig, TopicConfig, check_int
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     ConfigError,
@@ -57,8 +57,6 @@ __all__ = ["Store", "open_store"]
 logger = logging.getLogger("logstore")
 
 TopicPartition = tuple[str, int]
-
-PARTITIONS_MAX: Final = 1_000_000
 
 # Locks of this process by (device, inode) of the lock file: a POSIX lock does not
 # exclude its own process, and closing any descriptor of the file would drop it.
@@ -365,9 +363,9 @@ class Store:
             ).load()
         except (OSError, LogStoreError) as error:
             # One partition that cannot be read does not keep the others from opening.
-            broken = error if isinstance(error, LogStoreError) else None
-            if broken is None:
-                assert isinstance(error, OSError)
+            if isinstance(error, LogStoreError):
+                broken = error
+            else:
                 broken = storage_error(error, "open", directory.path)
             self._broken[key] = broken
             note(
@@ -385,7 +383,7 @@ class Store:
 
     def _topic_config(self, topic: str) -> TopicConfig:
         settings = self._settings.get(topic, {}).get("config", {})
-        known = {f for f in TopicConfig.__dataclass_fields__}
+        known = set(TopicConfig.__dataclass_fields__)
         return TopicConfig(**{k: v for k, v in settings.items() if k in known})
 
     # ------------------------------------------------------------ guards
@@ -475,16 +473,7 @@ class Store:
         """
         self._check_writable(f"create topic {name!r}")
         layout.check_topic_name(name)
-        if (
-            isinstance(partitions, bool)
-            or not isinstance(partitions, int)
-            or not 1 <= partitions <= PARTITIONS_MAX
-        ):
-            raise ConfigError(
-                f"partitions={partitions!r} is outside [1, {PARTITIONS_MAX}]",
-                name="partitions",
-                value=partitions,
-            )
+        check_int("partitions", partitions, 1, PARTITIONS_MAX)
         with self._lock:
             if name in self._numbers:
                 return self._existing(name, partitions, config, exist_ok)
@@ -702,8 +691,6 @@ class Store:
         1. write the owner file: not clean, as it is now or without Kafka's marker;
         2. remove Kafka's marker; 3. sync the directory.
         """
-        if self._writing:
-            return
         with self._lock:
             if self._writing:
                 return
@@ -856,4 +843,3 @@ def _mark_forked() -> None:
 
 
 os.register_at_fork(after_in_child=_mark_forked)
-

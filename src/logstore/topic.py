@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logstore import retention
-from logstore.config import TopicConfig
-from logstore.errors import ConfigError, PartitionNotFoundError
+from logstore.config import PARTITIONS_MAX, TopicConfig, check_int
+from logstore.errors import PartitionNotFoundError
 from logstore.partition import Partition
 from logstore.partitioners import KafkaPartitioner, Partitioner
 from logstore.records import RecordMetadata, check_payload_type
@@ -90,10 +90,7 @@ class Topic:
 
         Keys hash to other partitions from then on.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError(
-                f"count={count!r} is not a positive integer", name="count", value=count
-            )
+        check_int("count", count, 1, PARTITIONS_MAX)
         return self._owner.grow_topic(self.name, count)
 
     def append(

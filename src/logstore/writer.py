@@ -13,6 +13,7 @@ raises the first cause at every later call, and readers go on.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import random
 import threading
@@ -75,7 +76,7 @@ class Host(Protocol):
         """Remove files after a while."""
 
     def start_moved(self, topic: str, partition: int) -> None:
-        """The start offset lies inside a segment now: Kafka's checkpoint has to say so."""
+        """The start offset lies inside a segment: Kafka's checkpoint has to say so."""
 
 
 class PartitionWriter:
@@ -197,7 +198,9 @@ class PartitionWriter:
                 timestamp_ms = now_ms
             active = self._active or self._writable()
             if not active.append_message(value, key, timestamp_ms, now_ms, encoder):
-                self._append([encoder.rows_of_one(value, key, timestamp_ms)], base, now_ms)
+                self._append(
+                    [encoder.rows_of_one(value, key, timestamp_ms)], base, now_ms
+                )
             else:
                 self._published(active)
             end = self.end_offset
@@ -564,7 +567,7 @@ class PartitionWriter:
     def _state_at(self, state: native.SegmentState) -> PartitionState:
         """The state file's content with `state` as that of the active segment."""
         sealed = []
-        for segment, after in zip(self.segments, self.segments[1:], strict=False):
+        for segment, after in itertools.pairwise(self.segments):
             largest = segment.max_timestamp
             sealed.append(
                 (

@@ -84,8 +84,9 @@ def test_gather_into_too_little_space_is_refused():
     assert gather([b"abc", b"de"], capacity=4)[0] == lib.LS_E_NO_SPACE
     assert gather([b"abc", b"de"], capacity=5)[0] == 0
     offsets = ffi.new("int32_t[]", [0, 0])
-    length = ffi.new("int32_t[]", [1])
-    refused = lib.ls_gather(b"a", length, length, -1, offsets, 0, offsets, ffi.NULL, 0)
+    refused = lib.ls_gather(
+        b"a", offsets, offsets, -1, ffi.NULL, 0, offsets, ffi.NULL, 0
+    )
     assert refused == lib.LS_E_ARGUMENT
 
 

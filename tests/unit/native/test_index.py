@@ -43,7 +43,7 @@ def test_floor_equals_the_naive_search(count):
     pairs = [(o, i * 100) for i, o in enumerate(offsets)]
     times = [(T + o * 3, o) for o in offsets]
     memory = Guarded(12 * count)
-    for target in (-1, 0, 2**31, 2**62, *(o + d for o in offsets for d in (-1, 0, 1))):
+    for target in (-1, 0, 2**31, 2**60, *(o + d for o in offsets for d in (-1, 0, 1))):
         slot = max((i for i, p in enumerate(pairs) if p[0] <= target), default=-1)
         expected = (slot, *(pairs[slot] if slot >= 0 else (-1, 0)))
         data = offset_index(pairs)
@@ -312,7 +312,7 @@ def test_plan_of_the_worked_example():
     """Batches of 89 bytes, interval 150: entries at 178, 356, 534."""
     data = b""
     for i in range(8):
-        area = record(0, None, b"v" * 20)
+        area = record(0, None, b"v" * 21)
         entry = batch(i, area, 1, max_timestamp=T + 10 * i)
         data += entry
     assert len(data) == 8 * 89
@@ -325,7 +325,7 @@ def test_plan_of_the_worked_example():
 def test_plan_rolls_strictly():
     """178 bytes hold two batches of 89, 177 one; the same for time."""
     two = [
-        batch(i, record(0, None, b"v" * 20), 1, max_timestamp=T + 100 * i)
+        batch(i, record(0, None, b"v" * 21), 1, max_timestamp=T + 100 * i)
         for i in range(2)
     ]
     data = b"".join(two)
@@ -410,3 +410,80 @@ def test_plan_over_damage_keeps_what_came_before():
     assert plan(head + damaged, new_state(0), None)[1].batches == 2
     assert plan(head, new_state(0), None, size=-1)[0] == lib.LS_E_ARGUMENT
     assert plan(head, new_state(0, size=-1), None)[0] == lib.LS_E_ARGUMENT
+
+
+# ------------------------------------------------------------------ one message
+
+
+class OneMessage:
+    """ls_append_message for one segment."""
+
+    def __init__(self, state, limits=None):
+        self.state = state
+        self.limits = ffi.new("ls_roll_limits *", FREE | (limits or {}))
+        self.plan = ffi.new("ls_plan *")
+        self.index = ffi.new("uint8_t[8]")
+        self.times = ffi.new("uint8_t[12]")
+
+    def append(self, key, value, *, magic=1, capacity=500, max_bytes=500, **sizes):
+        memory = Guarded(capacity)
+        out = memory.at_end(bytes(capacity))
+        size = lib.ls_append_message(
+            ffi.NULL if key is None else ffi.from_buffer(key),
+            sizes.get("key_len", -1 if key is None else len(key)),
+            ffi.NULL if value is None else ffi.from_buffer(value),
+            sizes.get("value_len", -1 if value is None else len(value)),
+            T,
+            magic,
+            0,
+            max_bytes,
+            self.limits,
+            self.state,
+            out,
+            capacity,
+            self.index,
+            self.times,
+            self.plan,
+            ffi.new("ls_error *"),
+        )
+        return size, bytes(ffi.buffer(out, max(size, 0)))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_append_message_equals_encoding_and_planning(magic):
+    """Bytes, state and entries, for one message after the other."""
+    rng = random.Random(magic)
+    one = OneMessage(new_state(50), {"index_interval_bytes": 100})
+    data = b""
+    pairs = []
+    for i in range(60):
+        key, value = rng.choice(((None, b"v"), (b"k", None), (b"", b"v" * i)))
+        size, written = one.append(key, value, magic=magic)
+        assert written == message(50 + i, key, value, magic=magic)
+        assert size == len(written)
+        data += written
+        if one.plan.index_count:
+            pairs.append(struct.unpack(">ii", ffi.buffer(one.index)))
+    state = new_state(50)
+    assert plan(data, state, None, interval=100)[2] == pairs
+    assert as_dict(state) == as_dict(one.state)
+
+
+def test_append_message_that_does_not_fit_gives_nothing():
+    """Space, limit, and a length beyond 31 bits."""
+    one = OneMessage(new_state(0))
+    size = len(message(0, b"key", b"value"))
+    assert one.append(b"key", b"value", capacity=size - 1)[0] == 0
+    assert one.append(b"key", b"value", max_bytes=size - 1)[0] == 0
+    assert one.append(b"key", b"value", key_len=2**31)[0] == 0
+    assert one.append(b"key", b"value", value_len=2**31)[0] == 0
+    assert one.append(b"key", b"value", magic=2)[0] == lib.LS_E_ARGUMENT
+    assert one.append(b"key", b"value", capacity=size, max_bytes=size)[0] == size
+
+
+def test_append_message_that_needs_a_new_segment_gives_nothing():
+    """The caller rolls and begins again."""
+    one = OneMessage(new_state(0), {"segment_bytes": 60})
+    assert one.append(b"key", b"value")[0] > 0
+    assert one.append(b"key", b"value")[0] == 0
+    assert one.plan.stop == lib.LS_STOP_ROLL_SIZE

@@ -1,0 +1,164 @@
+"""Compare logstore with its rivals: ``python -m bench.compare`` from the repository.
+
+Every case runs all its contestants in one process, in rotating order, `--rounds` times
+after a round that does not count. Ratios are medians of the ratios of the rounds. The
+exit status is 0 also where a target is missed: a noisy machine is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.cases import CASES
+from bench.rounds import Case, Outcome, run_case
+
+__all__ = ["format_table", "main", "summary"]
+
+_SCALES = {"rec": (1e6, "M rec/s"), "B": (1e9, "GB/s"), "op": (1e3, "k op/s")}
+_COLUMNS = (
+    ("case", "<"),
+    ("ours", ">"),
+    ("rival", "<"),
+    ("theirs", ">"),
+    ("unit", "<"),
+    ("ratio", ">"),
+    ("target", ">"),
+    ("", "<"),
+    ("CPU-s/M ours", ">"),
+    ("theirs", ">"),
+)
+
+
+def summary(case: Case, outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    """One row per rival."""
+    mine = outcomes[0]
+    scale, unit = _SCALES[case.unit]
+    rows = []
+    for number, rival in enumerate(outcomes[1:]):
+        ratio = mine.ratio_to(rival)
+        target, met = "", None
+        if number == 0 and case.target is not None:
+            target, met = f"{case.target:g} x", ratio >= case.target
+        elif number == 0 and case.floor is not None:
+            target, met = f"{case.floor / scale:g} {unit}", mine.rate >= case.floor
+        rows.append(
+            {
+                "case": case.name,
+                "conditions": case.conditions(),
+                "note": case.note,
+                "ours": mine.name,
+                "rival": rival.name,
+                "unit": unit,
+                "our_rate": mine.rate / scale,
+                "rival_rate": rival.rate / scale,
+                "ratio": ratio,
+                "target": target,
+                "target_met": met,
+                "our_cpu_s_per_million": _cpu(case, mine),
+                "rival_cpu_s_per_million": _cpu(case, rival),
+                "rounds": len(mine.timings),
+            }
+        )
+    return rows
+
+
+def _cpu(case: Case, outcome: Outcome) -> float:
+    """CPU seconds per million of records or operations; per GB where bytes count."""
+    return outcome.cpu_per_million * (1000 if case.unit == "B" else 1)
+
+
+def format_table(rows: Iterable[dict[str, Any]]) -> str:
+    """The rows as a Markdown table that is also legible as it is."""
+    lines = [[title for title, _ in _COLUMNS]]
+    for row in rows:
+        met = {None: "", True: "met", False: "missed"}[row["target_met"]]
+        lines.append(
+            [
+                row["case"],
+                _number(row["our_rate"]),
+                row["rival"],
+                _number(row["rival_rate"]),
+                row["unit"],
+                f"{row['ratio']:.2f}",
+                row["target"],
+                met,
+                _number(row["our_cpu_s_per_million"]),
+                _number(row["rival_cpu_s_per_million"]),
+            ]
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(_COLUMNS))]
+    text = [_line(line, widths) for line in lines]
+    rule = [
+        "-" * (w - 1) + (":" if align == ">" else "-")
+        for w, (_, align) in zip(widths, _COLUMNS, strict=True)
+    ]
+    text.insert(1, "| " + " | ".join(rule) + " |")
+    return "\n".join(text)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    aligned = (
+        f"{cell:{align}{width}}"
+        for cell, width, (_, align) in zip(cells, widths, _COLUMNS, strict=True)
+    )
+    return "| " + " | ".join(aligned) + " |"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:.0f}"
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.compare", description=(__doc__ or "").split("\n\n")[1]
+    )
+    parser.add_argument("--quick", action="store_true", help="3 rounds, a quarter of the records")
+    parser.add_argument("--rounds", type=int, help="rounds that count (default 9)")
+    parser.add_argument("--json", metavar="FILE", help="write the rows there, too (- for stdout instead of the table)")
+    parser.add_argument("--only", metavar="NAME", action="append", help="cases whose name contains NAME (may be repeated)")
+    parser.add_argument("--list", action="store_true", help="name the cases and end")
+    return parser.parse_args(argv)
+
+
+def _records(case: Case, quick: bool) -> int:
+    if not quick:
+        return case.records
+    return max(case.records // 4 // case.batch * case.batch, 1_000)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parse(argv)
+    chosen = [c for c in CASES if not options.only or any(name in c.name for name in options.only)]
+    if options.list:
+        print("\n".join(c.name for c in chosen))
+        return 0
+    if not chosen:
+        print(f"no case is called {', '.join(options.only)}", file=sys.stderr)
+        return 2
+    rounds = options.rounds or (3 if options.quick else 9)
+    rows: list[dict[str, Any]] = []
+    begin = time.monotonic()
+    for case in chosen:
+        print(f"{case.name} ...", file=sys.stderr, flush=True)
+        rows += summary(case, run_case(case, rounds, _records(case, options.quick)))
+    print(f"{time.monotonic() - begin:.0f} s", file=sys.stderr)
+    if options.json == "-":
+        print(json.dumps(rows, indent=2))
+        return 0
+    if options.json:
+        Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
+    print(format_table(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

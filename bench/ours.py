@@ -1,0 +1,380 @@
+"""What logstore does in each case."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import threading
+import zlib
+from pathlib import Path
+from typing import Any, ClassVar
+
+import logstore
+from bench.rounds import Contestant
+from bench.workload import BATCH_RECORDS, TIMESTAMP_MS, Digest, Workload
+
+try:
+    from logstore.verify import rebuild_index, verify
+except ImportError:  # until it is there
+    from bench._until_verify import rebuild_index, verify
+
+NEVER = (1 << 63) - 1
+
+
+def config(magic: int, **settings: Any) -> logstore.TopicConfig:
+    """A topic that syncs only when told to."""
+    return logstore.TopicConfig(
+        message_format=magic, flush_messages=NEVER, flush_ms=NEVER, **settings
+    )
+
+
+def partition_of(store: logstore.Store, magic: int) -> logstore.Partition:
+    topic = store.create_topic("bench", config=config(magic), exist_ok=True)
+    return topic[0]
+
+
+class _Appending(Contestant):
+    """Each round appends to a new store that has taken one batch already."""
+
+    magic: ClassVar[int] = 1
+
+    def before(self) -> None:
+        self.path = self.directory / "store"
+        self.store = logstore.open(self.path)
+        self.partition = partition_of(self.store, self.magic)
+        keys, values = self.workload.batches[0]
+        self.partition.append_many(values, keys)
+
+    def after(self, result: Any) -> None:
+        digest = Digest()
+        columns = ("key", "value")
+        for batch in self.partition.read_arrow(BATCH_RECORDS, columns=columns):
+            digest.add_arrow(batch)
+        self.workload.check(digest, self.name)
+        self.store.close()
+        shutil.rmtree(self.path)
+
+
+class AppendMany(_Appending):
+    name = "logstore"
+
+    def work(self) -> None:
+        append_many = self.partition.append_many
+        for keys, values in self.workload.batches:
+            append_many(values, keys)
+
+
+class AppendManyV2(AppendMany):
+    name = "logstore magic 2"
+    magic = 2
+
+
+class AppendArrow(_Appending):
+    name = "logstore Arrow"
+
+    def open(self) -> None:
+        self.arrow = list(self.workload.arrow_batches())
+
+    def work(self) -> None:
+        append_arrow = self.partition.append_arrow
+        for batch in self.arrow:
+            append_arrow(batch)
+
+
+class AppendArrowV2(AppendArrow):
+    name = "logstore Arrow, magic 2"
+    magic = 2
+
+
+class AppendOne(_Appending):
+    """One record per call: they are with the operating system when each returns."""
+
+    name = "logstore"
+
+    def work(self) -> None:
+        append = self.partition.append
+        for key, value in zip(self.workload.keys, self.workload.values, strict=True):
+            append(value, key)
+
+
+class AppendOneV2(AppendOne):
+    name = "logstore magic 2"
+    magic = 2
+
+
+class Durable(_Appending):
+    """One record per call, on stable storage when each returns."""
+
+    name = "logstore"
+    threads: ClassVar[int] = 1
+
+    def work(self) -> None:
+        run_threads(self.threads, self._append)
+
+    def _append(self, thread: int) -> None:
+        append = self.partition.append
+        keys, values = self.workload.keys, self.workload.values
+        for i in range(thread, self.workload.count, self.threads):
+            append(values[i], keys[i], durable=True)
+
+    def after(self, result: Any) -> None:
+        if self.partition.durable_offset != BATCH_RECORDS + self.workload.count:
+            raise AssertionError(f"durable up to {self.partition.durable_offset} only")
+        records = sorted(self.partition.read(BATCH_RECORDS), key=lambda r: r.value)
+        digest = Digest()
+        digest.add([r.key for r in records], [r.value for r in records])
+        expected = Digest()
+        order = sorted(range(self.workload.count), key=self.workload.values.__getitem__)
+        expected.add(
+            [self.workload.keys[i] for i in order],
+            [self.workload.values[i] for i in order],
+        )
+        if digest != expected:
+            raise AssertionError(f"{self.name} gave {digest}, not {expected}")
+        self.store.close()
+        shutil.rmtree(self.path)
+
+
+class DurableThreads(Durable):
+    name = "logstore, 8 threads"
+    threads = 8
+
+
+def run_threads(count: int, work: Any) -> None:
+    """`work(number)` in each of `count` threads; in this one if it is only one."""
+    if count == 1:
+        work(0)
+        return
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+class _Reading(Contestant):
+    """The log is written once; rounds read it from the page cache."""
+
+    magic: ClassVar[int] = 1
+
+    def open(self) -> None:
+        self.path = self.directory / "store"
+        self.store = logstore.open(self.path)
+        self.partition = partition_of(self.store, self.magic)
+        for keys, values in self.workload.batches:
+            self.partition.append_many(values, keys, [TIMESTAMP_MS] * BATCH_RECORDS)
+        self.partition.flush()
+
+    def close(self) -> None:
+        self.store.close()
+
+    @property
+    def log(self) -> Path:
+        return Path(self.partition.segments[0].path)
+
+
+class Read(_Reading):
+    """Every record as a Python object, every checksum compared."""
+
+    name = "logstore"
+
+    def work(self) -> int:
+        count = 0
+        for _ in self.partition.read():
+            count += 1
+        return count
+
+    def after(self, result: int) -> None:
+        self.workload.check_count(result, self.name)
+
+    def close(self) -> None:
+        digest = Digest()
+        keys, values = [], []
+        for n, record in enumerate(self.partition.read()):
+            if record.offset != n or record.timestamp_ms != TIMESTAMP_MS:
+                raise AssertionError(f"record {n} is {record}")
+            keys.append(record.key)
+            values.append(record.value)
+        digest.add(keys, values)
+        self.workload.check(digest, self.name)
+        super().close()
+
+
+class ReadV2(Read):
+    name = "logstore magic 2"
+    magic = 2
+
+
+class ReadArrow(_Reading):
+    """All four default columns as Arrow record batches, every checksum compared."""
+
+    name = "logstore Arrow"
+
+    def work(self) -> int:
+        count = 0
+        for batch in self.partition.read_arrow():
+            count += batch.num_rows
+        return count
+
+    def after(self, result: int) -> None:
+        self.workload.check_count(result, self.name)
+
+    def close(self) -> None:
+        digest = Digest()
+        offsets: list[int] = []
+        for batch in self.partition.read_arrow():
+            digest.add_arrow(batch)
+            offsets += batch.column("offset").to_pylist()
+        self.workload.check(digest, self.name)
+        if offsets != list(range(self.workload.count)):
+            raise AssertionError("offsets have gaps")
+        super().close()
+
+
+class ReadArrowV2(ReadArrow):
+    name = "logstore Arrow, magic 2"
+    magic = 2
+
+
+class RandomRead(_Reading):
+    """One record at a random offset, as a Python object."""
+
+    name = "logstore fetch"
+    reads: ClassVar[int] = 5_000
+
+    def open(self) -> None:
+        super().open()
+        self.offsets = random_offsets(self.reads, self.workload.count)
+
+    def amount(self) -> int:
+        return self.reads
+
+    def work(self) -> list[bytes]:
+        fetch = self.partition.fetch
+        return [next(iter(fetch(offset, 4096))).value for offset in self.offsets]
+
+    def after(self, result: list[bytes]) -> None:
+        check_random(self, result)
+
+
+class RandomReadV2(RandomRead):
+    name = "logstore fetch, magic 2"
+    magic = 2
+
+
+def random_offsets(reads: int, count: int) -> list[int]:
+    return random.Random(7).choices(range(count), k=reads)
+
+
+def check_random(contestant: Any, result: list[bytes]) -> None:
+    values = contestant.workload.values
+    if result != [values[offset] for offset in contestant.offsets]:
+        raise AssertionError(f"{contestant.name} gave other values")
+
+
+class OpenClean(_Reading):
+    """Open for writing a store that was closed, look where its log ends, close it."""
+
+    name = "logstore"
+    opens: ClassVar[int] = 20
+
+    def open(self) -> None:
+        super().open()
+        self.store.close()
+
+    def amount(self) -> int:
+        return self.opens
+
+    def work(self) -> list[int]:
+        ends = []
+        for _ in range(self.opens):
+            with logstore.open(self.path, create=False) as store:
+                ends.append(store.topic("bench")[0].end_offset)
+        return ends
+
+    def after(self, result: list[int]) -> None:
+        if set(result) != {self.workload.count}:
+            raise AssertionError(f"the log ends at {result}")
+
+    def close(self) -> None:
+        pass
+
+
+class _Files(_Reading):
+    """Work on the log's bytes: the unit is bytes of `.log`."""
+
+    def open(self) -> None:
+        super().open()
+        path = self.log
+        self.bytes = self.partition.segments[0].size_bytes
+        self.store.close()
+        self.log_path = path
+
+    def amount(self) -> int:
+        return self.bytes
+
+    def close(self) -> None:
+        pass
+
+
+class Verify(_Files):
+    """`logstore.verify`, shallow: frames, checksums, offsets, indexes, checkpoints."""
+
+    name = "logstore.verify"
+    deep: ClassVar[bool] = False
+
+    def work(self) -> Any:
+        return verify(self.path, deep=self.deep)
+
+    def after(self, result: Any) -> None:
+        if not result.ok or result.records != self.workload.count:
+            raise AssertionError(f"{self.name} reports {result}")
+
+
+class VerifyV2(Verify):
+    name = "logstore.verify, magic 2"
+    magic = 2
+
+
+class VerifyDeep(Verify):
+    name = "logstore.verify deep"
+    deep = True
+
+
+class RebuildIndex(_Files):
+    """Both indexes of the segment, from its log, every checksum compared."""
+
+    name = "logstore.rebuild_index"
+
+    def before(self) -> None:
+        for suffix in (".index", ".timeindex"):
+            with contextlib.suppress(FileNotFoundError):
+                self.log_path.with_suffix(suffix).unlink()
+
+    def work(self) -> Any:
+        return rebuild_index(self.log_path.parent)
+
+    def after(self, result: Any) -> None:
+        index = self.log_path.with_suffix(".index").read_bytes()
+        if zlib.crc32(index) != self.index_crc or not index:
+            raise AssertionError("the rebuilt index is another one")
+
+    def open(self) -> None:
+        super().open()
+        self.index_crc = zlib.crc32(self.log_path.with_suffix(".index").read_bytes())
+
+
+class RebuildIndexV2(RebuildIndex):
+    name = "logstore.rebuild_index, magic 2"
+    magic = 2

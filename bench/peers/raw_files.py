@@ -1,0 +1,169 @@
+"""System calls and checksums alone: what is left when nothing is done about a log."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import Any, ClassVar
+
+from bench.ours import check_random, random_offsets, run_threads
+from bench.rounds import Contestant
+from bench.workload import TIMESTAMP_MS
+
+_READ_BYTES = 256 * 1024
+
+
+def message(offset: int, key: bytes, value: bytes) -> bytes:
+    """A message of magic 1 as it is on disk."""
+    body = b"".join(
+        [
+            b"\x01\x00",
+            TIMESTAMP_MS.to_bytes(8, "big"),
+            len(key).to_bytes(4, "big"),
+            key,
+            len(value).to_bytes(4, "big"),
+            value,
+        ]
+    )
+    return b"".join(
+        [
+            offset.to_bytes(8, "big"),
+            (len(body) + 4).to_bytes(4, "big"),
+            zlib.crc32(body).to_bytes(4, "big"),
+            body,
+        ]
+    )
+
+
+class _Raw(Contestant):
+    """Has the messages ready, as bytes, before it is timed."""
+
+    def open(self) -> None:
+        pairs = zip(self.workload.keys, self.workload.values, strict=True)
+        self.messages = [message(n, k, v) for n, (k, v) in enumerate(pairs)]
+        self.size = len(self.messages[0])
+
+    def before(self) -> None:
+        self.path = self.directory / "log"
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def after(self, result: Any) -> None:
+        if self.path.read_bytes() != b"".join(self.messages):
+            raise AssertionError(f"{self.name} wrote something else")
+        os.close(self.fd)
+        self.path.unlink()
+
+
+class PwriteBatches(_Raw):
+    """One pwrite per batch of 1,000 ready-made messages."""
+
+    name = "os.pwrite per batch"
+
+    def open(self) -> None:
+        super().open()
+        step = len(self.workload.batches[0][0])
+        self.blocks = [
+            b"".join(self.messages[i : i + step])
+            for i in range(0, len(self.messages), step)
+        ]
+
+    def work(self) -> None:
+        fd, pos = self.fd, 0
+        for block in self.blocks:
+            pos += os.pwrite(fd, block, pos)
+
+
+class PwriteOne(_Raw):
+    """One pwrite per ready-made message."""
+
+    name = "os.pwrite loop"
+
+    def work(self) -> None:
+        fd, pos = self.fd, 0
+        pwrite = os.pwrite
+        for data in self.messages:
+            pos += pwrite(fd, data, pos)
+
+
+class PwriteSync(_Raw):
+    """One pwrite and one fdatasync per ready-made message."""
+
+    name = "pwrite + fdatasync"
+    threads: ClassVar[int] = 1
+
+    def work(self) -> None:
+        run_threads(self.threads, self._write)
+
+    def _write(self, thread: int) -> None:
+        fd, size = self.fd, self.size
+        for i in range(thread, len(self.messages), self.threads):
+            os.pwrite(fd, self.messages[i], i * size)
+            os.fdatasync(fd)
+
+
+class PwriteSyncThreads(PwriteSync):
+    name = "pwrite + fdatasync, 8 threads"
+    threads = 8
+
+
+class _RawFile(_Raw):
+    """The file is written once; rounds read it from the page cache."""
+
+    def open(self) -> None:
+        super().open()
+        super().before()
+        os.pwrite(self.fd, b"".join(self.messages), 0)
+        os.fdatasync(self.fd)
+        self.bytes = self.size * len(self.messages)
+
+    def before(self) -> None:
+        pass
+
+    def after(self, result: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+class Pread(_RawFile):
+    """A pread of one message where it is known to be; its checksum is not looked at."""
+
+    name = "os.pread"
+    reads = 5_000
+
+    def open(self) -> None:
+        super().open()
+        self.offsets = random_offsets(self.reads, self.workload.count)
+
+    def amount(self) -> int:
+        return self.reads
+
+    def work(self) -> list[bytes]:
+        fd, size = self.fd, self.size
+        return [os.pread(fd, size, i * size)[42:] for i in self.offsets]
+
+    def after(self, result: list[bytes]) -> None:
+        check_random(self, result)
+
+
+class Crc32(_RawFile):
+    """zlib.crc32 over the file, read in pieces that stay in the cache."""
+
+    name = "zlib.crc32"
+
+    def amount(self) -> int:
+        return self.bytes
+
+    def work(self) -> int:
+        crc, pos = 0, 0
+        buffer = bytearray(_READ_BYTES)
+        view = memoryview(buffer)
+        while n := os.preadv(self.fd, [view], pos):
+            crc = zlib.crc32(view[:n], crc)
+            pos += n
+        return crc
+
+    def after(self, result: int) -> None:
+        if result != zlib.crc32(b"".join(self.messages)):
+            raise AssertionError(f"{self.name} gave {result:#010x}")
