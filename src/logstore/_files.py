@@ -42,6 +42,7 @@ class FileInfo(NamedTuple):
 
     size: int
     mtime_ns: int
+    ctime_ns: int
     device: int
     inode: int
     is_file: bool
@@ -52,6 +53,7 @@ def _info(result: os.stat_result) -> FileInfo:
     return FileInfo(
         result.st_size,
         result.st_mtime_ns,
+        result.st_ctime_ns,
         result.st_dev,
         result.st_ino,
         stat_module.S_ISREG(result.st_mode),

@@ -295,6 +295,9 @@ class Loaded:
         actions: for the report.
         tail_start: where the bytes past the log begin in the last file, and
         tail_bytes: how many there are (read-only: they are not cut).
+        is_written_down: logstore's own state says all this already, and
+        is_unclean: it does not say where the log ends.
+        deleted: `.deleted` files that wait for their end.
     """
 
     segments: list[Segment]
@@ -308,6 +311,9 @@ class Loaded:
     actions: list[RecoveryAction]
     tail_start: int = 0
     tail_bytes: int = 0
+    is_written_down: bool = False
+    is_unclean: bool = False
+    deleted: list[str] = dataclasses.field(default_factory=list)
 
 
 class Loader:
@@ -372,8 +378,11 @@ class Loader:
         found = survey(self.directory, self.descriptors)
         if self.writable:
             self.finish_transitions(found)
+            self.remove_deleted(found)
         segments = self.open_segments(found)
-        return self.settle(segments)
+        loaded = self.settle(segments)
+        loaded.deleted = found.deleted
+        return loaded
 
     # -- 1. names
 
@@ -407,6 +416,20 @@ class Loader:
         for base, transition in found.logs.items():
             if transition:
                 found.logs[base] = ""
+
+    def remove_deleted(self, found: Survey) -> None:
+        """Remove `.deleted` files whose delay is over; keep the others in `found`."""
+        directory = self.directory
+        now_ms = directory.files.now_ms()
+        waiting: list[str] = []
+        for name in found.deleted:
+            with contextlib.suppress(FileNotFoundError):
+                renamed_ms = directory.stat(name).ctime_ns // 1_000_000
+                if 0 <= now_ms - renamed_ms < self.config.file_delete_delay_ms:
+                    waiting.append(name)
+                else:
+                    directory.unlink(name, missing_ok=True)
+        found.deleted = waiting
 
     # -- 2. segments
 
@@ -588,7 +611,8 @@ class Loader:
         """No state of ours: what Kafka would check, we check."""
         situation = self.situation
         point = situation.recovery_point
-        if not situation.clean:
+        if self.writable and not situation.clean:
+            # Readers check what they read; whoever owns the log has to know.
             for segment in segments[:-1]:
                 if segment.next_offset > point and self.damage is None:
                     self.check_whole(segment)
@@ -846,6 +870,8 @@ class Loader:
             self.actions,
             self.tail_start,
             self.tail_bytes,
+            self.situation.state is not None,
+            not self.situation.clean,
         )
 
 

@@ -608,7 +608,7 @@ class Store:
         """Let go of a partition that is about to be deleted; readers keep its files."""
         writer.pin_all()
         with contextlib.suppress(LogStoreError):
-            writer.close()
+            writer.close(write_down=False)
 
     def _remove_directories(self, names: list[str]) -> None:
         for name in names:
@@ -760,23 +760,33 @@ class Store:
             failure: BaseException | None = None
             if not self.read_only and not self._forked:
                 self._keeper.stop()
-                failure = self._close_writers()
-                if failure is None and self._writing:
-                    try:
-                        self._mark_clean()
-                    except OSError as error:
-                        failure = storage_error(error, "close", self.path)
+                failure = self._close_writable()
             self._let_go()
         if failure is not None:
             raise failure
 
-    def _close_writers(self) -> LogStoreError | None:
+    def _close_writable(self) -> LogStoreError | None:
+        """Close the partitions and leave the marks of a clean stop, if it is one.
+
+        Returns what went wrong. A store that was neither changed nor in need of a
+        recovery is left as it is.
+        """
         failure: LogStoreError | None = None
+        recovered = bool(self._writers) and not self._clean
+        if recovered and not self._writing:
+            # Only so that the next opening is quick: no reason to fail.
+            with contextlib.suppress(LogStoreError):
+                self.begin_writing()
         for writer in self._writers.values():
             try:
-                writer.close()
+                writer.close(write_down=self._writing)
             except LogStoreError as error:
                 failure = failure or error
+        if failure is None and self._writing:
+            try:
+                self._mark_clean()
+            except OSError as error:
+                failure = storage_error(error, "close", self.path)
         return failure
 
     def _mark_clean(self) -> None:
@@ -784,7 +794,7 @@ class Store:
         sound = {
             key: writer.end_offset
             for key, writer in self._writers.items()
-            if writer.failed is None and writer.damage is None
+            if writer.is_sound
         }
         if len(sound) != len(self._writers) or self._broken:
             # Without a marker the next opening looks at every partition again.

@@ -32,7 +32,6 @@ from logstore.errors import (
     LogStoreError,
     OffsetConflictError,
     OffsetOutOfRangeError,
-    StorageError,
     SyncFailedError,
     UnsupportedError,
     storage_error,
@@ -116,7 +115,9 @@ class PartitionWriter:
         self._active: SegmentWriter | None = None
         self._flush_scheduled = False
         self._epochs: list[tuple[int, int]] | None = None
-        self._point = self._state_at(loaded.active_state) if self.segments else None
+        self._is_written_down = loaded.is_written_down
+        self._is_unclean = loaded.is_unclean
+        self._deleted = loaded.deleted
         self._point_pos = loaded.active_state.size
         self._point_time = self.files.monotonic()
 
@@ -382,6 +383,10 @@ class PartitionWriter:
             if not self.segments:
                 self._create_segment(self.end_offset)
             self._active = self._open_active()
+            deleted, self._deleted = self._deleted, []
+            if deleted:
+                delay_ms = self.config.file_delete_delay_ms
+                self.host.unlink_later(self.directory, deleted, delay_ms)
         return self._active
 
     def _open_active(self, *, write_all: bool = False) -> SegmentWriter:
@@ -592,7 +597,7 @@ class PartitionWriter:
                 "cannot write down the durable point of %s: %s", self.name, error
             )
             return
-        self._point = point
+        self._is_written_down = True
         self._point_pos = state.size
         self._point_time = self.files.monotonic()
 
@@ -649,7 +654,7 @@ class PartitionWriter:
             )
         except OSError as error:
             self._after_failed_commit(error, state, before)
-        self._point = state
+        self._is_written_down = True
         self._point_pos = point.size
         self._point_time = self.files.monotonic()
 
@@ -801,43 +806,51 @@ class PartitionWriter:
 
     # ------------------------------------------------------------ close
 
-    def close(self) -> PartitionState | None:
-        """Sync, finish the indexes and write down where the log ends.
+    @property
+    def is_sound(self) -> bool:
+        """Whether all that is in it is known to be readable and can be made durable."""
+        return self.failed is None and self.damage is None
 
-        Returns the final state, or None where the end is not known to be sound: then
-        the store must not be marked as cleanly closed for this partition.
+    def close(self, *, write_down: bool) -> None:
+        """Sync, finish the indexes and, with `write_down`, note where the log ends.
+
+        Raises:
+            SyncFailedError, StorageError: it may not be durable.
         """
         with self.sync_lock, self.lock:
             if self.closed:
-                return None
+                return
             self.closed = True
             with self.appended:
                 self.appended.notify_all()
-            if self.failed is not None or self.damage is not None:
+            try:
+                if self.is_sound:
+                    self._finish(write_down)
+            except SyncFailedError as error:
+                raise self._fail(error) from error.__cause__
+            except OSError as error:
+                if isinstance(error, LogStoreError):
+                    raise
+                raise storage_error(error, "close", self.directory.path) from error
+            finally:
                 self._retire_active()
-                return None
-            if self._active is not None:
-                return self._close_active(self._active)
-            return self._point
 
-    def _close_active(self, active: SegmentWriter) -> PartitionState:
-        try:
+    def _finish(self, write_down: bool) -> None:
+        active = self._active
+        state = self._active_state
+        if active is not None:
             self._sync_fd(active)
             self._synced = self.end_offset
             active.seal()
-            state = self._state_at(active.state)
+            state = active.state
+        elif self._is_written_down and not self._is_unclean:
+            return
+        if write_down and self.segments:
             checkpoints.write_state(
-                self.directory, layout.PARTITION_STATE, state.to_dict()
+                self.directory,
+                layout.PARTITION_STATE,
+                self._state_at(state).to_dict(),
             )
-        except OSError as error:
-            if isinstance(error, SyncFailedError):
-                raise self._fail(error) from error.__cause__
-            if isinstance(error, StorageError):
-                raise
-            raise storage_error(error, "close", active.path) from error
-        finally:
-            self._retire_active()
-        return state
 
 
 def _runs(segment: Segment, end: int) -> Iterator[tuple[native.Buffer, int]]:

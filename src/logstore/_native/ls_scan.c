@@ -23,12 +23,11 @@ int32_t ls_frame_look(const uint8_t *buf, int64_t size, int64_t pos, ls_frame *f
     static const int32_t length_min[LS_MAGIC_MAX + 1] = {
         LS_MESSAGE_MIN_LENGTH_V0, LS_MESSAGE_MIN_LENGTH_V1, LS_BATCH_MIN_LENGTH};
     int64_t left = size - pos;
+    if (left == 0) {
+        return LS_STOP_END;
+    }
     const uint8_t *p = buf + pos;
-
     if (left < LS_FRAME_MIN_BYTES) {
-        if (left == 0) {
-            return LS_STOP_END;
-        }
         return ls_frame_all_zero(p, left) ? LS_STOP_ZEROS : LS_STOP_PARTIAL;
     }
     int64_t offset = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
@@ -238,6 +237,8 @@ int32_t ls_decode_payload(const ls_batch *batch, const uint8_t *payload, int64_t
         || columns->count < 0 || columns->count > columns->capacity) {
         return ls_error_set(error, LS_E_ARGUMENT, 0, batch->base_offset, batch->magic, size);
     }
+    static const uint8_t nothing = 0; /* arithmetic on NULL is undefined, even + 0 */
+    payload = payload != NULL ? payload : &nothing;
     if (batch->magic < 2) {
         return ls_message_decode_wrapper(batch, payload, size, checks, start_offset, stop_offset,
                                          columns, base_offset, error);

@@ -1,0 +1,479 @@
+/*
+ * fuzz_decode.c - arbitrary bytes through every decoder of the C core, for the sanitizers.
+ *
+ *     fuzz_decode SEED EXECUTIONS
+ *
+ * Each execution makes entries of all magics with the encoders, or random bytes, damages them (or not),
+ * mends the checksums (or not) and passes an exact-size heap copy to every function that reads.  Reads outside
+ * end the process; so does a property that does not hold:
+ *   (1) undamaged entries come back as they were written;
+ *   (2) a walk returns an error or a stop, at a position in the buffer;
+ *   (3) slices that are put out lie in the buffer, offsets in the range asked for;
+ *   (4) what a call counts fits the space that it was given.
+ * The same seed does the same.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ls_api.h"
+
+enum { BYTES_MAX = 4096, RECORDS_MAX = 64, COLUMNS = 9 };
+
+#define CHECK(condition)                                                                \
+    do {                                                                                \
+        if (!(condition)) {                                                             \
+            fprintf(stderr, "line %d, execution %lld: %s\n", __LINE__, execution, #condition); \
+            abort();                                                                    \
+        }                                                                               \
+    } while (0)
+
+static long long execution;
+static uint64_t random_state;
+static volatile uint64_t sink; /* so that every byte put out is really read */
+
+static uint32_t draw(uint32_t below)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return (uint32_t)((random_state >> 32) * below >> 32);
+}
+
+static void *exact(const void *data, int64_t size)
+{
+    uint8_t *copy = malloc(size > 0 ? (size_t)size : 1);
+    CHECK(copy != NULL);
+    if (size > 0) {
+        memcpy(copy, data, (size_t)size);
+    }
+    return copy;
+}
+
+/* ------------------------------------------------------------------ making */
+
+typedef struct made {
+    uint8_t bytes[BYTES_MAX];
+    int64_t size;
+    int64_t records;     /* that ls_decode puts out up to the first compressed entry */
+    int compressed;      /* whether there is one */
+    int64_t next_offset;
+} made;
+
+typedef struct source {
+    uint8_t data[1024];
+    int32_t key_len[RECORDS_MAX];
+    int32_t value_len[RECORDS_MAX];
+    int32_t header_count[RECORDS_MAX];
+    int32_t header_key_len[4 * RECORDS_MAX];
+    int32_t header_value_len[4 * RECORDS_MAX];
+    int64_t timestamp[RECORDS_MAX];
+    ls_records records;
+} source;
+
+static void make_source(source *s, int32_t magic)
+{
+    memset(s, 0, sizeof *s);
+    for (size_t i = 0; i < sizeof s->data; i++) {
+        s->data[i] = (uint8_t)('a' + draw(26));
+    }
+    ls_records *r = &s->records;
+    r->count = 1 + draw(4);
+    int32_t headers = 0;
+    for (int64_t i = 0; i < r->count; i++) {
+        s->key_len[i] = (int32_t)draw(12) - 1;
+        s->value_len[i] = (int32_t)draw(draw(8) == 0 ? 150 : 20) - 1;
+        s->timestamp[i] = draw(8) == 0 ? (int64_t)random_state : 1700000000000 + (int64_t)draw(1000);
+        s->header_count[i] = draw(4) == 0 ? (int32_t)draw(4) : 0;
+        for (int32_t k = 0; k < s->header_count[i]; k++) {
+            s->header_key_len[headers] = (int32_t)draw(5);
+            s->header_value_len[headers] = (int32_t)draw(6) - 1;
+            headers += 1;
+        }
+    }
+    r->key = (ls_slices){s->data, NULL, s->key_len};
+    r->value = (ls_slices){s->data, NULL, s->value_len};
+    r->timestamp = draw(4) == 0 ? NULL : s->timestamp;
+    r->timestamp_all = 1700000000000;
+    if (magic == 2) {
+        r->header_count = s->header_count;
+        r->header_key = (ls_slices){s->data, NULL, s->header_key_len};
+        r->header_value = (ls_slices){s->data, NULL, s->header_value_len};
+    }
+}
+
+/* Put entries of one magic behind what is there; a codec bit makes them look compressed. */
+static void make_entry(made *m)
+{
+    source s;
+    int32_t magic = (int32_t)draw(3);
+    int codec = draw(6) == 0 ? 1 + (int)draw(3) : 0;
+    int64_t total;
+    ls_error error;
+    ls_cursor cursor = {0};
+    ls_written written;
+    uint8_t *out = m->bytes + m->size;
+    int64_t room = BYTES_MAX - m->size;
+    make_source(&s, magic);
+    CHECK(ls_measure(&s.records, magic, 1 << 20, &total, &error) == LS_OK);
+    if (total + 100 > room) {
+        return;
+    }
+    if (magic == 2) {
+        CHECK(ls_encode_area(&s.records, &cursor, INT64_MAX, out + 61, total, &written) == LS_OK);
+        ls_batch batch = {0};
+        batch.magic = 2;
+        batch.base_offset = m->next_offset;
+        batch.last_offset = m->next_offset + written.count - 1 + draw(2);
+        batch.base_timestamp = written.base_timestamp;
+        batch.max_timestamp = written.max_timestamp;
+        batch.record_count = (int32_t)written.count;
+        batch.attributes = codec | (draw(4) == 0 ? 8 : 0);
+        batch.payload_size = (int32_t)written.bytes;
+        CHECK(ls_seal_batch(out, room, &batch) == LS_OK);
+        m->size += batch.size;
+        m->next_offset = batch.last_offset + 1;
+    } else if (codec != 0) {
+        uint8_t inner[1024];
+        int64_t inner_base = magic == 0 ? m->next_offset : 0;
+        CHECK(ls_encode_messages(&s.records, &cursor, INT64_MAX, magic, 0, inner_base, inner, sizeof inner,
+                                 &written) == LS_OK);
+        int32_t len = (int32_t)written.bytes;
+        m->next_offset += written.count;
+        ls_records wrapper = {.count = 1, .value = {inner, NULL, &len}};
+        cursor = (ls_cursor){0};
+        if (ls_encode_messages(&wrapper, &cursor, 1, magic, codec, m->next_offset - 1, out, room, &written)
+            == LS_OK) {
+            m->size += written.bytes;
+        }
+    } else {
+        CHECK(ls_encode_messages(&s.records, &cursor, INT64_MAX, magic, 0, m->next_offset, out, total,
+                                 &written) == LS_OK);
+        CHECK(written.bytes == total);
+        m->size += written.bytes;
+        m->next_offset += written.count;
+    }
+    CHECK(codec != 0 || written.count == s.records.count);
+    m->compressed |= codec != 0;
+    if (!m->compressed) {
+        m->records += s.records.count;
+    }
+}
+
+static void store(uint8_t *p, uint64_t value, int bytes)
+{
+    for (int i = 0; i < bytes; i++) {
+        p[i] = (uint8_t)(value >> 8 * (bytes - 1 - i));
+    }
+}
+
+static uint32_t load32(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static void damage(made *m)
+{
+    static const uint64_t lengths[] = {0, 1, 0x7f, 0x80, 0xff, 0x7fffffff, 0x80000000, 0xffffffff};
+    for (uint32_t n = 1 + draw(3); n > 0 && m->size > 0; n--) {
+        int64_t pos = draw((uint32_t)m->size);
+        switch (draw(7)) {
+        case 0:
+            m->bytes[pos] ^= (uint8_t)(1u << draw(8));
+            break;
+        case 1:
+            m->bytes[pos] = (uint8_t)draw(256);
+            break;
+        case 2:
+            m->size = pos;
+            break;
+        case 3:
+            memset(m->bytes + pos, 0, (size_t)(m->size - pos));
+            break;
+        case 4: /* a number of 1, 2, 4 or 8 bytes */
+            if (pos + 8 <= m->size) {
+                store(m->bytes + pos, lengths[draw(8)], 1 << draw(4));
+            }
+            break;
+        case 5: /* the end of the entry where it was cut */
+            if (m->size >= 18) {
+                store(m->bytes + 8, (uint64_t)(m->size - 12), 4);
+            }
+            break;
+        default:
+            memmove(m->bytes + pos, m->bytes + pos + 1, (size_t)(m->size - pos - 1));
+            m->size -= 1;
+            break;
+        }
+    }
+}
+
+/* Give every entry that is whole the checksum of its bytes: what lies behind it gets tested too. */
+static void mend(made *m)
+{
+    int64_t pos = 0;
+    while (m->size - pos >= 18) {
+        uint8_t *p = m->bytes + pos;
+        int64_t size = 12 + (int64_t)load32(p + 8);
+        if (size > m->size - pos || size < 26 || (p[16] >= 2 && size < 61)) {
+            break;
+        }
+        if (p[16] >= 2) {
+            store(p + 17, ls_crc32c(0, p + 21, size - 21), 4);
+        } else {
+            store(p + 12, ls_crc32(0, p + 16, size - 16), 4);
+        }
+        pos += size;
+    }
+}
+
+/* ------------------------------------------------------------------ reading */
+
+typedef struct space {
+    ls_columns columns;
+    void *memory[COLUMNS];
+} space;
+
+static void space_open(space *s, int64_t capacity)
+{
+    static const int64_t bytes[COLUMNS] = {8, 8, 4, 4, 4, 4, 4, 4, 1};
+    for (int i = 0; i < COLUMNS; i++) {
+        s->memory[i] = malloc((size_t)(bytes[i] * (capacity > 0 ? capacity : 1)));
+        CHECK(s->memory[i] != NULL);
+    }
+    int headers = draw(4) != 0;
+    s->columns = (ls_columns){capacity,     0,
+                              s->memory[0], s->memory[1],
+                              s->memory[2], s->memory[3],
+                              s->memory[4], s->memory[5],
+                              headers ? s->memory[6] : NULL, headers ? s->memory[7] : NULL,
+                              draw(4) != 0 ? s->memory[8] : NULL};
+}
+
+static void space_close(space *s)
+{
+    for (int i = 0; i < COLUMNS; i++) {
+        free(s->memory[i]);
+    }
+}
+
+static void read_slice(const uint8_t *buf, int64_t size, int32_t pos, int32_t len)
+{
+    CHECK(len >= -1);
+    if (len > 0) {
+        CHECK(pos >= 0 && pos <= size - len);
+        sink += buf[pos] + buf[pos + len - 1];
+    }
+}
+
+/* Everything in the columns from `first` on, headers too (3). */
+static void read_columns(const uint8_t *buf, int64_t size, const ls_columns *c, int64_t first,
+                         int64_t start, int64_t stop)
+{
+    for (int64_t i = first; i < c->count; i++) {
+        CHECK(c->offset[i] >= start && c->offset[i] < stop);
+        read_slice(buf, size, c->key_pos[i], c->key_len[i]);
+        read_slice(buf, size, c->value_pos[i], c->value_len[i]);
+        if (c->header_count != NULL && c->header_count[i] > 0) {
+            int32_t n = c->header_count[i];
+            int32_t *slices = malloc(4 * sizeof(int32_t) * (size_t)n);
+            ls_error error;
+            CHECK(slices != NULL);
+            CHECK(ls_decode_headers(buf, size, c->header_pos[i], n, slices, slices + n, slices + 2 * n,
+                                    slices + 3 * n, &error) == LS_OK);
+            for (int32_t k = 0; k < n; k++) {
+                CHECK(slices[n + k] >= 0);
+                read_slice(buf, size, slices[k], slices[n + k]);
+                read_slice(buf, size, slices[2 * n + k], slices[3 * n + k]);
+            }
+            free(slices);
+        }
+    }
+    int64_t total = ls_sum_lengths(c->value_len + first, c->count - first);
+    int64_t n = c->count - first;
+    uint8_t *data = malloc((size_t)total + 1);
+    int32_t *offsets = calloc((size_t)n + 1, sizeof *offsets);
+    CHECK(data != NULL && offsets != NULL);
+    CHECK(ls_gather(buf, c->value_pos + first, c->value_len + first, n, data, total, offsets, NULL, 0) >= 0);
+    CHECK(offsets[n] == total);
+    free(data);
+    free(offsets);
+}
+
+static void try_payload(const ls_batch *batch, const uint8_t *data, int64_t size, uint32_t checks)
+{
+    space s;
+    ls_error error;
+    int64_t base;
+    int64_t count;
+    ls_batch header = *batch;
+    if (header.codec == 0 && header.magic < 2) {
+        header.codec = 1;
+    }
+    uint8_t *payload = exact(data, size);
+    space_open(&s, draw(3) == 0 ? draw(4) : RECORDS_MAX);
+    int64_t start = draw(3) == 0 ? draw(40) : INT64_MIN;
+    int64_t stop = draw(3) == 0 ? draw(40) : INT64_MAX;
+    int32_t status = ls_decode_payload(&header, payload, size, checks, start, stop, &s.columns, &base, &error);
+    CHECK(status == LS_OK || (status < 0 && status == error.status));
+    CHECK(s.columns.count <= s.columns.capacity);
+    CHECK(status == LS_OK || s.columns.count == 0);
+    CHECK(error.pos >= 0 && error.pos <= size);
+    read_columns(payload, size, &s.columns, 0, start, stop);
+    status = ls_count_inner(payload, size, &count, &error);
+    CHECK(status <= 0);
+    space_close(&s);
+    free(payload);
+}
+
+static void try_scan(const uint8_t *buf, int64_t size, uint32_t checks)
+{
+    int64_t capacity = draw(4) == 0 ? draw(3) : 16;
+    ls_batch *out = malloc(sizeof *out * (size_t)(capacity > 0 ? capacity : 1));
+    ls_walk walk = {.last_offset = -1};
+    CHECK(out != NULL);
+    int32_t status = ls_scan_batches(buf, size, checks, out, capacity, &walk);
+    CHECK(status < 0 ? walk.error.status == status && walk.error.pos == walk.pos : walk.stop > 0);
+    CHECK(walk.pos >= 0 && walk.pos <= size && walk.count <= capacity);
+    for (int64_t i = 0; i < walk.count; i++) {
+        CHECK(out[i].pos + out[i].size <= size);
+        CHECK(out[i].payload_size >= -1);
+        if (out[i].payload_size >= 0) {
+            CHECK(out[i].payload_pos + (int64_t)out[i].payload_size <= out[i].size);
+            try_payload(&out[i], buf + out[i].pos + out[i].payload_pos, out[i].payload_size, checks);
+        }
+        try_payload(&out[i], buf, size, checks);
+    }
+    free(out);
+}
+
+static void try_decode(const made *m, const uint8_t *buf, uint32_t checks, int intact)
+{
+    space s;
+    int64_t size = m->size;
+    int64_t start = draw(4) == 0 ? draw(20) : INT64_MIN;
+    int64_t stop = draw(4) == 0 ? draw(20) : INT64_MAX;
+    ls_walk walk = {.last_offset = -1};
+    int32_t status;
+    int64_t records = 0;
+    space_open(&s, draw(4) == 0 ? 1 + draw(8) : RECORDS_MAX);
+    do {
+        s.columns.count = 0;
+        status = ls_decode(buf, size, checks, start, stop, &s.columns, &walk);
+        CHECK(status < 0 ? walk.error.status == status && walk.error.pos == walk.pos : walk.stop > 0);
+        CHECK(walk.pos >= 0 && walk.pos <= size);
+        CHECK(s.columns.count == walk.count && walk.count <= s.columns.capacity);
+        CHECK(walk.stop != LS_STOP_FULL || walk.count > 0);
+        read_columns(buf, size, &s.columns, 0, start, stop);
+        records += walk.count;
+    } while (status == LS_OK && walk.stop == LS_STOP_FULL);
+    if (intact && start < 0 && stop == INT64_MAX && status != LS_E_NO_SPACE) {
+        CHECK(status == LS_OK && records == m->records);
+        CHECK(walk.stop == (m->compressed ? LS_STOP_COMPRESSED : LS_STOP_END));
+    }
+    space_close(&s);
+}
+
+static void try_plan(const uint8_t *buf, int64_t size)
+{
+    int64_t index_capacity = draw(5);
+    int64_t time_capacity = draw(5);
+    uint8_t *index = malloc((size_t)index_capacity * 8 + 1);
+    uint8_t *times = malloc((size_t)time_capacity * 12 + 1);
+    ls_roll_limits limits = {draw(500), draw(1000), 1700000000000, draw(200), draw(6), draw(6)};
+    ls_segment_state state = {.last_offset = -1,     .max_timestamp = -1, .max_timestamp_offset = -1,
+                              .first_timestamp = -1, .time_last = -1,     .created_ms = 1700000000000};
+    ls_plan plan;
+    ls_error error;
+    CHECK(index != NULL && times != NULL);
+    if (draw(4) == 0) {
+        state.size = (int64_t)draw(2) << 31;
+        state.bytes_since = draw(1000);
+        state.base_offset = (int64_t)(random_state >> draw(64));
+    }
+    int32_t status = ls_plan_append(buf, size, draw(2) == 0 ? NULL : &limits, draw(200), &state, index,
+                                    index_capacity, times, time_capacity, &plan, &error);
+    CHECK(status < 0 ? error.status == status : plan.stop > 0);
+    CHECK(plan.bytes >= 0 && plan.bytes <= size);
+    CHECK(plan.index_count <= index_capacity && plan.time_count <= time_capacity);
+    CHECK(ls_offset_index_check(index, plan.index_count, INT64_MAX) <= plan.index_count);
+    free(index);
+    free(times);
+}
+
+static void try_small(const uint8_t *buf, int64_t size)
+{
+    int64_t a;
+    int64_t b;
+    int32_t v32;
+    int64_t count = size / 12;
+    int64_t slot = ls_offset_index_floor(buf, size / 8, (int64_t)draw(1u << 31), &a, &b);
+    CHECK(slot >= -1 && slot < (size / 8 > 0 ? size / 8 : 1));
+    slot = ls_time_index_floor(buf, count, (int64_t)random_state, &a, &b);
+    CHECK(slot >= -1 && slot < (count > 0 ? count : 1));
+    sink += (uint64_t)ls_offset_index_check(buf, size / 8, size);
+    sink += (uint64_t)ls_time_index_check(buf, count);
+    sink += (uint64_t)ls_murmur2(buf, size);
+    int32_t status = ls_varint_get32(buf, size, &v32);
+    CHECK(status <= 5 && status <= size);
+    status = ls_varint_get64(buf, size, &a);
+    CHECK(status <= 10 && status <= size);
+    int32_t slices[4][8];
+    ls_error error;
+    int64_t pos = draw((uint32_t)size + 1);
+    if (ls_decode_headers(buf, size, pos, (int32_t)draw(8), slices[0], slices[1], slices[2], slices[3], &error)
+        == LS_OK) {
+        sink += 1;
+    }
+}
+
+static void run_one(void)
+{
+    static const uint32_t all_checks[] = {3, 3, 0, LS_CHECK_CRC, LS_CHECK_ORDER};
+    made m;
+    int intact = draw(8) == 0;
+    m.size = 0;
+    m.records = 0;
+    m.compressed = 0;
+    m.next_offset = draw(20);
+    if (draw(16) == 0) {
+        intact = 0;
+        m.size = draw(200);
+        for (int64_t i = 0; i < m.size; i++) {
+            m.bytes[i] = (uint8_t)(draw(3) == 0 ? draw(256) : draw(4));
+        }
+    } else {
+        for (uint32_t n = draw(4); n > 0; n--) {
+            make_entry(&m);
+        }
+    }
+    if (!intact) {
+        damage(&m);
+    }
+    if (!intact && draw(4) != 0) {
+        mend(&m);
+    }
+    uint32_t checks = all_checks[draw(5)];
+    uint8_t *buf = exact(m.bytes, m.size);
+    try_scan(buf, m.size, checks);
+    try_decode(&m, buf, checks, intact);
+    try_plan(buf, m.size);
+    try_small(buf, m.size);
+    free(buf);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        fprintf(stderr, "usage: fuzz_decode SEED EXECUTIONS\n");
+        return 2;
+    }
+    long long executions = atoll(argv[2]);
+    random_state = strtoull(argv[1], NULL, 10) * 0x9e3779b97f4a7c15u + 1;
+    for (execution = 0; execution < executions; execution++) {
+        run_one();
+    }
+    printf("%lld executions\n", executions);
+    return 0;
+}
