@@ -21,6 +21,8 @@ OFFSET_MAX: Final = (1 << 63) - 1
 CHECK_CRC: Final[int] = lib.LS_CHECK_CRC
 CHECK_ORDER: Final[int] = lib.LS_CHECK_ORDER
 CHECK_ALL: Final[int] = lib.LS_CHECK_CRC | lib.LS_CHECK_ORDER
+CHECK_GAPLESS: Final[int] = lib.LS_CHECK_GAPLESS
+OFFSET_UNKNOWN: Final[int] = lib.LS_OFFSET_UNKNOWN
 
 STOP_END: Final[int] = lib.LS_STOP_END
 STOP_PARTIAL: Final[int] = lib.LS_STOP_PARTIAL
@@ -721,6 +723,13 @@ def assign_offset(
 ) -> None:
     """Give a batch in place another offset (the last one, for a wrapper)."""
     status = lib.ls_assign_offset(data, _raw_header(header), offset, leader_epoch)
+    if status < 0:
+        raise NativeError(status)
+
+
+def restamp(data: Any, header: BatchHeader, timestamp: int) -> None:
+    """Give a batch in place the time of its append, in all its records."""
+    status = lib.ls_restamp(data, _raw_header(header), timestamp)
     if status < 0:
         raise NativeError(status)
 

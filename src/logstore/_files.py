@@ -312,6 +312,11 @@ class Directory:
         with self.use() as fd:
             return self.files.stat_name(fd, name)
 
+    def free_bytes(self) -> int:
+        """Bytes that this user may still write on its file system."""
+        with self.use() as fd:
+            return self.files.free_bytes(fd)
+
     def rename(self, old: str, new: str) -> None:
         with self.use() as fd:
             self.files.rename(fd, old, new)

@@ -245,15 +245,15 @@ def tables_of(data: Any) -> Iterator[Any]:
         yield from data.to_batches()
     elif isinstance(data, pa.RecordBatchReader):
         yield from data
-    elif hasattr(data, "__arrow_c_stream__"):
-        yield from pa.RecordBatchReader.from_stream(data)
-    elif hasattr(data, "__arrow_c_array__"):
-        yield pa.record_batch(data)
     else:
-        raise TypeError(
-            f"append_arrow takes a RecordBatch, Table or RecordBatchReader, not "
-            f"{type(data).__name__}; nothing was written"
-        )
+        try:
+            found = pa.RecordBatchReader.from_stream(data)
+        except (TypeError, pa.ArrowInvalid) as error:
+            raise TypeError(
+                f"append_arrow takes a RecordBatch, Table or RecordBatchReader, not "
+                f"{type(data).__name__}; nothing was written"
+            ) from error
+        yield from found
 
 
 def _column_names(batch: Any) -> None:
@@ -266,6 +266,12 @@ def _column_names(batch: Any) -> None:
             name="value",
         )
     for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"append_arrow found {names.count(name)} columns {name!r}; nothing was "
+                f"written",
+                name=name,
+            )
         if name not in allowed:
             raise ConfigError(
                 f"append_arrow does not know the column {name!r}; it takes "
@@ -310,10 +316,8 @@ def _milliseconds(array: Any, now_ms: int) -> Any:
     kind = array.type
     if pa.types.is_null(kind):
         array = pa.array([now_ms] * len(array), pa.int64())
-    elif pa.types.is_timestamp(kind):
-        array = array.cast(pa.timestamp("ms", tz=kind.tz), safe=False).cast(pa.int64())
-    elif pa.types.is_integer(kind):
-        array = array.cast(pa.int64())
+    elif pa.types.is_timestamp(kind) or pa.types.is_integer(kind):
+        array = _int64_milliseconds(array)
     else:
         raise TypeError(
             f"column timestamp has type {kind}, not a timestamp or int64 milliseconds; "
@@ -330,6 +334,74 @@ def _milliseconds(array: Any, now_ms: int) -> Any:
                 value=smallest,
             )
     return array
+
+
+def _int64_milliseconds(array: Any) -> Any:
+    """Milliseconds since 1970, rounded down, of a timestamp or integer column."""
+    kind = array.type
+    try:
+        if not pa.types.is_timestamp(kind):
+            return array.cast(pa.int64())
+        numbers = array.cast(pa.int64())
+        if kind.unit == "s":
+            return pc.multiply_checked(numbers, 1000)
+        divisor = {"ms": 1, "us": 1000, "ns": 1_000_000}[kind.unit]
+        if divisor == 1:
+            return numbers
+        floor = pc.divide(numbers, divisor)
+        lower = pc.less(pc.multiply(floor, divisor), 0)
+        rounded = pc.not_equal(pc.multiply(floor, divisor), numbers)
+        below = pc.and_(pc.or_(lower, pc.less(numbers, 0)), rounded)
+        return pc.subtract(floor, below.cast(pa.int64()))
+    except pa.ArrowInvalid as error:
+        raise ConfigError(
+            f"column timestamp of type {kind} has a value beyond 64 bit milliseconds: "
+            f"{error}; nothing was written",
+            name="timestamp",
+        ) from error
+
+
+def _header_columns(column: Any, magic: int) -> tuple[Any, Any, Any]:
+    """(counts, names, values) of a headers column; counts None where it has none.
+
+    Raises:
+        TypeError: it is no list of struct(key, value).
+        ConfigError: a null header or a null name.
+        UnsupportedError: headers in magic 0 or 1.
+    """
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    names: set[str] = set()
+    if is_list and pa.types.is_struct(kind.value_type):
+        names = {field.name for field in kind.value_type}
+    if names != {"key", "value"} and not pa.types.is_null(kind):
+        raise TypeError(
+            f"column headers has type {kind}, not list<struct<key, value>>; nothing "
+            f"was written"
+        )
+    if pa.types.is_null(kind):
+        return None, None, None
+    flat = column.flatten()
+    if not len(flat):
+        return None, None, None
+    if magic < 2:
+        raise UnsupportedError(
+            f"column headers needs message_format=2; this topic has {magic}. Nothing "
+            f"was written"
+        )
+    keys, values = flat.field("key"), flat.field("value")
+    if flat.null_count or keys.null_count:
+        raise ConfigError(
+            "column headers has a header that is null, or whose key is; nothing was "
+            "written",
+            name="headers",
+        )
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    return (
+        native.int32_array(lengths.to_pylist()),
+        _binary_slices(keys, "headers.key"),
+        _binary_slices(values, "headers.value"),
+    )
 
 
 def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
@@ -352,18 +424,9 @@ def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
         value.keep = (value.keep, array)
     header_count = header_key = header_value = None
     if "headers" in names:
-        column = batch.column("headers")
-        flat = column.flatten()
-        if len(flat):
-            if magic < 2:
-                raise UnsupportedError(
-                    f"column headers needs message_format=2; this topic has {magic}. "
-                    f"Nothing was written"
-                )
-            lengths = pc.fill_null(pc.list_value_length(column), 0)
-            header_count = native.int32_array(lengths.to_pylist())
-            header_key = _binary_slices(flat.field("key"), "headers.key")
-            header_value = _binary_slices(flat.field("value"), "headers.value")
+        header_count, header_key, header_value = _header_columns(
+            batch.column("headers"), magic
+        )
     return native.Rows(
         count,
         key,

@@ -1,7 +1,8 @@
 """A bounded set of open segment files, and of index contents kept in memory.
 
 Owned by a store, used by its segments. A file is closed when it is the one used least
-recently and nobody is reading it at this moment.
+recently and nobody is reading it at this moment, never under somebody who reads it: the
+system may give the number of a closed descriptor to another file at once.
 """
 
 from __future__ import annotations
@@ -12,18 +13,25 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from logstore._files import Directory, Files
+from logstore.errors import StoreClosedError
 
-__all__ = ["Descriptors"]
+__all__ = ["Descriptors", "OpenFile"]
 
 _INDEX_BYTES_MAX: Final = 64 << 20
 
 
-class _Open:
-    __slots__ = ("fd", "users")
+class OpenFile:
+    """An open file and how many use it now.
 
-    def __init__(self, fd: int) -> None:
+    Invariant: the descriptor is closed when `is_dropped` and `users` is 0, once.
+    """
+
+    __slots__ = ("fd", "is_dropped", "users")
+
+    def __init__(self, fd: int, users: int) -> None:
         self.fd = fd
-        self.users = 0
+        self.users = users
+        self.is_dropped = False
 
 
 class Descriptors:
@@ -33,75 +41,94 @@ class Descriptors:
         self.files = files
         self.max_open = max_open
         self._lock = threading.Lock()
-        self._open: OrderedDict[int, _Open] = OrderedDict()
+        self._open: OrderedDict[int, OpenFile] = OrderedDict()
         self._indexes: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
         self._index_bytes = 0
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def borrow(self, owner: int, directory: Directory, names: tuple[str, ...]) -> int:
-        """The descriptor of a file, opened under the first of `names` that is there.
+    def borrow(
+        self, owner: int, directory: Directory, names: tuple[str, ...]
+    ) -> OpenFile:
+        """The file of an owner, opened under the first of `names` that is there.
 
-        To be followed by `give_back`. Raises OSError as opening does.
+        To be followed by `give_back`.
+
+        Raises:
+            OSError: as opening does.
+            StoreClosedError: after `close`.
         """
         with self._lock:
-            entry = self._open.get(owner)
-            if entry is None:
+            if self._closed:
+                raise StoreClosedError(f"the store of {directory.path} is closed")
+            found = self._open.get(owner)
+            if found is None:
                 self._evict(self.max_open - 1)
-                entry = self._open[owner] = _Open(_open_first(directory, names))
+                found = OpenFile(_open_first(directory, names), 0)
+                self._open[owner] = found
             else:
                 self._open.move_to_end(owner)
-            entry.users += 1
-            return entry.fd
+            found.users += 1
+            return found
 
-    def give_back(self, owner: int) -> None:
+    def give_back(self, file: OpenFile) -> None:
+        """End one use of a file."""
         with self._lock:
-            entry = self._open.get(owner)
-            if entry is not None:
-                entry.users -= 1
+            file.users -= 1
+            self._close_if_free(file)
 
-    def adopt(self, owner: int, fd: int) -> None:
+    def adopt(self, owner: int, fd: int) -> OpenFile:
         """Take over an open descriptor, in use until `give_back`."""
         with self._lock:
-            entry = self._open[owner] = _Open(fd)
-            entry.users = 1
+            self._drop(owner)
+            file = self._open[owner] = OpenFile(fd, 1)
+            return file
 
     def forget(self, owner: int) -> None:
-        """Close the file of an owner that is gone, and drop its indexes."""
+        """Let go of the file of an owner that is gone, and of its indexes."""
         with self._lock:
-            entry = self._open.pop(owner, None)
+            self._drop(owner)
             for key in [key for key in self._indexes if key[0] == owner]:
                 self._drop_index(key)
-        if entry is not None:
-            with contextlib.suppress(OSError):
-                self.files.close(entry.fd)
 
     def abandon(self) -> None:
         """After a fork, in the child: the lock may be held by a thread that is gone.
 
-        The files stay open: they are the parent's, and closing them does no harm, but
-        the bookkeeping cannot be trusted.
+        The files stay open: they are the parent's, and the bookkeeping cannot be
+        trusted.
         """
         self._lock = threading.Lock()
+        self._closed = True
+        self._open = OrderedDict()
 
     def close(self) -> None:
-        """Close every file."""
+        """Close every file, those in use as soon as they are not."""
         with self._lock:
-            entries = list(self._open.values())
-            self._open.clear()
+            self._closed = True
+            for owner in list(self._open):
+                self._drop(owner)
             self._indexes.clear()
             self._index_bytes = 0
-        for entry in entries:
+
+    def _drop(self, owner: int) -> None:
+        file = self._open.pop(owner, None)
+        if file is not None:
+            file.is_dropped = True
+            self._close_if_free(file)
+
+    def _close_if_free(self, file: OpenFile) -> None:
+        if file.is_dropped and file.users == 0 and file.fd >= 0:
+            fd, file.fd = file.fd, -1
             with contextlib.suppress(OSError):
-                self.files.close(entry.fd)
+                self.files.close(fd)
 
     def _evict(self, room: int) -> None:
         if len(self._open) <= room:
             return
-        for owner in [o for o, entry in self._open.items() if entry.users == 0]:
-            entry = self._open.pop(owner)
-            self.files.close(entry.fd)
+        for owner in [o for o, file in self._open.items() if file.users == 0]:
+            self._drop(owner)
             if len(self._open) <= room:
                 return
 

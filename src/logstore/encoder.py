@@ -25,7 +25,7 @@ BATCH_BYTES_TARGET: Final = 128 * 1024
 RUN_BYTES: Final = 256 * 1024
 
 _INT32_MAX: Final = (1 << 31) - 1
-_LOG_APPEND_TIME_BIT: Final = 0x08
+LOG_APPEND_TIME_BIT: Final = 0x08
 
 
 def check_timestamp(value: Any, index: int | None = None) -> int:
@@ -152,7 +152,7 @@ class Encoder:
         self.level = compression.level_of(config, self.codec)
         self.log_append_time = config.message_timestamp_type == "LogAppendTime"
         self.is_plain = self.magic < 2 and not self.codec
-        self.plain_attributes = _LOG_APPEND_TIME_BIT if self.log_append_time else 0
+        self.plain_attributes = LOG_APPEND_TIME_BIT if self.log_append_time else 0
         self._buffer = native.Buffer(RUN_BYTES)
 
     def stored_timestamp(self, timestamp_ms: int | None, now_ms: int) -> int:
@@ -185,6 +185,12 @@ class Encoder:
         try:
             return rows.measure(self.magic, limit)
         except native.NativeError as error:
+            if error.status == native.E_HEADER_KEY:
+                raise ConfigError(
+                    f"a header name of record {error.offset} is not UTF-8; nothing "
+                    f"was written",
+                    name="headers",
+                ) from error
             if error.status != native.E_TOO_LARGE:
                 raise
             raise self._too_large(error.offset, error.found) from error

@@ -27,7 +27,11 @@ _Task = tuple[float, int, Callable[[], None]]
 
 
 class Housekeeper:
-    """Runs tasks when they are due. Methods may be called by any thread."""
+    """Runs tasks when they are due. Methods may be called by any thread.
+
+    Attributes:
+        waiting_bytes: of the files that wait to be removed.
+    """
 
     def __init__(self, files: Files, name: str) -> None:
         self.files = files
@@ -40,6 +44,7 @@ class Housekeeper:
         self._count = 0
         self._thread: threading.Thread | None = None
         self._stopped = False
+        self.waiting_bytes = 0
 
     def later(self, delay_ms: int, task: Callable[[], None]) -> None:
         """Run `task` after `delay_ms`, unless stopped before."""
@@ -62,11 +67,19 @@ class Housekeeper:
         self, directory: Directory, names: list[str], delay_ms: int
     ) -> None:
         """Remove files when the delay is over."""
+        size = 0
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += directory.stat(name).size
+        with self._lock:
+            self.waiting_bytes += size
 
         def unlink() -> None:
             for name in names:
                 with contextlib.suppress(OSError):
                     directory.unlink(name, missing_ok=True)
+            with self._lock:
+                self.waiting_bytes -= size
 
         if delay_ms == 0:
             unlink()

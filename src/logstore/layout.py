@@ -29,6 +29,7 @@ __all__ = [
     "TOPICS",
     "TXN_INDEX",
     "SegmentFile",
+    "check_new_topic_name",
     "check_topic_name",
     "parse_partition_directory",
     "parse_segment_file",
@@ -97,6 +98,18 @@ def check_topic_name(name: object) -> str:
             value=name,
         )
     return name
+
+
+def check_new_topic_name(name: object) -> str:
+    """The same for a topic to be created: some names mean something else."""
+    checked = check_topic_name(name)
+    if checked.startswith(OWN_PREFIX) or checked == "__cluster_metadata":
+        raise ConfigError(
+            f"topic name {checked!r} is reserved; nothing was created",
+            name="topic",
+            value=name,
+        )
+    return checked
 
 
 class SegmentFile(NamedTuple):

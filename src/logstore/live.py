@@ -15,7 +15,7 @@ from logstore._files import Directory
 from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import LogStoreError, storage_error
-from logstore.layout import LOG, parse_segment_file
+from logstore.layout import LOG, parse_segment_file, segment_file
 from logstore.recovery import Loaded, Loader, Situation
 from logstore.segment import Segment, scan_log
 
@@ -64,6 +64,10 @@ class LiveLog:
     def durable_offset(self) -> int:
         return self._loaded.durable_offset
 
+    def free_bytes(self) -> int:
+        """Bytes free on the file system."""
+        return self.directory.free_bytes()
+
     def _load(self) -> None:
         """Load it all anew; again where the writer changed it meanwhile."""
         for attempt in range(_ATTEMPTS):
@@ -108,7 +112,7 @@ class LiveLog:
         with self._lock:
             try:
                 mtime_ns = self.directory.info().mtime_ns
-                if mtime_ns != self._mtime_ns:
+                if mtime_ns != self._mtime_ns or self._is_recent():
                     self._follow_names(mtime_ns)
                 if self.segments and self._loaded.damage is None:
                     self._follow_tail()
@@ -116,6 +120,15 @@ class LiveLog:
                 if isinstance(error, LogStoreError):
                     raise
                 raise storage_error(error, "read", self.directory.path) from error
+
+    def _is_recent(self) -> bool:
+        """Whether the directory may have changed again in the same tick of its clock."""
+        if not self.segments or self._loaded.damage is not None:
+            return False
+        next_name = segment_file(self._loaded.end_offset, LOG)
+        return self._loaded.end_offset > self.segments[-1].base_offset and (
+            self.directory.exists(next_name)
+        )
 
     def _follow_names(self, mtime_ns: int) -> None:
         """New segments behind the last one known, and others gone at the front."""
@@ -135,11 +148,24 @@ class LiveLog:
             self._load()
             return
         situation = self._situation()
+        if (
+            situation.state is not None
+            and situation.state.truncations != self._loaded.truncations
+        ):
+            self._start_over()
+            return
         segments = self.segments[len(known) - len(kept) :]
-        self._finish_known(segments[-1])
+        self._scan(segments[-1])
         fresh = [base for base in logs if base > known[-1]]
         for base in fresh:
-            segment = Segment(self.directory, self.descriptors, base, 0, base)
+            segment = Segment(
+                self.directory,
+                self.descriptors,
+                base,
+                0,
+                base,
+                is_gapless=self._loaded.is_gapless,
+            )
             last = segments[-1]
             last.next_offset = max(last.next_offset, base)
             segments = (*segments, segment)
@@ -157,15 +183,17 @@ class LiveLog:
         self.segments = segments
         self._mtime_ns = mtime_ns
 
-    def _finish_known(self, segment: Segment) -> None:
-        self._scan(segment)
+    def _start_over(self) -> None:
+        """The tail was cut and may have grown again: nothing known of it counts."""
+        for segment in self.segments:
+            segment.void()
+        self._load()
 
     def _follow_tail(self) -> None:
         segment = self.segments[-1]
         size = self.directory.stat(segment.file(LOG)).size
         if size < segment.size:
-            segment.generation += 1
-            self._load()
+            self._start_over()
         elif size > segment.size:
             self._scan(segment)
 
@@ -177,7 +205,7 @@ class LiveLog:
             size = self.directory.files.size(fd)
             if size <= state.size:
                 return
-            scan = scan_log(self.directory, fd, size, state)
+            scan = scan_log(self.directory, fd, size, state, checks=segment.checks)
         segment.size = scan.pos
         segment.next_offset = state.last_offset + 1
         segment.max_timestamp = None

@@ -289,6 +289,7 @@ class Partition:
                 epoch,
                 max_bytes=self._config.max_message_bytes,
                 decompressed_max=self._decompressed_max,
+                append_time_ms=writer.append_time(),
                 where=writer.name,
             )
 
@@ -350,12 +351,16 @@ class Partition:
     def _reader(
         self, view: View, first: int, isolation: str, *, with_headers: bool = True
     ) -> ChunkReader:
-        wanted = None
-        if isolation == "read_committed":
-            wanted = producers.CommittedFilter(view, first)
         return ChunkReader(
-            self._decompressed_max, with_headers=with_headers, wanted=wanted
+            self._decompressed_max,
+            with_headers=with_headers,
+            wanted=self._wanted(view, first, isolation),
         )
+
+    def _wanted(self, view: View, first: int, isolation: str) -> reader.Wanted | None:
+        if isolation == "read_committed":
+            return producers.CommittedFilter(view, first)
+        return None
 
     def read(
         self,
@@ -464,6 +469,8 @@ class Partition:
         max_bytes: int = 1 << 20,
         *,
         durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
     ) -> Chunk:
         """The records of one buffer: whole batches from the one that holds `offset`.
 
@@ -481,10 +488,17 @@ class Partition:
                 name="max_bytes",
                 value=max_bytes,
             )
-        view = self._view(durable_only)
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         offset = _as_offset("offset", offset)
-        view.check(offset)
-        return reader.fetch(view, offset, view.end_offset, max_bytes)
+        view, first, end = self._bounds(offset, None, durable_only, isolation)
+        return reader.fetch(
+            view,
+            first,
+            end,
+            max_bytes,
+            skip=on_corruption == "skip",
+            wanted=self._wanted(view, first, isolation),
+        )
 
     def read_batches(
         self,
@@ -492,15 +506,23 @@ class Partition:
         stop: Start = None,
         *,
         durable_only: bool = False,
+        isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
     ) -> Iterator[RecordBatch]:
         """The batches as they are on disk; the first one holds `start`.
 
-        Control batches are among them. Raises: as `read`.
+        Control batches are among them, unless ``isolation="read_committed"``, which
+        leaves out those of aborted transactions, too. Raises: as `read`.
         """
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        view, first, end = self._bounds(start, stop, durable_only, "read_uncommitted")
-        return reader.read_batches(view, first, end, skip=on_corruption == "skip")
+        view, first, end = self._bounds(start, stop, durable_only, isolation)
+        return reader.read_batches(
+            view,
+            first,
+            end,
+            skip=on_corruption == "skip",
+            wanted=self._wanted(view, first, isolation),
+        )
 
     def read_arrow(
         self,
@@ -617,7 +639,8 @@ class Partition:
         if policies is None:
             policies = retention.policies_of(self._config)
         infos = _infos(log.segments, log.end_offset)
-        deletions = retention.plan(self._number, infos, policies, now_ms)
+        free_bytes = log.free_bytes()
+        deletions = retention.plan(self._number, infos, policies, now_ms, free_bytes)
         if deletions and not dry_run:
             self._write().delete_before(
                 max(deletions[-1].segment.next_offset, self.start_offset)

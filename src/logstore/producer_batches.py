@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from logstore import _binding as native
 from logstore import compression
 from logstore.config import TopicConfig
-from logstore.encoder import wrap
+from logstore.encoder import LOG_APPEND_TIME_BIT, wrap
 from logstore.errors import (
     CorruptRecordError,
     RecordTooLargeError,
@@ -37,9 +37,12 @@ def assign(
     *,
     max_bytes: int,
     decompressed_max: int,
+    append_time_ms: int | None,
     where: str,
 ) -> tuple[list[bytes], int]:
     """Check producer batches and give them offsets from `base_offset` on.
+
+    `append_time_ms`: replaces the timestamps (magic 1 and 2); None: they stay.
 
     Returns (runs of whole batches, number of offsets taken).
 
@@ -66,10 +69,12 @@ def assign(
             try:
                 changed, count = _assign_one(
                     c, data, header, next_offset, leader_epoch, max_bytes,
-                    decompressed_max,
+                    decompressed_max, append_time_ms,
                 )  # fmt: skip
             except Damage as damage:
                 raise _refused(damage, header.pos, where) from damage
+            if append_time_ms is not None and changed is None:
+                native.restamp(c, header, append_time_ms)
             if changed is not None:
                 runs += [bytes(data[kept_from : header.pos]), changed]
                 kept_from = header.pos + header.size
@@ -105,6 +110,7 @@ def _assign_one(
     leader_epoch: int,
     max_bytes: int,
     decompressed_max: int,
+    append_time_ms: int | None,
 ) -> tuple[bytes | None, int]:
     """Check one batch and patch its offset in place, or return it written anew.
 
@@ -129,9 +135,10 @@ def _assign_one(
                 size=header.size,
             ),
         )
-    payload = open_payload(header, memoryview_slicer(data), decompressed_max)
     decoder = native.Decoder(1024)
+    payload: bytes | bytearray | memoryview = b""
     if header.magic == 2 or header.codec:
+        payload = open_payload(header, memoryview_slicer(data), decompressed_max)
         decoder.decode_payload(
             header, native.pointer(payload), len(payload), 0, native.OFFSET_MAX
         )
@@ -139,6 +146,8 @@ def _assign_one(
         _decode_plain(decoder, c, header)
     if decoder.error is not None:
         raise damage_of(decoder.error, header.pos)
+    if header.magic == 2:
+        _check_header_names(decoder, payload, header.pos)
     count = decoder.count
     offsets = decoder.unpack(decoder.offset)
     consecutive = bool(count) and offsets == list(range(offsets[0], offsets[0] + count))
@@ -156,7 +165,9 @@ def _assign_one(
         return None, 1
     last = offset + count - 1
     newest = max(decoder.unpack(decoder.timestamp))
-    if header.magic == 1 and consecutive and header.max_timestamp == newest:
+    if header.magic == 1 and consecutive and (
+        header.max_timestamp == newest or append_time_ms is not None
+    ):  # fmt: skip
         native.assign_offset(c, header, last, leader_epoch)
         return None, count
     first = offset if header.magic == 0 else 0
@@ -168,10 +179,33 @@ def _assign_one(
         compression.level_of(_DEFAULTS, header.codec),
     )
     attributes = header.attributes & 0x0F
+    if append_time_ms is not None and header.magic == 1:
+        attributes, newest = attributes | LOG_APPEND_TIME_BIT, append_time_ms
     return wrap(packed, header.magic, attributes, last, newest, max_bytes), count
 
 
 _DEFAULTS = TopicConfig()
+
+
+def _check_header_names(
+    decoder: native.Decoder, payload: bytes | bytearray | memoryview, pos: int
+) -> None:
+    """Raise `Damage` for a header name that is not UTF-8: it could not be read as it
+    was written."""
+    counts = decoder.unpack(decoder.header_count)
+    if not any(counts):
+        return
+    c = native.pointer(payload)
+    view = memoryview(payload)
+    places = decoder.unpack(decoder.header_pos)
+    for place, count in zip(places, counts, strict=True):
+        if not count:
+            continue
+        for at, size, _, _ in native.decode_headers(c, len(payload), place, count):
+            try:
+                str(view[at : at + size], "utf-8")
+            except UnicodeDecodeError as error:
+                raise Damage(f"a header name is not UTF-8: {error}", pos) from error
 
 
 def _decode_plain(

@@ -116,8 +116,7 @@ def _transaction_batches(
     """Headers of transactional batches from `start` to the end of a view, in order,
     with what the marker says where it is one."""
     for segment in view.from_offset(start):
-        pos = segment.locate(start) if start > segment.base_offset else 0
-        for header, buffer, file_pos in segment.headers(pos):
+        for header, buffer, file_pos in segment.headers(segment.locate(start)):
             if header.last_offset >= view.end_offset:
                 return
             if not header.is_transactional or header.last_offset < start:

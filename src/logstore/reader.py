@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
@@ -26,15 +26,18 @@ from logstore.records import (
     Damage,
     Record,
     RecordBatch,
+    StopReading,
     make_records,
 )
-from logstore.segment import READ_BYTES, Segment
+from logstore.segment import FRAME_BYTES, READ_BYTES, Place, Segment
 
 __all__ = ["View", "fetch", "first_offset_at", "read_batches", "read_columns"]
 
+Wanted = Callable[[native.BatchHeader], bool]
+
 ISOLATIONS: Final = ("read_uncommitted", "read_committed")
 ON_CORRUPTION: Final = ("raise", "skip")
-_SKIP_SCAN_BYTES: Final = 4096
+_LOOKUP_BYTES: Final = 16 * 1024
 
 
 class View(NamedTuple):
@@ -115,16 +118,25 @@ class _SegmentWalk:
         self.offset = segment.base_offset
 
     def columns(
-        self, start: int, stop: int, pos: int | None = None
+        self, start: int, stop: int, place: Place | None = None
     ) -> Iterator[Columns]:
         segment, reader = self.segment, self.reader
         self.offset = max(start, segment.base_offset)
         generation = segment.generation
-        if pos is None:
-            pos = segment.locate(start) if start > segment.base_offset else 0
-        reader.begin(segment.base_offset - 1)
+        pos, before = place or segment.locate(start)
+        reader.begin(before, segment.checks)
         while pos < segment.size:
-            n = segment.read(self.buffer.view, pos)
+            try:
+                n = segment.read(self.buffer.view, pos)
+            except OffsetOutOfRangeError as gone:
+                raise OffsetOutOfRangeError(
+                    self.offset, gone.start, max(gone.end, stop)
+                ) from gone
+            except CorruptRecordError:
+                if not self.skip:
+                    raise
+                self.offset = segment.next_offset
+                return
             if segment.generation != generation:
                 # The tail was truncated and may have been written anew.
                 generation = segment.generation
@@ -132,8 +144,8 @@ class _SegmentWalk:
                     raise OffsetOutOfRangeError(
                         self.offset, segment.base_offset, segment.next_offset
                     )
-                pos = segment.locate(self.offset)
-                reader.begin(segment.base_offset - 1)
+                pos, before = segment.locate(self.offset)
+                reader.begin(before, segment.checks)
                 continue
             buffer = self.buffer
             try:
@@ -143,6 +155,7 @@ class _SegmentWalk:
                     self.offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
                     yield run
                 if reader.stop == native.STOP_OFFSET or self.offset >= stop:
+                    self._check_beyond(n)
                     return
                 self.buffer = segment.next_buffer(
                     buffer, n, reader.pos, reader.stop, pos, self.offset
@@ -153,6 +166,29 @@ class _SegmentWalk:
                 pos = self._skip(error, pos + damage.pos)
             except CorruptRecordError as error:
                 pos = self._skip(error, pos + reader.pos)
+        self._check_end(min(stop, segment.next_offset))
+
+    def _check_end(self, stop: int) -> None:
+        """Raise where the segment ends too early, unless its log may have gaps."""
+        segment, last = self.segment, self.reader.decoder.last_offset
+        if not segment.is_gapless or self.skip or last == native.OFFSET_UNKNOWN:
+            return
+        if last + 1 < stop:
+            raise segment.missing(segment.size, max(self.offset, last + 1))
+
+    def _check_beyond(self, n: int) -> None:
+        """Raise `Damage` where the batch behind the stop cannot be in this segment: its
+        offset, which no checksum covers, may be why the walk came to an end."""
+        at = self.reader.pos
+        scan = native.scan_batches(self.buffer.c, n, pos=at, checks=0, count_max=1)
+        for header in scan.headers:
+            if header.last_offset >= self.segment.next_offset:
+                raise Damage(
+                    f"offset {header.last_offset} lies behind the end of its segment, "
+                    f"{self.segment.next_offset}",
+                    at,
+                    self.offset,
+                )
 
     def _skip(self, error: Exception, pos: int) -> int:
         """Where to go on behind damage at `pos`; raises `error` unless it may."""
@@ -161,7 +197,7 @@ class _SegmentWalk:
         found = next_sound_batch(self.segment, pos, self.offset)
         if found is None:
             return self.segment.size
-        self.reader.begin(found[1] - 1)
+        self.reader.begin(native.OFFSET_UNKNOWN, self.segment.checks)
         return found[0]
 
 
@@ -174,6 +210,17 @@ def next_sound_batch(
     there is none up to the end of the segment.
     """
     buffer = native.Buffer(READ_BYTES)
+    n = segment.read(buffer.view, bad_pos)
+    if n >= FRAME_BYTES:
+        # The frame itself may be sound: then nothing inside the batch is mistaken for
+        # the next one.
+        at = bad_pos + 12 + int.from_bytes(buffer.raw[8:12], "big", signed=True)
+        if at == segment.size:
+            return None
+        if bad_pos + 12 < at < segment.size:
+            following = _sound_at(segment, at, offset)
+            if following is not None:
+                return following
     pos = bad_pos + 1
     while pos < segment.size:
         n = segment.read(buffer.view, pos)
@@ -182,19 +229,22 @@ def next_sound_batch(
         data = bytes(buffer.raw[:n])
         for at in _candidates(data):
             scan = native.first_header(buffer.c, n, pos=at, checks=native.CHECK_CRC)
-            if scan.headers:
-                header = scan.headers[0]
-                known = max(header.base_offset, offset)
-                if header.last_offset >= offset:
-                    return pos + at, known
-            elif scan.stop == native.STOP_PARTIAL and scan.error is None:
-                found = segment.first_header(pos + at, native.Buffer(READ_BYTES))
-                if found is not None and found[0].last_offset >= offset:
-                    return pos + at, max(found[0].base_offset, offset)
+            if scan.headers or (scan.stop == native.STOP_PARTIAL and not scan.error):
+                following = _sound_at(segment, pos + at, offset)
+                if following is not None:
+                    return following
         if pos + n >= segment.size:
             return None
         pos += n - 25
     return None
+
+
+def _sound_at(segment: Segment, pos: int, offset: int) -> tuple[int, int] | None:
+    """(position, first offset known) of a sound batch at `pos` that may follow."""
+    found = segment.first_header(pos, native.Buffer(READ_BYTES))
+    if found is None or not offset <= found[0].last_offset < segment.next_offset:
+        return None
+    return pos, max(found[0].base_offset, offset)
 
 
 def _candidates(data: bytes) -> Iterator[int]:
@@ -216,22 +266,29 @@ def _candidates(data: bytes) -> Iterator[int]:
 
 
 def read_batches(
-    view: View, start: int, stop: int, *, skip: bool = False
+    view: View,
+    start: int,
+    stop: int,
+    *,
+    skip: bool = False,
+    wanted: Wanted | None = None,
 ) -> Iterator[RecordBatch]:
-    """Batches from the one that holds `start` to the last that begins below `stop`."""
+    """Batches from the one that holds `start` to the last that begins below `stop`.
+
+    With `wanted`, those that it wants and no control batches.
+    """
     offset = start
     for segment in view.from_offset(start):
-        pos = segment.locate(offset) if offset > segment.base_offset else 0
-        while pos < segment.size:
+        place: Place | None = segment.locate(offset)
+        while place is not None:
             try:
-                for header, buffer, file_pos in segment.headers(
-                    pos, checks=native.CHECK_ALL, last_offset=segment.base_offset - 1
-                ):
-                    pos = file_pos + header.size
+                for header, buffer, file_pos in segment.headers(place):
                     if header.last_offset < start:
                         continue
                     if header.base_offset >= stop:
                         return
+                    if wanted is not None and not _is_wanted(header, wanted):
+                        continue
                     batch = make_batch(
                         segment, header, buffer, file_pos, view.decompressed_max
                     )
@@ -240,15 +297,21 @@ def read_batches(
                     offset = batch.next_offset
                     yield batch
                 break
+            except StopReading:
+                return
             except CorruptRecordError as error:
                 found = None
                 if skip and error.position is not None:
                     found = next_sound_batch(segment, error.position, offset)
                 if not skip:
                     raise
-                if found is None:
-                    break
-                pos = found[0]
+                place = found and Place(found[0], native.OFFSET_UNKNOWN)
+
+
+def _is_wanted(header: native.BatchHeader, wanted: Wanted) -> bool:
+    if header.is_control:
+        return False
+    return not header.is_transactional or wanted(header)
 
 
 def make_batch(
@@ -260,49 +323,55 @@ def make_batch(
 ) -> RecordBatch:
     """A `RecordBatch` with its own copy of the bytes."""
     data = buffer.raw[header.pos : header.pos + header.size]
-    try:
-        return RecordBatch(header._replace(pos=0), data, file_pos, limit)
-    except Damage as damage:
-        raise segment.error_of(damage, file_pos, header.last_offset) from damage
+
+    def named(damage: Damage) -> Exception:
+        damage.pos = 0
+        return segment.error_of(damage, file_pos, max(header.base_offset, 0))
+
+    return RecordBatch(header._replace(pos=0), data, file_pos, limit, named)
 
 
-def fetch(view: View, offset: int, stop: int, max_bytes: int) -> Chunk:
+def fetch(
+    view: View,
+    offset: int,
+    stop: int,
+    max_bytes: int,
+    *,
+    skip: bool = False,
+    wanted: Wanted | None = None,
+) -> Chunk:
     """The whole batches of one buffer of `max_bytes`, from the one that holds `offset`.
 
-    One segment at a time, as Kafka does. The buffer is doubled until a batch fits.
+    One segment at a time, as Kafka does. The buffer is doubled until a batch fits. With
+    `skip`, a damaged batch at the beginning is left out.
     """
+    while True:
+        try:
+            return _fetch(view, offset, stop, max_bytes, wanted)
+        except CorruptRecordError as error:
+            if not skip or error.position is None:
+                raise
+            offset = max(_behind(view, error, offset), offset + 1)
+
+
+def _behind(view: View, error: CorruptRecordError, offset: int) -> int:
+    """The first offset known to be sound behind damage."""
     for segment in view.from_offset(offset):
-        if offset >= stop:
-            break
-        pos = _position_of(segment, offset)
+        if segment.path == error.path:
+            found = next_sound_batch(segment, error.position or 0, offset)
+            return segment.next_offset if found is None else found[1]
+    return view.end_offset
+
+
+def _fetch(
+    view: View, offset: int, stop: int, max_bytes: int, wanted: Wanted | None
+) -> Chunk:
+    limit = view.decompressed_max
+    for segment in view.from_offset(offset):
+        pos = _position_of(segment, offset) if offset < stop else None
         if pos is None:
             continue
-        size = max(max_bytes, 1)
-        while True:
-            buffer = native.Buffer(min(size, segment.size - pos))
-            n = segment.read(buffer.view, pos)
-            end, last, _, _, error = native.walk_batches(
-                buffer.c, n, pos=0, last_offset=-1, checks=native.CHECK_CRC
-            )
-            if end and last >= stop:
-                end, last = _up_to(buffer, n, stop)
-            if (
-                end
-                or error is not None
-                or n < buffer.capacity
-                or pos + n >= segment.size
-            ):
-                break
-            size *= 2
-        if end == 0 and last < stop:
-            if error is not None:
-                damage = Damage(
-                    error.reason, error.pos, offset, unsupported=error.is_unsupported
-                )
-                raise segment.error_of(damage, pos, offset)
-            if n:
-                raise segment.missing(pos, offset)
-            continue
+        buffer, end, last = _whole_batches(segment, pos, offset, stop, max_bytes)
         if end == 0:
             break
 
@@ -311,34 +380,57 @@ def fetch(view: View, offset: int, stop: int, max_bytes: int) -> Chunk:
         ) -> Exception:
             return segment.error_of(damage, pos, offset)
 
-        return Chunk(
-            buffer.raw[:end], offset, stop, last + 1, view.decompressed_max, named
+        data = buffer.raw[:end]
+        return Chunk(data, offset, stop, last + 1, limit, named, wanted)
+    return Chunk(b"", offset, stop, offset, limit, lambda damage: damage, wanted)
+
+
+def _whole_batches(
+    segment: Segment, pos: int, offset: int, stop: int, max_bytes: int
+) -> tuple[native.Buffer, int, int]:
+    """(buffer, end, last offset) of the whole batches from `pos` on that end below
+    `stop`; end 0 where the first one does not."""
+    size = max_bytes
+    while True:
+        buffer = native.Buffer(min(size, segment.size - pos))
+        n = segment.read(buffer.view, pos)
+        end, last, _, _, error = native.walk_batches(
+            buffer.c,
+            n,
+            pos=0,
+            last_offset=native.OFFSET_UNKNOWN,
+            checks=segment.checks,
         )
-    return Chunk(
-        b"", offset, stop, offset, view.decompressed_max, lambda damage: damage
-    )
+        if end:
+            return (buffer, end, last) if last < stop else _up_to(buffer, n, stop)
+        if error is not None:
+            damage = Damage(
+                error.reason, error.pos, offset, unsupported=error.is_unsupported
+            )
+            raise segment.error_of(damage, pos, offset)
+        if n < buffer.capacity or pos + n >= segment.size:
+            raise segment.missing(pos, offset)
+        size *= 2
 
 
-def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[int, int]:
-    """(end, last offset) of the batches in a buffer that end below `stop`."""
+def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[native.Buffer, int, int]:
+    """(buffer, end, last offset) of the batches in a buffer that end below `stop`."""
     pos, end, last = 0, 0, -1
     while True:
         scan = native.scan_batches(buffer.c, n, pos=pos, checks=0)
         for header in scan.headers:
             if header.last_offset >= stop:
-                return end, max(last, stop if not end else last)
+                return buffer, end, last
             end, last = header.pos + header.size, header.last_offset
         pos = scan.pos
         if scan.stop != native.STOP_FULL:
-            return end, last
+            return buffer, end, last
 
 
 def _position_of(segment: Segment, offset: int) -> int | None:
     """Where the first batch with a last offset >= `offset` begins; None: not here."""
-    pos = segment.locate(offset) if offset > segment.base_offset else 0
-    for header, _, file_pos in segment.headers(
-        pos, buffer=native.Buffer(4 * _SKIP_SCAN_BYTES)
-    ):
+    buffer = native.Buffer(_LOOKUP_BYTES)
+    for header, _, file_pos in segment.headers(segment.locate(offset), buffer=buffer):
         if header.last_offset >= offset:
             return file_pos
     return None
@@ -363,8 +455,8 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
         reader = ChunkReader(view.decompressed_max, with_headers=False)
         walk = _SegmentWalk(segment, native.Buffer(READ_BYTES), reader, False)
         start = max(view.start_offset, segment.base_offset)
-        pos = segment.locate_time(timestamp)
-        for run in walk.columns(start, view.end_offset, pos):
+        place = segment.locate_time(timestamp)
+        for run in walk.columns(start, view.end_offset, place):
             times = run.decoder.unpack(run.decoder.timestamp)
             for index, found in enumerate(times):
                 if found >= timestamp:

@@ -194,9 +194,10 @@ class ChunkReader:
         self.ended = False
         self.checks = native.CHECK_ALL
 
-    def begin(self, last_offset: int) -> None:
-        """The next batch has to lie after `last_offset`."""
+    def begin(self, last_offset: int, checks: int) -> None:
+        """The next batch has to lie after `last_offset`, of which `checks` says how."""
         self.decoder.begin(last_offset)
+        self.checks = checks
         self.ended = False
 
     def columns(
@@ -232,19 +233,27 @@ class ChunkReader:
             if scan.error is not None:
                 raise damage_of(scan.error)
             header = scan.headers[0]
-            yield from self._one(header, raw, start, stop)
+            yield from self._one(header, raw, start, stop, last_offset)
             decoder.begin(header.last_offset)
             pos = self.pos = header.pos + header.size
 
     def _one(
-        self, header: native.BatchHeader, raw: Any, start: int, stop: int
+        self, header: native.BatchHeader, raw: Any, start: int, stop: int, before: int
     ) -> Iterator[Columns]:
-        """The records of one batch, whatever its codec."""
+        """The records of one compressed batch; the one before ended at `before`."""
         decoder = self.decoder
         payload = open_payload(header, raw, self.limit)
         c = native.pointer(payload)
-        decoder.decode_payload(header, c, len(payload), start, stop, self.checks)
+        checks = self.checks
+        base = decoder.decode_payload(header, c, len(payload), start, stop, checks)
         error = decoder.error
+        gapless = checks & native.CHECK_GAPLESS and before != native.OFFSET_UNKNOWN
+        if error is None and gapless and base != before + 1:
+            raise Damage(
+                f"a batch begins at offset {base} where {before + 1} must follow",
+                header.pos,
+                before + 1,
+            )
         if decoder.count:
             yield Columns(decoder, c, _slicer(payload), len(payload))
         if error is not None:
@@ -252,6 +261,19 @@ class ChunkReader:
             damage.offset = max(start, header.base_offset)
             damage.next_offset = header.last_offset + 1
             raise damage
+
+    def _plain(
+        self, header: native.BatchHeader, c: Any, raw: Any, start: int, stop: int
+    ) -> Iterator[Columns]:
+        """The records of one uncompressed batch."""
+        decoder = self.decoder
+        decoder.begin(native.OFFSET_UNKNOWN)
+        end = header.pos + header.size
+        decoder.decode(c, end, header.pos, start, stop, self.checks)
+        if decoder.count:
+            yield Columns(decoder, c, raw, end)
+        if decoder.error is not None:
+            raise damage_of(decoder.error)
 
     def _columns_wanted(
         self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int
@@ -276,10 +298,11 @@ class ChunkReader:
                         self.ended = True
                         self.stop = native.STOP_OFFSET
                         return
-                if deliver:
-                    yield from self._one(header, raw, start, stop)
+                if deliver and header.codec:
+                    yield from self._one(header, raw, start, stop, last_offset)
+                elif deliver:
+                    yield from self._plain(header, c, raw, start, stop)
                 last_offset = header.last_offset
-                self.decoder.begin(last_offset)
             pos = self.pos = scan.pos
             if scan.error is not None:
                 raise damage_of(scan.error)
@@ -366,15 +389,14 @@ def read_headers(c: Any, raw: Any, size: int, pos: int, count: int) -> Headers:
     try:
         return tuple(
             (
-                str(raw[kp : kp + kn], "utf-8"),
+                # As Kafka's consumer does with names that are not UTF-8.
+                str(raw[kp : kp + kn], "utf-8", "replace"),
                 raw[vp : vp + vn] if vn >= 0 else None,
             )
             for kp, kn, vp, vn in native.decode_headers(c, size, pos, count)
         )
     except native.NativeError as error:
         raise damage_of(error) from error
-    except UnicodeDecodeError as error:
-        raise Damage(f"a header name is not UTF-8: {error}", pos) from error
 
 
 class RecordBatch:
@@ -400,6 +422,7 @@ class RecordBatch:
 
     __slots__ = (
         "_limit",
+        "_named",
         "_payload",
         "base_offset",
         "base_sequence",
@@ -425,10 +448,17 @@ class RecordBatch:
     )
 
     def __init__(
-        self, header: native.BatchHeader, data: bytes, position: int, limit: int
+        self,
+        header: native.BatchHeader,
+        data: bytes,
+        position: int,
+        limit: int,
+        named: Callable[[Damage], Exception],
     ) -> None:
-        """`data` is the batch's bytes; `header` was scanned from them (pos 0)."""
+        """`data` is the batch's bytes; `header` was scanned from them (pos 0); `named`
+        makes the error that users see of damage."""
         self.header = header
+        self._named = named
         self._limit = limit
         self._payload: Any = None
         self.buffer = memoryview(data)
@@ -464,15 +494,18 @@ class RecordBatch:
                 header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
             )
             if decoder.error is not None:
-                raise damage_of(decoder.error, 0)
+                raise self._named(damage_of(decoder.error, 0))
             self.base_offset = base
             self.record_count = decoder.count
 
     def _open(self) -> Any:
         if self._payload is None:
-            self._payload = open_payload(
-                self.header, memoryview_slicer(self.buffer), self._limit
-            )
+            try:
+                self._payload = open_payload(
+                    self.header, memoryview_slicer(self.buffer), self._limit
+                )
+            except Damage as damage:
+                raise self._named(damage) from damage
         return self._payload
 
     def _records(self) -> list[Record]:
@@ -488,10 +521,13 @@ class RecordBatch:
                 self.header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
             )
         if decoder.error is not None:
-            raise damage_of(decoder.error, 0)
+            raise self._named(damage_of(decoder.error, 0))
         if not decoder.count:
             return []
-        return make_records(Columns(decoder, c, _slicer(payload), len(payload)))
+        try:
+            return make_records(Columns(decoder, c, _slicer(payload), len(payload)))
+        except Damage as damage:
+            raise self._named(damage) from damage
 
     def __iter__(self) -> Iterator[Record]:
         return iter(() if self.is_control else self._records())
@@ -506,12 +542,12 @@ class RecordBatch:
         for record in self._records():
             key = record.key or b""
             if len(key) < _CONTROL_KEY.size:
-                raise Damage("a control record has no type", 0, record.offset)
+                damage = Damage("a control record has no type", 0, record.offset)
+                raise self._named(damage)
             version, kind = _CONTROL_KEY.unpack_from(key)
             if version < 0:
-                raise Damage(
-                    f"a control record has version {version}", 0, record.offset
-                )
+                reason = f"a control record has version {version}"
+                raise self._named(Damage(reason, 0, record.offset))
             epoch = -1
             value = record.value
             if kind in (ABORT, COMMIT) and value and len(value) >= _END_MARKER.size:
@@ -541,7 +577,15 @@ class Chunk:
     Iterating gives the records from the offset that was asked for on.
     """
 
-    __slots__ = ("_limit", "_raise", "_start", "_stop", "buffer", "next_offset")
+    __slots__ = (
+        "_limit",
+        "_raise",
+        "_start",
+        "_stop",
+        "_wanted",
+        "buffer",
+        "next_offset",
+    )
 
     def __init__(
         self,
@@ -551,6 +595,7 @@ class Chunk:
         next_offset: int,
         limit: int,
         raise_damage: Callable[[Damage], Exception],
+        wanted: Callable[[native.BatchHeader], bool] | None = None,
     ) -> None:
         self.buffer = memoryview(data)
         self.next_offset = next_offset
@@ -558,9 +603,10 @@ class Chunk:
         self._stop = stop
         self._limit = limit
         self._raise = raise_damage
+        self._wanted = wanted
 
     def __iter__(self) -> Iterator[Record]:
-        reader = ChunkReader(self._limit)
+        reader = ChunkReader(self._limit, wanted=self._wanted)
         data = self.buffer.obj
         c = native.pointer(data)
         runs = reader.columns(c, data, len(self.buffer), 0, self._start, self._stop)

@@ -37,6 +37,7 @@ from logstore.layout import (
     SNAPSHOT,
     SWAP,
     TIME_INDEX,
+    TXN_INDEX,
     parse_segment_file,
     segment_file,
 )
@@ -117,11 +118,16 @@ class PartitionState:
             segment but the active one, in order.
         active: the active segment at the durable point: the fields of
             ``ls_segment_state``; ``size`` is the durable position.
+        truncations: how often its tail was cut by `truncate_to`, so that readers in
+            other processes notice.
+        is_gapless: see `Segment.is_gapless`; of all segments.
     """
 
     start_offset: int
     sealed: list[tuple[int, int, int, int, int]]
     active: dict[str, int]
+    truncations: int
+    is_gapless: bool
 
     @property
     def durable_offset(self) -> int:
@@ -135,7 +141,13 @@ class PartitionState:
         """Raises KeyError, TypeError or ValueError for what cannot be a state."""
         sealed = [_five_ints(row) for row in value["sealed"]]
         active = {name: int(value["active"][name]) for name in STATE_FIELDS}
-        return cls(int(value["start_offset"]), sealed, active)
+        return cls(
+            int(value["start_offset"]),
+            sealed,
+            active,
+            int(value["truncations"]),
+            bool(value["is_gapless"]),
+        )
 
 
 # In a state file: the largest timestamp of a sealed segment that nobody has looked for.
@@ -298,6 +310,7 @@ class Loaded:
         is_written_down: logstore's own state says all this already, and
         is_unclean: it does not say where the log ends.
         deleted: `.deleted` files that wait for their end.
+        truncations, is_gapless: as in `PartitionState`.
     """
 
     segments: list[Segment]
@@ -314,6 +327,8 @@ class Loaded:
     is_written_down: bool = False
     is_unclean: bool = False
     deleted: list[str] = dataclasses.field(default_factory=list)
+    truncations: int = 0
+    is_gapless: bool = False
 
 
 class Loader:
@@ -379,9 +394,16 @@ class Loader:
         if self.writable:
             self.finish_transitions(found)
             self.remove_deleted(found)
+            self.remove_orphans(found)
         segments = self.open_segments(found)
         loaded = self.settle(segments)
         loaded.deleted = found.deleted
+        state = self.situation.state
+        if state is not None:
+            loaded.truncations = state.truncations
+            loaded.is_gapless = state.is_gapless
+        elif not segments:
+            loaded.is_gapless = True
         return loaded
 
     # -- 1. names
@@ -431,6 +453,18 @@ class Loader:
                     directory.unlink(name, missing_ok=True)
         found.deleted = waiting
 
+    def remove_orphans(self, found: Survey) -> None:
+        """Remove index files without a log, as Kafka does."""
+        for name in found.names:
+            parsed = parse_segment_file(name)
+            if (
+                parsed is not None
+                and not parsed.transition
+                and parsed.suffix in (INDEX, TIME_INDEX, TXN_INDEX)
+                and parsed.base_offset not in found.logs
+            ):
+                self.directory.unlink(name, missing_ok=True)
+
     # -- 2. segments
 
     def open_segments(self, found: Survey) -> list[Segment]:
@@ -444,12 +478,19 @@ class Loader:
             bases |= set(known) | {active_base}
         segments: list[Segment] = []
         for base in sorted(bases):
-            if base not in found.logs:
-                self.lost_segment(base)
             transition = found.logs.get(base, "")
             segment = Segment(
-                self.directory, self.descriptors, base, 0, base, transition=transition
+                self.directory,
+                self.descriptors,
+                base,
+                0,
+                base,
+                transition=transition,
+                is_gapless=state is not None and state.is_gapless,
             )
+            if base not in found.logs:
+                segment.is_lost = True
+                self.lost_segment(base)
             row = known.get(base)
             if row is not None:
                 _, segment.size, segment.next_offset, largest, at = row
@@ -460,7 +501,7 @@ class Loader:
                 if base in found.logs:
                     self.check_sealed(segment, row[1])
             elif base in found.logs:
-                segment.size = self.file_size(segment)
+                segment.size = max(self.file_size(segment), 0)
             segments.append(segment)
         for segment, after in itertools.pairwise(segments):
             if segment.base_offset not in known:
@@ -479,11 +520,11 @@ class Loader:
         except OSError as error:
             self.damage = storage_error(error, "open", segment.path)
             self.report(UNREADABLE, name, str(self.damage))
-            return 0
+            return -1
 
     def check_sealed(self, segment: Segment, size: int) -> None:
         found = self.file_size(segment)
-        if found == size or self.damage is not None:
+        if found in (size, -1):
             return
         self.damage = CorruptRecordError(
             f"a sealed segment has {found} bytes, not {size}",
@@ -532,6 +573,8 @@ class Loader:
         if situation.state is not None:
             start = situation.state.start_offset
         if not segments:
+            if situation.recovery_point > start:
+                self.lost_log(start)
             return self.loaded(
                 [],
                 start,
@@ -548,6 +591,17 @@ class Loader:
             return self.settle_own(segments, start, own)
         return self.settle_scan(segments, start)
 
+    def lost_log(self, start: int) -> None:
+        """There is no segment at all, and there were records."""
+        point = self.situation.recovery_point
+        self.damage = CorruptRecordError(
+            f"no segment is there; the log was flushed up to offset {point}",
+            path=self.directory.path,
+            position=0,
+            offset=start,
+        )
+        self.report(LOST_SEGMENT, "", str(self.damage), first_offset=start)
+
     def settle_own(
         self, segments: list[Segment], start: int, own: PartitionState
     ) -> Loaded:
@@ -555,30 +609,15 @@ class Loader:
         active = segments[-1]
         durable = own.active["size"]
         state = segment_state(own.active)
-        size = durable if self.damage is not None else self.file_size(active)
-        if size < durable and self.damage is None:
-            self.lost_end(active, size, durable, own)
+        size = -1 if active.is_lost else self.file_size(active)
         index, times = self.load_indexes(active, state)
-        if self.damage is not None or (self.situation.clean and size == durable):
+        if 0 <= size < durable:
+            self.lost_end(active, size, durable, own)
+        if size < durable or (self.situation.clean and size == durable):
             active.size = durable
             return self.finish(segments, start, own.durable_offset, state, index, times)
         if self.situation.clean:
-            # Bytes behind a clean end: nobody of us wrote them. Not cut, not served.
-            active.size = durable
-            self.damage = CorruptRecordError(
-                f"{size - durable} bytes behind the end of a log that was closed",
-                path=active.path,
-                position=durable,
-                offset=own.durable_offset,
-            )
-            self.report(
-                CORRUPT,
-                active.file(LOG),
-                str(self.damage),
-                position=durable,
-                size=size - durable,
-                first_offset=own.durable_offset,
-            )
+            self.foreign_bytes(active, size, durable, own)
             return self.finish(segments, start, own.durable_offset, state, index, times)
         if index is None or times is None:
             # The index files do not reach the durable point: index all of it again.
@@ -586,6 +625,26 @@ class Loader:
             index, times = OffsetEntries(), TimeEntries()
         return self.scan_tail(
             segments, start, state, index, times, durable, own.durable_offset
+        )
+
+    def foreign_bytes(
+        self, active: Segment, size: int, durable: int, own: PartitionState
+    ) -> None:
+        """Bytes behind a clean end: nobody of us wrote them. Not cut, not served."""
+        active.size = durable
+        self.damage = CorruptRecordError(
+            f"{size - durable} bytes behind the end of a log that was closed",
+            path=active.path,
+            position=durable,
+            offset=own.durable_offset,
+        )
+        self.report(
+            CORRUPT,
+            active.file(LOG),
+            str(self.damage),
+            position=durable,
+            size=size - durable,
+            first_offset=own.durable_offset,
         )
 
     def lost_end(
@@ -696,6 +755,7 @@ class Loader:
                     index=index,
                     times=times,
                     interval=self.config.index_interval_bytes,
+                    checks=active.checks,
                 )
         except OSError as error:
             self.damage = storage_error(error, "read", active.path)
@@ -713,7 +773,7 @@ class Loader:
                 end = max(durable_offset, scan.last_offset + 2)
                 return self.finish(segments, start, end, state, index, times)
             self.tail_start, self.tail_bytes = scan.pos, size - scan.pos
-            if self.writable:
+            if self.writable and self.damage is None:
                 self.cut_tail(active, scan)
         elif self.below_recovery_point(active, scan, durable_offset):
             return self.finish(segments, start, durable_offset, state, index, times)

@@ -7,7 +7,6 @@ stays. Deletion itself is copy-on-write (`logstore.writer`).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -46,6 +45,10 @@ class RetentionPolicy:
     def reason(self) -> str:
         """Why a selected segment goes; the class name unless overridden."""
         return type(self).__name__
+
+    def observe(self, free_bytes: int) -> None:
+        """Told before each `select`: bytes free on the file system, with those of
+        files that wait for their deletion."""
 
     def select(
         self, segments: Sequence[SegmentInfo], now_ms: int
@@ -114,29 +117,25 @@ class RetainBytes(RetentionPolicy):
 class RetainFreeSpace(RetentionPolicy):
     """The oldest sealed segments go until the file system has `min_free_bytes` free.
 
-    What was deleted takes its space until ``file_delete_delay_ms`` is over; segments
-    that already wait for that are counted as free.
+    What was deleted takes its space until ``file_delete_delay_ms`` is over; it is
+    counted as free already, so that no more goes than has to.
     """
 
-    def __init__(self, min_free_bytes: int, path: str | None = None) -> None:
-        """`path`: any file of the file system; None: the partition's own."""
+    def __init__(self, min_free_bytes: int) -> None:
         self.min_free_bytes = min_free_bytes
-        self.path = path
+        self._free_bytes = min_free_bytes
 
     @property
     def reason(self) -> str:
         return f"fewer than min_free_bytes={self.min_free_bytes} are free"
 
-    def free_bytes(self, segments: Sequence[SegmentInfo]) -> int:
-        """Bytes free now, with those of files that wait for their deletion."""
-        directory = self.path or os.path.dirname(segments[0].path)
-        status = os.statvfs(directory)
-        return status.f_bavail * status.f_frsize
+    def observe(self, free_bytes: int) -> None:
+        self._free_bytes = free_bytes
 
     def select(
         self, segments: Sequence[SegmentInfo], now_ms: int
     ) -> Iterable[SegmentInfo]:
-        missing = self.min_free_bytes - self.free_bytes(segments) if segments else 0
+        missing = self.min_free_bytes - self._free_bytes
         for segment in segments[:-1]:
             if missing <= 0:
                 return
@@ -161,6 +160,7 @@ def plan(
     segments: Sequence[SegmentInfo],
     policies: Sequence[RetentionPolicy],
     now_ms: int,
+    free_bytes: int,
 ) -> list[Deletion]:
     """The leading run of segments that some policy selects, with its reason.
 
@@ -168,6 +168,7 @@ def plan(
     """
     reasons: dict[int, str] = {}
     for policy in policies:
+        policy.observe(free_bytes)
         for segment in policy.select(tuple(segments), now_ms):
             reasons.setdefault(segment.base_offset, policy.reason)
     deletions: list[Deletion] = []

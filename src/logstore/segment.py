@@ -19,11 +19,12 @@ from typing import Any, Final, NamedTuple
 from logstore import _binding as native
 from logstore._files import Directory
 from logstore.config import StoreConfig, TopicConfig
-from logstore.descriptors import Descriptors
+from logstore.descriptors import Descriptors, OpenFile
 from logstore.encoder import Encoder
 from logstore.errors import (
     CorruptRecordError,
     DiskFullError,
+    OffsetOutOfRangeError,
     StorageError,
     SyncFailedError,
     UnsupportedError,
@@ -41,6 +42,7 @@ from logstore.layout import (
     INDEX,
     LOG,
     TIME_INDEX,
+    parse_segment_file,
     segment_file,
 )
 from logstore.records import Damage
@@ -59,6 +61,18 @@ _RESERVE_MIN: Final = 64 * 1024
 _RESERVE_MAX: Final = 16 << 20
 
 _serials = itertools.count(1)
+
+
+class Place(NamedTuple):
+    """Where a walk over batches begins.
+
+    Attributes:
+        pos: byte where a batch begins.
+        last_offset: of the batch before; native.OFFSET_UNKNOWN where nobody knows.
+    """
+
+    pos: int
+    last_offset: int
 
 
 class SegmentInfo(NamedTuple):
@@ -94,6 +108,10 @@ class Segment:
             offset of the first batch that has it; None until somebody looks.
         transition: ".swap" for a segment that recovery would rename, else "".
         generation: goes up when the file was cut; what was read before is void.
+        is_lost: its file is gone, and should not be.
+        is_gapless: every batch begins where the one before ended, and the first one
+            where the segment does: so logstore writes, and so it is checked. Kafka's
+            compaction leaves gaps.
     """
 
     __slots__ = (
@@ -103,6 +121,8 @@ class Segment:
         "descriptors",
         "directory",
         "generation",
+        "is_gapless",
+        "is_lost",
         "live_index",
         "live_state",
         "live_times",
@@ -124,7 +144,9 @@ class Segment:
         max_timestamp: int | None = None,
         max_timestamp_offset: int = -1,
         transition: str = "",
+        is_gapless: bool = False,
     ) -> None:
+        self.is_gapless = is_gapless
         self.directory = directory
         self.descriptors = descriptors
         self.base_offset = base_offset
@@ -134,6 +156,7 @@ class Segment:
         self.max_timestamp_offset = max_timestamp_offset
         self.transition = transition
         self.generation = 0
+        self.is_lost = False
         self.live_index: OffsetEntries | None = None
         self.live_times: TimeEntries | None = None
         self.live_state: native.SegmentState | None = None
@@ -166,15 +189,17 @@ class Segment:
             return files.read(self._pinned, view, pos)
         descriptors = self.descriptors
         try:
-            fd = descriptors.borrow(self._serial, self.directory, self._names())
+            file = descriptors.borrow(self._serial, self.directory, self._names())
+        except FileNotFoundError as error:
+            raise self._gone(pos) from error
         except OSError as error:
             raise storage_error(error, "open", self.path) from error
         try:
-            return files.read(fd, view, pos)
+            return files.read(file.fd, view, pos)
         except OSError as error:
             raise storage_error(error, "read", self.path) from error
         finally:
-            descriptors.give_back(self._serial)
+            descriptors.give_back(file)
 
     def _names(self) -> tuple[str, ...]:
         # Another process may have deleted it meanwhile: then it keeps the old name with
@@ -195,6 +220,16 @@ class Segment:
             self.descriptors.forget(self._serial)
             if self._pinned >= 0:
                 self.directory.files.close(self._pinned)
+
+    def borrow(self) -> OpenFile:
+        """Its open file, for a sync; to be given back to `descriptors`."""
+        return self.descriptors.borrow(self._serial, self.directory, self._names())
+
+    def void(self) -> None:
+        """Make whoever reads it notice that the log was cut: nothing is here now."""
+        self.size = 0
+        self.next_offset = self.base_offset
+        self.generation += 1
 
     # -- what is wrong with it
 
@@ -224,6 +259,23 @@ class Segment:
             next_offset=damage.next_offset,
         )
 
+    def _gone(self, pos: int) -> Exception:
+        """The error for a file that is not there: deleted from the head of the log by
+        whoever writes to it, or lost."""
+        with contextlib.suppress(OSError):
+            parsed = map(parse_segment_file, self.directory.names())
+            bases = [p.base_offset for p in parsed if p and p.suffix == LOG]
+            first = min(bases, default=-1)
+            if not self.is_lost and first > self.base_offset:
+                return OffsetOutOfRangeError(self.base_offset, first, max(bases))
+        return CorruptRecordError(
+            "the segment file is gone",
+            path=self.path,
+            position=pos,
+            offset=self.base_offset,
+            next_offset=self.next_offset,
+        )
+
     def missing(self, position: int, offset: int) -> CorruptRecordError:
         """The error for log that must be there and is not."""
         return CorruptRecordError(
@@ -235,15 +287,20 @@ class Segment:
 
     # -- batches
 
+    @property
+    def checks(self) -> int:
+        """What is checked of its batches."""
+        return native.CHECK_ALL | (native.CHECK_GAPLESS if self.is_gapless else 0)
+
     def headers(
         self,
-        pos: int = 0,
+        place: Place | None = None,
         *,
-        checks: int = native.CHECK_CRC,
-        last_offset: int = -1,
+        checks: int | None = None,
         buffer: native.Buffer | None = None,
     ) -> Iterator[tuple[native.BatchHeader, native.Buffer, int]]:
-        """The headers of all batches from `pos` on: (header, buffer, file position).
+        """The headers of all batches from a place (the start of the segment) on:
+        (header, buffer, file position).
 
         `header.pos` is its place in the buffer, which is used again for the next run.
 
@@ -251,6 +308,8 @@ class Segment:
             CorruptRecordError, UnsupportedError: after the headers before the damage.
         """
         buffer = buffer or native.Buffer(READ_BYTES)
+        pos, last_offset = place or self.start
+        checks = self.checks if checks is None else checks
         while pos < self.size:
             n = self.read(buffer.view, pos)
             scan_pos = 0
@@ -349,51 +408,61 @@ class Segment:
         except OSError:
             return b""
 
-    def locate(self, offset: int) -> int:
+    @property
+    def start(self) -> Place:
+        """The place where its first batch begins."""
+        return Place(0, self.base_offset - 1)
+
+    def locate(self, offset: int) -> Place:
         """Where to begin reading so that no record at or after `offset` is missed.
 
-        The position of a batch that begins at or before `offset`. Index entries are
+        The place of a batch that begins at or before `offset`. Index entries are
         believed only when a batch with a right checksum is found there that does; else
         the ones before, at last the start of the segment.
         """
+        if offset <= self.base_offset:
+            return self.start
         entries = self.offset_entries()
-        slot, pos = entries.floor(offset - self.base_offset)
+        slot, _ = entries.floor(offset - self.base_offset)
         buffer = native.Buffer(LOOKUP_BYTES)
-        for _ in range(4):
-            if slot < 0:
-                return 0
-            if self._begins_before(pos, offset, buffer):
-                return pos
-            slot -= 1
-            if slot >= 0:
-                pos = entries.entry(slot)[1]
-        return 0
+        for at in range(slot, max(slot - 4, -1), -1):
+            relative, pos = entries.entry(at)
+            place = self._place_before(pos, offset, relative, buffer)
+            if place is not None:
+                return place
+        return self.start
 
-    def _begins_before(self, pos: int, offset: int, buffer: native.Buffer) -> bool:
+    def _place_before(
+        self, pos: int, offset: int, relative: int, buffer: native.Buffer
+    ) -> Place | None:
+        """The place at `pos`, if a batch is there that begins at or before `offset`."""
         found = self.first_header(pos, buffer)
         if found is None:
-            return False
+            return None
         header = found[0]
         if header.last_offset < self.base_offset:
-            return False
-        # The first offset of a wrapper is unknown; its last one is enough if below.
-        first = header.base_offset if header.base_offset >= 0 else header.last_offset
-        return first <= offset
+            return None
+        if self.is_gapless and header.last_offset != self.base_offset + relative:
+            return None
+        if header.base_offset < 0:
+            # The first offset of a wrapper is unknown; its last one is enough if below.
+            known = header.last_offset <= offset
+            return Place(pos, native.OFFSET_UNKNOWN) if known else None
+        if header.base_offset > offset:
+            return None
+        return Place(pos, header.base_offset - 1)
 
-    def locate_time(self, timestamp: int) -> int:
+    def locate_time(self, timestamp: int) -> Place:
         """Where to begin reading so that no record since `timestamp` is missed."""
         entries = self.time_entries()
         slot = entries.floor(timestamp - 1)
-        for _ in range(4):
-            if slot < 0:
-                return 0
-            pos = self._position_of_time_entry(*entries.entry(slot))
-            if pos is not None:
-                return pos
-            slot -= 1
-        return 0
+        for at in range(slot, max(slot - 4, -1), -1):
+            place = self._place_of_time_entry(*entries.entry(at))
+            if place is not None:
+                return place
+        return self.start
 
-    def _position_of_time_entry(self, timestamp: int, relative: int) -> int | None:
+    def _place_of_time_entry(self, timestamp: int, relative: int) -> Place | None:
         """Where the batch of a time index entry begins, if it is as the entry says."""
         offset = self.base_offset + relative
         if offset >= self.next_offset:
@@ -401,7 +470,13 @@ class Segment:
         with contextlib.suppress(CorruptRecordError, UnsupportedError):
             for header, _, pos in self.headers(self.locate(offset)):
                 if header.last_offset >= offset:
-                    return pos if header.max_timestamp == timestamp else None
+                    first = header.base_offset
+                    before = first - 1 if first >= 0 else native.OFFSET_UNKNOWN
+                    return (
+                        Place(pos, before)
+                        if header.max_timestamp == timestamp
+                        else None
+                    )
         return None
 
     def largest_timestamp(self) -> int:
@@ -415,13 +490,13 @@ class Segment:
         if self.max_timestamp is not None:
             return self.max_timestamp
         entries = self.time_entries()
-        largest, pos = -1, 0
+        largest, place = -1, self.start
         if entries.count:
             timestamp, relative = entries.entry(entries.count - 1)
-            found = self._position_of_time_entry(timestamp, relative)
+            found = self._place_of_time_entry(timestamp, relative)
             if found is not None:
-                largest, pos = timestamp, found
-        for header, _, _ in self.headers(pos):
+                largest, place = timestamp, found
+        for header, _, _ in self.headers(place):
             if header.max_timestamp > largest:
                 largest = header.max_timestamp
                 self.max_timestamp_offset = header.last_offset
@@ -489,6 +564,7 @@ def scan_log(
     index: OffsetEntries | None = None,
     times: TimeEntries | None = None,
     interval: int = 4096,
+    checks: int = native.CHECK_ALL,
 ) -> TailScan:
     """Check the batches of an open `.log` file from ``state.size`` on, with checksums.
 
@@ -504,7 +580,7 @@ def scan_log(
         pos = state.size
         n = files.read(fd, buffer.view[: max(0, min(buffer.capacity, size - pos))], pos)
         end, last_offset, count, stop, error = native.walk_batches(
-            buffer.c, n, pos=0, last_offset=last_offset, checks=native.CHECK_ALL
+            buffer.c, n, pos=0, last_offset=last_offset, checks=checks
         )
         batches += count
         done = 0
@@ -545,6 +621,7 @@ class SegmentWriter:
     """
 
     __slots__ = (
+        "_file",
         "_index_written",
         "_reserved",
         "_time_written",
@@ -597,7 +674,7 @@ class SegmentWriter:
         segment.live_index = index
         segment.live_times = times
         segment.live_state = state
-        segment.descriptors.adopt(segment._serial, fd)
+        self._file = segment.descriptors.adopt(segment._serial, fd)
 
     @property
     def path(self) -> str:
@@ -811,7 +888,7 @@ class SegmentWriter:
     def release(self) -> None:
         """Hand the descriptor to the cache: this segment is not written any more."""
         segment = self.segment
-        segment.descriptors.give_back(segment._serial)
+        segment.descriptors.give_back(self._file)
         segment.max_timestamp = self.state.max_timestamp
         segment.max_timestamp_offset = self.state.max_timestamp_offset
         segment.live_state = None

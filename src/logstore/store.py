@@ -24,6 +24,8 @@ from logstore.descriptors import Descriptors
 from logstore.errors import (
     ConfigError,
     CorruptCheckpointError,
+    CorruptionError,
+    DiskFullError,
     ForkedError,
     LogStoreError,
     PartitionNotFoundError,
@@ -40,6 +42,7 @@ from logstore.live import LiveLog
 from logstore.partition import Partition
 from logstore.partitioners import Partitioner
 from logstore.recovery import (
+    LOST_SEGMENT,
     OTHER_WRITER,
     STATE_DAMAGED,
     UNREADABLE,
@@ -136,6 +139,7 @@ class Store:
         self._numbers: dict[str, tuple[int, ...]] = {}
         self._topics: dict[str, Topic] = {}
         self._settings: dict[str, dict[str, Any]] = {}
+        self._root_mtime_ns = -1
         self._writing = False
         self._starts: dict[TopicPartition, int] = {}
         self._points: dict[TopicPartition, int] = {}
@@ -231,10 +235,12 @@ class Store:
             self._own, self._clean = self._read_owner(names, note)
             self._read_checkpoints(note)
             self._find_topics(names)
+            self._check_directories(note)
             if not self.read_only:
                 self._finish_deletions(names)
                 for key in self._all_partitions():
-                    self._load_writer(key, note)
+                    if key not in self._broken:
+                        self._load_writer(key, note)
         except OSError as error:
             if isinstance(error, LogStoreError):
                 raise
@@ -318,6 +324,37 @@ class Store:
             topic: tuple(sorted(numbers)) for topic, numbers in sorted(found.items())
         }
 
+    def _check_directories(self, note: Callable[[RecoveryAction], None]) -> None:
+        """Hold the directories against what is known of topics: make those of a topic
+        whose creation was cut short, note those that are lost."""
+        if not self._own:
+            return
+        for topic, settings in self._settings.items():
+            have = set(self._numbers.get(topic, ()))
+            missing = [n for n in range(settings["partitions"]) if n not in have]
+            for number in missing:
+                name = layout.partition_directory(topic, number)
+                if settings.get("creating"):
+                    if not self.read_only:
+                        self._root.make(name)
+                        have.add(number)
+                    continue
+                lost = CorruptionError(
+                    f"the directory of partition {name} is gone from {self.path}; the "
+                    f"others can be used",
+                    path=self._root.path_of(name),
+                )
+                self._broken[topic, number] = lost
+                have.add(number)
+                note(
+                    RecoveryAction(
+                        LOST_SEGMENT, topic, number, lost.path, -1, 0, -1, None,
+                        str(lost),
+                    )
+                )  # fmt: skip
+            if have:
+                self._numbers[topic] = tuple(sorted(have))
+
     def _all_partitions(self) -> list[TopicPartition]:
         return [(t, n) for t, numbers in self._numbers.items() for n in numbers]
 
@@ -350,7 +387,7 @@ class Store:
     ) -> None:
         topic, number = key
         directory = self._root.child(layout.partition_directory(topic, number))
-        config = self._topic_config(topic)
+        config = self.topic_config(topic)
         try:
             loaded = Loader(
                 directory,
@@ -381,7 +418,23 @@ class Store:
             self, directory, topic, number, config, loaded
         )
 
-    def _topic_config(self, topic: str) -> TopicConfig:
+    def partition_numbers(self, topic: str) -> tuple[int, ...]:
+        """Numbers of a topic's partitions, in order.
+
+        Raises:
+            TopicNotFoundError: it was deleted.
+        """
+        self.check_open()
+        if self.read_only:
+            self._rescan()
+        numbers = self._numbers.get(topic, ())
+        if not numbers:
+            raise TopicNotFoundError(
+                f"store {self.path} has no topic {topic!r}", topic=topic
+            )
+        return numbers
+
+    def topic_config(self, topic: str) -> TopicConfig:
         settings = self._settings.get(topic, {}).get("config", {})
         known = set(TopicConfig.__dataclass_fields__)
         return TopicConfig(**{k: v for k, v in settings.items() if k in known})
@@ -417,7 +470,15 @@ class Store:
         """Read-only: see what the writer did meanwhile."""
         with self._lock:
             try:
+                mtime_ns = self._root.info().mtime_ns
+                if mtime_ns == self._root_mtime_ns:
+                    return
+                self._own, self._clean = self._read_owner(self._root.names(), _ignore)
+                self._read_settings(_ignore)
                 self._find_topics(self._root.names())
+                self._broken.clear()
+                self._check_directories(_ignore)
+                self._root_mtime_ns = mtime_ns
             except OSError as error:
                 raise storage_error(error, "read", self.path) from error
 
@@ -428,7 +489,7 @@ class Store:
             TopicNotFoundError: there is none of this name.
         """
         self.check_open()
-        if self.read_only and name not in self._numbers:
+        if self.read_only:
             self._rescan()
         with self._lock:
             if name not in self._numbers:
@@ -437,12 +498,7 @@ class Store:
                 )
             topic = self._topics.get(name)
             if topic is None:
-                topic = Topic(
-                    self,
-                    name,
-                    self._topic_config(name),
-                    lambda: self._numbers.get(name, ()),
-                )
+                topic = Topic(self, name)
                 self._topics[name] = topic
             if partitioner is not None:
                 topic.partitioner = partitioner
@@ -458,7 +514,8 @@ class Store:
     ) -> Topic:
         """Create a topic.
 
-        1. write down its settings; 2. create the directories; 3. sync the store's.
+        1. write down its settings, as being created (commit: opening finishes it);
+        2. create the directories; 3. sync the store's; 4. write the settings again.
 
         Args:
             name: 1 to 249 characters out of ``[A-Za-z0-9._-]``, not ``.`` or ``..``.
@@ -472,7 +529,7 @@ class Store:
                 ``.`` and ``_`` tell its name from another's, as in Kafka.
         """
         self._check_writable(f"create topic {name!r}")
-        layout.check_topic_name(name)
+        layout.check_new_topic_name(name)
         check_int("partitions", partitions, 1, PARTITIONS_MAX)
         with self._lock:
             if name in self._numbers:
@@ -524,13 +581,13 @@ class Store:
         self.begin_writing()
         try:
             total = numbers[-1] + 1
-            self._write_settings(
-                name, {"partitions": total, "config": config.to_dict()}
-            )
+            settings = {"partitions": total, "config": config.to_dict()}
+            self._write_settings(name, {**settings, "creating": True})
             for number in numbers:
                 with contextlib.suppress(FileExistsError):
                     self._root.make(layout.partition_directory(name, number))
             self._root.sync()
+            self._write_settings(name, settings)
         except OSError as error:
             if isinstance(error, LogStoreError):
                 raise
@@ -607,8 +664,11 @@ class Store:
     def _end_writer(self, writer: PartitionWriter) -> None:
         """Let go of a partition that is about to be deleted; readers keep its files."""
         writer.pin_all()
+        gone = TopicNotFoundError(
+            f"topic {writer.topic} was deleted", topic=writer.topic
+        )
         with contextlib.suppress(LogStoreError):
-            writer.close(write_down=False)
+            writer.close(gone, write_down=False)
 
     def _remove_directories(self, names: list[str]) -> None:
         for name in names:
@@ -653,7 +713,7 @@ class Store:
                 )
             partition = self._partitions.get(key)
             if partition is None:
-                config = self._topic_config(topic)
+                config = self.topic_config(topic)
                 partition = Partition(
                     topic,
                     number,
@@ -679,7 +739,7 @@ class Store:
             self.descriptors,
             topic,
             number,
-            self._topic_config(topic),
+            self.topic_config(topic),
             situation,
         )
 
@@ -705,13 +765,30 @@ class Store:
                 self._root.unlink(layout.CLEAN_SHUTDOWN, missing_ok=True)
                 self._root.sync()
             except OSError as error:
-                raise storage_error(
+                failed = storage_error(
                     error, "begin writing to", self.path, "Nothing was written."
-                ) from error
+                )
+                if not isinstance(failed, DiskFullError):
+                    raise failed from error
+                self._begin_without_space(failed)
             self._writing = True
 
-    def flush_later(self, writer: PartitionWriter, delay_ms: int) -> None:
-        self._keeper.later(delay_ms, writer.flush_due)
+    def _begin_without_space(self, failed: DiskFullError) -> None:
+        """A full disk must not stop deletion: without the owner file, which cannot be
+        written, the next opening takes the store as Kafka would."""
+        root = self._root
+        try:
+            for name in (layout.OWNER + ".tmp", layout.OWNER, layout.CLEAN_SHUTDOWN):
+                root.unlink(name, missing_ok=True)
+            root.sync()
+        except OSError as error:
+            raise failed from error
+
+    def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
+        self._keeper.later(delay_ms, task)
+
+    def waiting_bytes(self) -> int:
+        return self._keeper.waiting_bytes
 
     def unlink_later(
         self, directory: Directory, names: list[str], delay_ms: int
@@ -777,9 +854,10 @@ class Store:
             # Only so that the next opening is quick: no reason to fail.
             with contextlib.suppress(LogStoreError):
                 self.begin_writing()
+        closed = StoreClosedError(f"store {self.path} is closed")
         for writer in self._writers.values():
             try:
-                writer.close(write_down=self._writing)
+                writer.close(closed, write_down=self._writing)
             except LogStoreError as error:
                 failure = failure or error
         if failure is None and self._writing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logstore import retention
@@ -25,6 +25,10 @@ class Owner(Protocol):
 
     def open_partition(self, topic: str, partition: int) -> Partition: ...
 
+    def partition_numbers(self, topic: str) -> tuple[int, ...]: ...
+
+    def topic_config(self, topic: str) -> TopicConfig: ...
+
     def grow_topic(self, topic: str, count: int) -> int: ...
 
 
@@ -33,23 +37,21 @@ class Topic:
 
     Attributes:
         name: as given to `Store.create_topic`.
-        config: its settings.
         partitioner: chooses the partition of `append`; may be replaced.
     """
 
-    def __init__(
-        self,
-        owner: Owner,
-        name: str,
-        config: TopicConfig,
-        numbers: Callable[[], tuple[int, ...]],
-        partitioner: Partitioner | None = None,
-    ) -> None:
+    def __init__(self, owner: Owner, name: str) -> None:
         self._owner = owner
         self.name = name
-        self.config = config
-        self.partitioner: Partitioner = partitioner or KafkaPartitioner()
-        self._numbers = numbers
+        self.partitioner: Partitioner = KafkaPartitioner()
+
+    def _numbers(self) -> tuple[int, ...]:
+        return self._owner.partition_numbers(self.name)
+
+    @property
+    def config(self) -> TopicConfig:
+        """Its settings."""
+        return self._owner.topic_config(self.name)
 
     def __repr__(self) -> str:
         return f"<logstore.Topic {self.name} with {len(self)} partitions>"
@@ -71,7 +73,6 @@ class Topic:
         Raises:
             PartitionNotFoundError: there is none.
         """
-        self._owner.check_open()
         numbers = self._numbers()
         if number not in numbers:
             raise PartitionNotFoundError(

@@ -66,13 +66,16 @@ class Host(Protocol):
     def begin_writing(self) -> None:
         """Called before the first change: take away the marks of a clean stop."""
 
-    def flush_later(self, writer: PartitionWriter, delay_ms: int) -> None:
-        """Have `writer.flush_due` called after a while."""
-
     def unlink_later(
         self, directory: Directory, names: list[str], delay_ms: int
     ) -> None:
         """Remove files after a while."""
+
+    def waiting_bytes(self) -> int:
+        """Bytes of the files that wait to be removed."""
+
+    def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
+        """Run a task after a while."""
 
     def start_moved(self, topic: str, partition: int) -> None:
         """The start offset lies inside a segment: Kafka's checkpoint has to say so."""
@@ -107,16 +110,21 @@ class PartitionWriter:
         self.end_offset = loaded.end_offset
         self.damage: LogStoreError | None = loaded.damage
         self.failed: LogStoreError | None = None
-        self.closed = False
+        self.closed: LogStoreError | None = None
+        self._is_blocked = loaded.damage is not None
         self._synced = loaded.durable_offset
         self._active_state = loaded.active_state
         self._active_index = loaded.index
         self._active_times = loaded.times
         self._active: SegmentWriter | None = None
         self._flush_scheduled = False
+        self._point_scheduled = False
+        self._synced_state: native.SegmentState | None = None
         self._epochs: list[tuple[int, int]] | None = None
         self._is_written_down = loaded.is_written_down
         self._is_unclean = loaded.is_unclean
+        self._truncations = loaded.truncations
+        self._is_gapless = loaded.is_gapless
         self._deleted = loaded.deleted
         self._point_pos = loaded.active_state.size
         self._point_time = self.files.monotonic()
@@ -129,6 +137,8 @@ class PartitionWriter:
 
     def _check(self) -> None:
         """Raise why nothing may be written, if so."""
+        if self.closed is not None:
+            raise self.closed
         if self.failed is not None:
             raise SyncFailedError(
                 str(self.failed),
@@ -142,6 +152,7 @@ class PartitionWriter:
     def _fail(self, error: SyncFailedError) -> SyncFailedError:
         if self.failed is None:
             self.failed = error
+            self._is_blocked = True
             logger.error("%s takes no more appends: %s", self.name, error)
         with self.appended:
             self.appended.notify_all()
@@ -188,7 +199,7 @@ class PartitionWriter:
         Returns (offset, timestamp stored).
         """
         with self.lock:
-            if self.failed is not None or self.damage is not None:
+            if self._is_blocked:
                 self._check()
             now_ms = self.files.now_ms()
             base = self.end_offset
@@ -198,7 +209,11 @@ class PartitionWriter:
             if timestamp_ms is None or encoder.log_append_time:
                 timestamp_ms = now_ms
             active = self._active or self._writable()
-            if not active.append_message(value, key, timestamp_ms, now_ms, encoder):
+            try:
+                done = active.append_message(value, key, timestamp_ms, now_ms, encoder)
+            except SyncFailedError as error:
+                raise self._fail(error) from error.__cause__
+            if not done:
                 self._append(
                     [encoder.rows_of_one(value, key, timestamp_ms)], base, now_ms
                 )
@@ -266,6 +281,10 @@ class PartitionWriter:
             self.sync(end)
         return base, base + count
 
+    def append_time(self) -> int | None:
+        """The time of an append where it replaces what producers say, else None."""
+        return self.files.now_ms() if self.encoder.log_append_time else None
+
     def _leader_epoch(self, base: int) -> int:
         """The epoch to stamp on batches of magic 2; the first is 0, from `base` on.
 
@@ -275,9 +294,16 @@ class PartitionWriter:
             self._epochs = checkpoints.read_epochs(self.directory)
         if not self._epochs:
             self.host.begin_writing()
-            checkpoints.write_epochs(self.directory, [(0, base)])
-            self._epochs = [(0, base)]
+            self._epochs = [(self._newest_epoch(), base)]
+            checkpoints.write_epochs(self.directory, self._epochs)
         return self._epochs[-1][0]
+
+    def _newest_epoch(self) -> int:
+        """The epoch of the last batches of magic 2; 0 where there are none."""
+        if not self.segments or not self.segments[-1].size:
+            return 0
+        headers = self.segments[-1].headers(checks=0)
+        return max(0, max(header.leader_epoch for header, _, _ in headers))
 
     def _write_runs(
         self, runs: Iterable[tuple[Any, int]], total: int, now_ms: int
@@ -288,7 +314,7 @@ class PartitionWriter:
         in another process could see a part.
         """
         active = self._writable()
-        before = self.segments
+        before, synced = self.segments, self._synced
         mark = active.mark()
         try:
             active.reserve(min(total, self._room(active)))
@@ -305,6 +331,7 @@ class PartitionWriter:
                         active = self._roll(active)
         except BaseException as error:
             self._roll_back(before, mark)
+            self._synced = min(self._synced, max(synced, self._active_base()))
             if isinstance(error, SyncFailedError):
                 raise self._fail(error) from error.__cause__
             raise
@@ -318,6 +345,10 @@ class PartitionWriter:
         if self.waiting_readers:
             with self.appended:
                 self.appended.notify_all()
+
+    def _active_base(self) -> int:
+        """First offset of the active segment: all before it is synced."""
+        return self.segments[-1].base_offset if self.segments else self.end_offset
 
     def _room(self, active: SegmentWriter) -> int:
         return max(self.config.segment_bytes - active.state.size, 0)
@@ -382,6 +413,7 @@ class PartitionWriter:
             self.host.begin_writing()
             if not self.segments:
                 self._create_segment(self.end_offset)
+                self._write_point(self._active_state)
             self._active = self._open_active()
             deleted, self._deleted = self._deleted, []
             if deleted:
@@ -442,6 +474,7 @@ class PartitionWriter:
             0,
             base_offset,
             max_timestamp=-1,
+            is_gapless=self._is_gapless,
         )
         self._active_state = native.SegmentState(base_offset, self.files.now_ms())
         self._active_index = OffsetEntries()
@@ -461,10 +494,10 @@ class PartitionWriter:
         except OSError as error:
             # Indexes can be built again; what counts is that the log is synced.
             logger.warning("cannot finish the indexes of %s: %s", active.path, error)
-        self._synced = base
         self._create_segment(base)
         self._retire_active()
         self._active = self._open_active()
+        self._synced = base
         self._write_point(self._active.state.copy())
         return self._active
 
@@ -489,12 +522,12 @@ class PartitionWriter:
     def _schedule_flush(self) -> None:
         if self.config.flush_ms < _NEVER_MS:
             self._flush_scheduled = True
-            self.host.flush_later(self, self.config.flush_ms)
+            self.host.call_later(self.flush_due, self.config.flush_ms)
 
     def flush_due(self) -> None:
         """Called by the store's thread when flush_ms is over."""
         self._flush_scheduled = False
-        if self.closed or self.failed is not None:
+        if self._is_blocked:
             return
         with contextlib.suppress(LogStoreError):
             # Whoever appends next gets the error.
@@ -521,16 +554,13 @@ class PartitionWriter:
                 if active is None:
                     return
                 state, index_count, time_count = active.mark()
-                segment = active.segment
-                borrowed = self.host.descriptors.borrow(
-                    segment._serial, self.directory, (segment.file(LOG),)
-                )
+                borrowed = active.segment.borrow()
             try:
-                self._sync_fd(active, borrowed)
+                self._sync_fd(active, borrowed.fd)
             except SyncFailedError as error:
                 raise self._fail(error) from error.__cause__
             finally:
-                self.host.descriptors.give_back(segment._serial)
+                self.host.descriptors.give_back(borrowed)
             with self.lock:
                 self._synced = max(self._synced, state.last_offset + 1)
                 if self._active is active:
@@ -557,6 +587,7 @@ class PartitionWriter:
         index_count: int,
         time_count: int,
     ) -> None:
+        self._synced_state = state
         try:
             active.write_indexes(index_count, time_count)
         except OSError as error:
@@ -568,6 +599,27 @@ class PartitionWriter:
             or (now - self._point_time) * 1000 >= config.flush_checkpoint_ms
         ):
             self._write_point(state)
+        elif not self._point_scheduled:
+            # Others learn the durable offset from the state file: not too late.
+            self._point_scheduled = True
+            self.host.call_later(self.point_due, config.flush_checkpoint_ms)
+
+    def point_due(self) -> None:
+        """Called by the store's thread: write down a durable point that lags behind."""
+        with self.sync_lock, self.lock:
+            self._point_scheduled = False
+            active = self._active
+            if self._is_blocked or active is None:
+                return
+            synced = self._synced_state
+            if synced is not None and synced.raw.base_offset == (
+                active.state.raw.base_offset
+            ):
+                self._write_point(synced)
+
+    def free_bytes(self) -> int:
+        """Bytes free on the file system, with those that wait to be freed."""
+        return self.directory.free_bytes() + self.host.waiting_bytes()
 
     def _state_at(self, state: native.SegmentState) -> PartitionState:
         """The state file's content with `state` as that of the active segment."""
@@ -583,7 +635,13 @@ class PartitionWriter:
                     segment.max_timestamp_offset,
                 )
             )
-        return PartitionState(self.start_offset, sealed, state_fields(state))
+        return PartitionState(
+            self.start_offset,
+            sealed,
+            state_fields(state),
+            self._truncations,
+            self._is_gapless,
+        )
 
     def _write_point(self, state: native.SegmentState) -> None:
         """Write down the durable point. The old one stays true if that fails."""
@@ -667,10 +725,11 @@ class PartitionWriter:
         """A full disk must not stop deletion: go on without the state file.
 
         Without it the next opening takes the partition as Kafka would, which costs
-        time and nothing else.
+        time and nothing else, as long as the log starts where its first segment does.
         """
         failed = storage_error(error, "write the state of", self.directory.path)
-        if isinstance(failed, DiskFullError):
+        at_boundary = self.start_offset == self.segments[0].base_offset
+        if isinstance(failed, DiskFullError) and at_boundary:
             with contextlib.suppress(OSError):
                 self.directory.unlink(layout.PARTITION_STATE + ".tmp", missing_ok=True)
                 self.directory.unlink(layout.PARTITION_STATE, missing_ok=True)
@@ -730,6 +789,7 @@ class PartitionWriter:
             self._retire_active()
             before = self.segments
             self.segments = keep
+            self._truncations += 1
             self._active_state, self._active_index = state, entries
             self._active_times = times
             try:
@@ -772,6 +832,7 @@ class PartitionWriter:
                 ) from error
             self.end_offset = offset
             self._synced = offset
+            self._synced_state = None
             self.start_offset = min(self.start_offset, offset)
             self._write_point(self._active.state.copy())
             return offset
@@ -811,16 +872,19 @@ class PartitionWriter:
         """Whether all that is in it is known to be readable and can be made durable."""
         return self.failed is None and self.damage is None
 
-    def close(self, *, write_down: bool) -> None:
+    def close(self, reason: LogStoreError, *, write_down: bool) -> None:
         """Sync, finish the indexes and, with `write_down`, note where the log ends.
+
+        `reason` is what later calls raise.
 
         Raises:
             SyncFailedError, StorageError: it may not be durable.
         """
         with self.sync_lock, self.lock:
-            if self.closed:
+            if self.closed is not None:
                 return
-            self.closed = True
+            self.closed = reason
+            self._is_blocked = True
             with self.appended:
                 self.appended.notify_all()
             try:

@@ -7,10 +7,11 @@ import subprocess
 
 import pytest
 
-import logstore._native as package
-
-DRIVER = pathlib.Path(__file__).parent / "fuzz_decode.c"
-SOURCES = pathlib.Path(package.__file__).parent
+HERE = pathlib.Path(__file__).resolve().parent
+DRIVER = HERE / "fuzz_decode.c"
+SOURCES = HERE.parents[1] / "src" / "logstore" / "_native"
+# A sanitizer that was loaded into this process is none of the driver's business.
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
 FLAGS = (
     "-std=c11 -O1 -g -Wall -Wextra -Werror -fno-wrapv -fno-omit-frame-pointer "
     "-fsanitize=address,undefined -fno-sanitize-recover=all"
@@ -30,11 +31,16 @@ def driver(tmp_path_factory):
     probe.write_text("int main(void) { return 0; }\n", encoding="utf-8")
     program = folder / "fuzz_decode"
     command = [gcc, *FLAGS.split(), "-I", str(SOURCES), "-o", str(program)]
-    if subprocess.run([*command, str(probe)], check=False).returncode != 0:
+    probed = subprocess.run([*command, str(probe)], env=ENVIRONMENT, check=False)
+    if probed.returncode != 0:
         pytest.skip("gcc has no sanitizer libraries")
     files = [str(DRIVER), *map(str, sorted(SOURCES.glob("ls_*.c")))]
     built = subprocess.run(
-        [*command, *files], capture_output=True, text=True, check=False
+        [*command, *files],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert built.returncode == 0, built.stderr
     return program
@@ -43,10 +49,9 @@ def driver(tmp_path_factory):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fuzz_decoders_find_no_way_outside(driver, seed):
     """Each execution goes through all decoders; sanitizers end it at a mistake."""
-    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
     done = subprocess.run(
         [driver, str(seed), str(EXECUTIONS)],
-        env=environment,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=False,

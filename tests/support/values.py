@@ -26,6 +26,11 @@ FORMATS = tuple(
 every_format = pytest.mark.parametrize(
     ("magic", "codec"), FORMATS, ids=[f"magic{m}-{c}" for m, c in FORMATS]
 )
+every_compressed_format = pytest.mark.parametrize(
+    ("magic", "codec"),
+    [(m, c) for m, c in FORMATS if c != "none"],
+    ids=[f"magic{m}-{c}" for m, c in FORMATS if c != "none"],
+)
 every_magic = pytest.mark.parametrize("magic", (0, 1, 2), ids="magic{}".format)
 
 # Far in the past, so that no clock comes near it.
@@ -125,7 +130,8 @@ def fill(partition: Any, count: int, seed: int = 0, call: int = 5) -> None:
 
 
 def config_of(magic: int = 1, codec: str = "none", **settings: Any) -> TopicConfig:
-    """A topic's settings without a timer that syncs behind a test's back."""
+    """A topic's settings without a timer that syncs or rolls behind a test's back."""
+    settings.setdefault("segment_ms", (1 << 63) - 1)
     settings.setdefault("flush_ms", 1 << 62)
     settings.setdefault("flush_messages", 1 << 40)
     return TopicConfig(message_format=magic, compression_type=codec, **settings)

@@ -44,8 +44,13 @@ enum ls_stop {
 
 enum ls_check {
     LS_CHECK_CRC = 1,   /* checksums of batches (and of the inner messages of wrappers) */
-    LS_CHECK_ORDER = 2  /* offsets increase from batch to batch */
+    LS_CHECK_ORDER = 2, /* offsets increase from batch to batch */
+    LS_CHECK_GAPLESS = 4 /* with LS_CHECK_ORDER: each batch begins where the one before ended (a wrapper, whose
+                            first offset is not known here, behind it) */
 };
+
+/* ls_walk.last_offset where it is not known, so that the first batch is taken as it is. */
+enum { LS_OFFSET_UNKNOWN = -2 };
 
 /* The facts of an error; C makes no text. */
 typedef struct ls_error {
@@ -104,7 +109,7 @@ typedef struct ls_batch {
     int32_t pad;
 } ls_batch;
 
-/* Where a walk stands.  Set `pos` and `last_offset` (of the batch before; -1 for none) and
+/* Where a walk stands.  Set `pos` and `last_offset` (of the batch before; base offset - 1 for none) and
    pass it again to go on; `error` is filled when a negative status is returned, and `pos` then
    stays at the bad batch. */
 typedef struct ls_walk {
@@ -247,6 +252,10 @@ int32_t ls_seal_batch(uint8_t *out, int64_t capacity, ls_batch *batch);
 /* Give a batch in place other offsets: magic 2: base offset and leader epoch; magic 0 and 1: the offset of
    the message or wrapper.  Nothing under the CRC changes. */
 int32_t ls_assign_offset(uint8_t *buf, const ls_batch *batch, int64_t offset, int32_t leader_epoch);
+
+/* Give a batch of magic 1 or 2 in place the time of its append: attribute bit 3, the timestamp that then holds
+   for all its records, and the checksum.  Magic 0 has no timestamps and stays as it is. */
+int32_t ls_restamp(uint8_t *buf, const ls_batch *batch, int64_t timestamp);
 
 /* ------------------------------------------------------------------ segments and indexes */
 

@@ -172,3 +172,23 @@ int32_t ls_assign_offset(uint8_t *buf, const ls_batch *batch, int64_t offset, in
     }
     return LS_OK;
 }
+
+int32_t ls_restamp(uint8_t *buf, const ls_batch *batch, int64_t timestamp)
+{
+    if (batch->pos < 0 || batch->size < LS_MESSAGE_MIN_BYTES_V0 || batch->magic < 0 || batch->magic > LS_MAGIC_MAX) {
+        return LS_E_ARGUMENT;
+    }
+    uint8_t *p = buf + batch->pos;
+    if (batch->magic == 2) {
+        p[LS_BATCH_ATTRIBUTES_POS + 1] |= LS_ATTRIBUTE_APPEND_TIME;
+        ls_bytes_store_i64(p + LS_BATCH_MAX_TIMESTAMP_POS, timestamp);
+        uint32_t crc = ls_crc32c(0, p + LS_BATCH_ATTRIBUTES_POS, batch->size - LS_BATCH_ATTRIBUTES_POS);
+        ls_bytes_store_u32(p + LS_BATCH_CRC_POS, crc);
+    } else if (batch->magic == 1) {
+        p[LS_MESSAGE_ATTRIBUTES_POS] |= LS_ATTRIBUTE_APPEND_TIME;
+        ls_bytes_store_i64(p + LS_MESSAGE_TIMESTAMP_POS, timestamp);
+        uint32_t crc = ls_crc32(0, p + LS_MESSAGE_MAGIC_POS, batch->size - LS_MESSAGE_MAGIC_POS);
+        ls_bytes_store_u32(p + LS_MESSAGE_CRC_POS, crc);
+    }
+    return LS_OK;
+}

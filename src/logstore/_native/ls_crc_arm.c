@@ -10,7 +10,11 @@
 #include <arm_acle.h>
 #include <sys/auxv.h>
 
+#if defined(__clang__)
+#define LS_CRC_ARM_TARGET __attribute__((target("crc")))
+#else
 #define LS_CRC_ARM_TARGET __attribute__((target("arch=armv8-a+crc")))
+#endif
 #define LS_CRC_ARM_HWCAP (1u << 7) /* HWCAP_CRC32 of <asm/hwcap.h> */
 
 LS_CRC_ARM_TARGET static uint32_t ls_crc_arm32(uint32_t crc, const uint8_t *data, int64_t size)

@@ -158,6 +158,7 @@ void ls_message_decode_run(const uint8_t *buf, int64_t size, uint32_t checks, in
     const ls_crc_function crc = ls_crc_select32();
     const int check_crc = (checks & LS_CHECK_CRC) != 0;
     const int check_order = (checks & LS_CHECK_ORDER) != 0;
+    const int check_gapless = (checks & LS_CHECK_GAPLESS) != 0;
     int64_t pos = walk->pos;
     int64_t last_offset = walk->last_offset;
     int64_t batches = 0;
@@ -180,6 +181,7 @@ void ls_message_decode_run(const uint8_t *buf, int64_t size, uint32_t checks, in
         ls_message_body body;
         if ((attributes & LS_ATTRIBUTE_CODEC_MASK) != 0 || offset >= stop_offset
             || (check_order && (offset < 0 || offset <= last_offset))
+            || (check_gapless && offset - 1 != last_offset && last_offset != LS_OFFSET_UNKNOWN)
             || !ls_message_split(p, message_size, magic, &body)
             || (check_crc
                 && ls_message_crc(crc, p, message_size) != ls_bytes_load_u32(p + LS_MESSAGE_CRC_POS))) {

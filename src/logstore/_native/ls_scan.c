@@ -52,7 +52,14 @@ int32_t ls_frame_look(const uint8_t *buf, int64_t size, int64_t pos, ls_frame *f
 
 /* ------------------------------------------------------------------ one batch */
 
-static int32_t ls_scan_order(const ls_batch *batch, int64_t last_before, ls_error *error)
+/* Whether a batch with a known first offset would leave a gap, or overlap, where there must be none. */
+static int ls_scan_breaks(uint32_t checks, int64_t base_offset, int64_t last_before)
+{
+    return (checks & LS_CHECK_GAPLESS) != 0 && last_before != LS_OFFSET_UNKNOWN
+        && base_offset != ls_wrapping_add(last_before, 1);
+}
+
+static int32_t ls_scan_order(const ls_batch *batch, uint32_t checks, int64_t last_before, ls_error *error)
 {
     int64_t stored = batch->base_offset;
     int64_t delta = 0;
@@ -63,7 +70,8 @@ static int32_t ls_scan_order(const ls_batch *batch, int64_t last_before, ls_erro
     } else {
         stored = batch->last_offset; /* a wrapper has no base offset to look at */
     }
-    if (stored < 0 || stored <= last_before) {
+    int is_wrapper = batch->magic < 2 && batch->codec != 0;
+    if (stored < 0 || stored <= last_before || (!is_wrapper && ls_scan_breaks(checks, stored, last_before))) {
         int64_t expected = last_before < 0 ? 0 : ls_wrapping_add(last_before, 1);
         return ls_error_set(error, LS_E_OFFSET, batch->pos, stored, expected, stored);
     }
@@ -77,7 +85,7 @@ static int32_t ls_scan_parse(const uint8_t *buf, const ls_frame *frame, uint32_t
         ? ls_batch_parse(buf, walk->pos, frame, checks, batch, error)
         : ls_message_parse(buf, walk->pos, frame, checks, batch, error);
     if (status == LS_OK && (checks & LS_CHECK_ORDER) != 0) {
-        status = ls_scan_order(batch, walk->last_offset, error);
+        status = ls_scan_order(batch, checks, walk->last_offset, error);
     }
     return status;
 }
@@ -132,7 +140,7 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_ba
 
 /* What decides whether the batch at `p` is looked at, before its checksum: so a batch that is left for a
    later call costs nothing now. */
-static int32_t ls_decode_stop(const uint8_t *p, const ls_frame *frame, int64_t start_offset,
+static int32_t ls_decode_stop(const uint8_t *p, const ls_frame *frame, uint32_t checks, int64_t start_offset,
                               int64_t stop_offset, const ls_columns *columns, const ls_walk *walk)
 {
     int64_t base = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
@@ -148,6 +156,9 @@ static int32_t ls_decode_stop(const uint8_t *p, const ls_frame *frame, int64_t s
         if (codec != 0 && walk->last_offset < INT64_MAX) {
             base = walk->last_offset + 1; /* the least that it can be */
         }
+    }
+    if (ls_scan_breaks(checks, base, walk->last_offset)) {
+        return LS_OK; /* the offset, which no checksum covers, is no reason to stop: it is looked at closely */
     }
     if (base >= stop_offset) {
         return LS_STOP_OFFSET;
@@ -174,7 +185,7 @@ static int32_t ls_decode_one(const uint8_t *buf, int64_t size, uint32_t checks, 
     ls_error *error = &walk->error;
     int32_t status = ls_frame_look(buf, size, walk->pos, &frame, error);
     if (status == LS_OK) {
-        status = ls_decode_stop(buf + walk->pos, &frame, start_offset, stop_offset, columns, walk);
+        status = ls_decode_stop(buf + walk->pos, &frame, checks, start_offset, stop_offset, columns, walk);
     }
     if (status == LS_OK) {
         status = ls_scan_parse(buf, &frame, checks, walk, &batch, error);

@@ -1,0 +1,371 @@
+"""Writes docs/api.md, the reference of the public names, from their docstrings.
+
+    python docs/make_api.py            write it
+    python docs/make_api.py --check    exit with 1 if it is not up to date
+
+What it says about a name is the name's docstring and nothing else: to change the page,
+change the docstring.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import logstore
+from logstore.topic import Owner
+from logstore.writer import Host
+
+PAGE = Path(__file__).with_name("api.md")
+
+# Chapters and their names; a public name that no chapter has goes into the last one.
+CHAPTERS: dict[str, tuple[str, ...]] = {
+    "Open": ("open", "Store", "StoreConfig"),
+    "Topics": ("Topic", "TopicConfig"),
+    "Partitions": ("Partition", "SegmentInfo"),
+    "Records": (
+        "Record",
+        "RecordMetadata",
+        "TimestampType",
+        "RecordBatch",
+        "Chunk",
+        "ControlRecord",
+    ),
+    "Choose a partition": (
+        "Partitioner",
+        "KafkaPartitioner",
+        "ConsistentHashPartitioner",
+    ),
+    "Keep and delete": (
+        "RetentionPolicy",
+        "RetainAge",
+        "RetainBytes",
+        "RetainFreeSpace",
+        "Deletion",
+    ),
+    "Look and mend": (
+        "RecoveryReport",
+        "RecoveryAction",
+        "verify",
+        "VerifyReport",
+        "Problem",
+        "rebuild_index",
+        "repair",
+    ),
+    "Errors": (
+        "LogStoreError",
+        "ConfigError",
+        "TopicExistsError",
+        "StoreNotFoundError",
+        "TopicNotFoundError",
+        "PartitionNotFoundError",
+        "StoreLockedError",
+        "StoreClosedError",
+        "ReadOnlyError",
+        "ForkedError",
+        "OffsetOutOfRangeError",
+        "OffsetConflictError",
+        "RecordTooLargeError",
+        "UnsupportedError",
+        "StorageError",
+        "DiskFullError",
+        "SyncFailedError",
+        "CorruptionError",
+        "CorruptRecordError",
+        "CorruptIndexError",
+        "CorruptCheckpointError",
+    ),
+    "More": (),
+}
+
+HEAD = """\
+# Public names
+
+<!-- Made by docs/make_api.py from the docstrings; do not edit. -->
+
+Everything here is in `logstore.__all__` and promised; everything else may change. By
+example it is all in the [guide](guide.md); what to do about an error is in
+[operations](operations.md). Words are those of the [glossary](glossary.md). Methods may
+be called by any thread unless said otherwise.
+"""
+
+LINE = 88
+# What a store offers its own topics and partitions, not its users.
+NOT_PROMISED = {name for kind in (Owner, Host) for name in vars(kind)} | {
+    name for kind in (Owner, Host) for name in kind.__annotations__
+}
+
+
+class Member(NamedTuple):
+    """A method or property of a public class; `owner` is where it was found."""
+
+    name: str
+    value: Any
+
+    @property
+    def function(self) -> Callable[..., Any] | None:
+        """The function behind it; None for a property."""
+        if isinstance(self.value, classmethod | staticmethod):
+            return self.value.__func__  # type: ignore[no-any-return]
+        return self.value if inspect.isfunction(self.value) else None
+
+    @property
+    def doc(self) -> str:
+        """Its own docstring; "" for none."""
+        return inspect.cleandoc(getattr(self.value, "__doc__", None) or "")
+
+
+def public_names() -> list[str]:
+    return sorted(logstore.__all__)
+
+
+def chapters() -> dict[str, list[str]]:
+    """The names of each chapter; together they are all public names, each once."""
+    found = {title: [] for title in CHAPTERS} | {"": []}
+    placed = {name: title for title, names in CHAPTERS.items() for name in names}
+    for name in public_names():
+        value = getattr(logstore, name)
+        is_error = inspect.isclass(value) and issubclass(value, Exception)
+        found[placed.get(name, "Errors" if is_error else "More")].append(name)
+    for title, names in CHAPTERS.items():
+        found[title].sort(key=lambda n: names.index(n) if n in names else len(names))
+    return {title: names for title, names in found.items() if names}
+
+
+def members(kind: type) -> Iterator[Member]:
+    """The public methods and properties of a class, in the order of the source.
+
+    Those of its bases count where they are logstore's own.
+    """
+    seen: set[str] = set()
+    for base in inspect.getmro(kind):
+        if not base.__module__.startswith("logstore"):
+            continue
+        for name, value in vars(base).items():
+            is_member = inspect.isfunction(value) or isinstance(
+                value, property | classmethod | staticmethod
+            )
+            if name.startswith("_") or name in seen or not is_member:
+                continue
+            seen.add(name)
+            if kind is not logstore.Store or name not in NOT_PROMISED:
+                yield Member(name, value)
+
+
+def is_documented_above(kind: type, member: Member) -> bool:
+    """Whether a class above `kind` says what the member does."""
+    return any(
+        getattr(vars(base).get(member.name), "__doc__", None)
+        for base in inspect.getmro(kind)[1:]
+    )
+
+
+# ------------------------------------------------------------------------ signatures
+
+
+def parameter_text(parameter: inspect.Parameter) -> str:
+    text = parameter.name
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        text = f"*{text}"
+    elif parameter.kind is parameter.VAR_KEYWORD:
+        text = f"**{text}"
+    annotated = parameter.annotation is not parameter.empty
+    if annotated:
+        text += f": {type_text(parameter.annotation)}"
+    if parameter.default is not parameter.empty:
+        equals = " = " if annotated else "="
+        text += f"{equals}{default_text(parameter.default)}"
+    return text
+
+
+def type_text(annotation: object) -> str:
+    """An annotation as the source has it, without the names of logstore's modules."""
+    return re.sub(r"\b(native|retention)\.", "", str(annotation))
+
+
+def default_text(value: object) -> str:
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, tuple) and value:
+        return f"({', '.join(map(default_text, value))})"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000:
+        return f"{value:_}"
+    return repr(value)
+
+
+def signature_text(name: str, function: Callable[..., Any]) -> str:
+    """``name(parameters) -> result``, over several lines where it is long."""
+    signature = inspect.signature(function)
+    parts: list[str] = []
+    star = False
+    for parameter in signature.parameters.values():
+        if parameter.name in ("self", "cls"):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            parts.append("*")
+            star = True
+        star = star or parameter.kind is parameter.VAR_POSITIONAL
+        parts.append(parameter_text(parameter))
+    result = signature.return_annotation
+    tail = "" if result in (signature.empty, "None") else f" -> {type_text(result)}"
+    line = f"{name}({', '.join(parts)}){tail}"
+    if len(line) <= LINE:
+        return line
+    inner = "".join(f"    {part},\n" for part in parts)
+    return f"{name}(\n{inner}){tail}"
+
+
+def class_signature(kind: type) -> str:
+    """How one is made, where that is for users."""
+    if issubclass(kind, Exception):
+        bases = ", ".join(base.__name__ for base in kind.__bases__)
+        return f"class {kind.__name__}({bases})"
+    if issubclass(kind, enum.Enum):
+        values = ", ".join(f"{member.name} = {member.value}" for member in kind)
+        return f"class {kind.__name__}: {values}"
+    if issubclass(kind, tuple) or dataclasses.is_dataclass(kind):
+        return wrapped(kind.__name__, fields_of(kind))
+    if getattr(kind, "_is_protocol", False):
+        return f"class {kind.__name__}(Protocol)"
+    makes_itself = "__init__" in vars(kind) and "Made by" not in (kind.__doc__ or "")
+    if makes_itself and kind.__module__ != "logstore.records":
+        return signature_text(kind.__name__, kind.__init__)  # type: ignore[misc]
+    return f"class {kind.__name__}"
+
+
+def fields_of(kind: type) -> list[str]:
+    """The fields of a named tuple or dataclass, with types and defaults."""
+    if dataclasses.is_dataclass(kind):
+        defaults = {
+            field.name: field.default
+            for field in dataclasses.fields(kind)
+            if field.default is not dataclasses.MISSING
+        }
+        names = [field.name for field in dataclasses.fields(kind)]
+    else:
+        defaults, names = kind._field_defaults, list(kind._fields)  # type: ignore[attr-defined]
+    fields = []
+    for name in names:
+        annotation = kind.__annotations__[name]
+        text = f"{name}: {getattr(annotation, '__forward_arg__', annotation)}"
+        fields.append(
+            f"{text} = {default_text(defaults[name])}" if name in defaults else text
+        )
+    return fields
+
+
+def wrapped(name: str, parts: list[str]) -> str:
+    line = f"{name}({', '.join(parts)})"
+    if len(line) <= LINE:
+        return line
+    return f"{name}(\n" + "".join(f"    {part},\n" for part in parts) + ")"
+
+
+# ------------------------------------------------------------------------ docstrings
+
+SECTION = re.compile(r"(Args|Attributes|Raises|Returns):(?: (.*))?")
+
+
+def markdown(doc: str) -> list[str]:
+    """A docstring as Markdown: sections become lists, the rest stays."""
+    lines: list[str] = []
+    in_section = False
+    for line in doc.splitlines():
+        match = SECTION.fullmatch(line)
+        if match:
+            rest = match[2]
+            lines += [f"**{match[1]}:** {rest}" if rest else f"**{match[1]}:**", ""]
+            in_section = not rest
+            continue
+        if line and not line.startswith(" "):
+            in_section = False
+        if in_section and line.startswith("    "):
+            text = line[4:]
+            if text.startswith(" "):
+                lines.append(f"  {text.strip()}")
+            else:
+                lines.append(f"- {item(text)}")
+            continue
+        lines.append(line)
+    return lines
+
+
+def item(text: str) -> str:
+    """``a, b: what`` with the names in code."""
+    names, colon, rest = text.partition(":")
+    if not colon or not re.fullmatch(r"\w+(, \w+)*( and)?", names):
+        return text
+    shown = re.sub(r"\w+", lambda m: m[0] if m[0] == "and" else f"`{m[0]}`", names)
+    return f"{shown}:{rest}"
+
+
+# ------------------------------------------------------------------------- the page
+
+
+def code(text: str) -> list[str]:
+    return ["```python", text, "```", ""]
+
+
+def name_lines(name: str) -> Iterator[str]:
+    """The part of the page about one public name."""
+    value = getattr(logstore, name)
+    yield from (f"### `logstore.{name}`", "")
+    if not inspect.isclass(value):
+        yield from code(signature_text(f"logstore.{name}", value))
+        yield from markdown(inspect.getdoc(value) or "")
+        yield ""
+        return
+    yield from code(class_signature(value))
+    yield from markdown(inspect.getdoc(value) or "")
+    yield ""
+    if issubclass(value, Exception):
+        return
+    for member in members(value):
+        if not member.doc and is_documented_above(value, member):
+            continue
+        if member.function is None:
+            yield from (f"#### `{name}.{member.name}` (property)", "")
+        else:
+            yield from (f"#### `{name}.{member.name}`", "")
+            yield from code(signature_text(member.name, member.function))
+        yield from markdown(member.doc)
+        yield ""
+
+
+def page() -> str:
+    """The whole page."""
+    found = chapters()
+    lines = [HEAD]
+    for title, names in found.items():
+        anchor = title.lower().replace(" ", "-")
+        listed = ", ".join(f"`{name}`" for name in names)
+        lines.append(f"- [{title}](#{anchor}): {listed}")
+    for title, names in found.items():
+        lines += ["", f"## {title}", ""]
+        for name in names:
+            lines += name_lines(name)
+    text = "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
+    return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    text = page()
+    if arguments == ["--check"]:
+        is_current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
+        if not is_current:
+            print(f"{PAGE.name} is not up to date: run `python docs/make_api.py`")
+        return 0 if is_current else 1
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,119 @@
+@dataclasses.dataclass(slots=True)
+class _Context:
+    """What is known of a partition from outside its log.
+
+    Attributes:
+        state: logstore's own, where it counts.
+        clean: the last writer stopped cleanly.
+        recovery_point: Kafka's; 0 unknown.
+        log_start: Kafka's log start offset; 0 unknown.
+    """
+
+    state: PartitionState | None = None
+    clean: bool = False
+    recovery_point: int = 0
+    log_start: int = 0
+
+
+class _StoreFacts:
+    """What the files of a store's directory say. With `run`, faults are reported."""
+
+    def __init__(self, root: Directory, run: _Run | None = None) -> None:
+        self.root = root
+        self.run = run
+        self.names = root.names()
+        self.own, self.clean = self._owner()
+        self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
+        self.starts = self._offsets(layout.LOG_START_CHECKPOINT)
+
+    def _owner(self) -> tuple[bool, bool]:
+        clean = layout.CLEAN_SHUTDOWN in self.names
+        owner = _own_state(self.root, layout.OWNER, self.run)
+        if owner is None:
+            return False, clean
+        try:
+            now = checkpoints.store_fingerprint(self.root)
+            if now in owner["fingerprints"]:
+                return True, bool(owner["clean"])
+        except (KeyError, TypeError) as error:
+            self._bad_state(layout.OWNER, repr(error))
+            return False, clean
+        if self.run is not None:
+            self.run.note(
+                OTHER_WRITER,
+                self.root.path_of(layout.OWNER),
+                "another program has written to the store since logstore did; what "
+                "logstore noted of its partitions does not count",
+            )
+        return False, clean
+
+    def _bad_state(self, name: str, reason: str) -> None:
+        if self.run is not None:
+            path = self.root.path_of(name)
+            self.run.problem(STATE, path, f"{path} cannot be used: {reason}")
+
+    def _offsets(self, name: str) -> dict[tuple[str, int], int]:
+        try:
+            return checkpoints.read_offsets(self.root, name)
+        except (CorruptCheckpointError, OSError):
+            return {}
+
+    def context(self, directory: Directory, run: _Run | None) -> _Context:
+        """What is known of the partition in `directory`."""
+        key = parse_partition_directory(directory.name)
+        state: PartitionState | None = None
+        value = _own_state(directory, layout.PARTITION_STATE, run)
+        if value is not None:
+            try:
+                state = PartitionState.from_dict(value)
+            except (KeyError, TypeError, ValueError) as error:
+                if run is not None:
+                    path = directory.path_of(layout.PARTITION_STATE)
+                    run.problem(STATE, path, f"{path} is no state: {error!r}")
+        if key is None:
+            return _Context()
+        return _Context(
+            state if self.own else None,
+            self.clean,
+            self.points.get(key, 0),
+            self.starts.get(key, 0),
+        )
+
+
+def _own_state(
+    directory: Directory, name: str, run: _Run | None
+) -> dict[str, Any] | None:
+    """A state file of logstore's; None where it is missing or (reported) bad."""
+    path = directory.path_of(name)
+    try:
+        return checkpoints.read_state(directory, name)
+    except CorruptCheckpointError as error:
+        if run is not None:
+            run.problem(STATE, path, str(error))
+    except ValueError as error:
+        if run is not None:
+            run.problem(STATE, path, f"{path} cannot be used: {error}")
+    except OSError as error:
+        if run is not None:
+            run.unreadable(path, error)
+    return None
+
+
+def _check_checkpoint(run: _Run, directory: Directory, name: str) -> None:
+    """A text file of Kafka's; faults are reported."""
+    path = directory.path_of(name)
+    try:
+        if name == layout.LEADER_EPOCHS:
+            epochs = checkpoints.read_epochs(directory)
+            if epochs != sorted(epochs) or any(min(entry) < 0 for entry in epochs):
+                run.problem(CHECKPOINT, path, f"checkpoint {path} is out of order")
+        elif name == _PARTITION_METADATA:
+            text = directory.read_file(name).decode("utf-8", "replace")
+            if not _METADATA_TEXT.fullmatch(text):
+                run.problem(CHECKPOINT, path, f"{path} has no version and topic id")
+        else:
+            checkpoints.read_offsets(directory, name)
+    except CorruptCheckpointError as error:
+        run.problem(CHECKPOINT, path, str(error))
+    except OSError as error:
+        run.unreadable(path, error)

@@ -1,0 +1,188 @@
+class OffsetEntry(NamedTuple):
+    """An entry of an `.index` file."""
+
+    offset: int
+    position: int
+
+
+class TimeEntry(NamedTuple):
+    """An entry of a `.timeindex` file."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class CheckpointEntry(NamedTuple):
+    """A line of an offset checkpoint."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class EpochEntry(NamedTuple):
+    """A line of a `leader-epoch-checkpoint`."""
+
+    epoch: int
+    start_offset: int
+
+
+class LogEntry(NamedTuple):
+    """A batch of a `.log` file, or bytes of it that are none.
+
+    Attributes:
+        position, size_bytes: where it lies.
+        batch: None where the bytes are none.
+        damage: what is wrong; None where nothing is. A batch with a wrong checksum has
+            both: its fields are rumours then.
+    """
+
+    position: int
+    size_bytes: int
+    batch: RecordBatch | None
+    damage: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FileContents:
+    """One file of a store as it is, without recovery and without bounds.
+
+    Attributes:
+        path: absolute.
+        kind: ``log``, ``index``, ``timeindex``, ``txnindex``, ``snapshot``,
+            ``offsets``, ``epochs``, ``metadata`` or ``state``.
+        base_offset: from its name; 0 where that has none.
+        size_bytes: as it was at the call.
+        entries: what is in it, in order, to be iterated over once: `LogEntry`,
+            `OffsetEntry`, `TimeEntry`, `TxnEntry`, `ProducerEntry`, `CheckpointEntry`,
+            `EpochEntry`, or (name, value) pairs. A log is read while it is iterated.
+    """
+
+    path: str
+    kind: str
+    base_offset: int
+    size_bytes: int
+    entries: Iterator[Any]
+
+
+def inspect_file(path: PathLike, *, files: Files | None = None) -> FileContents:
+    """Look into one file of a store: a log, index, snapshot, checkpoint or state file.
+
+    Damage in a log is a `LogEntry`, and the next sound batch follows. The entries of an
+    index are as they are, right or wrong; zeros at its end are left out.
+
+    Raises:
+        StoreNotFoundError: it is not there, or no file of a store.
+        CorruptIndexError, CorruptCheckpointError: it is damaged (not of a log).
+        StorageError: it cannot be read.
+    """
+    files = files or Files()
+    full = os.path.abspath(os.fspath(path))
+    name = os.path.basename(full)
+    kind = _kind_of_file(name)
+    if not kind:
+        raise StoreNotFoundError(f"{full} is no file of a store", path=full)
+    directory = _open_root(files, os.path.dirname(full))
+    parsed = parse_segment_file(name)
+    base = parsed.base_offset if parsed else 0
+    try:
+        with directory.opened(name) as fd:
+            size = files.size(fd)
+        if kind == LOG:
+            return FileContents(
+                full, "log", base, size, _log_entries(directory, name, base, size)
+            )
+        entries = _file_entries(directory, name, kind, base)
+    except FileNotFoundError as error:
+        raise StoreNotFoundError(f"there is nothing at {full}", path=full) from error
+    except OSError as error:
+        raise storage_error(error, "read", full) from error
+    directory.close()
+    kind = _KIND_NAMES.get(name, kind.removeprefix("."))
+    return FileContents(
+        full, "offsets" if kind == CHECKPOINT else kind, base, size, entries
+    )
+
+
+_KIND_NAMES: Final = {
+    layout.LEADER_EPOCHS: "epochs",
+    _PARTITION_METADATA: "metadata",
+}
+
+
+def _file_entries(
+    directory: Directory, name: str, kind: str, base: int
+) -> Iterator[Any]:
+    path = directory.path_of(name)
+    if kind == STATE:
+        return iter((checkpoints.read_state(directory, name) or {}).items())
+    if name == layout.LEADER_EPOCHS:
+        return (EpochEntry(*entry) for entry in checkpoints.read_epochs(directory))
+    if kind == CHECKPOINT and name != _PARTITION_METADATA:
+        offsets = checkpoints.read_offsets(directory, name)
+        return (CheckpointEntry(t, p, offset) for (t, p), offset in offsets.items())
+    data = directory.read_file(name)
+    if name == _PARTITION_METADATA:
+        lines = data.decode("utf-8", "replace").splitlines()
+        pairs = (line.partition(":") for line in lines if line.strip())
+        return ((key.strip(), value.strip()) for key, _, value in pairs)
+    if kind == SNAPSHOT:
+        return iter(parse_snapshot(data, path))
+    if kind == TXN_INDEX:
+        return iter(parse_txn_index(data, path))
+    width = INDEX_ENTRY_BYTES if kind == INDEX else TIME_ENTRY_BYTES
+    data = data[: _used_bytes(data, width)]
+    if kind == INDEX:
+        return (OffsetEntry(base + o, pos) for o, pos in OffsetEntries(data))
+    return (TimeEntry(t, base + o) for t, o in TimeEntries(data))
+
+
+def _log_entries(
+    directory: Directory, name: str, base: int, size: int
+) -> Iterator[LogEntry]:
+    """The batches of a log file; closes `directory` at the end."""
+    limit = StoreConfig().max_batch_decompressed_bytes
+    segment = _RawSegment(directory, Descriptors(directory.files, 16), name, base, size)
+    pos, last = 0, -1
+    try:
+        while pos < size:
+            try:
+                for header, buffer, at in segment.headers(pos):
+                    data = buffer.raw[header.pos : header.pos + header.size]
+                    pos, last = at + header.size, header.last_offset
+                    yield _log_entry(header, data, at, limit, None)
+                return
+            except (CorruptRecordError, UnsupportedError) as error:
+                reason = (
+                    error.reason
+                    if isinstance(error, CorruptRecordError)
+                    else str(error)
+                )
+                end, _ = _next_sound(segment, pos, last)
+                yield _bad_entry(segment, pos, end, limit, reason)
+                pos = end
+    finally:
+        directory.close()
+
+
+def _log_entry(
+    header: native.BatchHeader, data: bytes, pos: int, limit: int, damage: str | None
+) -> LogEntry:
+    batch: RecordBatch | None = None
+    try:
+        batch = RecordBatch(header._replace(pos=0), data, pos, limit)
+    except Damage as inside:
+        damage = damage or inside.reason
+    return LogEntry(pos, header.size, batch, damage)
+
+
+def _bad_entry(
+    segment: Segment, pos: int, end: int, limit: int, reason: str
+) -> LogEntry:
+    """What lies where no sound batch does: a batch with a wrong checksum, or bytes."""
+    buffer = native.Buffer(end - pos)
+    n = segment.read(buffer.view, pos)
+    scan = native.first_header(buffer.c, n, checks=0)
+    if scan.headers and scan.headers[0].size == n:
+        return _log_entry(scan.headers[0], buffer.raw[:n], pos, limit, reason)
+    return LogEntry(pos, n, None, reason)

@@ -1,0 +1,495 @@
+class _RawSegment(Segment):
+    """A segment whose `.log` file has any name."""
+
+    __slots__ = ("name",)
+
+    def __init__(
+        self,
+        directory: Directory,
+        descriptors: Descriptors,
+        name: str,
+        base: int,
+        size: int,
+    ) -> None:
+        super().__init__(directory, descriptors, base, size, native.OFFSET_MAX)
+        self.name = name
+
+    def file(self, suffix: str) -> str:
+        return self.name if suffix == LOG else super().file(suffix)
+
+    def _names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
+class _LogCheck:
+    """One pass over a `.log` file, behind damage, too, with its indexes beside it.
+
+    Attributes:
+        last_before: last offset of the segments before.
+        last_offset: last offset seen; ``base - 1`` while there is none.
+        end: where the sound log ends.
+        is_sound: whether nothing in it was damaged.
+        is_skipped: whether a part before the present run was damaged.
+    """
+
+    def __init__(
+        self,
+        run: _Run,
+        directory: Directory,
+        name: str,
+        base: int,
+        context: _Context,
+        *,
+        is_last: bool,
+        aborted: set[tuple[int, int]] | None = None,
+    ) -> None:
+        self.run_of = run
+        self.directory = directory
+        self.name = name
+        self.path = directory.path_of(name)
+        self.base = base
+        self.context = context
+        self.is_last = is_last
+        self.aborted = aborted
+        self.index: _OffsetIndexCheck | None = None
+        self.times: _TimeIndexCheck | None = None
+        self.last_before = -1
+        self.last_offset = base - 1
+        self.size = self.end = self.batches = 0
+        self.is_sound, self.is_skipped = True, False
+        self._at = 0  # file position of the buffer
+        self._gaps: list[tuple[int, int]] = []
+        self._forgiven = -1
+        self._planner = native.Planner(0, None)
+        self.state = native.SegmentState(base)
+        # As if a batch were before the first one: so the planner tells of it, too.
+        self.state.raw.bytes_since = 1
+
+    def is_damaged_at(self, pos: int) -> bool:
+        """Whether a position lies in what was damaged."""
+        return any(begin <= pos < end for begin, end in self._gaps)
+
+    def run(self) -> None:
+        run = self.run_of
+        run.segments += 1
+        try:
+            with self.directory.opened(self.name) as fd:
+                self.size = self.directory.files.size(fd)
+                self._walk(fd)
+                grown = self.directory.files.size(fd) != self.size
+        except FileNotFoundError:
+            run.note(IN_USE, self.path, f"{self.path} went away meanwhile")
+            return
+        except OSError as error:
+            run.unreadable(self.path, error)
+            self.is_sound = False
+            return
+        run.bytes += self.size
+        run.batches += self.batches
+        if grown:
+            run.note(IN_USE, self.path, f"{self.path} is being written to")
+        self._check_overlap()
+        for companion in (self.index, self.times):
+            if companion is not None:
+                companion.finish()
+
+    def _check_overlap(self) -> None:
+        if self.last_before >= self.base:
+            self.run_of.problem(
+                OFFSETS,
+                self.path,
+                f"{self.path} begins at offset {self.base}, which is in the segments "
+                f"before: they end with {self.last_before}",
+                position=0,
+                first=self.base,
+                last=self.last_before,
+            )
+
+    # -- walking
+
+    def _walk(self, fd: int) -> None:
+        files, run = self.directory.files, self.run_of
+        buffer = native.Buffer(max(min(_BUFFER_BYTES, self.size), 1))
+        pos = 0
+        run.decoder.begin(self.last_offset)
+        while pos < self.size:
+            n = files.read(
+                fd, buffer.view[: min(buffer.capacity, self.size - pos)], pos
+            )
+            if n == 0:
+                run.note(IN_USE, self.path, f"{self.path} became shorter meanwhile")
+                break
+            end, error, stop = self._decode(buffer, n, pos)
+            if end:
+                self._tabulate(buffer, end, pos)
+                run.advance(end)
+                pos = self.end = pos + end
+                continue
+            if error is None and stop == native.STOP_PARTIAL and n >= _FRAME.size:
+                length = _FRAME.unpack_from(buffer.raw)[1] + _FRAME.size
+                if buffer.capacity < length <= self.size - pos:
+                    buffer = native.Buffer(length)
+                    continue
+            after = self._damage(buffer, n, pos, error, stop)
+            run.advance(after - pos)
+            pos = after
+
+    def _decode(
+        self, buffer: native.Buffer, n: int, file_pos: int
+    ) -> tuple[int, native.NativeError | None, int]:
+        """Check the batches at the start of a buffer: (end of the sound ones, error or
+        None, native.STOP_*)."""
+        run, decoder = self.run_of, self.run_of.decoder
+        self._at = file_pos
+        pos, records, before = 0, 0, decoder.last_offset
+        error: native.NativeError | None = None
+        while True:
+            stop = decoder.decode(buffer.c, n, pos, 0, native.OFFSET_MAX)
+            records += decoder.count
+            pos, error = decoder.pos, decoder.error
+            if run.deep and decoder.count:
+                self._check_headers(Columns(decoder, buffer.c, buffer.raw, n))
+            if error is not None or stop not in (
+                native.STOP_FULL,
+                native.STOP_COMPRESSED,
+            ):
+                break
+            if stop == native.STOP_COMPRESSED:
+                pos, more, error = self._compressed(buffer, n, pos)
+                records += more
+                if error is not None:
+                    break
+        run.records += records
+        if run.deep and pos and decoder.last_offset - before != records:
+            self._check_control(buffer, pos, file_pos)
+        return pos, error, stop
+
+    def _check_headers(self, columns: Columns) -> None:
+        """Decode the record headers of a run."""
+        decoder = columns.decoder
+        counts = decoder.unpack(decoder.header_count)
+        if not any(counts):
+            return
+        places = decoder.unpack(decoder.header_pos)
+        offsets = decoder.unpack(decoder.offset)
+        for slot, count in enumerate(counts):
+            if not count:
+                continue
+            try:
+                read_headers(columns.c, columns.raw, columns.size, places[slot], count)
+            except Damage as damage:
+                self.run_of.problem(
+                    DAMAGED_BATCH,
+                    self.path,
+                    f"record {offsets[slot]} of {self.path} has a bad header: "
+                    f"{damage.reason}",
+                    first=offsets[slot],
+                    last=offsets[slot],
+                )
+
+    def _compressed(
+        self, buffer: native.Buffer, n: int, pos: int
+    ) -> tuple[int, int, native.NativeError | None]:
+        """Walk over the compressed batches at `pos`: (end, records, error)."""
+        run, decoder = self.run_of, self.run_of.decoder
+        records, want = 0, 1
+        while True:
+            last = decoder.last_offset
+            scan = native.scan_batches(
+                buffer.c, n, pos=pos, last_offset=last, count_max=want
+            )
+            for header in scan.headers:
+                if header.codec == 0:
+                    return pos, records, None
+                if run.deep:
+                    records += self._check_payload(header, buffer)
+                elif header.record_count >= 0:
+                    records += header.record_count
+                else:
+                    records += header.last_offset - decoder.last_offset
+                decoder.begin(header.last_offset)
+                pos = header.pos + header.size
+            if scan.error is not None or scan.stop != native.STOP_FULL:
+                error = scan.error
+                if error is not None and error.pos > pos:
+                    error = None
+                return pos, records, error
+            want = min(want * 2, 64)
+
+    def _check_payload(self, header: native.BatchHeader, buffer: native.Buffer) -> int:
+        """Decompress and decode a batch; the records in it. Reports what is wrong."""
+        run, decoder = self.run_of, self.run_of.decoder
+        last = decoder.last_offset
+        position = self._at + header.pos
+        first = header.base_offset if header.base_offset >= 0 else last + 1
+        try:
+            payload = open_payload(header, buffer.raw, run.limit)
+        except Damage as damage:
+            if damage.too_large is not None:
+                run.note(
+                    UNSUPPORTED,
+                    self.path,
+                    f"the batch of {self.path} at byte {position} was not looked into: "
+                    f"{damage.too_large}",
+                    position=position,
+                    first=first,
+                    last=header.last_offset,
+                )
+            else:
+                self._bad_inside(position, first, header.last_offset, damage.reason)
+            return 0
+        c = native.pointer(payload)
+        base = decoder.decode_payload(
+            header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
+        )
+        if decoder.error is not None:
+            self._bad_inside(position, first, header.last_offset, decoder.error.reason)
+        elif decoder.count and base <= last and header.magic < 2:
+            self._bad_inside(
+                position, base, last, f"begins with offset {base}, which is before"
+            )
+        else:
+            self._check_headers(
+                Columns(decoder, c, memoryview_slicer(payload), len(payload))
+            )
+        return decoder.count
+
+    def _bad_inside(self, position: int, first: int, last: int, reason: str) -> None:
+        self.is_sound = False
+        self.run_of.problem(
+            DAMAGED_BATCH,
+            self.path,
+            f"batch of {self.path} at byte {position}, offsets {first} to {last}: "
+            f"{reason}",
+            position=position,
+            first=first,
+            last=last,
+        )
+
+    def _check_control(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
+        """Look into the control batches of a buffer."""
+        pos, stop = 0, native.STOP_FULL
+        while stop == native.STOP_FULL:
+            scan = native.scan_batches(buffer.c, end, pos=pos, checks=0)
+            for header in scan.headers:
+                if not header.is_control:
+                    continue
+                data = buffer.raw[header.pos : header.pos + header.size]
+                position = file_pos + header.pos
+                try:
+                    batch = RecordBatch(
+                        header._replace(pos=0), data, position, self.run_of.limit
+                    )
+                    control = batch.control_record()
+                except Damage as damage:
+                    self._bad_inside(
+                        position, header.base_offset, header.last_offset, damage.reason
+                    )
+                    continue
+                if control and control.type == ABORT and self.aborted is not None:
+                    self.aborted.add((header.producer_id, control.offset))
+            pos, stop = scan.pos, scan.stop
+
+    # -- what is derived
+
+    def _tabulate(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
+        """Count the sound batches of a buffer, and hold the indexes against them."""
+        state, planner = self.state, self._planner
+        state.raw.size = file_pos
+        done = 0
+        while done < end:
+            before = int(state.raw.last_offset) - self.base
+            taken, stop = planner.plan(state, buffer.c + done, end - done)
+            if not taken:
+                self._beyond_relative(buffer, done, end, file_pos, stop)
+                break
+            index, times = planner.commit(state)
+            done += taken
+            self.batches += len(index) // INDEX_ENTRY_BYTES
+            if index and (self.index is not None or self.times is not None):
+                table = _numbers(index)
+                run = _Table(table[0::2], table[1::2], times, before)
+                for companion in (self.index, self.times):
+                    if companion is not None:
+                        companion.hold(run)
+        self.last_offset = self.run_of.decoder.last_offset
+
+    def _beyond_relative(
+        self, buffer: native.Buffer, done: int, end: int, file_pos: int, stop: int
+    ) -> None:
+        """Batches whose offsets no index of this segment can tell."""
+        _, last, batches, _, _ = native.walk_batches(
+            buffer.c, end, pos=done, last_offset=-1, checks=0
+        )
+        self.batches += batches
+        self.is_skipped = True
+        self.run_of.problem(
+            OFFSETS,
+            self.path,
+            f"{self.path} has offsets up to {last} from byte {file_pos + done} on, "
+            f"which are more than {_RELATIVE_MAX} beyond its base offset {self.base}",
+            position=file_pos + done,
+        )
+
+    # -- damage
+
+    def _damage(
+        self,
+        buffer: native.Buffer,
+        n: int,
+        pos: int,
+        error: native.NativeError | None,
+        stop: int,
+    ) -> int:
+        """Report what is wrong at `pos` and return where to go on."""
+        decoder, last = self.run_of.decoder, self.run_of.decoder.last_offset
+        segment = _RawSegment(
+            self.directory, self.run_of.descriptors, self.name, self.base, self.size
+        )
+        here = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+        if error is not None and error.status == native.E_OFFSET and here is not None:
+            stored = max(here[0].base_offset, here[0].last_offset)
+            if self._forgiven != pos and stored >= 0:
+                # A sound batch in the wrong place: say so, and go on from it.
+                self._forgiven = pos
+                self._out_of_order(pos, last, here[0])
+                decoder.begin(
+                    (here[0].base_offset if here[0].base_offset >= 0 else stored) - 1
+                )
+                return pos
+        if error is not None and error.status == native.E_CODEC:
+            return self._step_over(buffer, pos, last, error)
+        end, found = _next_sound(segment, pos, last)
+        kind, reason = _kind_of(error, stop)
+        size = end - pos
+        self.is_skipped = True
+        self._gaps.append((pos, end))
+        self.state.raw.bytes_since = 1
+        lost = None if found is None or found.base_offset < 0 else found.base_offset - 1
+        if self._is_torn(pos, last, has_more=found is not None):
+            self.run_of.note(
+                TORN_TAIL,
+                self.path,
+                f"{self.path} ends with {size} torn bytes at byte {pos} ({reason}); "
+                f"the log ends before offset {last + 1}",
+                position=pos,
+                first=last + 1,
+                last=lost,
+            )
+        else:
+            self.is_sound = False
+            to = "" if lost is None else f" to {lost}"
+            self.run_of.problem(
+                kind,
+                self.path,
+                f"{self.path} is damaged at byte {pos}: {reason}. {size} bytes, offsets "
+                f"from {last + 1}{to}, cannot be read",
+                position=pos,
+                first=last + 1,
+                last=lost,
+            )
+        if found is not None and found.base_offset > last:
+            decoder.begin(found.base_offset - 1)
+        return end
+
+    def _out_of_order(self, pos: int, last: int, header: native.BatchHeader) -> None:
+        self.is_sound, self.is_skipped = False, True
+        first = header.base_offset if header.base_offset >= 0 else header.last_offset
+        where = (
+            f"the segment begins at {self.base}"
+            if last < self.base
+            else f"the batch before ends with {last}"
+        )
+        self.run_of.problem(
+            OFFSETS,
+            self.path,
+            f"{self.path} at byte {pos} has a batch of offsets {first} to "
+            f"{header.last_offset}, but {where}",
+            position=pos,
+            first=first,
+            last=header.last_offset,
+        )
+
+    def _step_over(
+        self, buffer: native.Buffer, pos: int, last: int, error: native.NativeError
+    ) -> int:
+        """A batch whose checksum is right and whose codec is not known."""
+        size = _FRAME.unpack_from(buffer.raw)[1] + _FRAME.size
+        self.is_skipped = True
+        self._gaps.append((pos, pos + size))
+        self.state.raw.bytes_since = 1
+        self.run_of.note(
+            UNSUPPORTED,
+            self.path,
+            f"the batch of {self.path} at byte {pos} was not looked into: "
+            f"{error.reason}",
+            position=pos,
+            first=last + 1,
+        )
+        return pos + size
+
+    def _is_torn(self, pos: int, last: int, *, has_more: bool) -> bool:
+        """Whether opening for writing would cut the log here as a torn tail."""
+        context = self.context
+        if not self.is_last:
+            return False
+        state = context.state
+        if state is not None:
+            if context.clean:
+                return False
+            active = state.active["base_offset"]
+            return self.base > active or (
+                self.base == active and pos >= state.active["size"]
+            )
+        if context.clean or has_more:
+            return False
+        return last + 1 >= context.recovery_point
+
+
+def _next_sound(
+    segment: Segment, pos: int, last: int
+) -> tuple[int, native.BatchHeader | None]:
+    """Where the next sound batch behind a damaged one at `pos` begins, with its header;
+    else the end of the file.
+
+    First where the damaged one says that it ends, then at every byte.
+    """
+    scratch = native.Buffer(_LOOKUP_BYTES)
+    if segment.read(scratch.view, pos) >= _FRAME.size:
+        at = pos + _FRAME.unpack_from(scratch.raw)[1] + _FRAME.size
+        if pos < at < segment.size:
+            framed = segment.first_header(at, scratch)
+            if framed is not None and framed[0].last_offset > last:
+                return at, framed[0]
+    begin = _skip_zeros(segment, pos)
+    found = next_sound_batch(segment, begin, last + 1)
+    if found is None:
+        return segment.size, None
+    header = segment.first_header(found[0], scratch)
+    return found[0], None if header is None else header[0]
+
+
+def _skip_zeros(segment: Segment, pos: int) -> int:
+    """Where a search need not begin before: zeros are no batch, and a batch begins with
+    eleven of them at the most."""
+    scratch = native.Buffer(_BUFFER_BYTES)
+    at = pos
+    while at < segment.size:
+        n = segment.read(scratch.view, at)
+        rest = len(scratch.raw[:n].lstrip(b"\0"))
+        if rest or n == 0:
+            return max(pos, at + n - rest - _FRAME.size)
+        at += n
+    return segment.size
+
+
+def _kind_of(error: native.NativeError | None, stop: int) -> tuple[str, str]:
+    """The kind of a `Problem`, and its reason, for the end of a walk."""
+    if error is not None:
+        kind = OFFSETS if error.status == native.E_OFFSET else DAMAGED_BATCH
+        return (UNSUPPORTED if error.is_unsupported else kind), error.reason
+    if stop == native.STOP_ZEROS:
+        return ZEROS, "zeros instead of a batch"
+    if stop == native.STOP_OFFSET:
+        return OFFSETS, "its offset is impossible"
+    return PARTIAL_BATCH, "a batch goes on past the end of the file"

@@ -1,0 +1,179 @@
+def rebuild_index(
+    path: PathLike,
+    dry_run: bool = False,
+    *,
+    config: TopicConfig | None = None,
+    files: Files | None = None,
+) -> tuple[tuple[str, int, int], ...]:
+    """Build the offset and time indexes anew from the log.
+
+    Takes the writer's lock of the store for the time; what is built replaces the old
+    files one by one, each whole.
+
+    Args:
+        path: a store, a partition directory, or one `.log`, `.index` or `.timeindex`.
+        dry_run: only tell what would be built; takes no lock.
+        config: whose ``index_interval_bytes`` counts; None: that of the topic.
+
+    Returns:
+        (path of the `.log`, offset index entries, time index entries) of each segment.
+
+    Raises:
+        StoreLockedError: a writer has the store.
+        StoreNotFoundError: there is nothing at `path` that has an index.
+        CorruptRecordError: a log is damaged; its indexes stay as they were, those of
+            all others were built.
+        StorageError: the system refuses.
+    """
+    files = files or Files()
+    full = os.path.abspath(os.fspath(path))
+    base: int | None = None
+    if not _is_directory(files, full):
+        parsed = parse_segment_file(os.path.basename(full))
+        if parsed is None or parsed.transition:
+            raise StoreNotFoundError(f"{full} has no index to be built", path=full)
+        base, full = parsed.base_offset, os.path.dirname(full)
+    with contextlib.ExitStack() as stack:
+        given = _open_root(files, full)
+        stack.callback(given.close)
+        names = given.names()
+        if _is_partition(given, names):
+            root = _open_root(files, os.path.dirname(full))
+            stack.callback(root.close)
+            partitions = [given]
+        elif _is_store(names):
+            root = given
+            partitions = [
+                given.child(name) for name in names if parse_partition_directory(name)
+            ]
+        else:
+            raise StoreNotFoundError(
+                f"{full} is neither a store nor a partition directory", path=full
+            )
+        if not dry_run:
+            stack.enter_context(_locked(root))
+        return _rebuild_all(root, partitions, base, dry_run, config)
+
+
+def _rebuild_all(
+    root: Directory,
+    partitions: list[Directory],
+    only: int | None,
+    dry_run: bool,
+    config: TopicConfig | None,
+) -> tuple[tuple[str, int, int], ...]:
+    built: list[tuple[str, int, int]] = []
+    failure: CorruptionError | None = None
+    for directory in partitions:
+        chosen = config or _config_of(root, directory)
+        try:
+            logs = [
+                p.base_offset
+                for name in directory.names()
+                if (p := parse_segment_file(name))
+                if p.suffix == LOG and not p.transition
+            ]
+            for base in logs:
+                if only is not None and base != only:
+                    continue
+                make = _dry_rebuild if dry_run else rebuild
+                try:
+                    counts = make(directory, base, chosen)
+                except CorruptRecordError as error:
+                    failure = failure or error
+                    continue
+                built.append((directory.path_of(segment_file(base, LOG)), *counts))
+        except OSError as error:
+            if isinstance(error, LogStoreError):
+                raise
+            raise storage_error(
+                error, "rebuild the indexes of", directory.path
+            ) from error
+    if failure is not None:
+        raise failure
+    if only is not None and not built:
+        path = partitions[0].path_of(segment_file(only, LOG))
+        raise StoreNotFoundError(f"there is no log {path}", path=path)
+    return tuple(built)
+
+
+def _dry_rebuild(
+    directory: Directory, base: int, config: TopicConfig
+) -> tuple[int, int]:
+    """What `rebuild` would return."""
+    name = segment_file(base, LOG)
+    state = native.SegmentState(base)
+    index, times = OffsetEntries(), TimeEntries()
+    with directory.opened(name) as fd:
+        scan = scan_log(
+            directory,
+            fd,
+            directory.files.size(fd),
+            state,
+            index=index,
+            times=times,
+            interval=config.index_interval_bytes,
+        )
+    if not scan.is_whole:
+        raise CorruptRecordError(
+            scan.reason,
+            path=directory.path_of(name),
+            position=scan.pos,
+            offset=scan.last_offset + 1,
+        )
+    return index.count, times.count + bool(closing_time_entry(state))
+
+
+def _config_of(root: Directory, directory: Directory) -> TopicConfig:
+    """The settings of a partition's topic, or the defaults."""
+    key = parse_partition_directory(directory.name)
+    value = _own_state(root, layout.TOPICS, None)
+    try:
+        settings = value["topics"][key[0]]["config"] if value and key else {}
+        known = TopicConfig.__dataclass_fields__
+        return TopicConfig(**{k: v for k, v in settings.items() if k in known})
+    except (KeyError, TypeError, ConfigError):
+        return TopicConfig()
+
+
+@contextlib.contextmanager
+def _locked(root: Directory) -> Iterator[None]:
+    """Hold the writer's lock of a store, as `store` does."""
+    files, path = root.files, root.path_of(layout.LOCK)
+    with store._held_lock:
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                info = root.stat(layout.LOCK)
+                # Not even opened: closing it would end the lock of this process.
+                if (info.device, info.inode) in store._held:
+                    raise _is_locked(root.path, os.getpid())
+            try:
+                fd = root.create(layout.LOCK)
+            except FileExistsError:
+                fd = root.open(layout.LOCK, write=True)
+            holder = files.lock(fd)
+            if holder is not None:
+                files.close(fd)
+                raise _is_locked(root.path, holder or None)
+            found = files.stat(fd)
+        except OSError as error:
+            raise storage_error(error, "lock", path) from error
+        key = (found.device, found.inode)
+        store._held.add(key)
+    try:
+        yield
+    finally:
+        with store._held_lock:
+            store._held.discard(key)
+            files.close(fd)
+
+
+def _is_locked(path: str, pid: int | None) -> StoreLockedError:
+    who = f"process {pid}" if pid else "another process"
+    if pid == os.getpid():
+        who = "this process"
+    return StoreLockedError(
+        f"store {path} is open for writing in {who}; close it there first",
+        path=path,
+        holder_pid=pid,
+    )

@@ -1,0 +1,166 @@
+# What is wrong: the kinds of a `Problem`.
+DAMAGED_BATCH: Final = "damaged-batch"
+PARTIAL_BATCH: Final = "partial-batch"
+ZEROS: Final = "zeros"
+OFFSETS: Final = "offsets"
+LOST_BYTES: Final = "lost-bytes"
+EXTRA_BYTES: Final = "extra-bytes"
+LOST_SEGMENT: Final = "lost-segment"
+NOT_REGULAR: Final = "not-a-regular-file"
+UNREADABLE: Final = "unreadable"
+OFFSET_INDEX: Final = "offset-index"
+TIME_INDEX_FAULT: Final = "time-index"
+TXN_INDEX_FAULT: Final = "transaction-index"
+PRODUCER_SNAPSHOT: Final = "producer-snapshot"
+CHECKPOINT: Final = "checkpoint"
+STATE: Final = "state"
+UNSUPPORTED: Final = "unsupported"
+# What is worth saying: the kinds of a `Note` (those above occur, too, where opening
+# would mend it).
+TORN_TAIL: Final = "torn-tail"
+ZERO_TAIL: Final = "zero-tail"
+LEFTOVER: Final = "leftover"
+MISSING_INDEX: Final = "missing-index"
+ORPHAN: Final = "orphan"
+UNCLEAN_STOP: Final = "unclean-stop"
+IN_USE: Final = "in-use"
+OTHER_WRITER: Final = "other-writer"
+FOREIGN: Final = "foreign"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong.
+
+    Attributes:
+        kind: what, in a word: ``damaged-batch``, ``partial-batch``, ``zeros``,
+            ``offsets``, ``lost-bytes``, ``extra-bytes``, ``lost-segment``,
+            ``not-a-regular-file``, ``unreadable``, ``offset-index``, ``time-index``,
+            ``transaction-index``, ``producer-snapshot``, ``checkpoint``, ``state``,
+            ``unsupported``.
+        path: absolute path of the file.
+        position: byte where it begins; None where that means nothing.
+        first_offset, last_offset: the offsets that cannot be read for it, inclusive;
+            None where there are none or nobody can tell.
+        message: the same as a sentence.
+    """
+
+    kind: str
+    path: str
+    position: int | None
+    first_offset: int | None
+    last_offset: int | None
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Note:
+    """Something that is worth knowing and no problem; fields as in `Problem`.
+
+    `kind` is ``torn-tail``, ``zero-tail``, ``leftover``, ``missing-index``, ``orphan``,
+    ``unclean-stop``, ``in-use``, ``other-writer``, ``foreign``, or that of a `Problem`
+    which the next opening for writing mends.
+    """
+
+    kind: str
+    path: str
+    position: int | None
+    first_offset: int | None
+    last_offset: int | None
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` found.
+
+    Attributes:
+        problems: all that is wrong.
+        notes: what is not wrong and still worth knowing.
+        segments: `.log` files looked at.
+        batches: sound batches in them.
+        records: records in those, control records left out. Without `deep`, what a
+            wrapper of magic 0 or 1 holds is taken from its offsets.
+        bytes: size of those files together.
+        deep: whether compressed batches were looked into.
+    """
+
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Note, ...] = ()
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    deep: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        return {"ok": self.ok, **dataclasses.asdict(self)}
+
+
+class _Run:
+    """The findings of one call, and what all its parts share."""
+
+    def __init__(self, files: Files, deep: bool, on_progress: Progress | None) -> None:
+        self.files = files
+        self.deep = deep
+        self.on_progress = on_progress
+        self.descriptors = Descriptors(files, 16)
+        self.decoder = native.Decoder()
+        self.limit = StoreConfig().max_batch_decompressed_bytes
+        self.problems: list[Problem] = []
+        self.notes: list[Note] = []
+        self.segments = self.batches = self.records = self.bytes = 0
+        self.done = self.total = 0
+
+    def problem(
+        self,
+        kind: str,
+        path: str,
+        message: str,
+        *,
+        position: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        self.problems.append(Problem(kind, path, position, first, last, message))
+
+    def note(
+        self,
+        kind: str,
+        path: str,
+        message: str,
+        *,
+        position: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        self.notes.append(Note(kind, path, position, first, last, message))
+
+    def advance(self, size: int) -> None:
+        self.done += size
+        if self.on_progress is not None:
+            self.on_progress(min(self.done, self.total), self.total)
+
+    def unreadable(self, path: str, error: OSError) -> None:
+        """What the system does not let us read, or what is no regular file."""
+        if error.errno in (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            self.problem(NOT_REGULAR, path, f"{path} is not a regular file")
+            return
+        self.problem(UNREADABLE, path, str(storage_error(error, "read", path)))
+
+    def report(self) -> VerifyReport:
+        return VerifyReport(
+            tuple(dict.fromkeys(self.problems)),
+            tuple(dict.fromkeys(self.notes)),
+            self.segments,
+            self.batches,
+            self.records,
+            self.bytes,
+            self.deep,
+        )

@@ -1,0 +1,705 @@
+"""Reading: every way to read, from every offset, whole and damaged logs."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from support.damage import fix_crc, flip_bit, frames, logs_in, overwrite
+from support.values import (
+    FIRST_TIMESTAMP,
+    append_one,
+    every_compressed_format,
+    every_format,
+    every_magic,
+    expected,
+    fill,
+    new_partition,
+    timestamp_of,
+    write_store,
+)
+
+import logstore
+from logstore import Record
+
+COUNT = 40
+
+
+def open_orders(path: Path, **options: object) -> logstore.Partition:
+    return logstore.open(path, read_only=True, **options).topic("orders")[0]
+
+
+@every_format
+def test_read_from_every_offset_delivers_all_from_there(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """Whatever offset a read begins at, its first record has just that offset."""
+    write_store(tmp_path, COUNT, magic, codec, segment_bytes=600)
+    partition = open_orders(tmp_path)
+    for start in range(COUNT + 1):
+        assert list(partition.read(start)) == expected(magic, start, COUNT)
+
+
+@every_format
+def test_read_with_every_stop_delivers_all_below_it(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """`stop` is exclusive, also inside a batch; at or before the start it is empty."""
+    write_store(tmp_path, COUNT, magic, codec, segment_bytes=600, call=7)
+    partition = open_orders(tmp_path)
+    for start in (0, 3, 20):
+        for stop in range(COUNT + 3):
+            want = expected(magic, start, min(stop, COUNT))
+            assert list(partition.read(start, stop)) == want
+
+
+@every_format
+def test_fetch_from_every_offset_walks_the_whole_log(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """Fetching on from `next_offset` yields every record once, whatever the buffer."""
+    write_store(tmp_path, COUNT, magic, codec, segment_bytes=900, call=6)
+    partition = open_orders(tmp_path)
+    for max_bytes in (1, 100, 500, 1 << 20):
+        for start in (0, 1, COUNT // 2, COUNT - 1):
+            found, offset = [], start
+            while offset < COUNT:
+                chunk = partition.fetch(offset, max_bytes)
+                assert chunk.next_offset > offset
+                found += list(chunk)
+                offset = chunk.next_offset
+            assert found == expected(magic, start, COUNT)
+            assert offset == COUNT
+
+
+@every_format
+def test_read_batches_from_every_offset_begins_with_its_batch(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """The first batch holds `start`; all together are the bytes of the files."""
+    directory = write_store(tmp_path, COUNT, magic, codec, segment_bytes=600)
+    partition = open_orders(tmp_path)
+    whole = list(partition.read_batches())
+    assert b"".join(bytes(b.buffer) for b in whole) == b"".join(
+        log.read_bytes() for log in logs_in(directory)
+    )
+    assert [r for b in whole for r in b] == expected(magic, 0, COUNT)
+    for start in range(COUNT):
+        batches = list(partition.read_batches(start))
+        assert batches[0].base_offset <= start <= batches[0].last_offset
+        bases = [b.base_offset for b in batches]
+        assert bases == [b.base_offset for b in whole if b.last_offset >= start]
+    assert list(partition.read_batches(COUNT)) == []
+
+
+@every_format
+def test_read_batches_with_stop_ends_with_its_batch(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """Batches that begin below `stop` are delivered, no others."""
+    write_store(tmp_path, COUNT, magic, codec, segment_bytes=600)
+    partition = open_orders(tmp_path)
+    whole = [b.base_offset for b in partition.read_batches()]
+    for stop in range(COUNT + 1):
+        found = [b.base_offset for b in partition.read_batches(0, stop)]
+        assert found == [base for base in whole if base < stop]
+
+
+@every_format
+def test_record_batch_tells_what_is_on_disk(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """The attributes of a batch agree with its records and its place."""
+    write_store(tmp_path, COUNT, magic, codec)
+    for batch in open_orders(tmp_path).read_batches():
+        records = list(batch)
+        assert len(batch) == len(records) == batch.record_count
+        assert batch.base_offset == records[0].offset
+        assert batch.last_offset == records[-1].offset
+        assert batch.next_offset == batch.last_offset + 1
+        assert batch.magic == magic
+        assert batch.compression == codec
+        assert batch.size_bytes == len(batch.buffer)
+        assert batch.max_timestamp_ms == max(r.timestamp_ms for r in records)
+        assert batch.timestamp_type == records[0].timestamp_type
+        assert batch.leader_epoch == (0 if magic == 2 else -1)
+        assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (
+            -1, -1, -1,
+        )  # fmt: skip
+        assert not batch.is_control
+        assert not batch.is_transactional
+        path = tmp_path / "orders-0" / f"{0:020d}.log"
+        at = batch.position
+        assert path.read_bytes()[at : at + batch.size_bytes] == bytes(batch.buffer)
+    if codec == "none" and magic < 2:
+        assert batch.record_count == 1
+
+
+def test_fetch_doubles_the_buffer_until_a_record_fits(tmp_path: Path) -> None:
+    """A record larger than the buffer is delivered whole."""
+    values = [b"a" * 10, b"b" * 5000, b"c" * 10]
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        for value in values:
+            partition.append(value)
+        assert next(iter(partition.fetch(1, max_bytes=64))).value == values[1]
+        chunk = partition.fetch(0, max_bytes=64)
+        assert [r.value for r in chunk] == [values[0]]
+        assert chunk.next_offset == 1
+        assert len(chunk.buffer) == 34 + 10
+
+
+def test_fetch_leaves_a_partial_batch_for_the_next_call(tmp_path: Path) -> None:
+    """The buffer holds whole batches only: what fits of 100-byte messages in 250."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        partition.append_many([bytes(66)] * 5)
+        for start, room, count in ((0, 250, 2), (0, 300, 3), (2, 299, 2), (4, 1000, 1)):
+            chunk = partition.fetch(start, room)
+            assert len(chunk.buffer) == 100 * count
+            assert chunk.next_offset == start + count
+            assert isinstance(chunk.buffer, memoryview)
+            assert [r.offset for r in chunk] == list(range(start, start + count))
+
+
+def test_fetch_inside_a_batch_holds_the_batch_and_iterates_from_the_offset(
+    tmp_path: Path,
+) -> None:
+    """The buffer begins at a batch; iterating begins at the offset."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2)
+        fill(partition, 10, call=10)
+        chunk = partition.fetch(7)
+        assert [r.offset for r in chunk] == [7, 8, 9]
+        assert list(chunk) == list(chunk)
+        assert bytes(chunk.buffer) == logs_in(tmp_path / "orders-0")[0].read_bytes()
+
+
+def test_fetch_at_the_end_is_empty(tmp_path: Path) -> None:
+    """At the end there is nothing yet, which is no error."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        for end in range(3):
+            chunk = partition.fetch(end)
+            assert (list(chunk), chunk.next_offset, len(chunk.buffer)) == ([], end, 0)
+            append_one(partition)
+
+
+@pytest.mark.parametrize("bad", [0, -1])
+def test_fetch_of_no_bytes_raises_config_error(tmp_path: Path, bad: int) -> None:
+    """A buffer has at least one byte."""
+    with logstore.open(tmp_path) as store:
+        with pytest.raises(logstore.ConfigError):
+            new_partition(store).fetch(0, max_bytes=bad)
+
+
+@pytest.mark.parametrize("offset", [-1, 4, 31, 1 << 62, -(1 << 63)])
+def test_offset_out_of_range_raises_at_the_call(tmp_path: Path, offset: int) -> None:
+    """An offset outside [start, end] is an error before the first record is asked
+    for, and the error tells the range."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        fill(partition, 30)
+        partition.delete_before(5)
+        for call in (
+            lambda: partition.read(offset),
+            lambda: partition.fetch(offset),
+            lambda: partition.read_batches(offset),
+            lambda: partition.read_arrow(offset),
+        ):
+            with pytest.raises(logstore.OffsetOutOfRangeError) as caught:
+                call()
+            assert (caught.value.requested, caught.value.start, caught.value.end) == (
+                offset, 5, 30,
+            )  # fmt: skip
+            assert isinstance(caught.value, IndexError)
+            assert all(str(n) in str(caught.value) for n in (offset, 5, 30))
+
+
+def test_follow_out_of_range_raises_at_the_call(tmp_path: Path) -> None:
+    """As for every other way to read."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        with pytest.raises(logstore.OffsetOutOfRangeError):
+            partition.follow(1, timeout=0)
+
+
+@pytest.mark.parametrize("bad", ["0", 1.5, b"0", [0]])
+def test_start_of_another_type_raises_type_error(tmp_path: Path, bad: object) -> None:
+    """A start is an offset, a datetime or None."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        with pytest.raises(TypeError):
+            partition.read(bad)
+        with pytest.raises(TypeError):
+            partition.fetch(bad)
+
+
+@pytest.mark.parametrize(
+    "options", [{"isolation": "serializable"}, {"on_corruption": "ignore"}], ids=str
+)
+def test_unknown_option_value_raises_config_error(
+    tmp_path: Path, options: dict[str, str]
+) -> None:
+    """An option has one of the values that are documented."""
+    ((name, value),) = options.items()
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        for read in (partition.read, partition.read_arrow, partition.follow):
+            with pytest.raises(logstore.ConfigError) as caught:
+                read(**options)
+            assert caught.value.name == name
+            assert caught.value.value == value
+
+
+def test_every_read_takes_the_common_keywords(tmp_path: Path) -> None:
+    """durable_only, isolation and on_corruption work in every way to read."""
+    options = {
+        "durable_only": True,
+        "isolation": "read_committed",
+        "on_corruption": "skip",
+    }
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2)
+        fill(partition, 5)
+        partition.flush()
+        fill(partition, 5)
+        want = expected(2, 0, 5)
+        assert list(partition.read(**options)) == want
+        assert list(partition.follow(timeout=0, **options)) == want
+        assert partition.read_arrow(**options).read_all().num_rows == 5
+        assert [r for b in partition.read_batches(**options) for r in b] == want
+        assert list(partition.fetch(0, **options)) == want
+
+
+def test_read_ends_at_the_end_as_it_stood_at_the_call(tmp_path: Path) -> None:
+    """What is appended while a read goes on is not part of it."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=500)
+        fill(partition, 20)
+        records = partition.read()
+        fill(partition, 20)
+        found = [next(records)]
+        fill(partition, 20)
+        found += records
+        assert found == expected(1, 0, 20)
+
+
+def test_read_of_an_empty_log_is_empty(tmp_path: Path) -> None:
+    """No records, no error, in every way to read."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        assert list(partition.read()) == []
+        assert list(partition.read(0, 0)) == []
+        assert list(partition.read_batches()) == []
+        assert partition.read_arrow().read_all().num_rows == 0
+        assert partition.offset_for_time(0) is None
+        assert list(partition.follow(timeout=0)) == []
+
+
+# ---------------------------------------------------------------- time
+
+
+def naive_offset_for_time(records: list[Record], timestamp: int) -> int | None:
+    return next((r.offset for r in records if r.timestamp_ms >= timestamp), None)
+
+
+@every_format
+def test_offset_for_time_is_the_first_offset_by_a_naive_search(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """First by offset, not by time, at, between, before and after all timestamps."""
+    write_store(tmp_path, COUNT, magic, codec, segment_bytes=700, index_interval_bytes=50)
+    partition = open_orders(tmp_path)
+    records = list(partition.read())
+    stamps = {r.timestamp_ms + d for r in records for d in (-1, 0, 1)}
+    for timestamp in sorted(stamps | {0, 1 << 62}):
+        want = naive_offset_for_time(records, timestamp)
+        assert partition.offset_for_time(timestamp) == want, timestamp
+
+
+def test_offset_for_time_with_timestamps_out_of_order(tmp_path: Path) -> None:
+    """The example of Kafka's documentation: 100, 50, 200, 150, 200, 300."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        for stamp in (100, 50, 200, 150, 200, 300):
+            partition.append(b"v", timestamp_ms=stamp)
+        found = [partition.offset_for_time(t) for t in (0, 50, 51, 150, 201, 300, 301)]
+        assert found == [0, 0, 0, 2, 5, 5, None]
+
+
+def test_offset_for_time_looks_past_the_log_start(tmp_path: Path) -> None:
+    """What is below the start offset is not found, also inside its segment."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        for stamp in (500, 100, 200, 600):
+            partition.append(b"v", timestamp_ms=stamp)
+        partition.delete_before(1)
+        assert partition.offset_for_time(0) == 1
+        assert partition.offset_for_time(150) == 2
+        assert partition.offset_for_time(300) == 3
+        assert partition.offset_for_time(601) is None
+
+
+@every_magic
+def test_read_from_a_datetime_begins_at_the_first_record_then(
+    tmp_path: Path, magic: int
+) -> None:
+    """A datetime is the first record at or after it; with none, the end."""
+    write_store(tmp_path, COUNT, magic)
+    partition = open_orders(tmp_path)
+    zone = datetime.timezone(datetime.timedelta(hours=5))
+    for offset in (0, 7, 39):
+        stamp = timestamp_of(offset)
+        want = naive_offset_for_time(list(partition.read()), stamp)
+        start = COUNT if want is None else want
+        for when in (
+            datetime.datetime.fromtimestamp(stamp / 1000, datetime.timezone.utc),
+            datetime.datetime.fromtimestamp(stamp / 1000, zone),
+            datetime.datetime.fromtimestamp(stamp / 1000),
+        ):
+            assert list(partition.read(when)) == expected(magic, start, COUNT)
+            assert list(partition.read(stop=when)) == expected(magic, 0, start)
+            assert partition.read_arrow(when).read_all().num_rows == COUNT - start
+    late = datetime.datetime(2100, 1, 1, tzinfo=datetime.timezone.utc)
+    assert list(partition.read(late)) == []
+
+
+def test_datetime_between_milliseconds_is_rounded_up(tmp_path: Path) -> None:
+    """A record of a millisecond is not at or after a time within it."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        for stamp in (1000, 1001):
+            partition.append(b"v", timestamp_ms=stamp)
+        when = datetime.datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=datetime.timezone.utc)
+        assert [r.offset for r in partition.read(when)] == [1]
+
+
+# ---------------------------------------------------------------- deletion meanwhile
+
+
+def test_read_that_has_begun_survives_deletion(tmp_path: Path) -> None:
+    """A reader that holds the old list of segments finishes on the old files."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=300, file_delete_delay_ms=0)
+        fill(partition, 60)
+        readers = [
+            partition.read(), partition.read_batches(), partition.read_arrow(),
+        ]  # fmt: skip
+        first = next(readers[0])
+        partition.delete_before(50)
+        assert len(logs_in(tmp_path / "orders-0")) < 8
+        assert [first, *readers[0]] == expected(1, 0, 60)
+        assert [r for b in readers[1] for r in b] == expected(1, 0, 60)
+        assert readers[2].read_all().num_rows == 60
+        with pytest.raises(logstore.OffsetOutOfRangeError):
+            partition.read(49)
+
+
+def test_read_that_has_begun_survives_deletion_of_the_topic(tmp_path: Path) -> None:
+    """The same for a whole topic."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=300, file_delete_delay_ms=0)
+        fill(partition, 60)
+        records = partition.read()
+        found = [next(records)]
+        store.delete_topic("orders")
+        assert found + list(records) == expected(1, 0, 60)
+
+
+# ---------------------------------------------------------------- damage
+
+READS = {
+    "read": lambda p, **o: p.read(**o),
+    "batches": lambda p, **o: (r for b in p.read_batches(**o) for r in b),
+    "follow": lambda p, **o: p.follow(timeout=0, **o),
+}
+
+
+def delivered(records: object) -> tuple[list[Record], Exception | None]:
+    """What an iterator delivers, and the error that ends it."""
+    found = []
+    try:
+        for record in records:  # type: ignore[attr-defined]
+            found.append(record)
+    except logstore.LogStoreError as error:
+        return found, error
+    return found, None
+
+
+@every_format
+@pytest.mark.parametrize("way", READS)
+def test_damage_is_raised_after_all_records_before_it(
+    tmp_path: Path, magic: int, codec: str, way: str
+) -> None:
+    """The error has the absolute path, the position of the bad batch and the first
+    offset that is not delivered; every record before was delivered."""
+    directory = write_store(tmp_path, COUNT, magic, codec, segment_bytes=600)
+    log = logs_in(directory)[1]
+    before = [f for path in logs_in(directory)[:1] for f in frames(path)]
+    bad = frames(log)[1]
+    partition = open_orders(tmp_path)
+    batch = [b for b in partition.read_batches() if str(log) and b.position == bad.pos]
+    first = next(b for b in batch if b.base_offset >= int(log.stem)).base_offset
+    flip_bit(log, 8 * (bad.pos + bad.size - 1))
+    found, error = delivered(READS[way](open_orders(tmp_path)))
+    assert found == expected(magic, 0, first)
+    assert isinstance(error, logstore.CorruptRecordError)
+    assert error.path == str(log)
+    assert error.position == bad.pos
+    assert error.offset == first
+    assert error.reason
+    assert str(log) in str(error)
+    assert f"{bad.pos}" in str(error)
+    assert before
+
+
+@every_format
+@pytest.mark.parametrize("way", READS)
+def test_skip_leaves_out_the_damaged_batch_only(
+    tmp_path: Path, magic: int, codec: str, way: str
+) -> None:
+    """With on_corruption="skip" everything else is delivered once."""
+    directory = write_store(tmp_path, COUNT, magic, codec, segment_bytes=600)
+    log = logs_in(directory)[1]
+    bad = frames(log)[1]
+    batches = list(open_orders(tmp_path).read_batches(int(log.stem)))
+    lost = {r.offset for r in batches[1]}
+    flip_bit(log, 8 * (bad.pos + bad.size - 1))
+    found, error = delivered(READS[way](open_orders(tmp_path), on_corruption="skip"))
+    assert error is None
+    assert found == [r for r in expected(magic, 0, COUNT) if r.offset not in lost]
+
+
+@every_magic
+@pytest.mark.parametrize("bit", [8 * 8, 8 * 9, 8 * 10 + 3, 8 * 11])
+def test_skip_finds_the_next_batch_behind_a_damaged_length(
+    tmp_path: Path, magic: int, bit: int
+) -> None:
+    """A length that is wrong says nothing: the next sound batch is sought."""
+    directory = write_store(tmp_path, COUNT, magic)
+    log = logs_in(directory)[0]
+    bad = frames(log)[3]
+    lost = {r.offset for r in list(open_orders(tmp_path).read_batches())[3]}
+    flip_bit(log, 8 * bad.pos + bit)
+    found, error = delivered(open_orders(tmp_path).read(on_corruption="skip"))
+    assert error is None
+    assert found == [r for r in expected(magic, 0, COUNT) if r.offset not in lost]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("inner_offset", [2, 3, 20])
+def test_skip_does_not_take_a_batch_inside_a_value_for_one_of_the_log(
+    tmp_path: Path, magic: int, inner_offset: int
+) -> None:
+    """Values may be batches themselves; skipping over a damaged one invents nothing
+    and loses nothing else."""
+    write_store(tmp_path / "other", 30, magic, call=1)
+    data = logs_in(tmp_path / "other" / "orders-0")[0].read_bytes()
+    inner = next(
+        data[f.pos : f.pos + f.size]
+        for f in frames(logs_in(tmp_path / "other" / "orders-0")[0])
+        if f.offset == inner_offset
+    )
+    values = [b"a", b"zzz" + inner + b"zzz", b"c", b"d", b"e"]
+    with logstore.open(tmp_path / "data") as store:
+        new_partition(store, magic).append_many(values)
+    log = logs_in(tmp_path / "data" / "orders-0")[0]
+    bad = frames(log)[1]
+    flip_bit(log, 8 * (bad.pos + bad.size - 1))
+    found, error = delivered(open_orders(tmp_path / "data").read(on_corruption="skip"))
+    assert error is None
+    assert [r.value for r in found] == [b"a", b"c", b"d", b"e"]
+
+
+@every_format
+def test_damage_in_the_chunk_is_raised_by_fetch_or_its_iteration(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """A consumer that fetches on gets all records before the damage, then the error."""
+    directory = write_store(tmp_path, COUNT, magic, codec)
+    log = logs_in(directory)[0]
+    bad = frames(log)[3]
+    first = list(open_orders(tmp_path).read_batches())[3].base_offset
+    flip_bit(log, 8 * (bad.pos + bad.size - 1))
+    partition = open_orders(tmp_path)
+    found: list[Record] = []
+    offset = 0
+    with pytest.raises(logstore.CorruptRecordError) as caught:
+        while offset < COUNT:
+            chunk = partition.fetch(offset, 300)
+            found += chunk
+            offset = chunk.next_offset
+    assert found == expected(magic, 0, first)
+    assert caught.value.path == str(log)
+    assert caught.value.position == bad.pos
+    assert caught.value.offset == first
+
+
+@every_format
+def test_damage_ends_read_arrow_after_the_rows_before_it(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """Arrow batches hold every record before the damage."""
+    directory = write_store(tmp_path, COUNT, magic, codec)
+    log = logs_in(directory)[0]
+    bad = frames(log)[3]
+    first = list(open_orders(tmp_path).read_batches())[3].base_offset
+    flip_bit(log, 8 * (bad.pos + bad.size - 1))
+    reader = open_orders(tmp_path).read_arrow()
+    offsets: list[int] = []
+    with pytest.raises(logstore.CorruptRecordError) as caught:
+        for batch in reader:
+            offsets += batch.column("offset").to_pylist()
+    assert offsets == list(range(first))
+    assert caught.value.offset == first
+
+
+def _reads_of(partition: logstore.Partition) -> list[Exception | None]:
+    return [
+        delivered(partition.read())[1],
+        delivered(r for b in partition.read_batches() for r in b)[1],
+        delivered(r for r in partition.fetch(0))[1],
+        delivered(partition.follow(timeout=0))[1],
+    ]
+
+
+@every_compressed_format
+def test_broken_codec_stream_with_right_crc_is_a_corrupt_record_error(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """Every way to read names what a decompressor refuses; no other error escapes."""
+    directory = write_store(tmp_path, 10, magic, codec, call=10)
+    log = logs_in(directory)[0]
+    frame = frames(log)[0]
+    sound = log.read_bytes()
+    for back in range(1, 30):
+        overwrite(log, 0, sound)
+        overwrite(log, len(sound) - back, bytes([sound[-back] ^ 0xFF]))
+        fix_crc(log, frame)
+        errors = _reads_of(open_orders(tmp_path))
+        assert all(isinstance(e, logstore.CorruptRecordError) for e in errors if e)
+        assert len({e is None for e in errors}) == 1
+
+
+@every_compressed_format
+def test_batch_beyond_the_decompression_limit_raises_record_too_large(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """A bomb is named by the limit that it is beyond; what follows can be read."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic, codec)
+        partition.append(b"before")
+        partition.append(bytes(1_000_000))
+        partition.append(b"after")
+    config = logstore.StoreConfig(max_batch_decompressed_bytes=5000)
+    partition = open_orders(tmp_path, config=config)
+    for records in (
+        partition.read(),
+        (r for b in partition.read_batches() for r in b),
+        partition.follow(timeout=0),
+        iter(partition.fetch(0)),
+    ):
+        found, error = delivered(records)
+        assert [r.value for r in found] == [b"before"]
+        assert isinstance(error, logstore.RecordTooLargeError)
+        assert error.limit_name == "max_batch_decompressed_bytes"
+        assert error.limit == 5000
+    assert [r.value for r in partition.read(2)] == [b"after"]
+
+
+@pytest.mark.parametrize(
+    "name", [b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"], ids=repr
+)
+def test_header_name_that_is_not_utf8_is_read_as_kafka_reads_it(
+    tmp_path: Path, name: bytes
+) -> None:
+    """Bytes that are no text become U+FFFD; the record is delivered in every way."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2)
+        fill(partition, 3)
+        partition.append(b"v", headers=[("x" * len(name), b"1")])
+    log = logs_in(tmp_path / "orders-0")[0]
+    log.write_bytes(log.read_bytes().replace(b"x" * len(name), name))
+    fix_crc(log, frames(log)[-1])
+    partition = open_orders(tmp_path)
+    for way in READS.values():
+        found, error = delivered(way(partition))
+        assert error is None
+        assert found[:3] == expected(2, 0, 3)
+        assert found[3].headers == ((name.decode("utf-8", "replace"), b"1"),)
+
+
+@every_magic
+def test_unknown_magic_below_the_durable_point_is_unsupported(
+    tmp_path: Path, magic: int
+) -> None:
+    """What a newer version may have written is not understood, which is no damage."""
+    directory = write_store(tmp_path, COUNT, magic, segment_bytes=600)
+    log = logs_in(directory)[0]
+    bad = frames(log)[1]
+    size = log.stat().st_size
+    first = list(open_orders(tmp_path).read_batches())[1].base_offset
+    overwrite(log, bad.pos + 16, b"\x03")
+    found, error = delivered(open_orders(tmp_path).read())
+    assert found == expected(magic, 0, first)
+    assert isinstance(error, logstore.UnsupportedError)
+    assert (error.path, error.position, error.offset) == (str(log), bad.pos, first)
+    logstore.open(tmp_path).close()
+    assert log.stat().st_size == size
+
+
+def test_sealed_segment_cut_at_every_batch_is_never_silently_short(
+    tmp_path: Path,
+) -> None:
+    """A sealed segment that has lost its end raises at the first lost offset."""
+    directory = write_store(tmp_path, 60, segment_bytes=600)
+    log = logs_in(directory)[1]
+    data = log.read_bytes()
+    for frame in frames(log):
+        log.write_bytes(data[: frame.pos])
+        found, error = delivered(open_orders(tmp_path).read())
+        assert found == expected(1, 0, frame.offset)
+        assert isinstance(error, logstore.CorruptRecordError)
+        assert error.offset == frame.offset
+        assert error.path == str(log)
+        found, error = delivered(open_orders(tmp_path).read(frame.offset))
+        assert found == []
+        assert error is not None
+
+
+def test_middle_segment_missing_raises_at_its_offsets(tmp_path: Path) -> None:
+    """Both sides of a missing segment can be read; its own range is an error."""
+    directory = write_store(tmp_path, 60, segment_bytes=500)
+    logs = logs_in(directory)
+    gap, after = int(logs[1].stem), int(logs[2].stem)
+    logs[1].unlink()
+    partition = open_orders(tmp_path)
+    found, error = delivered(partition.read())
+    assert found == expected(1, 0, gap)
+    assert isinstance(error, logstore.CorruptRecordError)
+    assert error.offset == gap
+    for start in range(gap, after):
+        assert delivered(partition.read(start))[1] is not None
+    assert list(partition.read(after)) == expected(1, after, 60)
+    found, error = delivered(partition.read(on_corruption="skip"))
+    assert error is None
+    assert found == expected(1, 0, gap) + expected(1, after, 60)
+
+
+def test_offset_for_time_in_a_damaged_segment_raises(tmp_path: Path) -> None:
+    """A time lookup that would have to cross damage says so, and does not guess."""
+    directory = write_store(tmp_path, COUNT)
+    log = logs_in(directory)[0]
+    flip_bit(log, 8 * (frames(log)[10].pos + 30))
+    for index in directory.glob("*.timeindex"):
+        index.unlink()
+    partition = open_orders(tmp_path)
+    try:
+        found = partition.offset_for_time(FIRST_TIMESTAMP + 10 * 30)
+    except logstore.CorruptRecordError:
+        return
+    assert found == naive_offset_for_time(
+        expected(1, 0, COUNT), FIRST_TIMESTAMP + 10 * 30
+    )

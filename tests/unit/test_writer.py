@@ -1,0 +1,564 @@
+"""Writing under failure: a call is all or nothing, a failed sync ends the partition."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.damage import FaultyFiles, FullDisk, logs_in
+from support.values import (
+    append_one,
+    append_records,
+    config_of,
+    every_format,
+    every_magic,
+    expected,
+    fill,
+    new_partition,
+    read_all,
+)
+
+import logstore
+from logstore.store import open_store
+
+CALLS: dict[str, Callable[[logstore.Partition], object]] = {
+    "append": append_one,
+    "append_many": lambda p: append_records(p, 4),
+    "append_many-rolls": lambda p: append_records(p, 40),
+}
+
+
+def append_until_it_fails(
+    partition: logstore.Partition, call: Callable[[logstore.Partition], object]
+) -> logstore.LogStoreError | None:
+    """Append a few times; the error of the first that fails."""
+    for _ in range(25):
+        before = partition.end_offset
+        try:
+            call(partition)
+        except logstore.LogStoreError as error:
+            assert partition.end_offset == before
+            return error
+    return None
+
+
+@every_magic
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("method", "error", "kind"),
+    [
+        ("write", errno.EIO, logstore.StorageError),
+        ("write", errno.ENOSPC, logstore.DiskFullError),
+        ("reserve", errno.ENOSPC, logstore.DiskFullError),
+        ("reserve", errno.EDQUOT, logstore.DiskFullError),
+        ("reserve", errno.EFBIG, logstore.DiskFullError),
+        ("create", errno.ENOSPC, logstore.DiskFullError),
+        ("create", errno.EMFILE, logstore.StorageError),
+        ("sync_directory", errno.EIO, logstore.StorageError),
+    ],
+    ids=str,
+)
+def test_failed_call_leaves_the_log_as_it_was(
+    tmp_path: Path,
+    magic: int,
+    call: str,
+    nth: int,
+    method: str,
+    error: int,
+    kind: type[logstore.StorageError],
+) -> None:
+    """After a failure the log reads as before, here and in another reader, and takes
+    appends again once the cause is gone; a later opening finds nothing to mend."""
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files)
+    partition = new_partition(store, magic, segment_bytes=600)
+    fill(partition, 7)
+    name = "orders-0" if method == "sync_directory" else ".log"
+    files.fail(method, error, nth=nth, times=1, name=name)
+    failed = append_until_it_fails(partition, CALLS[call])
+    end = partition.end_offset
+    assert list(partition.read()) == expected(magic, 0, end)
+    assert read_all(tmp_path) == expected(magic, 0, end)
+    if failed is not None:
+        assert isinstance(failed, kind)
+        assert failed.errno == error
+        assert failed.filename.startswith(str(tmp_path))
+    files.heal()
+    for _ in range(3):
+        assert append_one(partition, durable=True) == end
+        end += 1
+    assert append_records(partition, 30) == range(end, end + 30)
+    assert list(partition.read()) == expected(magic, 0, end + 30)
+    store.close()
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+        assert list(store.topic("orders")[0].read()) == expected(magic, 0, end + 30)
+
+
+@every_magic
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("short", [0, 1, 13, 40])
+def test_short_write_that_fails_is_undone(
+    tmp_path: Path, magic: int, call: str, short: int
+) -> None:
+    """Half a record that got into the file is cut again before anything else."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, magic)
+        fill(partition, 7)
+        size = logs_in(tmp_path / "orders-0")[0].stat().st_size
+        files.fail("write", errno.ENOSPC, times=1, name=".log", short=short)
+        with pytest.raises(logstore.DiskFullError):
+            CALLS[call](partition)
+        assert logs_in(tmp_path / "orders-0")[0].stat().st_size == size
+        assert read_all(tmp_path) == expected(magic, 0, 7)
+        CALLS[call](partition)
+    assert read_all(tmp_path)[:8] == expected(magic, 0, 8)
+
+
+@every_magic
+@pytest.mark.parametrize("call", CALLS)
+def test_failed_write_that_cannot_be_undone_ends_the_partition(
+    tmp_path: Path, magic: int, call: str
+) -> None:
+    """When the cut fails, too, nothing more is appended; a new opening recovers."""
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files)
+    partition = new_partition(store, magic)
+    fill(partition, 7)
+    files.fail("write", times=1, name=".log", short=9)
+    files.fail("truncate", times=1, name=".log")
+    with pytest.raises(logstore.SyncFailedError):
+        CALLS[call](partition)
+    files.heal()
+    for later in (*CALLS.values(), lambda p: p.roll(), lambda p: p.delete_before(1)):
+        with pytest.raises(logstore.SyncFailedError):
+            later(partition)
+    assert list(partition.read()) == expected(magic, 0, 7)
+    assert read_all(tmp_path) == expected(magic, 0, 7)
+    store.close()
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        assert list(partition.read()) == expected(magic, 0, 7)
+        assert append_one(partition) == 7
+
+
+@every_magic
+@pytest.mark.parametrize("how", ["flush", "durable", "flush_messages", "roll"])
+def test_failed_sync_ends_the_partition_for_writing(
+    tmp_path: Path, magic: int, how: str
+) -> None:
+    """A sync that fails once is never tried again: now and later SyncFailedError,
+    while reading goes on and other partitions are not concerned."""
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files)
+    topic = store.create_topic(
+        "orders", 2, config_of(magic, flush_messages=9 if how == "flush_messages" else 99)
+    )
+    partition = topic[0]
+    fill(partition, 8)
+    files.fail("sync", times=1, name=".log")
+    with pytest.raises(logstore.SyncFailedError) as caught:
+        if how == "flush":
+            partition.flush()
+        elif how == "roll":
+            partition.roll()
+        else:
+            append_one(partition, durable=how == "durable")
+    assert caught.value.errno == errno.EIO
+    assert caught.value.filename == str(logs_in(tmp_path / "orders-0")[0])
+    assert "may be lost" in str(caught.value)
+    assert partition.durable_offset == 0
+    files.forget()
+    for later in (
+        append_one,
+        lambda p: append_records(p, 2),
+        lambda p: p.append_batches(b""),
+        lambda p: p.flush(),
+        lambda p: p.roll(),
+        lambda p: p.truncate_to(1),
+        lambda p: p.delete_before(1),
+    ):
+        with pytest.raises(logstore.SyncFailedError):
+            later(partition)
+    assert files.count("sync", ".log") == 0
+    found = list(partition.read())
+    assert found == expected(magic, 0, len(found))
+    assert len(found) >= 8
+    assert append_one(topic[1], durable=True) == 0
+    store.close()
+    files.forget()
+    with open_store(tmp_path, files=files) as store:
+        # What lies past the durable point is written again, not only synced again.
+        assert files.count("write", ".log") >= 1
+        assert files.count("sync", ".log") >= 1
+        partition = store.topic("orders")[0]
+        assert list(partition.read()) == found
+        assert partition.durable_offset == len(found)
+        append_one(partition, durable=True)
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+
+
+def test_failed_sync_of_the_background_thread_is_raised_by_the_next_append(
+    tmp_path: Path,
+) -> None:
+    """Nobody waits for the timed flush; the next caller hears of its failure."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, flush_ms=1)
+        files.fail("sync", name=".log")
+        append_one(partition)
+        deadline = time.monotonic() + 20
+        with pytest.raises(logstore.SyncFailedError):
+            while time.monotonic() < deadline:
+                append_one(partition)
+                time.sleep(0.002)
+        files.heal()
+        with pytest.raises(logstore.SyncFailedError):
+            append_one(partition)
+
+
+def test_close_whose_sync_fails_raises_and_is_not_clean(tmp_path: Path) -> None:
+    """A store that could not be made durable says so, lets go of its lock, and is not
+    taken for cleanly closed."""
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files)
+    partition = new_partition(store)
+    fill(partition, 5)
+    files.fail("sync", name=".log")
+    with pytest.raises(logstore.SyncFailedError):
+        store.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    files.heal()
+    files.forget()
+    with open_store(tmp_path, files=files) as store:
+        assert files.count("read", ".log") > 0
+        assert list(store.topic("orders")[0].read()) == expected(1, 0, 5)
+
+
+def test_roll_that_fails_halfway_does_not_count_as_synced(tmp_path: Path) -> None:
+    """Offsets taken back after a failed roll are synced like any others when they are
+    given out again: a durable append never returns without its sync."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, segment_bytes=400)
+        partition.append(bytes(50))
+        files.fail("create", errno.ENOSPC, name=".log", times=1)
+        with pytest.raises(logstore.DiskFullError):
+            partition.append_many([bytes(50)] * 8)
+        for _ in range(3):
+            files.forget()
+            partition.append(b"x", durable=True)
+            assert files.count("sync", ".log") == 1
+
+
+@pytest.mark.parametrize("method", ["write", "create", "sync", "truncate", "rename"])
+@pytest.mark.parametrize("name", [".index", ".timeindex", ".logstore-state.tmp"])
+def test_failure_on_an_index_or_the_durable_point_costs_no_record(
+    tmp_path: Path, method: str, name: str
+) -> None:
+    """Indexes and the durable point can be made again: appends go on without."""
+    files = FaultyFiles()
+    store = open_store(
+        tmp_path, files=files, config=logstore.StoreConfig(flush_checkpoint_ms=0)
+    )
+    partition = new_partition(store, segment_bytes=600, index_interval_bytes=100)
+    fill(partition, 5)
+    files.fail(method, errno.ENOSPC, name=name)
+    for _ in range(20):
+        append_records(partition, 3, durable=True)
+    assert list(partition.read()) == expected(1, 0, 65)
+    assert read_all(tmp_path) == expected(1, 0, 65)
+    files.heal()
+    store.close()
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        for start in range(66):
+            assert list(partition.read(start)) == expected(1, start, 65)
+
+
+def test_close_whose_index_cannot_be_written_loses_nothing(tmp_path: Path) -> None:
+    """The next opening makes the index anew."""
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files)
+    partition = new_partition(store, index_interval_bytes=100)
+    fill(partition, 30)
+    files.fail("write", errno.ENOSPC, name="index")
+    try:
+        store.close()
+    except logstore.StorageError:
+        pass
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        assert list(partition.read()) == expected(1, 0, 30)
+        assert append_one(partition) == 30
+
+
+def test_begin_writing_that_fails_writes_nothing(tmp_path: Path) -> None:
+    """Before the first change the mark of a clean stop has to go, or nothing does."""
+    directory = tmp_path / "orders-0"
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 5)
+    before = {p.name: p.read_bytes() for p in directory.iterdir()}
+    files = FaultyFiles()
+    files.fail("sync_directory")
+    files.fail("write", name=".logstore-owner.tmp")
+    with open_store(tmp_path, files=files) as store:
+        with pytest.raises(logstore.StorageError):
+            append_one(store.topic("orders")[0])
+        assert {p.name: p.read_bytes() for p in directory.iterdir()} == before
+        files.heal()
+        assert append_one(store.topic("orders")[0]) == 5
+
+
+def test_clean_mark_is_gone_before_the_first_append_is_written(tmp_path: Path) -> None:
+    """A marker that outlived later appends would hide a torn tail."""
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 5)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+        append_one(store.topic("orders")[0])
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+        order = [m + n for m, n in files.calls if m in ("unlink", "write", "sync_directory")]
+        gone = order.index("unlink.kafka_cleanshutdown")
+        first = next(i for i, c in enumerate(order) if c.endswith(".log"))
+        assert "sync_directory" in "".join(order[gone:first])
+
+
+# ---------------------------------------------------------------- a full disk
+
+
+@every_format
+def test_full_disk_refuses_an_append_before_a_byte_is_written(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """DiskFullError, the file as it was; reading goes on; appending does when there is
+    room again, without a gap in the offsets."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, magic, codec, segment_bytes=4000)
+        fill(partition, 20)
+        files.full = True
+        sizes = {p: p.stat().st_size for p in logs_in(tmp_path / "orders-0")}
+        done = partition.end_offset
+        with pytest.raises(logstore.DiskFullError) as caught:
+            for _ in range(10_000):
+                append_records(partition, 50)
+                done = partition.end_offset
+        assert caught.value.errno == errno.ENOSPC
+        assert list(partition.read()) == expected(magic, 0, done)
+        assert read_all(tmp_path) == expected(magic, 0, done)
+        assert sizes
+        files.full = False
+        assert append_one(partition) == done
+    assert read_all(tmp_path) == expected(magic, 0, done + 1)
+
+
+def test_full_disk_does_not_prevent_opening_and_reading(tmp_path: Path) -> None:
+    """A store opens on a full disk, for reading and for writing."""
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store, segment_bytes=500), 60)
+    files = FullDisk()
+    files.full = True
+    with open_store(tmp_path, files=files) as store:
+        partition = store.topic("orders")[0]
+        assert list(partition.read()) == expected(1, 0, 60)
+        with pytest.raises(logstore.DiskFullError):
+            append_one(partition)
+        assert list(partition.read()) == expected(1, 0, 60)
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_full_disk_does_not_stop_retention(tmp_path: Path, reopened: bool) -> None:
+    """Deleting segments needs no space; it gives some."""
+    files = FullDisk()
+    store = open_store(tmp_path, files=files)
+    partition = new_partition(
+        store, segment_bytes=500, retention_bytes=600, retention_ms=-1,
+        file_delete_delay_ms=0,
+    )  # fmt: skip
+    fill(partition, 60)
+    if reopened:
+        store.close()
+        store = open_store(tmp_path, files=files)
+        partition = store.topic("orders")[0]
+    partition_start = partition.start_offset
+    files.full = True
+    deleted = store.topic("orders").apply_retention()
+    assert deleted
+    start = partition.start_offset
+    assert start > partition_start
+    assert len(logs_in(tmp_path / "orders-0")) == len(partition.segments)
+    assert list(partition.read()) == expected(1, start, 60)
+    files.full = False
+    store.close()
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        assert partition.start_offset == start
+        assert list(partition.read()) == expected(1, start, 60)
+
+
+def test_full_disk_does_not_stop_deletion_of_a_topic(tmp_path: Path) -> None:
+    """The same for a whole topic."""
+    files = FullDisk()
+    with open_store(tmp_path, files=files) as store:
+        fill(new_partition(store, file_delete_delay_ms=0), 60)
+        files.full = True
+        store.delete_topic("orders")
+        assert store.topics() == []
+        files.full = False
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == []
+
+
+def test_min_free_bytes_keeps_a_reserve(tmp_path: Path) -> None:
+    """An append that would leave less than the reserve is refused with its name."""
+    config = logstore.StoreConfig(min_free_bytes=1 << 62)
+    with logstore.open(tmp_path, config=config) as store:
+        partition = new_partition(store)
+        for call in CALLS.values():
+            with pytest.raises(logstore.DiskFullError, match="min_free_bytes"):
+                call(partition)
+        assert partition.end_offset == 0
+
+
+# ---------------------------------------------------------------- durability
+
+
+def test_concurrent_durable_appends_share_syncs(tmp_path: Path) -> None:
+    """Callers that arrive while a sync goes on are served together by the next one."""
+    files = FaultyFiles()
+    threads, each = 8, 5
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        append_one(partition, durable=True)
+        files.forget()
+        slow = files.before = lambda m, n: (  # noqa: F841
+            time.sleep(0.01) if m == "sync" and n.endswith(".log") else None
+        )
+        seen: list[int] = []
+
+        def work() -> None:
+            for _ in range(each):
+                offset = partition.append(b"x", durable=True)
+                assert partition.durable_offset > offset
+                seen.append(offset)
+
+        workers = [threading.Thread(target=work) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert sorted(seen) == list(range(1, 1 + threads * each))
+        syncs = files.count("sync", ".log")
+        assert each <= syncs < threads * each
+        assert partition.durable_offset == partition.end_offset
+
+
+def test_durable_append_of_what_is_durable_already_syncs_nothing(
+    tmp_path: Path,
+) -> None:
+    """A flush with nothing to flush costs no sync."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        append_one(partition, durable=True)
+        files.forget()
+        partition.flush()
+        partition.append_many([], durable=True)
+        assert files.count("sync", ".log") == 0
+
+
+def test_flush_messages_syncs_after_so_many_records(tmp_path: Path) -> None:
+    """At most M records lie between durable and end."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, flush_messages=10)
+        fill(partition, 9, call=1)
+        assert files.count("sync", ".log") == 0
+        append_one(partition)
+        assert files.count("sync", ".log") == 1
+        assert partition.durable_offset == 10
+        append_records(partition, 35)
+        assert partition.durable_offset == 45
+        assert files.count("sync", ".log") == 2
+
+
+def test_flush_ms_syncs_without_a_further_append(tmp_path: Path) -> None:
+    """Records become durable by themselves after S."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, flush_ms=5)
+        for end in (3, 6):
+            append_records(partition, 3)
+            deadline = time.monotonic() + 20
+            while partition.durable_offset < end and time.monotonic() < deadline:
+                time.sleep(0.002)
+            assert partition.durable_offset == end
+
+
+def test_append_without_durable_syncs_nothing(tmp_path: Path) -> None:
+    """An append is a write; syncs come by policy."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        append_one(partition)
+        files.forget()
+        fill(partition, 50, call=1)
+        assert files.count("sync") == 0
+        assert files.count("write", ".log") == 50
+
+
+# ---------------------------------------------------------------- deleted topics
+
+STALE: dict[str, Callable[[logstore.Topic, logstore.Partition], object]] = {
+    "append": lambda t, p: p.append(b"x"),
+    "append_many": lambda t, p: p.append_many([b"x"]),
+    "topic.append": lambda t, p: t.append(b"x"),
+    "flush": lambda t, p: (p.append(b"x"), p.flush()),
+    "roll": lambda t, p: p.roll(),
+    "delete_before": lambda t, p: p.delete_before(1),
+    "truncate_to": lambda t, p: p.truncate_to(0),
+    "add_partitions": lambda t, p: t.add_partitions(1),
+    "index": lambda t, p: t[0],
+}
+
+
+@pytest.mark.parametrize("use", STALE)
+def test_deleted_topic_takes_nothing_more(tmp_path: Path, use: str) -> None:
+    """Objects of a deleted topic raise a LookupError and write nothing."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        topic = store.topic("orders")
+        fill(partition, 3)
+        store.delete_topic("orders")
+        with pytest.raises(logstore.LogStoreError) as caught:
+            STALE[use](topic, partition)
+        assert isinstance(caught.value, LookupError)
+        assert store.topics() == []
+
+
+@pytest.mark.parametrize("use", ["append", "append_many", "roll", "truncate_to"])
+def test_partition_of_a_deleted_topic_does_not_write_into_its_successor(
+    tmp_path: Path, use: str
+) -> None:
+    """A topic created anew under the name is another one."""
+    with logstore.open(tmp_path) as store:
+        old = new_partition(store)
+        topic = store.topic("orders")
+        old.append(b"old")
+        store.delete_topic("orders")
+        new = new_partition(store)
+        new.append(b"new")
+        with pytest.raises(logstore.LogStoreError):
+            STALE[use](topic, old)
+        new.append(b"newer")
+        assert [r.value for r in new.read()] == [b"new", b"newer"]
+    assert [r.value for r in read_all(tmp_path)] == [b"new", b"newer"]
