@@ -8,7 +8,7 @@ from bench import ours
 from bench.peers import kafka_client, lmdb_store, raw_files
 from bench.rounds import Case
 
-__all__ = ["CASES", "case"]
+__all__ = ["CASES", "case_of"]
 
 _NO_CHECK: Final = "LMDB keeps no timestamp and no checksum"
 _DURABLE: Final = "fdatasync before each append returns"
@@ -92,7 +92,11 @@ CASES: Final = (
     ),
     Case("read_arrow", ours.ReadArrow, (lmdb_store.Read,), target=3.0, note=_NO_CHECK),
     Case(
-        "read_arrow_v2", ours.ReadArrowV2, (lmdb_store.Read,), target=3.0, note=_NO_CHECK
+        "read_arrow_v2",
+        ours.ReadArrowV2,
+        (lmdb_store.Read,),
+        target=3.0,
+        note=_NO_CHECK,
     ),
     Case(
         "random_read",
@@ -118,6 +122,6 @@ CASES: Final = (
 )
 
 
-def case(name: str) -> Case:
-    """The case of a name."""
+def case_of(name: str) -> Case:
+    """The case of that name."""
     return next(case for case in CASES if case.name == name)

@@ -121,10 +121,21 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m bench.compare", description=(__doc__ or "").split("\n\n")[1]
     )
-    parser.add_argument("--quick", action="store_true", help="3 rounds, a quarter of the records")
+    parser.add_argument(
+        "--quick", action="store_true", help="3 rounds, a quarter of the records"
+    )
     parser.add_argument("--rounds", type=int, help="rounds that count (default 9)")
-    parser.add_argument("--json", metavar="FILE", help="write the rows there, too (- for stdout instead of the table)")
-    parser.add_argument("--only", metavar="NAME", action="append", help="cases whose name contains NAME (may be repeated)")
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write the rows there, too (- for stdout instead of the table)",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        action="append",
+        help="cases whose name contains NAME (may be repeated)",
+    )
     parser.add_argument("--list", action="store_true", help="name the cases and end")
     return parser.parse_args(argv)
 
@@ -137,7 +148,11 @@ def _records(case: Case, quick: bool) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
-    chosen = [c for c in CASES if not options.only or any(name in c.name for name in options.only)]
+    chosen = [
+        c
+        for c in CASES
+        if not options.only or any(name in c.name for name in options.only)
+    ]
     if options.list:
         print("\n".join(c.name for c in chosen))
         return 0

@@ -7,17 +7,14 @@ import random
 import shutil
 import threading
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import logstore
 from bench.rounds import Contestant
-from bench.workload import BATCH_RECORDS, TIMESTAMP_MS, Digest, Workload
-
-try:
-    from logstore.verify import rebuild_index, verify
-except ImportError:  # until it is there
-    from bench._until_verify import rebuild_index, verify
+from bench.workload import BATCH_RECORDS, TIMESTAMP_MS, Digest
+from logstore.verify import rebuild_index, verify
 
 NEVER = (1 << 63) - 1
 
@@ -121,15 +118,15 @@ class Durable(_Appending):
     def after(self, result: Any) -> None:
         if self.partition.durable_offset != BATCH_RECORDS + self.workload.count:
             raise AssertionError(f"durable up to {self.partition.durable_offset} only")
-        records = sorted(self.partition.read(BATCH_RECORDS), key=lambda r: r.value)
+        # Threads append in any order, so both sides are sorted.
+        records: list[Any] = list(self.partition.read(BATCH_RECORDS))
+        records.sort(key=lambda record: record.value)
         digest = Digest()
         digest.add([r.key for r in records], [r.value for r in records])
         expected = Digest()
-        order = sorted(range(self.workload.count), key=self.workload.values.__getitem__)
-        expected.add(
-            [self.workload.keys[i] for i in order],
-            [self.workload.values[i] for i in order],
-        )
+        written = zip(self.workload.values, self.workload.keys, strict=True)
+        values, keys = zip(*sorted(written), strict=True)
+        expected.add(keys, values)
         if digest != expected:
             raise AssertionError(f"{self.name} gave {digest}, not {expected}")
         self.store.close()
@@ -200,7 +197,8 @@ class Read(_Reading):
 
     def close(self) -> None:
         digest = Digest()
-        keys, values = [], []
+        keys: list[Any] = []
+        values: list[Any] = []
         for n, record in enumerate(self.partition.read()):
             if record.offset != n or record.timestamp_ms != TIMESTAMP_MS:
                 raise AssertionError(f"record {n} is {record}")
@@ -260,11 +258,11 @@ class RandomRead(_Reading):
     def amount(self) -> int:
         return self.reads
 
-    def work(self) -> list[bytes]:
+    def work(self) -> list[bytes | None]:
         fetch = self.partition.fetch
         return [next(iter(fetch(offset, 4096))).value for offset in self.offsets]
 
-    def after(self, result: list[bytes]) -> None:
+    def after(self, result: list[bytes | None]) -> None:
         check_random(self, result)
 
 
@@ -277,7 +275,7 @@ def random_offsets(reads: int, count: int) -> list[int]:
     return random.Random(7).choices(range(count), k=reads)
 
 
-def check_random(contestant: Any, result: list[bytes]) -> None:
+def check_random(contestant: Any, result: Sequence[bytes | None]) -> None:
     values = contestant.workload.values
     if result != [values[offset] for offset in contestant.offsets]:
         raise AssertionError(f"{contestant.name} gave other values")

@@ -19,7 +19,16 @@ from typing import Any
 
 from bench.workload import Workload
 
-__all__ = ["Case", "Contestant", "Outcome", "Timing", "ring", "run_case"]
+__all__ = [
+    "Case",
+    "Contestant",
+    "Outcome",
+    "Ring",
+    "Timing",
+    "ring",
+    "run_case",
+    "time_once",
+]
 
 
 class Contestant:
@@ -72,7 +81,7 @@ class Case:
         target: least ratio of ours to the first rival; None: no target.
         floor: least amount per second of ours alone; None: no such target.
         records: workload of one round.
-        batch: records per call or batch.
+        batch: records per call (append) or per call by which they were written.
         flush, cache, threads: the other conditions, for the report.
         note: what differs between the contestants.
     """
@@ -111,6 +120,16 @@ class Timing:
     @property
     def rate(self) -> float:
         return self.amount / self.seconds
+
+    @classmethod
+    def of(cls, contestant: Contestant) -> tuple[Timing, Any]:
+        """Time `work` alone; the timing, and what it returned."""
+        cpu = time.process_time()
+        begin = time.perf_counter()
+        result = contestant.work()
+        seconds = time.perf_counter() - begin
+        cpu = time.process_time() - cpu
+        return cls(seconds, cpu, contestant.amount()), result
 
 
 @dataclasses.dataclass(slots=True)
@@ -160,14 +179,11 @@ class Ring:
 
 
 def time_once(contestant: Contestant) -> Timing:
+    """One whole round."""
     contestant.before()
-    cpu = time.process_time()
-    begin = time.perf_counter()
-    result = contestant.work()
-    seconds = time.perf_counter() - begin
-    cpu = time.process_time() - cpu
+    timing, result = Timing.of(contestant)
     contestant.after(result)
-    return Timing(seconds, cpu, contestant.amount())
+    return timing
 
 
 @contextmanager

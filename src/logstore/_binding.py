@@ -268,6 +268,36 @@ def first_header(data: Any, size: int, *, pos: int = 0, checks: int) -> Scan:
     return scan_batches(data, size, pos=pos, checks=checks, count_max=1)
 
 
+def seek_batch(
+    data: Any, size: int, *, pos: int, last_offset: int, checks: int, offset: int
+) -> tuple[int, Scan]:
+    """Walk to the first batch whose last offset is at or after `offset`.
+
+    Returns (its position or -1, the walk without headers).
+    """
+    out = _allocate("ls_batch[]", _SEEK_BATCHES)
+    walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
+    while True:
+        status = lib.ls_scan_batches(data, size, checks, out, _SEEK_BATCHES, walk)
+        count = walk.count
+        if count and out[count - 1].last_offset >= offset:
+            low, high = 0, count - 1
+            while low < high:
+                middle = (low + high) // 2
+                if out[middle].last_offset < offset:
+                    low = middle + 1
+                else:
+                    high = middle
+            found = int(out[low].pos)
+            return found, Scan([], found, walk.last_offset, STOP_OFFSET, None)
+        error = _native_error(status, walk.error) if status < 0 else None
+        if error is not None or walk.stop != STOP_FULL:
+            return -1, Scan([], walk.pos, walk.last_offset, walk.stop, error)
+
+
+_SEEK_BATCHES: Final = 256
+
+
 def walk_batches(
     data: Any, size: int, *, pos: int, last_offset: int, checks: int
 ) -> tuple[int, int, int, int, NativeError | None]:
@@ -435,39 +465,42 @@ class Decoder:
         self.error = None if status >= 0 else _native_error(status, error)
         return int(base[0])
 
-    def unpack(self, column: Any) -> list[int]:
-        """A column as a list."""
-        return ffi.unpack(column, self.count)  # type: ignore[no-any-return]
+    def unpack(self, column: Any, count: int | None = None) -> list[int]:
+        """The first elements of a column (all) as a list."""
+        n = self.count if count is None else count
+        return ffi.unpack(column, n)  # type: ignore[no-any-return]
 
     def sum_lengths(self, column: Any, begin: int, end: int) -> int:
         return int(lib.ls_sum_lengths(column + begin, end - begin))
 
 
 def make_tuples(
-    kind: type, decoder: Decoder, base: Any, headers: Any, types: Any
+    kind: type, decoder: Decoder, base: Any, headers: Any, types: Any, part: range
 ) -> list[Any]:
-    """Objects of a tuple type for the records in a decoder's columns.
+    """Objects of a tuple type for some of the records in a decoder's columns.
 
     Args:
         kind: a subclass of tuple: (offset, timestamp, key, value, headers, type).
         base: pointer to the bytes that the columns point into.
-        headers, types: one object for all, or a list with one for each.
+        headers, types: one object for all, or a list with one for each of `part`.
+        part: which records, one after the other.
     """
     d = decoder
+    first = part.start
 
     def at(pointer: Any) -> int:
         return int(ffi.cast("uintptr_t", pointer))
 
     return _records.make(
         kind,
-        d.count,
+        len(part),
         at(base),
-        at(d.offset),
-        at(d.timestamp),
-        at(d.key_pos),
-        at(d.key_len),
-        at(d.value_pos),
-        at(d.value_len),
+        at(d.offset + first),
+        at(d.timestamp + first),
+        at(d.key_pos + first),
+        at(d.key_len + first),
+        at(d.value_pos + first),
+        at(d.value_len + first),
         headers,
         types,
     )
@@ -535,6 +568,15 @@ class Slices:
     def packed(cls, data: ReadableBuffer, lengths: Sequence[int]) -> Slices:
         """Strings that follow one another in `data`."""
         return cls(pointer(data), ffi.new("int32_t[]", lengths), None, data)
+
+    @classmethod
+    def of_bytes(cls, items: Sequence[Any]) -> Slices | None:
+        """A list or tuple of bytes and None, copied; None where one is neither."""
+        packed = _records.pack(items)  # type: ignore[arg-type]
+        if packed is None:
+            return None
+        data, lengths = packed
+        return cls(pointer(data), ffi.from_buffer("int32_t[]", lengths), None, packed)
 
     @classmethod
     def nulls(cls, count: int) -> Slices:
@@ -621,6 +663,11 @@ class Rows:
     @property
     def index(self) -> int:
         return int(self._cursor.index)
+
+    def stamp(self, timestamp: int) -> None:
+        """Give all records the same timestamp."""
+        self._raw.timestamp = ffi.NULL
+        self._raw.timestamp_all = timestamp
 
     def mark(self) -> Any:
         """Where encoding stands, for `restore`."""

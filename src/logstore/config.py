@@ -140,6 +140,12 @@ class TopicConfig:
                 name="compression_gzip_level",
                 value=0,
             )
+        if not isinstance(self.cleanup_policy, str):
+            raise ConfigError(
+                f"cleanup_policy={self.cleanup_policy!r} is not a string",
+                name="cleanup_policy",
+                value=self.cleanup_policy,
+            )
         policies = {part.strip() for part in self.cleanup_policy.split(",")}
         if not policies <= {"delete", "compact", ""}:
             raise ConfigError(
@@ -185,6 +191,7 @@ class TopicConfig:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
+        """The settings as plain values, by field name."""
         return dataclasses.asdict(self)
 
 

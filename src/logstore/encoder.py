@@ -209,6 +209,8 @@ class Encoder:
         self, rows: native.Rows, base_offset: int, now_ms: int, leader_epoch: int
     ) -> Iterator[tuple[Any, int]]:
         """Runs of whole batches in order, until all rows are done: (pointer, size)."""
+        if self.log_append_time:
+            rows.stamp(now_ms)
         if self.magic == 2:
             yield from self._encode_batches(rows, base_offset, now_ms, leader_epoch)
         elif self.codec:

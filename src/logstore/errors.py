@@ -55,7 +55,11 @@ class ConfigError(LogStoreError, ValueError):
 
 
 class TopicExistsError(LogStoreError, ValueError):
-    """The topic to be created is already there (or differs from what was asked)."""
+    """The topic to be created is already there (or differs from what was asked).
+
+    Attributes:
+        topic: its name.
+    """
 
     def __init__(self, message: str, *, topic: str) -> None:
         super().__init__(message)
@@ -63,7 +67,11 @@ class TopicExistsError(LogStoreError, ValueError):
 
 
 class StoreNotFoundError(LogStoreError, LookupError):
-    """There is no store at this path."""
+    """There is no store at this path.
+
+    Attributes:
+        path: absolute path that was looked at.
+    """
 
     def __init__(self, message: str, *, path: str) -> None:
         super().__init__(message)
@@ -71,7 +79,11 @@ class StoreNotFoundError(LogStoreError, LookupError):
 
 
 class TopicNotFoundError(LogStoreError, LookupError):
-    """The store has no topic of this name."""
+    """The store has no topic of this name.
+
+    Attributes:
+        topic: the name.
+    """
 
     def __init__(self, message: str, *, topic: str) -> None:
         super().__init__(message)
@@ -82,7 +94,12 @@ class TopicNotFoundError(LogStoreError, LookupError):
 
 
 class PartitionNotFoundError(LogStoreError, LookupError):
-    """The topic has no partition of this number."""
+    """The topic has no partition of this number.
+
+    Attributes:
+        topic: name of the topic.
+        partition: the number.
+    """
 
     def __init__(self, message: str, *, topic: str, partition: int) -> None:
         super().__init__(message)
@@ -119,7 +136,14 @@ class ForkedError(LogStoreError):
 
 
 class OffsetOutOfRangeError(LogStoreError, IndexError):
-    """The offset lies outside ``[start, end]`` of the partition."""
+    """The offset lies outside ``[start, end]`` of the partition.
+
+    Attributes:
+        requested: the offset that was asked for.
+        start: first offset that can be read.
+        end: next offset to be written.
+        partition: ``topic-number``.
+    """
 
     def __init__(
         self, requested: int, start: int, end: int, *, partition: str = ""
@@ -136,7 +160,13 @@ class OffsetOutOfRangeError(LogStoreError, IndexError):
 
 
 class OffsetConflictError(LogStoreError):
-    """``expected_offset`` is not the next offset: somebody else appended."""
+    """``expected_offset`` is not the next offset: somebody else appended.
+
+    Attributes:
+        expected: what the caller gave.
+        actual: the next offset.
+        partition: ``topic-number``.
+    """
 
     def __init__(self, expected: int, actual: int, *, partition: str) -> None:
         super().__init__(
@@ -167,7 +197,13 @@ class RecordTooLargeError(LogStoreError, ValueError):
 
 
 class UnsupportedError(LogStoreError):
-    """Not understood or not offered; never damage, and nothing is cut for it."""
+    """Not understood or not offered; never damage, and nothing is cut for it.
+
+    Attributes:
+        path: absolute path of the file, or None.
+        position: byte where it begins, or None.
+        offset: first offset concerned, or None.
+    """
 
     def __init__(
         self,

@@ -122,7 +122,7 @@ class LiveLog:
                 raise storage_error(error, "read", self.directory.path) from error
 
     def _is_recent(self) -> bool:
-        """Whether the directory may have changed again in the same tick of its clock."""
+        """Whether there is a new segment although the directory's time stands still."""
         if not self.segments or self._loaded.damage is not None:
             return False
         next_name = segment_file(self._loaded.end_offset, LOG)

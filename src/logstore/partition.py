@@ -43,6 +43,9 @@ class Partition:
     """One partition of a topic: an append-only log of records.
 
     Made by `Store`, never by hand. Any number of threads may use it at once.
+
+    Attributes:
+        config: the settings of its topic.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Partition:
     ) -> None:
         self._topic = topic
         self._number = number
-        self._config = config
+        self.config = config
         self._log = log
         self._writer = log if isinstance(log, PartitionWriter) else None
         self._guard = guard
@@ -87,11 +90,6 @@ class Partition:
     def path(self) -> str:
         """Absolute path of its directory."""
         return self._log.directory.path
-
-    @property
-    def config(self) -> TopicConfig:
-        """The settings of its topic."""
-        return self._config
 
     @property
     def start_offset(self) -> int:
@@ -182,6 +180,10 @@ class Partition:
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
         if not headers and writer.encoder.is_plain:
+            if type(value) is memoryview:
+                value = bytes(value)
+            if type(key) is memoryview:
+                key = bytes(key)
             return writer.append_one(value, key, timestamp_ms, expected_offset, durable)
 
         def make(now_ms: int) -> list[native.Rows]:
@@ -287,7 +289,7 @@ class Partition:
                 buffer,
                 base,
                 epoch,
-                max_bytes=self._config.max_message_bytes,
+                max_bytes=self.config.max_message_bytes,
                 decompressed_max=self._decompressed_max,
                 append_time_ms=writer.append_time(),
                 where=writer.name,
@@ -587,7 +589,7 @@ class Partition:
         Raises:
             OffsetOutOfRangeError: outside [start_offset, end_offset].
         """
-        return self._write().delete_before(_as_offset("offset", offset))
+        return self._write().delete_before(_as_offset("offset", offset), "asked for")
 
     def truncate_to(self, offset: int) -> int:
         """Drop every record from `offset` on and return the new end.
@@ -637,13 +639,14 @@ class Partition:
         if now_ms is None:
             now_ms = log.directory.files.now_ms()
         if policies is None:
-            policies = retention.policies_of(self._config)
+            policies = retention.policies_of(self.config)
         infos = _infos(log.segments, log.end_offset)
         free_bytes = log.free_bytes()
         deletions = retention.plan(self._number, infos, policies, now_ms, free_bytes)
         if deletions and not dry_run:
             self._write().delete_before(
-                max(deletions[-1].segment.next_offset, self.start_offset)
+                max(deletions[-1].segment.next_offset, self.start_offset),
+                deletions[-1].reason,
             )
         return deletions
 

@@ -43,6 +43,7 @@ class KafkaPartitioner:
         self._next = 0
 
     def partition(self, key: bytes | None, size: int, partitions: int) -> int:
+        """See `Partitioner.partition`."""
         if key is not None:
             return (native.murmur2(key) & 0x7FFFFFFF) % partitions
         with self._lock:
@@ -94,6 +95,7 @@ class ConsistentHashPartitioner:
         return ring
 
     def partition(self, key: bytes | None, size: int, partitions: int) -> int:
+        """See `Partitioner.partition`."""
         if key is None:
             return self._unkeyed.partition(None, size, partitions)
         ring = self._ring(partitions)

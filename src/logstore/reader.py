@@ -27,7 +27,7 @@ from logstore.records import (
     Record,
     RecordBatch,
     StopReading,
-    make_records,
+    iter_records,
 )
 from logstore.segment import FRAME_BYTES, READ_BYTES, Place, Segment
 
@@ -37,7 +37,6 @@ Wanted = Callable[[native.BatchHeader], bool]
 
 ISOLATIONS: Final = ("read_uncommitted", "read_committed")
 ON_CORRUPTION: Final = ("raise", "skip")
-_LOOKUP_BYTES: Final = 16 * 1024
 
 
 class View(NamedTuple):
@@ -102,7 +101,7 @@ def read_records(
 ) -> Iterator[Record]:
     """The same as `Record` objects."""
     for columns in read_columns(view, start, stop, reader, skip=skip):
-        yield from make_records(columns)
+        yield from iter_records(columns)
 
 
 class _SegmentWalk:
@@ -410,7 +409,7 @@ def _whole_batches(
             raise segment.error_of(damage, pos, offset)
         if n < buffer.capacity or pos + n >= segment.size:
             raise segment.missing(pos, offset)
-        size *= 2
+        size = max(2 * size, segment.frame_bytes(buffer, n))
 
 
 def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[native.Buffer, int, int]:
@@ -429,11 +428,7 @@ def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[native.Buffer, int
 
 def _position_of(segment: Segment, offset: int) -> int | None:
     """Where the first batch with a last offset >= `offset` begins; None: not here."""
-    buffer = native.Buffer(_LOOKUP_BYTES)
-    for header, _, file_pos in segment.headers(segment.locate(offset), buffer=buffer):
-        if header.last_offset >= offset:
-            return file_pos
-    return None
+    return segment.seek(segment.locate(offset), offset)
 
 
 # ---------------------------------------------------------------- time

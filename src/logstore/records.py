@@ -43,6 +43,7 @@ class TimestampType(enum.IntEnum):
 
     @property
     def kafka_name(self) -> str:
+        """Kafka's word for it: CreateTime, LogAppendTime or NoTimestampType."""
         return _KAFKA_NAMES[self]
 
 
@@ -100,6 +101,7 @@ class ControlRecord(NamedTuple):
 
     @property
     def type_name(self) -> str:
+        """ABORT, COMMIT, or KRaft's name of the type; UNKNOWN for any other."""
         return _CONTROL_NAMES.get(self.type, "UNKNOWN")
 
 
@@ -150,10 +152,11 @@ class Damage(Exception):
 
 
 def damage_of(error: native.NativeError, pos: int | None = None) -> Damage:
+    """Damage that C found. The offset in the frame is no help: no checksum covers it,
+    and a wrapper's is its last."""
     return Damage(
         error.reason,
         error.pos if pos is None else pos,
-        error.offset,
         unsupported=error.is_unsupported,
     )
 
@@ -177,6 +180,7 @@ class ChunkReader:
         limit: most bytes that one batch may decompress to.
         wanted: for batches of transactions, tells whether to deliver one
             (``read_committed``); None delivers all. It may raise `StopReading`.
+        capacity: records decoded at a time; more where one batch has more.
     """
 
     def __init__(
@@ -185,9 +189,10 @@ class ChunkReader:
         *,
         with_headers: bool = True,
         wanted: Callable[[native.BatchHeader], bool] | None = None,
+        capacity: int = 16384,
     ) -> None:
         self.limit = limit
-        self.decoder = native.Decoder(with_headers=with_headers)
+        self.decoder = native.Decoder(capacity, with_headers=with_headers)
         self.wanted = wanted
         self.pos = 0
         self.stop = native.STOP_END
@@ -258,7 +263,6 @@ class ChunkReader:
             yield Columns(decoder, c, _slicer(payload), len(payload))
         if error is not None:
             damage = damage_of(error, header.pos)
-            damage.offset = max(start, header.base_offset)
             damage.next_offset = header.last_offset + 1
             raise damage
 
@@ -341,47 +345,60 @@ def open_payload(
         Damage: the codec finds the stream damaged, or beyond `limit` bytes.
     """
     if header.payload_size < 0:
-        raise Damage(
-            "a wrapper has a null value", header.pos, max(header.base_offset, 0)
-        )
+        raise Damage("a wrapper has a null value", header.pos)
     begin = header.pos + header.payload_pos
     payload: bytes = raw[begin : begin + header.payload_size]
     if header.codec == 0 or (header.magic == 2 and header.record_count == 0):
         return payload
-    offset = header.base_offset if header.base_offset >= 0 else header.last_offset
     try:
         return compression.decompress(
             header.codec, memoryview(payload), header.magic, limit
         )
     except compression.CodecError as error:
         raise Damage(
-            str(error), header.pos, offset, next_offset=header.last_offset + 1
+            str(error), header.pos, next_offset=header.last_offset + 1
         ) from error
     except RecordTooLargeError as error:
         raise Damage(
             str(error),
             header.pos,
-            offset,
             next_offset=header.last_offset + 1,
             too_large=error,
         ) from error
 
 
-def make_records(columns: Columns) -> list[Record]:
-    """`Record` objects of decoded columns."""
+def iter_records(columns: Columns) -> Iterator[Record]:
+    """The same one by one: a few are made at first, then more and more at a time, so
+    that whoever wants one record does not wait for two thousand."""
+    count, done, step = columns.decoder.count, 0, _FIRST_RECORDS
+    while done < count:
+        end = min(done + step, count)
+        yield from make_records(columns, range(done, end))
+        done, step = end, step * 8
+
+
+_FIRST_RECORDS: Final = 8
+
+
+def make_records(columns: Columns, part: range | None = None) -> list[Record]:
+    """`Record` objects of decoded columns: of all records, or of `part`."""
     d, c, raw, size = columns
-    counts = d.unpack(d.header_count)
+    part = part or range(d.count)
+    begin = part.start
+    counts = d.unpack(d.header_count + begin, len(part))
     headers: Any = ()
     if any(counts):
         headers = [
             read_headers(c, raw, size, pos, n) if n else ()
-            for pos, n in zip(d.unpack(d.header_pos), counts, strict=True)
+            for pos, n in zip(
+                d.unpack(d.header_pos + begin, len(part)), counts, strict=True
+            )
         ]
-    kinds = d.unpack(d.timestamp_type)
+    kinds = d.unpack(d.timestamp_type + begin, len(part))
     types: Any = _TIMESTAMP_TYPES[kinds[0]]
-    if kinds.count(kinds[0]) != d.count:
+    if kinds.count(kinds[0]) != len(part):
         types = [_TIMESTAMP_TYPES[kind] for kind in kinds]
-    return native.make_tuples(Record, d, c, headers, types)
+    return native.make_tuples(Record, d, c, headers, types, part)
 
 
 def read_headers(c: Any, raw: Any, size: int, pos: int, count: int) -> Headers:
@@ -606,13 +623,14 @@ class Chunk:
         self._wanted = wanted
 
     def __iter__(self) -> Iterator[Record]:
-        reader = ChunkReader(self._limit, wanted=self._wanted)
+        capacity = min(16384, len(self.buffer) // 12 + 1)
+        reader = ChunkReader(self._limit, wanted=self._wanted, capacity=capacity)
         data = self.buffer.obj
         c = native.pointer(data)
         runs = reader.columns(c, data, len(self.buffer), 0, self._start, self._stop)
         try:
             for columns in runs:
-                yield from make_records(columns)
+                yield from iter_records(columns)
         except Damage as damage:
             raise self._raise(damage) from damage
 
@@ -650,15 +668,16 @@ def pack_column(items: Sequence[Any], what: str) -> native.Slices:
     Raises:
         TypeError: an element is no bytes-like object and not None.
     """
-    kinds = set(map(type, items))
-    if kinds <= _PLAIN:
-        if type(None) not in kinds:
-            return native.Slices.packed(b"".join(items), list(map(len, items)))
-        lengths = [-1 if item is None else len(item) for item in items]
-        return native.Slices.packed(b"".join(filter(None, items)), lengths)
+    packed = native.Slices.of_bytes(items)
+    if packed is not None:
+        return packed
     for index, item in enumerate(items):
         check_payload_type(item, what, index)
-    return pack_column([as_bytes(item) for item in items], what)
-
-
-_PLAIN = {bytes, type(None)}
+    packed = native.Slices.of_bytes([as_bytes(item) for item in items])
+    if packed is None:
+        raise RecordTooLargeError(
+            f"a {what} has 2 GiB or more; nothing was written",
+            limit_name="max_message_bytes",
+            limit=(1 << 31) - 1,
+        )
+    return packed

@@ -19,15 +19,18 @@ from logstore._files import Directory
 from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import (
+    CorruptIndexError,
     CorruptRecordError,
     LogStoreError,
     UnsupportedError,
     storage_error,
 )
 from logstore.index import (
+    TXN_ENTRY_BYTES,
     OffsetEntries,
     TimeEntries,
     closing_time_entry,
+    parse_txn_index,
 )
 from logstore.layout import (
     CLEANED,
@@ -105,6 +108,7 @@ class RecoveryReport:
         return bool(self.actions)
 
     def to_dict(self) -> dict[str, Any]:
+        """The same as plain values: ``{"actions": [...]}``, a dict for each action."""
         return {"actions": [dataclasses.asdict(action) for action in self.actions]}
 
 
@@ -194,6 +198,7 @@ class Situation:
         clean: the last writer stopped cleanly.
         recovery_point: Kafka's: everything below is flushed; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
+        is_own: logstore was the last writer of the store.
         state_error: why the own state cannot be used although it should count.
     """
 
@@ -201,6 +206,7 @@ class Situation:
     clean: bool
     recovery_point: int
     log_start: int
+    is_own: bool
     state_error: LogStoreError | None = None
 
 
@@ -248,16 +254,17 @@ def survey(directory: Directory, descriptors: Descriptors) -> Survey:
         swaps.append(name)
         if p.suffix == LOG:
             swap_logs.append(p.base_offset)
-    covered: list[tuple[int, int]] = []
+    low = high = -1
     for base in swap_logs:
         segment = _whole_segment(directory, descriptors, base, SWAP)
-        covered.append((base, max(segment.next_offset, base + 1)))
+        low = base if low < 0 else min(low, base)
+        high = max(high, segment.next_offset, base + 1)
     logs: dict[int, str] = {}
     superseded: list[str] = []
     for name, p in parsed:
         if p.transition:
             continue
-        if any(low <= p.base_offset < high for low, high in covered):
+        if low <= p.base_offset < high:
             superseded.append(name)
         elif p.suffix == LOG:
             logs[p.base_offset] = ""
@@ -763,10 +770,8 @@ class Loader:
             return self.finish(segments, start, durable_offset, state, index, times)
         active.size = scan.pos
         if not scan.is_whole:
-            own = self.situation.state is not None
-            unsupported = scan.error is not None and scan.error.is_unsupported
             below = scan.pos < durable_pos or scan.last_offset + 1 < durable_offset
-            if below or (unsupported and not own):
+            if below or self.is_foreign(scan):
                 # Served up to here; what follows is an error for whoever reads it.
                 active.size = max(size, durable_pos)
                 self.corrupt(active, scan)
@@ -783,6 +788,13 @@ class Loader:
         return self.finish(
             segments, start, state.last_offset + 1, state, index, times, durable_offset
         )
+
+    def is_foreign(self, scan: TailScan) -> bool:
+        """Whether what ends the log is not understood: then it is not cut. A magic
+        above 2 is garbage where logstore wrote last, since it writes none."""
+        if scan.error is None or not scan.error.is_unsupported:
+            return False
+        return scan.error.status != native.E_MAGIC or not self.situation.is_own
 
     def below_recovery_point(
         self, active: Segment, scan: TailScan, durable_offset: int
@@ -989,6 +1001,22 @@ def rebuild(
     directory.write_file(segment_file(base_offset, INDEX), index.data())
     directory.write_file(segment_file(base_offset, TIME_INDEX), times.data())
     return index.count, times.count
+
+
+def cut_transactions(directory: Directory, base_offset: int, offset: int) -> None:
+    """Drop the aborted transactions of a segment that end at or after `offset`."""
+    name = segment_file(base_offset, TXN_INDEX)
+    try:
+        data = directory.read_file(name)
+        entries = parse_txn_index(data, directory.path_of(name))
+    except FileNotFoundError:
+        return
+    except CorruptIndexError:
+        directory.unlink(name, missing_ok=True)
+        return
+    kept = sum(entry.last_offset < offset for entry in entries)
+    if kept < len(entries):
+        directory.write_file(name, data[: kept * TXN_ENTRY_BYTES])
 
 
 def remove_snapshots(directory: Directory, *, above: int) -> None:

@@ -11,6 +11,7 @@ Positions and sizes are bytes of the `.log` file; offsets are log offsets.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import struct
 from collections.abc import Iterator
@@ -241,7 +242,7 @@ class Segment:
         if damage.too_large is not None:
             return damage.too_large
         position = file_pos + damage.pos
-        first = max(damage.offset, offset)
+        first = offset if damage.offset < 0 else damage.offset
         if damage.unsupported:
             return UnsupportedError(
                 f"cannot read {self.path} at byte {position} (offset {first}): "
@@ -331,6 +332,46 @@ class Segment:
             buffer = self.next_buffer(buffer, n, scan_pos, stop, pos, last_offset + 1)
             pos += scan_pos
 
+    def seek(self, place: Place, offset: int) -> int | None:
+        """Where the first batch with a last offset >= `offset` begins, from a place on;
+        None where there is none.
+
+        Raises:
+            CorruptRecordError, UnsupportedError: damage before it.
+        """
+        buffer = native.Buffer(LOOKUP_BYTES)
+        pos, last_offset = place
+        while pos < self.size:
+            n = self.read(buffer.view, pos)
+            found, scan = native.seek_batch(
+                buffer.c,
+                n,
+                pos=0,
+                last_offset=last_offset,
+                checks=self.checks,
+                offset=offset,
+            )
+            if found >= 0:
+                return pos + found
+            if scan.error is not None:
+                damage = Damage(
+                    scan.error.reason,
+                    scan.error.pos,
+                    unsupported=scan.error.is_unsupported,
+                )
+                raise self.error_of(damage, pos, offset)
+            buffer = self.next_buffer(buffer, n, scan.pos, scan.stop, pos, offset)
+            pos, last_offset = pos + scan.pos, scan.last_offset
+        return None
+
+    @staticmethod
+    def frame_bytes(buffer: native.Buffer, n: int) -> int:
+        """Length of the batch at the start of a buffer, as its frame says; 0 where the
+        buffer holds no frame."""
+        if n < FRAME_BYTES:
+            return 0
+        return int(_FRAME.unpack_from(buffer.raw)[1]) + 12
+
     def next_buffer(
         self,
         buffer: native.Buffer,
@@ -350,10 +391,9 @@ class Segment:
         # offset begins: only a buffer that begins with zeros says something.
         if consumed or at >= self.size:
             return buffer
-        if stop == native.STOP_PARTIAL and n >= FRAME_BYTES:
-            length = _FRAME.unpack_from(buffer.raw)[1] + 12
-            if n < length <= self.size - pos and length > buffer.capacity:
-                return native.Buffer(length)
+        length = self.frame_bytes(buffer, n)
+        if stop == native.STOP_PARTIAL and buffer.capacity < length <= self.size - pos:
+            return native.Buffer(length)
         raise self.missing(at, offset)
 
     def first_header(
@@ -365,9 +405,9 @@ class Segment:
             scan = native.first_header(buffer.c, n, checks=native.CHECK_CRC)
             if scan.headers:
                 return scan.headers[0], buffer
-            if scan.stop != native.STOP_PARTIAL or n < FRAME_BYTES:
+            if scan.stop != native.STOP_PARTIAL:
                 return None
-            length = _FRAME.unpack_from(buffer.raw)[1] + 12
+            length = self.frame_bytes(buffer, n)
             if not buffer.capacity < length <= self.size - pos:
                 return None
             buffer = native.Buffer(length)
@@ -607,7 +647,7 @@ def scan_log(
         if error is not None or zeros or at >= size or n == 0:
             return TailScan(at, last_offset, batches, stop, error, size)
         if end == 0:
-            length = _FRAME.unpack_from(buffer.raw)[1] + 12 if n >= FRAME_BYTES else 0
+            length = Segment.frame_bytes(buffer, n)
             if not buffer.capacity < length <= size - pos:
                 return TailScan(at, last_offset, batches, stop, error, size)
             buffer = native.Buffer(length)
@@ -689,34 +729,41 @@ class SegmentWriter:
         end = self.state.size + size
         if end <= self._reserved:
             return
-        step = max(size, min(max(self.state.size, _RESERVE_MIN), _RESERVE_MAX))
+        ahead = max(size, min(max(self.state.size, _RESERVE_MIN), _RESERVE_MAX))
         try:
-            self._check_reserve(size)
-            try:
-                self.files.reserve(self.fd, self.state.size, step)
-            except OSError:
-                if step == size:
-                    raise
-                step = size
-                self.files.reserve(self.fd, self.state.size, step)
+            step = self._take(ahead) or (ahead > size and self._take(size))
         except OSError as error:
             raise storage_error(
                 error, "append to", self.path, "Nothing was written."
             ) from error
+        if not step:
+            raise self._disk_full(size)
         self._reserved = self.state.size + step
 
-    def _check_reserve(self, size: int) -> None:
+    def _take(self, size: int) -> int:
+        """Reserve `size` bytes behind the log; 0 where they are not to be had."""
         floor = self.store_config.min_free_bytes
-        if not floor:
-            return
-        free = self.files.free_bytes(self.fd)
-        if free - size < floor:
-            raise DiskFullError(
-                f"cannot append {size} bytes to {self.path}: {free} bytes are free and "
-                f"min_free_bytes={floor} are to stay so. Nothing was written.",
-                path=self.path,
-                action="append to",
-            )
+        if floor and self.files.free_bytes(self.fd) - size < floor:
+            return 0
+        try:
+            self.files.reserve(self.fd, self.state.size, size)
+        except OSError as error:
+            if isinstance(storage_error(error, "", ""), DiskFullError):
+                return 0
+            raise
+        return size
+
+    def _disk_full(self, size: int) -> DiskFullError:
+        floor = self.store_config.min_free_bytes
+        rule = f" and min_free_bytes={floor} are to stay so" if floor else ""
+        return DiskFullError(
+            f"cannot append {size} bytes to {self.path}: "
+            f"{self.files.free_bytes(self.fd)} bytes are free{rule}. Nothing was "
+            f"written.",
+            errno=errno.ENOSPC,
+            path=self.path,
+            action="append to",
+        )
 
     def append(self, data: Any, size: int, now_ms: int) -> tuple[int, int]:
         """Write the batches of data[0, size) that belong into this segment.

@@ -139,6 +139,8 @@ class Store:
         self._numbers: dict[str, tuple[int, ...]] = {}
         self._topics: dict[str, Topic] = {}
         self._settings: dict[str, dict[str, Any]] = {}
+        self._settings_damaged = False
+        self._dying: list[str] = []
         self._root_mtime_ns = -1
         self._writing = False
         self._starts: dict[TopicPartition, int] = {}
@@ -237,7 +239,7 @@ class Store:
             self._find_topics(names)
             self._check_directories(note)
             if not self.read_only:
-                self._finish_deletions(names)
+                self._finish_deletions(self._root.names())
                 for key in self._all_partitions():
                     if key not in self._broken:
                         self._load_writer(key, note)
@@ -264,6 +266,7 @@ class Store:
             self._note_store(
                 note, STATE_DAMAGED, layout.TOPICS, f"{error}; topics have defaults"
             )
+            self._settings_damaged = True
             return
         self._settings = dict(value["topics"]) if value else {}
 
@@ -329,7 +332,10 @@ class Store:
         whose creation was cut short, note those that are lost."""
         if not self._own:
             return
-        for topic, settings in self._settings.items():
+        for topic, settings in list(self._settings.items()):
+            if settings.get("deleting"):
+                self._finish_topic_deletion(topic)
+                continue
             have = set(self._numbers.get(topic, ()))
             missing = [n for n in range(settings["partitions"]) if n not in have]
             for number in missing:
@@ -354,6 +360,22 @@ class Store:
                 )  # fmt: skip
             if have:
                 self._numbers[topic] = tuple(sorted(have))
+            if settings.get("creating") and not self.read_only:
+                done = {k: v for k, v in settings.items() if k != "creating"}
+                self._write_settings(topic, done)
+
+    def _finish_topic_deletion(self, topic: str) -> None:
+        """Go on with a deletion that was cut short after its commit."""
+        numbers = self._numbers.pop(topic, ())
+        if self.read_only:
+            return
+        for number in numbers:
+            self._root.rename(
+                layout.partition_directory(topic, number),
+                layout.deleted_directory(topic, number, uuid.uuid4().hex),
+            )
+        self._root.sync()
+        self._write_settings(topic, None)
 
     def _all_partitions(self) -> list[TopicPartition]:
         return [(t, n) for t, numbers in self._numbers.items() for n in numbers]
@@ -379,6 +401,7 @@ class Store:
             self._clean,
             self._points.get(key, 0),
             self._starts.get(key, 0),
+            self._own,
             state_error,
         )
 
@@ -549,6 +572,9 @@ class Store:
                 f"topic {name} has {len(topic)} partitions, not {partitions}",
                 topic=name,
             )
+        if config is not None and name not in self._settings:
+            # Only its directories were there: now it has settings, too.
+            topic.configure(config)
         if config is not None and config != topic.config:
             was, asked = topic.config.to_dict(), config.to_dict()
             differing = [k for k in was if was[k] != asked[k]]
@@ -599,12 +625,37 @@ class Store:
         self._numbers[name] = (*self._numbers.get(name, ()), *numbers)
 
     def _write_settings(self, name: str, value: dict[str, Any] | None) -> None:
+        if self._settings_damaged:
+            # What cannot be read is kept: it has the settings of other topics.
+            kept = f"{layout.TOPICS}.damaged-{self._files.now_ms()}"
+            self._root.rename(layout.TOPICS, kept)
+            self._settings_damaged = False
         settings = dict(self._settings)
         settings.pop(name, None)
         if value is not None:
             settings[name] = value
         checkpoints.write_state(self._root, layout.TOPICS, {"topics": settings})
         self._settings = settings
+
+    def configure_topic(self, name: str, config: TopicConfig) -> None:
+        self._check_writable(f"configure topic {name}")
+        with self._lock:
+            numbers = self.partition_numbers(name)
+            self.begin_writing()
+            settings = {"partitions": numbers[-1] + 1, "config": config.to_dict()}
+            try:
+                self._write_settings(name, settings)
+            except OSError as error:
+                raise storage_error(
+                    error, f"write the settings of {name} in", self.path
+                ) from error
+            for number in numbers:
+                writer = self._writers.get((name, number))
+                if writer is not None and writer.is_sound:
+                    writer.configure(config)
+                partition = self._partitions.get((name, number))
+                if partition is not None:
+                    partition.config = config
 
     def grow_topic(self, name: str, count: int) -> int:
         self._check_writable(f"add partitions to {name}")
@@ -623,9 +674,9 @@ class Store:
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records.
 
-        1. rename its directories to ``...-delete`` and sync the store's directory
-        (commit); 2. forget its settings; 3. remove the files after
-        ``file_delete_delay_ms``.
+        1. write into its settings that it is being deleted (commit: opening finishes
+        it); 2. rename its directories to ``...-delete`` and sync the store's; 3. forget
+        its settings; 4. remove the files after ``file_delete_delay_ms``.
 
         Raises:
             TopicNotFoundError: there is none.
@@ -636,6 +687,9 @@ class Store:
             self.begin_writing()
             numbers = self._numbers[name]
             renamed: list[str] = []
+            delay_ms = topic.config.file_delete_delay_ms
+            settings = self._settings.get(name, {"partitions": numbers[-1] + 1})
+            self._write_settings_if_room(name, {**settings, "deleting": True})
             try:
                 for number in numbers:
                     key = (name, number)
@@ -651,15 +705,25 @@ class Store:
                 self._root.sync()
                 self._topics.pop(name, None)
                 self._numbers.pop(name, None)
-                self._write_settings(name, None)
             except OSError as error:
                 if isinstance(error, LogStoreError):
                     raise
                 raise storage_error(error, f"delete topic {name} of", self.path) from (
                     error
                 )
-            delay = topic.config.file_delete_delay_ms
-            self._keeper.later(delay, lambda: self._remove_directories(renamed))
+            self._write_settings_if_room(name, None)
+            logger.info("topic %s with %d partitions deleted", name, len(numbers))
+            self._keeper.later(delay_ms, lambda: self._remove_directories(renamed))
+
+    def _write_settings_if_room(self, name: str, value: dict[str, Any] | None) -> None:
+        """As `_write_settings`; a full disk must not stop a deletion."""
+        try:
+            self._write_settings(name, value)
+        except OSError as error:
+            failed = storage_error(error, "write the settings in", self.path)
+            if not isinstance(failed, DiskFullError):
+                raise failed from error
+            logger.warning("deleting topic %s goes on: %s", name, failed)
 
     def _end_writer(self, writer: PartitionWriter) -> None:
         """Let go of a partition that is about to be deleted; readers keep its files."""
@@ -683,15 +747,17 @@ class Store:
                 logger.warning("cannot remove %s: %s", directory.path, error)
 
     def _finish_deletions(self, names: list[str]) -> None:
-        """Go on with deletions of topics and segments that an earlier writer began."""
-        begun = []
+        """Go on with deletions of topics that an earlier writer began: now where the
+        delay is over, else when this one begins to write."""
+        delay_ms = TopicConfig().file_delete_delay_ms
+        over: list[str] = []
         for name in names:
             parsed = layout.transition_topic(name)
-            if parsed is not None and parsed[2] == "delete":
-                begun.append(name)
-        if begun:
-            delay = TopicConfig().file_delete_delay_ms
-            self._keeper.later(delay, lambda: self._remove_directories(begun))
+            if parsed is None or parsed[2] != "delete":
+                continue
+            age_ms = self._files.now_ms() - self._root.stat(name).ctime_ns // 1_000_000
+            (self._dying if 0 <= age_ms < delay_ms else over).append(name)
+        self._remove_directories(over)
 
     # ------------------------------------------------------------ partitions
 
@@ -772,6 +838,10 @@ class Store:
                     raise failed from error
                 self._begin_without_space(failed)
             self._writing = True
+            dying, self._dying = self._dying, []
+            if dying:
+                delay_ms = TopicConfig().file_delete_delay_ms
+                self._keeper.later(delay_ms, lambda: self._remove_directories(dying))
 
     def _begin_without_space(self, failed: DiskFullError) -> None:
         """A full disk must not stop deletion: without the owner file, which cannot be

@@ -29,6 +29,8 @@ class Owner(Protocol):
 
     def topic_config(self, topic: str) -> TopicConfig: ...
 
+    def configure_topic(self, topic: str, config: TopicConfig) -> None: ...
+
     def grow_topic(self, topic: str, count: int) -> int: ...
 
 
@@ -85,6 +87,14 @@ class Topic:
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self.partitions)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Replace the settings, for good; what is on disk stays as it is.
+
+        Raises:
+            ReadOnlyError, StorageError.
+        """
+        self._owner.configure_topic(self.name, config)
 
     def add_partitions(self, count: int) -> int:
         """Add `count` partitions and return how many there are now.

@@ -42,6 +42,7 @@ from logstore.recovery import (
     UNKNOWN_TIMESTAMP,
     Loaded,
     PartitionState,
+    cut_transactions,
     remove_snapshots,
     state_fields,
 )
@@ -103,6 +104,8 @@ class PartitionWriter:
         self.lock = threading.RLock()
         self.sync_lock = threading.RLock()
         self.appended = threading.Condition(threading.Lock())
+        self._turn = threading.Condition(threading.Lock())
+        self._is_syncing = False
         self.waiting_readers = 0
         self.encoder = Encoder(config)
         self.segments: tuple[Segment, ...] = tuple(loaded.segments)
@@ -464,6 +467,8 @@ class PartitionWriter:
                 )
             self.directory.sync()
         except OSError as error:
+            with contextlib.suppress(OSError):
+                self.directory.unlink(name, missing_ok=True)
             raise storage_error(
                 error, "create", self.directory.path_of(name), "Nothing was written."
             ) from error
@@ -536,14 +541,29 @@ class PartitionWriter:
     def sync(self, upto: int) -> None:
         """Return when everything below `upto` is on stable storage.
 
-        Concurrent callers share one sync: whoever holds `sync_lock` syncs for all that
-        was appended by then, and those behind find their work done.
+        Concurrent callers share one sync: one syncs for all that was appended by then,
+        the others wait for the end of it, and one of those whom it did not cover is
+        the next.
 
         Raises:
             SyncFailedError: it is not, and nobody can tell what is.
         """
-        if self._synced >= upto:
-            return
+        with self._turn:
+            while self._is_syncing and self._synced < upto and self.failed is None:
+                self._turn.wait()
+            if self._synced >= upto:
+                return
+            if self.failed is not None:
+                self._check()
+            self._is_syncing = True
+        try:
+            self._sync_now(upto)
+        finally:
+            with self._turn:
+                self._is_syncing = False
+                self._turn.notify_all()
+
+    def _sync_now(self, upto: int) -> None:
         with self.sync_lock:
             if self._synced >= upto:
                 return
@@ -661,7 +681,19 @@ class PartitionWriter:
 
     # ------------------------------------------------------------ delete, truncate
 
-    def delete_before(self, offset: int) -> int:
+    def configure(self, config: TopicConfig) -> None:
+        """Take over other settings, from the next append on."""
+        with self.sync_lock, self.lock:
+            self._check()
+            if self._active is not None:
+                self._sync_now(self.end_offset)
+                self._active.write_indexes()
+                self._active_state = self._active.state
+                self._retire_active()
+            self.config = config
+            self.encoder = Encoder(config)
+
+    def delete_before(self, offset: int, reason: str) -> int:
         """Raise the start offset; drop the segments that lie wholly below it.
 
         1. write down the new start (commit); 2. new list of segments; 3. rename the
@@ -687,6 +719,14 @@ class PartitionWriter:
             self.start_offset = offset
             self._commit_state(active, before)
             self._rename_deleted(dropped)
+            logger.info(
+                "%s starts at offset %d: %s; %d segments with %d bytes deleted",
+                self.name,
+                offset,
+                reason,
+                len(dropped),
+                sum(segment.size for segment in dropped),
+            )
             if offset > self.segments[0].base_offset:
                 self.host.start_moved(self.topic, self.partition)
             return offset
@@ -704,7 +744,7 @@ class PartitionWriter:
         """Write down a changed list of segments, or take the change back."""
         point = active.state.copy()
         if self._synced < self.end_offset:
-            self.sync(self.end_offset)
+            self._sync_now(self.end_offset)
         state = self._state_at(point)
         try:
             checkpoints.write_state(
@@ -780,7 +820,7 @@ class PartitionWriter:
             if offset == self.end_offset:
                 return offset
             index, pos = boundary
-            self.sync(self.end_offset)
+            self._sync_now(self.end_offset)
             self._writable()
             keep, dropped = self.segments[: index + 1], self.segments[index + 1 :]
             segment = keep[-1]
@@ -821,6 +861,7 @@ class PartitionWriter:
                 self._active = self._open_active()
                 self._active.write_indexes()
                 remove_snapshots(self.directory, above=offset)
+                cut_transactions(self.directory, segment.base_offset, offset)
                 self._cut_epochs(offset)
             except OSError as error:
                 raise self._fail(
@@ -830,6 +871,12 @@ class PartitionWriter:
                         path=self.directory.path,
                     )
                 ) from error
+            logger.info(
+                "%s truncated to offset %d: asked for; %d offsets dropped",
+                self.name,
+                offset,
+                self.end_offset - offset,
+            )
             self.end_offset = offset
             self._synced = offset
             self._synced_state = None

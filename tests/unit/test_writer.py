@@ -181,7 +181,7 @@ def test_failed_sync_ends_the_partition_for_writing(
         lambda p: p.append_batches(b""),
         lambda p: p.flush(),
         lambda p: p.roll(),
-        lambda p: p.truncate_to(1),
+        lambda p: p.truncate_to(0),
         lambda p: p.delete_before(1),
     ):
         with pytest.raises(logstore.SyncFailedError):
@@ -369,11 +369,16 @@ def test_full_disk_does_not_prevent_opening_and_reading(tmp_path: Path) -> None:
     files = FullDisk()
     files.full = True
     with open_store(tmp_path, files=files) as store:
-        partition = store.topic("orders")[0]
-        assert list(partition.read()) == expected(1, 0, 60)
-        with pytest.raises(logstore.DiskFullError):
-            append_one(partition)
-        assert list(partition.read()) == expected(1, 0, 60)
+        assert list(store.topic("orders")[0].read()) == expected(1, 0, 60)
+    store = open_store(tmp_path, files=files)
+    partition = store.topic("orders")[0]
+    with pytest.raises(logstore.DiskFullError):
+        append_one(partition)
+    assert list(partition.read()) == expected(1, 0, 60)
+    files.full = False
+    append_one(partition)
+    store.close()
+    assert read_all(tmp_path) == expected(1, 0, 61)
 
 
 @pytest.mark.parametrize("reopened", [False, True])
@@ -441,8 +446,8 @@ def test_concurrent_durable_appends_share_syncs(tmp_path: Path) -> None:
         partition = new_partition(store)
         append_one(partition, durable=True)
         files.forget()
-        slow = files.before = lambda m, n: (  # noqa: F841
-            time.sleep(0.01) if m == "sync" and n.endswith(".log") else None
+        files.before = lambda method, name: (
+            time.sleep(0.01) if (method, name[-4:]) == ("sync", ".log") else None
         )
         seen: list[int] = []
 

@@ -1,6 +1,7 @@
 /*
- * pyrecords.c - the one thing that cffi cannot do fast enough: Python objects for decoded columns, one record
- * at a time.  A module of its own (stable ABI, CPython 3.10 and later); everything else is in the C core.
+ * pyrecords.c - what cffi cannot do fast enough: Python objects for decoded columns, and columns of Python
+ * objects, one record at a time.  A module of its own (stable ABI, CPython 3.10 and later); everything else is
+ * in the C core.
  *
  * Trusts the addresses and the count that logstore._binding passes: columns that ls_decode has filled, whose
  * positions it has checked against the buffer they point into.  Holds the GIL throughout.
@@ -8,6 +9,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Bytes of a slice, or None where its length says null. */
 static PyObject *pyrecords_slice(const char *base, int32_t pos, int32_t len)
@@ -67,19 +69,26 @@ static PyObject *pyrecords_make(PyObject *self, PyObject *args)
     if (list == NULL) {
         return NULL;
     }
+    PyObject *stamp = NULL; /* records that were appended together share their timestamp */
     for (Py_ssize_t i = 0; i < count; i++) {
-        PyObject *record = PyType_GenericAlloc((PyTypeObject *)type, 6);
+        if (stamp == NULL || timestamp[i] != timestamp[i - 1]) {
+            Py_XDECREF(stamp);
+            stamp = PyLong_FromLongLong(timestamp[i]);
+        }
+        PyObject *record = stamp == NULL ? NULL : PyType_GenericAlloc((PyTypeObject *)type, 6);
         if (record == NULL) {
+            Py_XDECREF(stamp);
             Py_DECREF(list);
             return NULL;
         }
         int ok = pyrecords_put(record, 0, PyLong_FromLongLong(offset[i])) &&
-                 pyrecords_put(record, 1, PyLong_FromLongLong(timestamp[i])) &&
+                 pyrecords_put(record, 1, pyrecords_shared(stamp)) &&
                  pyrecords_put(record, 2, pyrecords_slice(base, key_pos[i], key_len[i])) &&
                  pyrecords_put(record, 3, pyrecords_slice(base, value_pos[i], value_len[i])) &&
                  pyrecords_put(record, 4, pyrecords_shared(many_headers ? PyList_GetItem(headers, i) : headers)) &&
                  pyrecords_put(record, 5, pyrecords_shared(many_kinds ? PyList_GetItem(kinds, i) : kinds));
         if (!ok) {
+            Py_XDECREF(stamp);
             Py_DECREF(record);
             Py_DECREF(list);
             return NULL;
@@ -88,11 +97,77 @@ static PyObject *pyrecords_make(PyObject *self, PyObject *args)
         PyObject_GC_UnTrack(record);
         PyList_SetItem(list, i, record);
     }
+    Py_XDECREF(stamp);
     return list;
+}
+
+static PyObject *pyrecords_item(PyObject *items, int is_list, Py_ssize_t i)
+{
+    return is_list ? PyList_GetItem(items, i) : PyTuple_GetItem(items, i);
+}
+
+/* Lengths of the items into `len`, -1 for None; their sum, or -1 where one is neither bytes nor None. */
+static Py_ssize_t pyrecords_lengths(PyObject *items, int is_list, Py_ssize_t count, int32_t *len)
+{
+    Py_ssize_t total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = pyrecords_item(items, is_list, i);
+        if (item == Py_None) {
+            len[i] = -1;
+            continue;
+        }
+        if (!PyBytes_CheckExact(item) || PyBytes_Size(item) > INT32_MAX
+            || PyBytes_Size(item) > PY_SSIZE_T_MAX - total) {
+            return -1;
+        }
+        len[i] = (int32_t)PyBytes_Size(item);
+        total += len[i];
+    }
+    return total;
+}
+
+/*
+ * pack(items) -> (data, lengths) or None
+ *
+ * `items` is a list or tuple of bytes and None: their bytes one after the other, and their lengths as int32, -1
+ * for None.  None where an item is something else.  No Python code runs in here, so the items stay as they are.
+ */
+static PyObject *pyrecords_pack(PyObject *self, PyObject *items)
+{
+    (void)self;
+    int is_list = PyList_Check(items);
+    Py_ssize_t count = is_list ? PyList_Size(items) : PyTuple_Size(items);
+    if (count < 0) {
+        return NULL;
+    }
+    PyObject *lengths = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int32_t));
+    if (lengths == NULL) {
+        return NULL;
+    }
+    int32_t *len = (int32_t *)PyBytes_AsString(lengths);
+    Py_ssize_t total = pyrecords_lengths(items, is_list, count, len);
+    if (total < 0) {
+        Py_DECREF(lengths);
+        Py_RETURN_NONE;
+    }
+    PyObject *data = PyBytes_FromStringAndSize(NULL, total);
+    if (data == NULL) {
+        Py_DECREF(lengths);
+        return NULL;
+    }
+    char *out = PyBytes_AsString(data);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (len[i] > 0) {
+            memcpy(out, PyBytes_AsString(pyrecords_item(items, is_list, i)), (size_t)len[i]);
+            out += len[i];
+        }
+    }
+    return Py_BuildValue("(NN)", data, lengths);
 }
 
 static PyMethodDef pyrecords_methods[] = {
     {"make", pyrecords_make, METH_VARARGS, "Records of decoded columns."},
+    {"pack", pyrecords_pack, METH_O, "Bytes and lengths of a list of bytes."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,5 +1,27 @@
+"""What is known of a log from outside: checkpoints, and logstore's own state."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from typing import Any, Final
+
+from logstore import checkpoints, layout
+from logstore._files import Directory, Files
+from logstore.errors import CorruptCheckpointError
+from logstore.layout import parse_partition_directory
+from logstore.recovery import PartitionState
+from logstore.verify.places import PARTITION_METADATA
+from logstore.verify.report import CHECKPOINT, OTHER_WRITER, STATE, Run
+
+_METADATA_TEXT: Final = re.compile(
+    r"version:\s*[0-9]+\s*\n\s*topic_id:\s*[A-Za-z0-9_-]{22}\s*"
+)
+
+
 @dataclasses.dataclass(slots=True)
-class _Context:
+class Context:
     """What is known of a partition from outside its log.
 
     Attributes:
@@ -15,10 +37,10 @@ class _Context:
     log_start: int = 0
 
 
-class _StoreFacts:
+class StoreFacts:
     """What the files of a store's directory say. With `run`, faults are reported."""
 
-    def __init__(self, root: Directory, run: _Run | None = None) -> None:
+    def __init__(self, root: Directory, run: Run | None = None) -> None:
         self.root = root
         self.run = run
         self.names = root.names()
@@ -28,7 +50,7 @@ class _StoreFacts:
 
     def _owner(self) -> tuple[bool, bool]:
         clean = layout.CLEAN_SHUTDOWN in self.names
-        owner = _own_state(self.root, layout.OWNER, self.run)
+        owner = own_state(self.root, layout.OWNER, self.run)
         if owner is None:
             return False, clean
         try:
@@ -58,11 +80,11 @@ class _StoreFacts:
         except (CorruptCheckpointError, OSError):
             return {}
 
-    def context(self, directory: Directory, run: _Run | None) -> _Context:
+    def context(self, directory: Directory, run: Run | None) -> Context:
         """What is known of the partition in `directory`."""
         key = parse_partition_directory(directory.name)
         state: PartitionState | None = None
-        value = _own_state(directory, layout.PARTITION_STATE, run)
+        value = own_state(directory, layout.PARTITION_STATE, run)
         if value is not None:
             try:
                 state = PartitionState.from_dict(value)
@@ -71,8 +93,8 @@ class _StoreFacts:
                     path = directory.path_of(layout.PARTITION_STATE)
                     run.problem(STATE, path, f"{path} is no state: {error!r}")
         if key is None:
-            return _Context()
-        return _Context(
+            return Context()
+        return Context(
             state if self.own else None,
             self.clean,
             self.points.get(key, 0),
@@ -80,8 +102,8 @@ class _StoreFacts:
         )
 
 
-def _own_state(
-    directory: Directory, name: str, run: _Run | None
+def own_state(
+    directory: Directory, name: str, run: Run | None
 ) -> dict[str, Any] | None:
     """A state file of logstore's; None where it is missing or (reported) bad."""
     path = directory.path_of(name)
@@ -99,7 +121,7 @@ def _own_state(
     return None
 
 
-def _check_checkpoint(run: _Run, directory: Directory, name: str) -> None:
+def check_checkpoint(run: Run, directory: Directory, name: str) -> None:
     """A text file of Kafka's; faults are reported."""
     path = directory.path_of(name)
     try:
@@ -107,7 +129,7 @@ def _check_checkpoint(run: _Run, directory: Directory, name: str) -> None:
             epochs = checkpoints.read_epochs(directory)
             if epochs != sorted(epochs) or any(min(entry) < 0 for entry in epochs):
                 run.problem(CHECKPOINT, path, f"checkpoint {path} is out of order")
-        elif name == _PARTITION_METADATA:
+        elif name == PARTITION_METADATA:
             text = directory.read_file(name).decode("utf-8", "replace")
             if not _METADATA_TEXT.fullmatch(text):
                 run.problem(CHECKPOINT, path, f"{path} has no version and topic id")
@@ -117,3 +139,17 @@ def _check_checkpoint(run: _Run, directory: Directory, name: str) -> None:
         run.problem(CHECKPOINT, path, str(error))
     except OSError as error:
         run.unreadable(path, error)
+
+
+def context_of(files: Files, directory: Directory, run: Run | None) -> Context:
+    """The context of a partition directory that was given by itself."""
+    try:
+        root = Directory.open_root(files, os.path.dirname(directory.path))
+    except OSError:
+        return Context()
+    try:
+        return StoreFacts(root).context(directory, run)
+    except OSError:
+        return Context()
+    finally:
+        root.close()

@@ -1,4 +1,38 @@
-class _Table(NamedTuple):
+"""Index files held against the log while that is walked over."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import struct
+import sys
+from array import array
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from logstore import _binding as native
+from logstore._files import Directory
+from logstore.errors import CorruptIndexError
+from logstore.index import (
+    INDEX_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    TXN_ENTRY_BYTES,
+    parse_txn_index,
+)
+from logstore.layout import SegmentFile
+from logstore.verify.report import (
+    MISSING_INDEX,
+    OFFSET_INDEX,
+    TIME_INDEX_FAULT,
+    TXN_INDEX_FAULT,
+    ZERO_TAIL,
+    Run,
+)
+
+if TYPE_CHECKING:
+    from logstore.verify.log import LogCheck
+
+
+class Table(NamedTuple):
     """The batches of a run of log: last offsets (relative to the base) and positions,
     and the running maximum of timestamps as time index entries."""
 
@@ -21,14 +55,14 @@ class _Faults:
             self.first = (slot, reason)
 
 
-class _IndexFile:
+class IndexFile:
     """An index file of a segment, held against the log while that is walked over."""
 
     entry_bytes = 0
     kind = ""
     what = ""
 
-    def __init__(self, log: _LogCheck, name: str) -> None:
+    def __init__(self, log: LogCheck, name: str) -> None:
         self.log = log
         self.name = name
         self.path = log.directory.path_of(name)
@@ -52,7 +86,7 @@ class _IndexFile:
             return
         size = self.entry_bytes
         whole = len(self.data) // size * size
-        used = _used_bytes(self.data, size)
+        used = used_bytes(self.data, size)
         # The first entry may be all zeros; more of them are room that was not used.
         if used == 0 and whole:
             used = size if whole == size and not self._is_empty_log() else 0
@@ -79,7 +113,7 @@ class _IndexFile:
             self.kind, self.path, f"{self.what} {self.path} {reason}", position=position
         )
 
-    def hold(self, table: _Table) -> None:
+    def hold(self, table: Table) -> None:
         """Check the entries that belong to a run of the log."""
         raise NotImplementedError
 
@@ -100,14 +134,14 @@ class _IndexFile:
             )
 
 
-class _OffsetIndexCheck(_IndexFile):
+class OffsetIndexCheck(IndexFile):
     entry_bytes = INDEX_ENTRY_BYTES
     kind = OFFSET_INDEX
     what = "offset index"
 
-    def __init__(self, log: _LogCheck, name: str) -> None:
+    def __init__(self, log: LogCheck, name: str) -> None:
         super().__init__(log, name)
-        table = _numbers(self.data[: self.count * self.entry_bytes])
+        table = numbers(self.data[: self.count * self.entry_bytes])
         self.offsets, self.positions = table[0::2], table[1::2]
         for slot in range(1, self.count):
             if (
@@ -116,7 +150,7 @@ class _OffsetIndexCheck(_IndexFile):
             ):
                 self.faults.add(slot, "is out of order")
 
-    def hold(self, table: _Table) -> None:
+    def hold(self, table: Table) -> None:
         positions = table.positions
         end = positions[-1]
         offsets = self.offsets
@@ -170,12 +204,12 @@ class _OffsetIndexCheck(_IndexFile):
         self.conclude()
 
 
-class _TimeIndexCheck(_IndexFile):
+class TimeIndexCheck(IndexFile):
     entry_bytes = TIME_ENTRY_BYTES
     kind = TIME_INDEX_FAULT
     what = "time index"
 
-    def __init__(self, log: _LogCheck, name: str) -> None:
+    def __init__(self, log: LogCheck, name: str) -> None:
         super().__init__(log, name)
         size = self.count * TIME_ENTRY_BYTES
         self.entries = list(_TIME_ENTRY.iter_unpack(self.data[:size]))
@@ -185,7 +219,7 @@ class _TimeIndexCheck(_IndexFile):
             if t <= t_before or o < o_before:
                 self.faults.add(slot, "is out of order")
 
-    def hold(self, table: _Table) -> None:
+    def hold(self, table: Table) -> None:
         times = table.times
         count = len(times) // TIME_ENTRY_BYTES
         end = table.offsets[-1]
@@ -202,7 +236,7 @@ class _TimeIndexCheck(_IndexFile):
         if count:
             self.largest = _TIME_ENTRY.unpack_from(times, len(times) - TIME_ENTRY_BYTES)
 
-    def _is_true(self, entry: tuple[int, int], table: _Table, count: int) -> bool:
+    def _is_true(self, entry: tuple[int, int], table: Table, count: int) -> bool:
         """Whether the largest timestamp at or before an offset is as an entry says.
 
         Inside a batch anything from the largest before it to that of the batch.
@@ -222,13 +256,13 @@ class _TimeIndexCheck(_IndexFile):
             return False
         return at <= offset and self._is_inside(table, offset, after[1])
 
-    def _is_inside(self, table: _Table, offset: int, last: int) -> bool:
+    def _is_inside(self, table: Table, offset: int, last: int) -> bool:
         """Whether an offset lies in the batch that ends with `last`, before that."""
         batch = bisect.bisect_left(table.offsets, last)
         before = table.offsets[batch - 1] if batch else table.before
         return before < offset < last
 
-    def _entry_of(self, table: _Table, slot: int, count: int) -> tuple[int, int] | None:
+    def _entry_of(self, table: Table, slot: int, count: int) -> tuple[int, int] | None:
         if slot >= count:
             return None
         t, o = _TIME_ENTRY.unpack_from(table.times, slot * TIME_ENTRY_BYTES)
@@ -264,7 +298,7 @@ class _TimeIndexCheck(_IndexFile):
 _TIME_ENTRY: Final = struct.Struct(">qi")
 
 
-def _numbers(data: bytes) -> array[int]:
+def numbers(data: bytes) -> array[int]:
     """Big-endian int32 numbers as an array."""
     numbers = array("i")
     numbers.frombytes(data)
@@ -273,16 +307,14 @@ def _numbers(data: bytes) -> array[int]:
     return numbers
 
 
-def _used_bytes(data: bytes, width: int) -> int:
+def used_bytes(data: bytes, width: int) -> int:
     """Bytes of an index file up to its last entry that is not all zeros."""
     whole = len(data) // width * width
     return -(-len(data[:whole].rstrip(b"\0")) // width) * width
 
 
-
-
-def _check_txn_index(
-    run: _Run,
+def check_txn_index(
+    run: Run,
     directory: Directory,
     name: str,
     parsed: SegmentFile,
@@ -314,8 +346,5 @@ def _check_txn_index(
                 TXN_INDEX_FAULT,
                 path,
                 f"transaction index {path}: entry {slot} {reason}: {entry}",
-                position=slot * _TXN_BYTES,
+                position=slot * TXN_ENTRY_BYTES,
             )
-
-
-_TXN_BYTES: Final = 34

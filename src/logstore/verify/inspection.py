@@ -1,3 +1,48 @@
+"""One file of a store as it is: what is in it, for tools that show it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from logstore import _binding as native
+from logstore import checkpoints, layout
+from logstore._files import Directory, Files
+from logstore.config import StoreConfig
+from logstore.descriptors import Descriptors
+from logstore.errors import (
+    CorruptRecordError,
+    RecordTooLargeError,
+    StoreNotFoundError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.index import (
+    INDEX_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetEntries,
+    TimeEntries,
+    parse_txn_index,
+)
+from logstore.layout import INDEX, LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
+from logstore.producers import parse_snapshot
+from logstore.records import Damage, RecordBatch
+from logstore.segment import Place, Segment
+from logstore.verify.indexes import used_bytes
+from logstore.verify.places import (
+    CHECKPOINT,
+    PARTITION_METADATA,
+    STATE,
+    kind_of_file,
+    open_root,
+)
+from logstore.verify.sound import RawSegment, next_sound
+
+PathLike = str | os.PathLike[str]
+
+
 class OffsetEntry(NamedTuple):
     """An entry of an `.index` file."""
 
@@ -79,10 +124,10 @@ def inspect_file(path: PathLike, *, files: Files | None = None) -> FileContents:
     files = files or Files()
     full = os.path.abspath(os.fspath(path))
     name = os.path.basename(full)
-    kind = _kind_of_file(name)
+    kind = kind_of_file(name)
     if not kind:
         raise StoreNotFoundError(f"{full} is no file of a store", path=full)
-    directory = _open_root(files, os.path.dirname(full))
+    directory = open_root(files, os.path.dirname(full))
     parsed = parse_segment_file(name)
     base = parsed.base_offset if parsed else 0
     try:
@@ -106,7 +151,7 @@ def inspect_file(path: PathLike, *, files: Files | None = None) -> FileContents:
 
 _KIND_NAMES: Final = {
     layout.LEADER_EPOCHS: "epochs",
-    _PARTITION_METADATA: "metadata",
+    PARTITION_METADATA: "metadata",
 }
 
 
@@ -118,11 +163,11 @@ def _file_entries(
         return iter((checkpoints.read_state(directory, name) or {}).items())
     if name == layout.LEADER_EPOCHS:
         return (EpochEntry(*entry) for entry in checkpoints.read_epochs(directory))
-    if kind == CHECKPOINT and name != _PARTITION_METADATA:
+    if kind == CHECKPOINT and name != PARTITION_METADATA:
         offsets = checkpoints.read_offsets(directory, name)
         return (CheckpointEntry(t, p, offset) for (t, p), offset in offsets.items())
     data = directory.read_file(name)
-    if name == _PARTITION_METADATA:
+    if name == PARTITION_METADATA:
         lines = data.decode("utf-8", "replace").splitlines()
         pairs = (line.partition(":") for line in lines if line.strip())
         return ((key.strip(), value.strip()) for key, _, value in pairs)
@@ -131,7 +176,7 @@ def _file_entries(
     if kind == TXN_INDEX:
         return iter(parse_txn_index(data, path))
     width = INDEX_ENTRY_BYTES if kind == INDEX else TIME_ENTRY_BYTES
-    data = data[: _used_bytes(data, width)]
+    data = data[: used_bytes(data, width)]
     if kind == INDEX:
         return (OffsetEntry(base + o, pos) for o, pos in OffsetEntries(data))
     return (TimeEntry(t, base + o) for t, o in TimeEntries(data))
@@ -142,15 +187,17 @@ def _log_entries(
 ) -> Iterator[LogEntry]:
     """The batches of a log file; closes `directory` at the end."""
     limit = StoreConfig().max_batch_decompressed_bytes
-    segment = _RawSegment(directory, Descriptors(directory.files, 16), name, base, size)
+    segment = RawSegment(directory, Descriptors(directory.files, 16), name, base, size)
     pos, last = 0, -1
     try:
         while pos < size:
             try:
-                for header, buffer, at in segment.headers(pos):
+                for header, buffer, at in segment.headers(
+                    Place(pos, native.OFFSET_UNKNOWN)
+                ):
                     data = buffer.raw[header.pos : header.pos + header.size]
                     pos, last = at + header.size, header.last_offset
-                    yield _log_entry(header, data, at, limit, None)
+                    yield _log_entry(segment.path, header, data, at, limit, None)
                 return
             except (CorruptRecordError, UnsupportedError) as error:
                 reason = (
@@ -158,7 +205,7 @@ def _log_entries(
                     if isinstance(error, CorruptRecordError)
                     else str(error)
                 )
-                end, _ = _next_sound(segment, pos, last)
+                end, _ = next_sound(segment, pos, last)
                 yield _bad_entry(segment, pos, end, limit, reason)
                 pos = end
     finally:
@@ -166,13 +213,26 @@ def _log_entries(
 
 
 def _log_entry(
-    header: native.BatchHeader, data: bytes, pos: int, limit: int, damage: str | None
+    path: str,
+    header: native.BatchHeader,
+    data: bytes,
+    pos: int,
+    limit: int,
+    damage: str | None,
 ) -> LogEntry:
     batch: RecordBatch | None = None
+
+    def named(inside: Damage) -> Exception:
+        return CorruptRecordError(
+            inside.reason, path=path, position=pos, offset=max(header.base_offset, 0)
+        )
+
     try:
-        batch = RecordBatch(header._replace(pos=0), data, pos, limit)
-    except Damage as inside:
+        batch = RecordBatch(header._replace(pos=0), data, pos, limit, named)
+    except CorruptRecordError as inside:
         damage = damage or inside.reason
+    except RecordTooLargeError as inside:
+        damage = str(inside)
     return LogEntry(pos, header.size, batch, damage)
 
 
@@ -184,5 +244,7 @@ def _bad_entry(
     n = segment.read(buffer.view, pos)
     scan = native.first_header(buffer.c, n, checks=0)
     if scan.headers and scan.headers[0].size == n:
-        return _log_entry(scan.headers[0], buffer.raw[:n], pos, limit, reason)
+        return _log_entry(
+            segment.path, scan.headers[0], buffer.raw[:n], pos, limit, reason
+        )
     return LogEntry(pos, n, None, reason)

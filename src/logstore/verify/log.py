@@ -1,27 +1,45 @@
-class _RawSegment(Segment):
-    """A segment whose `.log` file has any name."""
+"""One `.log` file, walked over from its first byte to its last, behind damage, too."""
 
-    __slots__ = ("name",)
+from __future__ import annotations
 
-    def __init__(
-        self,
-        directory: Directory,
-        descriptors: Descriptors,
-        name: str,
-        base: int,
-        size: int,
-    ) -> None:
-        super().__init__(directory, descriptors, base, size, native.OFFSET_MAX)
-        self.name = name
+from typing import Final
 
-    def file(self, suffix: str) -> str:
-        return self.name if suffix == LOG else super().file(suffix)
+from logstore import _binding as native
+from logstore._files import Directory
+from logstore.index import INDEX_ENTRY_BYTES
+from logstore.records import (
+    ABORT,
+    Columns,
+    Damage,
+    RecordBatch,
+    memoryview_slicer,
+    open_payload,
+    read_headers,
+)
+from logstore.verify.facts import Context
+from logstore.verify.indexes import OffsetIndexCheck, Table, TimeIndexCheck, numbers
+from logstore.verify.report import (
+    DAMAGED_BATCH,
+    IN_USE,
+    OFFSETS,
+    PARTIAL_BATCH,
+    TORN_TAIL,
+    UNSUPPORTED,
+    ZEROS,
+    Run,
+)
+from logstore.verify.sound import (
+    BUFFER_BYTES,
+    FRAME,
+    LOOKUP_BYTES,
+    RawSegment,
+    next_sound,
+)
 
-    def _names(self) -> tuple[str, ...]:
-        return (self.name,)
+_RELATIVE_MAX: Final = (1 << 31) - 1
 
 
-class _LogCheck:
+class LogCheck:
     """One pass over a `.log` file, behind damage, too, with its indexes beside it.
 
     Attributes:
@@ -34,11 +52,11 @@ class _LogCheck:
 
     def __init__(
         self,
-        run: _Run,
+        run: Run,
         directory: Directory,
         name: str,
         base: int,
-        context: _Context,
+        context: Context,
         *,
         is_last: bool,
         aborted: set[tuple[int, int]] | None = None,
@@ -51,8 +69,8 @@ class _LogCheck:
         self.context = context
         self.is_last = is_last
         self.aborted = aborted
-        self.index: _OffsetIndexCheck | None = None
-        self.times: _TimeIndexCheck | None = None
+        self.index: OffsetIndexCheck | None = None
+        self.times: TimeIndexCheck | None = None
         self.last_before = -1
         self.last_offset = base - 1
         self.size = self.end = self.batches = 0
@@ -109,7 +127,7 @@ class _LogCheck:
 
     def _walk(self, fd: int) -> None:
         files, run = self.directory.files, self.run_of
-        buffer = native.Buffer(max(min(_BUFFER_BYTES, self.size), 1))
+        buffer = native.Buffer(max(min(BUFFER_BYTES, self.size), 1))
         pos = 0
         run.decoder.begin(self.last_offset)
         while pos < self.size:
@@ -125,8 +143,8 @@ class _LogCheck:
                 run.advance(end)
                 pos = self.end = pos + end
                 continue
-            if error is None and stop == native.STOP_PARTIAL and n >= _FRAME.size:
-                length = _FRAME.unpack_from(buffer.raw)[1] + _FRAME.size
+            if error is None and stop == native.STOP_PARTIAL and n >= FRAME.size:
+                length = FRAME.unpack_from(buffer.raw)[1] + FRAME.size
                 if buffer.capacity < length <= self.size - pos:
                     buffer = native.Buffer(length)
                     continue
@@ -278,7 +296,7 @@ class _LogCheck:
                 position = file_pos + header.pos
                 try:
                     batch = RecordBatch(
-                        header._replace(pos=0), data, position, self.run_of.limit
+                        header._replace(pos=0), data, position, self.run_of.limit, _same
                     )
                     control = batch.control_record()
                 except Damage as damage:
@@ -307,8 +325,8 @@ class _LogCheck:
             done += taken
             self.batches += len(index) // INDEX_ENTRY_BYTES
             if index and (self.index is not None or self.times is not None):
-                table = _numbers(index)
-                run = _Table(table[0::2], table[1::2], times, before)
+                table = numbers(index)
+                run = Table(table[0::2], table[1::2], times, before)
                 for companion in (self.index, self.times):
                     if companion is not None:
                         companion.hold(run)
@@ -343,10 +361,10 @@ class _LogCheck:
     ) -> int:
         """Report what is wrong at `pos` and return where to go on."""
         decoder, last = self.run_of.decoder, self.run_of.decoder.last_offset
-        segment = _RawSegment(
+        segment = RawSegment(
             self.directory, self.run_of.descriptors, self.name, self.base, self.size
         )
-        here = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+        here = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
         if error is not None and error.status == native.E_OFFSET and here is not None:
             stored = max(here[0].base_offset, here[0].last_offset)
             if self._forgiven != pos and stored >= 0:
@@ -359,7 +377,7 @@ class _LogCheck:
                 return pos
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
-        end, found = _next_sound(segment, pos, last)
+        end, found = next_sound(segment, pos, last)
         kind, reason = _kind_of(error, stop)
         size = end - pos
         self.is_skipped = True
@@ -382,8 +400,8 @@ class _LogCheck:
             self.run_of.problem(
                 kind,
                 self.path,
-                f"{self.path} is damaged at byte {pos}: {reason}. {size} bytes, offsets "
-                f"from {last + 1}{to}, cannot be read",
+                f"{self.path} is damaged at byte {pos}: {reason}. {size} bytes, "
+                f"offsets from {last + 1}{to}, cannot be read",
                 position=pos,
                 first=last + 1,
                 last=lost,
@@ -414,7 +432,7 @@ class _LogCheck:
         self, buffer: native.Buffer, pos: int, last: int, error: native.NativeError
     ) -> int:
         """A batch whose checksum is right and whose codec is not known."""
-        size = _FRAME.unpack_from(buffer.raw)[1] + _FRAME.size
+        size = FRAME.unpack_from(buffer.raw)[1] + FRAME.size
         self.is_skipped = True
         self._gaps.append((pos, pos + size))
         self.state.raw.bytes_since = 1
@@ -446,41 +464,8 @@ class _LogCheck:
         return last + 1 >= context.recovery_point
 
 
-def _next_sound(
-    segment: Segment, pos: int, last: int
-) -> tuple[int, native.BatchHeader | None]:
-    """Where the next sound batch behind a damaged one at `pos` begins, with its header;
-    else the end of the file.
-
-    First where the damaged one says that it ends, then at every byte.
-    """
-    scratch = native.Buffer(_LOOKUP_BYTES)
-    if segment.read(scratch.view, pos) >= _FRAME.size:
-        at = pos + _FRAME.unpack_from(scratch.raw)[1] + _FRAME.size
-        if pos < at < segment.size:
-            framed = segment.first_header(at, scratch)
-            if framed is not None and framed[0].last_offset > last:
-                return at, framed[0]
-    begin = _skip_zeros(segment, pos)
-    found = next_sound_batch(segment, begin, last + 1)
-    if found is None:
-        return segment.size, None
-    header = segment.first_header(found[0], scratch)
-    return found[0], None if header is None else header[0]
-
-
-def _skip_zeros(segment: Segment, pos: int) -> int:
-    """Where a search need not begin before: zeros are no batch, and a batch begins with
-    eleven of them at the most."""
-    scratch = native.Buffer(_BUFFER_BYTES)
-    at = pos
-    while at < segment.size:
-        n = segment.read(scratch.view, at)
-        rest = len(scratch.raw[:n].lstrip(b"\0"))
-        if rest or n == 0:
-            return max(pos, at + n - rest - _FRAME.size)
-        at += n
-    return segment.size
+def _same(damage: Damage) -> Exception:
+    return damage
 
 
 def _kind_of(error: native.NativeError | None, stop: int) -> tuple[str, str]:

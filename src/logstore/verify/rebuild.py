@@ -1,3 +1,43 @@
+"""Building indexes anew from the log, under the writer's lock.
+
+The list of the locks that this process holds is that of `store` beside it: a POSIX lock
+does not exclude its own process, and is lost when any descriptor of its file is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from logstore import _binding as native
+from logstore import layout, store
+from logstore._files import Directory, Files
+from logstore.config import TopicConfig
+from logstore.errors import (
+    ConfigError,
+    CorruptionError,
+    CorruptRecordError,
+    LogStoreError,
+    StoreLockedError,
+    StoreNotFoundError,
+    storage_error,
+)
+from logstore.index import OffsetEntries, TimeEntries, closing_time_entry
+from logstore.layout import (
+    LOG,
+    parse_partition_directory,
+    parse_segment_file,
+    segment_file,
+)
+from logstore.recovery import rebuild
+from logstore.segment import scan_log
+from logstore.verify.facts import own_state
+from logstore.verify.places import is_directory, is_partition, is_store, open_root
+
+PathLike = str | os.PathLike[str]
+
+
 def rebuild_index(
     path: PathLike,
     dry_run: bool = False,
@@ -28,20 +68,20 @@ def rebuild_index(
     files = files or Files()
     full = os.path.abspath(os.fspath(path))
     base: int | None = None
-    if not _is_directory(files, full):
+    if not is_directory(files, full):
         parsed = parse_segment_file(os.path.basename(full))
         if parsed is None or parsed.transition:
             raise StoreNotFoundError(f"{full} has no index to be built", path=full)
         base, full = parsed.base_offset, os.path.dirname(full)
     with contextlib.ExitStack() as stack:
-        given = _open_root(files, full)
+        given = open_root(files, full)
         stack.callback(given.close)
         names = given.names()
-        if _is_partition(given, names):
-            root = _open_root(files, os.path.dirname(full))
+        if is_partition(given, names):
+            root = open_root(files, os.path.dirname(full))
             stack.callback(root.close)
             partitions = [given]
-        elif _is_store(names):
+        elif is_store(names):
             root = given
             partitions = [
                 given.child(name) for name in names if parse_partition_directory(name)
@@ -127,7 +167,7 @@ def _dry_rebuild(
 def _config_of(root: Directory, directory: Directory) -> TopicConfig:
     """The settings of a partition's topic, or the defaults."""
     key = parse_partition_directory(directory.name)
-    value = _own_state(root, layout.TOPICS, None)
+    value = own_state(root, layout.TOPICS, None)
     try:
         settings = value["topics"][key[0]]["config"] if value and key else {}
         known = TopicConfig.__dataclass_fields__

@@ -1,3 +1,20 @@
+"""What `verify` reports, and how its parts collect it."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from logstore import _binding as native
+from logstore._files import Directory, Files
+from logstore.config import StoreConfig
+from logstore.descriptors import Descriptors
+from logstore.errors import storage_error
+
+Progress: TypeAlias = Callable[[int, int], None]
+
 # What is wrong: the kinds of a `Problem`.
 DAMAGED_BATCH: Final = "damaged-batch"
 PARTIAL_BATCH: Final = "partial-batch"
@@ -103,7 +120,7 @@ class VerifyReport:
         return {"ok": self.ok, **dataclasses.asdict(self)}
 
 
-class _Run:
+class Run:
     """The findings of one call, and what all its parts share."""
 
     def __init__(self, files: Files, deep: bool, on_progress: Progress | None) -> None:
@@ -164,3 +181,21 @@ class _Run:
             self.bytes,
             self.deep,
         )
+
+
+class Check:
+    """One path that was given."""
+
+    def __init__(self, run: Run, root: Directory) -> None:
+        self.run_of = run
+        self.root = root
+
+    def size(self) -> int:
+        """Bytes of `.log` files, as far as they can be seen."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.root.close()

@@ -1,0 +1,28 @@
+"""Verifying a store, rebuilding indexes, opening.
+
+A log of 200,000 records of 8 + 100 bytes in batches of 1,000, closed cleanly, in the
+page cache; one thread. Rates of the first two are bytes of `.log` per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.mark.parametrize("case", ["verify", "verify_v2", "verify_deep"])
+def test_verify(contest: Callable[[str], None], case: str) -> None:
+    """Frames, checksums, offsets, indexes and checkpoints; deep: records, too."""
+    contest(case)
+
+
+@pytest.mark.parametrize("case", ["rebuild_index", "rebuild_index_v2"])
+def test_rebuild_index(contest: Callable[[str], None], case: str) -> None:
+    """Both index files anew, and the same bytes as the writer had made."""
+    contest(case)
+
+
+def test_open_clean(contest: Callable[[str], None]) -> None:
+    """Open for writing after a clean stop, look at the end of the log, close."""
+    contest("open_clean")

@@ -1,0 +1,30 @@
+"""Reading: all records in order, and single ones at random offsets.
+
+A log of 200,000 records of 8 + 100 bytes in batches of 1,000, from the page cache, one
+thread, every checksum compared. Keys, values, timestamps and offsets of all records are
+compared with what was written, outside of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+
+@pytest.mark.parametrize("case", ["read", "read_v2"])
+def test_read_records(contest: Callable[[str], None], case: str) -> None:
+    """Python `Record` objects of the whole log."""
+    contest(case)
+
+
+@pytest.mark.parametrize("case", ["read_arrow", "read_arrow_v2"])
+def test_read_arrow(contest: Callable[[str], None], case: str) -> None:
+    """Arrow record batches (offset, timestamp, key, value) of the whole log."""
+    contest(case)
+
+
+@pytest.mark.parametrize("case", ["random_read", "random_read_v2"])
+def test_read_random(contest: Callable[[str], None], case: str) -> None:
+    """The record at each of 5,000 random offsets: ``fetch(offset, 4096)``."""
+    contest(case)

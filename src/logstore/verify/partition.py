@@ -1,0 +1,289 @@
+"""One partition directory: its log, segment by segment, and what is derived from it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from logstore import layout
+from logstore._files import Directory
+from logstore.errors import CorruptCheckpointError
+from logstore.layout import (
+    CLEANED,
+    DELETED,
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    parse_segment_file,
+    segment_file,
+)
+from logstore.producers import parse_snapshot
+from logstore.recovery import PartitionState, Survey, survey
+from logstore.verify.facts import Context, check_checkpoint, own_state
+from logstore.verify.indexes import OffsetIndexCheck, TimeIndexCheck, check_txn_index
+from logstore.verify.log import LogCheck
+from logstore.verify.places import PARTITION_METADATA
+from logstore.verify.report import (
+    EXTRA_BYTES,
+    LEFTOVER,
+    LOST_BYTES,
+    LOST_SEGMENT,
+    NOT_REGULAR,
+    ORPHAN,
+    PRODUCER_SNAPSHOT,
+    Check,
+    Run,
+)
+
+_ATTEMPTS: Final = 3
+
+
+class PartitionCheck(Check):
+    """One partition directory."""
+
+    def __init__(self, run: Run, directory: Directory, context: Context) -> None:
+        super().__init__(run, directory)
+        self.directory = directory
+        self.context = context
+        self.aborted: set[tuple[int, int]] = set()
+
+    def size(self) -> int:
+        return log_bytes(self.directory)
+
+    def run(self) -> None:
+        names = self._regular(self.directory.names())
+        found = self._survey(names)
+        bases = sorted(found.logs)
+        self._check_missing(found)
+        last_before = -1
+        for base in bases:
+            log = self._segment(base, found, is_last=base == bases[-1])
+            log.last_before = last_before
+            log.run()
+            last_before = max(log.last_offset, last_before)
+        if bases:
+            self._check_end(log)
+        self._check_others(names, found)
+
+    def _regular(self, names: list[str]) -> list[str]:
+        """The names without those that are no regular files."""
+        run, kept = self.run_of, []
+        for name in names:
+            path = self.directory.path_of(name)
+            try:
+                info = self.directory.stat(name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                run.unreadable(path, error)
+                continue
+            known = parse_segment_file(name) or name in (
+                layout.LEADER_EPOCHS,
+                PARTITION_METADATA,
+                layout.PARTITION_STATE,
+            )
+            if info.is_file:
+                kept.append(name)
+            elif known:
+                run.problem(NOT_REGULAR, path, f"{path} is not a regular file")
+        return kept
+
+    def _survey(self, names: list[str]) -> Survey:
+        """What the names mean (`recovery.survey`), with notes about leftovers."""
+        run, directory = self.run_of, self.directory
+        try:
+            found = survey(directory, run.descriptors)
+        except OSError:
+            # A `.swap` that cannot be read (reported already): as if it were not there.
+            logs = {
+                p.base_offset: ""
+                for name in names
+                if (p := parse_segment_file(name)) and not p.transition
+                if p.suffix == LOG
+            }
+            found = Survey(logs, [], [], [], [], frozenset(names))
+        regular = set(names)
+        found.logs = {
+            base: transition
+            for base, transition in found.logs.items()
+            if segment_file(base, LOG) + transition in regular
+        }
+        for suffix, some, meaning in (
+            (DELETED, found.deleted, "wait for their deletion"),
+            (CLEANED, found.leftovers, "are left of an unfinished compaction"),
+            (SWAP, found.swaps, "replace others as soon as the log is opened"),
+        ):
+            if some:
+                run.note(
+                    LEFTOVER,
+                    directory.path_of(some[0]),
+                    f"{directory.path}: {len(some)} {suffix} files {meaning}",
+                )
+        return found
+
+    def _segment(self, base: int, found: Survey, *, is_last: bool) -> LogCheck:
+        transition = found.logs[base]
+        log = LogCheck(
+            self.run_of,
+            self.directory,
+            segment_file(base, LOG) + transition,
+            base,
+            self.context,
+            is_last=is_last,
+            aborted=self.aborted,
+        )
+        log.index = OffsetIndexCheck(log, segment_file(base, INDEX) + transition)
+        log.times = TimeIndexCheck(log, segment_file(base, TIME_INDEX) + transition)
+        return log
+
+    def _check_missing(self, found: Survey) -> None:
+        """Segments and bytes that logstore's own state knows of."""
+        state = self.context.state
+        if state is None:
+            return
+        present = set(found.logs)
+        active = state.active["base_offset"]
+        wanted = {row[0]: row for row in state.sealed}
+        bases = sorted({*wanted, active})
+        for base in bases:
+            if base in present:
+                if base in wanted:
+                    self._check_sealed_size(base, wanted[base][1])
+                continue
+            if base == active and state.active["size"] == 0:
+                continue
+            if self._is_deleted_since(base):
+                continue
+            path = self.directory.path_of(segment_file(base, LOG))
+            last = wanted[base][2] - 1 if base in wanted else state.durable_offset - 1
+            self.run_of.problem(
+                LOST_SEGMENT,
+                path,
+                f"segment {path} is gone: offsets {base} to {last}",
+                first=base,
+                last=last,
+            )
+
+    def _is_deleted_since(self, base: int) -> bool:
+        """Whether a writer has deleted a segment after its state was read."""
+        for _ in range(_ATTEMPTS):
+            value = own_state(self.directory, layout.PARTITION_STATE, None)
+            try:
+                state = None if value is None else PartitionState.from_dict(value)
+            except (KeyError, TypeError, ValueError):
+                return False
+            if state is None or base < state.start_offset:
+                known = {row[0] for row in state.sealed} if state else set()
+                return base not in known
+        return False
+
+    def _check_sealed_size(self, base: int, size: int) -> None:
+        name = segment_file(base, LOG)
+        path = self.directory.path_of(name)
+        try:
+            found = self.directory.stat(name).size
+        except OSError:
+            return
+        if found < size:
+            self.run_of.problem(
+                LOST_BYTES,
+                path,
+                f"{path} has {found} bytes, {size} were durable: {size - found} are "
+                f"gone",
+                position=found,
+            )
+        elif found > size:
+            self.run_of.problem(
+                EXTRA_BYTES,
+                path,
+                f"{path} is sealed and has {found} bytes, not {size}: {found - size} "
+                f"too many",
+                position=size,
+            )
+
+    def _check_end(self, log: LogCheck) -> None:
+        """Whether the log reaches as far as it is known to be durable."""
+        run, context, path = self.run_of, self.context, log.path
+        state = context.state
+        end = log.last_offset + 1
+        if state is not None:
+            active = state.active
+            if active["base_offset"] != log.base:
+                return
+            if log.size < active["size"]:
+                run.problem(
+                    LOST_BYTES,
+                    path,
+                    f"{path} has {log.size} bytes, {active['size']} were durable: "
+                    f"{active['size'] - log.size} are gone from its end",
+                    position=log.size,
+                    first=end,
+                    last=max(state.durable_offset - 1, end),
+                )
+            elif context.clean and log.size > active["size"]:
+                run.problem(
+                    EXTRA_BYTES,
+                    path,
+                    f"{path} has {log.size - active['size']} bytes behind the end of a "
+                    f"log that was closed at byte {active['size']}",
+                    position=active["size"],
+                )
+            return
+        if log.batches and log.is_sound and end < context.recovery_point:
+            run.problem(
+                LOST_BYTES,
+                path,
+                f"{path} ends before offset {end}; according to "
+                f"{layout.RECOVERY_CHECKPOINT} everything below "
+                f"{context.recovery_point} was durable",
+                position=log.size,
+                first=end,
+                last=context.recovery_point - 1,
+            )
+
+    def _check_others(self, names: list[str], found: Survey) -> None:
+        """Files that are no log and no index of one."""
+        run, directory = self.run_of, self.directory
+        gone = {*found.superseded, *found.leftovers, *found.deleted}
+        for name in names:
+            if name in gone:
+                continue
+            parsed = parse_segment_file(name)
+            if parsed is None:
+                if name in (layout.LEADER_EPOCHS, PARTITION_METADATA):
+                    check_checkpoint(run, directory, name)
+                elif name.startswith(layout.TORN_PREFIX):
+                    path = directory.path_of(name)
+                    run.note(LEFTOVER, path, f"{path}: a torn tail that was cut")
+                continue
+            if parsed.suffix == SNAPSHOT:
+                self.check_snapshot(name)
+            elif parsed.suffix == TXN_INDEX:
+                check_txn_index(run, directory, name, parsed, self.aborted)
+            elif parsed.suffix != LOG and parsed.base_offset not in found.logs:
+                path = directory.path_of(name)
+                run.note(ORPHAN, path, f"{path} has no log beside it")
+
+    def check_snapshot(self, name: str) -> None:
+        run, path = self.run_of, self.directory.path_of(name)
+        try:
+            parse_snapshot(self.directory.read_file(name), path)
+        except CorruptCheckpointError as error:
+            # Not synced before its name appears: a crash may leave a part of it.
+            tell = run.problem if self.context.clean else run.note
+            tell(PRODUCER_SNAPSHOT, path, str(error))
+        except OSError as error:
+            run.unreadable(path, error)
+
+
+def log_bytes(directory: Directory) -> int:
+    total = 0
+    with contextlib.suppress(OSError):
+        for name in directory.names():
+            if name.endswith((LOG, LOG + SWAP)):
+                with contextlib.suppress(OSError):
+                    total += directory.stat(name).size
+    return total

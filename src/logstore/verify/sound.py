@@ -1,0 +1,77 @@
+"""Finding the next sound batch behind a damaged one."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from logstore import _binding as native
+from logstore._files import Directory
+from logstore.descriptors import Descriptors
+from logstore.layout import LOG
+from logstore.reader import next_sound_batch
+from logstore.segment import Segment
+
+BUFFER_BYTES: Final = 1 << 20
+LOOKUP_BYTES: Final = 16 * 1024
+FRAME: Final = struct.Struct(">qi")  # offset, length of what follows
+
+
+class RawSegment(Segment):
+    """A segment whose `.log` file has any name."""
+
+    __slots__ = ("name",)
+
+    def __init__(
+        self,
+        directory: Directory,
+        descriptors: Descriptors,
+        name: str,
+        base: int,
+        size: int,
+    ) -> None:
+        super().__init__(directory, descriptors, base, size, native.OFFSET_MAX)
+        self.name = name
+
+    def file(self, suffix: str) -> str:
+        return self.name if suffix == LOG else super().file(suffix)
+
+    def _names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
+def next_sound(
+    segment: Segment, pos: int, last: int
+) -> tuple[int, native.BatchHeader | None]:
+    """Where the next sound batch behind a damaged one at `pos` begins, with its header;
+    else the end of the file.
+
+    First where the damaged one says that it ends, then at every byte.
+    """
+    scratch = native.Buffer(LOOKUP_BYTES)
+    if segment.read(scratch.view, pos) >= FRAME.size:
+        length: int = FRAME.unpack_from(scratch.raw)[1]
+        at = pos + length + FRAME.size
+        if pos < at < segment.size:
+            framed = segment.first_header(at, scratch)
+            if framed is not None and framed[0].last_offset > last:
+                return at, framed[0]
+    found = next_sound_batch(segment, _skip_zeros(segment, pos), last + 1)
+    if found is None:
+        return segment.size, None
+    header = segment.first_header(found[0], scratch)
+    return found[0], None if header is None else header[0]
+
+
+def _skip_zeros(segment: Segment, pos: int) -> int:
+    """Where a search need not begin before: zeros are no batch, and a batch begins with
+    eleven of them at the most."""
+    scratch = native.Buffer(BUFFER_BYTES)
+    at = pos
+    while at < segment.size:
+        n = segment.read(scratch.view, at)
+        rest = len(scratch.raw[:n].lstrip(b"\0"))
+        if rest or n == 0:
+            return max(pos, at + n - rest - FRAME.size)
+        at += n
+    return segment.size

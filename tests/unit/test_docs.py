@@ -1,0 +1,443 @@
+"""The pages of docs/ against the code: labels, errors, settings, names, examples.
+
+docs/format.md has tests of its own (test_format_doc.py), but for the chapters on
+logstore's own files, whose examples are decoded here and whose tables are held against
+files that a store has just written.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import inspect
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import xxhash
+
+import logstore
+from logstore import errors, recovery
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+SOURCES = ROOT / "src" / "logstore"
+PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def rows(text: str, head: str) -> Iterator[list[str]]:
+    """The rows of the tables whose first column has this head."""
+    inside = False
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            inside = False
+            continue
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        if cells[0] == head:
+            inside = True
+        elif inside and not set(line) <= set("|- "):
+            yield cells
+
+
+def in_code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def chapter(text: str, heading: str) -> str:
+    """The text below a heading, up to the next one of its level or above."""
+    level = len(heading) - len(heading.lstrip("#"))
+    found = re.search(
+        rf"^{re.escape(heading)}\n(.*?)(?=^#{{1,{level}}} |\Z)",
+        text,
+        re.MULTILINE | re.DOTALL,
+    )
+    assert found, f"no heading {heading!r}"
+    return found[1]
+
+
+# ------------------------------------------------------------ design: recovery's labels
+
+LABELS = {
+    value
+    for name, value in vars(recovery).items()
+    if name.isupper() and isinstance(value, str) and re.fullmatch(r"[a-z-]{4,}", value)
+}
+
+
+def labels_in_table() -> list[str]:
+    return [in_code(cells[0])[0] for cells in rows(page("design.md"), "label")]
+
+
+def test_recovery_table_has_the_labels_of_the_code() -> None:
+    """A label that recovery can give is in the table, and no other."""
+    assert len(LABELS) >= 12
+    assert sorted(labels_in_table()) == sorted(LABELS)
+
+
+def test_every_label_is_used_in_the_code() -> None:
+    """A label that nobody reports any more is not documented as if it were."""
+    text = (SOURCES / "recovery.py").read_text() + (SOURCES / "store.py").read_text()
+    for name, value in vars(recovery).items():
+        if name.isupper() and isinstance(value, str) and value in LABELS:
+            assert len(re.findall(rf"\b{name}\b", text)) > 1, name
+
+
+def test_operations_says_what_to_do_about_each_label() -> None:
+    """Whoever gets a report finds its labels."""
+    listed = [in_code(cells[0]) for cells in rows(page("operations.md"), "label")]
+    assert sorted(label for labels in listed for label in labels) == sorted(LABELS)
+
+
+# ------------------------------------------------------------------- operations: errors
+
+ERRORS = {
+    name: value
+    for name, value in vars(errors).items()
+    if inspect.isclass(value) and issubclass(value, errors.LogStoreError)
+}
+
+
+def test_operations_has_an_entry_for_each_error() -> None:
+    """What it means and what to do, for every exception of logstore.errors."""
+    text = chapter(page("operations.md"), "## Errors")
+    assert sorted(re.findall(r"^### `(\w+)`$", text, re.MULTILINE)) == sorted(ERRORS)
+
+
+@pytest.mark.parametrize("name", sorted(ERRORS))
+def test_entry_names_the_facts_and_the_built_in_base(name: str) -> None:
+    """Attributes of an exception are named, and which `except` catches it as well."""
+    kind = ERRORS[name]
+    entry = chapter(page("operations.md"), f"### `{name}`")
+    words = set(in_code(entry))
+    made = "__init__" in vars(kind)
+    parameters = inspect.signature(kind).parameters.values() if made else ()
+    facts = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+    # `path` of a StorageError is its `filename`, as in OSError.
+    facts = {"filename" if (name, f) == ("StorageError", "path") else f for f in facts}
+    inherited = {"path", "position", "reason", "message"}
+    if kind is not errors.CorruptionError and issubclass(kind, errors.CorruptionError):
+        facts -= inherited
+    assert facts <= words
+    built_in = [
+        base.__name__ for base in kind.__bases__ if base.__module__ == "builtins"
+    ]
+    assert set(built_in) - {"Exception"} <= words
+
+
+def log_messages() -> set[str]:
+    """The messages that the library logs, unformatted."""
+    found = set()
+    for path in SOURCES.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id == "logger"
+            ):
+                found.add(ast.literal_eval(node.args[0]))
+    return found
+
+
+def test_operations_has_each_log_message() -> None:
+    """Someone who sees a line in a log finds it."""
+    listed = {in_code(cells[1])[0] for cells in rows(page("operations.md"), "level")}
+    assert listed == log_messages()
+
+
+# ------------------------------------------------------------------- settings, glossary
+
+
+@pytest.mark.parametrize("kind", [logstore.StoreConfig, logstore.TopicConfig])
+def test_setting_is_explained_in_its_docstring(kind: Any) -> None:
+    """Each field stands in the docstring, from which docs/api.md is made."""
+    text = inspect.getdoc(kind) or ""
+    for field in dataclasses.fields(kind):
+        assert re.search(rf"^    .*\b{field.name}\b.*:", text, re.MULTILINE), field.name
+
+
+def number(text: str) -> int:
+    """The number at the beginning of a cell: 10 000 records, 1 GiB, 7 days."""
+    match = re.match(r"([0-9][0-9 ]*) ?(\w*)", text)
+    assert match, text
+    units = {"MiB": 1 << 20, "GiB": 1 << 30, "days": 86_400_000}
+    return int(match[1].replace(" ", "")) * units.get(match[2], 1)
+
+
+def test_defaults_in_durability_are_those_of_the_code() -> None:
+    """The tables by setting tell the defaults as they are."""
+    settings = {
+        field.name: field.default
+        for kind in (logstore.StoreConfig, logstore.TopicConfig)
+        for field in dataclasses.fields(kind)
+    }
+    seen = set()
+    for cells in rows(page("durability.md"), "setting"):
+        names = in_code(cells[0])
+        shown = cells[1].split(", ")
+        assert len(names) == len(shown)
+        for name, text in zip(names, shown, strict=True):
+            seen.add(name)
+            value = settings[name]
+            if isinstance(value, int) and value != -1:
+                assert number(text) == value, name
+            else:
+                assert text == "none", name
+    assert {f.name for f in dataclasses.fields(logstore.StoreConfig)} <= seen
+    assert {"flush_messages", "flush_ms", "file_delete_delay_ms"} <= seen
+
+
+# ------------------------------------------------------------------------- public names
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # for dataclasses
+    spec.loader.exec_module(module)
+    return module
+
+
+MAKE_API = load(DOCS / "make_api.py")
+
+
+def test_api_page_is_up_to_date() -> None:
+    """docs/api.md is what the docstrings say: `python docs/make_api.py` writes it."""
+    assert page("api.md") == MAKE_API.page()
+
+
+def test_api_page_has_every_public_name() -> None:
+    """Each name of `logstore.__all__`, once."""
+    named = re.findall(r"^### `logstore\.(\w+)`$", page("api.md"), re.MULTILINE)
+    assert sorted(named) == sorted(logstore.__all__)
+
+
+CLASSES = [v for n in logstore.__all__ if inspect.isclass(v := getattr(logstore, n))]
+MEMBERS = [
+    pytest.param(kind, member, id=f"{kind.__name__}.{member.name}")
+    for kind in CLASSES
+    for member in MAKE_API.members(kind)
+]
+
+
+@pytest.mark.parametrize("name", sorted(logstore.__all__))
+def test_public_name_has_a_docstring(name: str) -> None:
+    """Every class and function is explained."""
+    value = getattr(logstore, name)
+    doc = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+    assert doc
+    # What dataclasses and named tuples make up themselves does not count.
+    assert not doc.startswith(f"{name}(")
+
+
+@pytest.mark.parametrize(("kind", "member"), MEMBERS)
+def test_public_member_has_a_docstring(kind: type, member: Any) -> None:
+    """Every method and property is explained, or overrides one that is."""
+    assert member.doc or MAKE_API.is_documented_above(kind, member)
+
+
+# ----------------------------------------------------------------------- logstore's own
+
+FORMAT = page("format.md")
+OWN_FILES = {
+    "owner": ".logstore-owner",
+    "topics": ".logstore-topics",
+    "partition": ".logstore-state",
+}
+STATE = re.compile(r"```state (\w+)\n(.*?)```\n```fields\n(.*?)```", re.DOTALL)
+STATES = [pytest.param(*found, id=found[0]) for found in STATE.findall(FORMAT)]
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """A state file, as docs/format.md says."""
+    head, body, *rest = data.split(b"\n")
+    assert rest in ([b""], [])
+    assert head == b"xxh64 " + xxhash.xxh64(body, seed=0).hexdigest().encode()
+    value = json.loads(body)
+    assert isinstance(value, dict)
+    assert value["version"] == 1
+    return value
+
+
+def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows of a state file."""
+    if kind == "owner":
+        prints = [
+            f"{one['clean_shutdown']}/{one['recovery_points']}"
+            for one in value["fingerprints"]
+        ]
+        return {**value, "fingerprints": " ".join(prints)}
+    if kind == "topics":
+        (config,) = [topic["config"] for topic in value["topics"].values()]
+        named = [f"{n}*{topic['partitions']}" for n, topic in value["topics"].items()]
+        return {**config, "version": value["version"], "topics": " ".join(named)}
+    active = value["active"]
+    sealed = [f"{base}-{end - 1}@{size}" for base, size, end, _, _ in value["sealed"]]
+    first, last = active["base_offset"], active["last_offset"]
+    return {
+        **active,
+        "version": value["version"],
+        "start_offset": value["start_offset"],
+        "sealed": " ".join(sealed),
+        "active": f"{first}-{last}@{active['size']}",
+    }
+
+
+@pytest.mark.parametrize(("kind", "block", "fields"), STATES)
+def test_example_of_a_state_file_decodes(kind: str, block: str, fields: str) -> None:
+    """The examples have right checksums and say what stands below them."""
+    found = fields_of(kind, unpack(block.encode()))
+    said = dict(line.split(": ", 1) for line in fields.splitlines())
+    assert said == {name: str(found[name]) for name in said}
+
+
+def test_every_state_file_has_an_example() -> None:
+    """One each."""
+    assert [kind for kind, _, _ in STATE.findall(FORMAT)] == list(OWN_FILES)
+
+
+def field_names(value: Any, prefix: str = "") -> Iterator[str]:
+    """``a``, ``b.c``, ``d[].e``: what the tables call the fields of a value."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield f"{prefix}{name}"
+            yield from field_names(inner, f"{prefix}{name}.")
+    elif isinstance(value, list):
+        for inner in value:
+            yield from field_names(inner, f"{prefix.removesuffix('.')}[].")
+
+
+@pytest.fixture(scope="module")
+def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with several segments that was closed cleanly."""
+    root = tmp_path_factory.mktemp("docs") / "data"
+    with logstore.open(root) as store:
+        config = logstore.TopicConfig(segment_bytes=400)
+        partition = store.create_topic("orders", config=config)[0]
+        for n in range(25):
+            partition.append(b"%d" % n)
+    return root
+
+
+@pytest.mark.parametrize("kind", OWN_FILES)
+def test_tables_have_the_fields_that_are_written(kind: str, closed_store: Path) -> None:
+    """All fields of a file that a store has just written are in its table, and the
+    table has no others."""
+    name = OWN_FILES[kind]
+    (path,) = closed_store.rglob(name)
+    text = chapter(FORMAT, f"### `{name}`")
+    listed = {in_code(cells[0])[0] for cells in rows(text, "field")}
+    written = set(field_names(unpack(path.read_bytes())))
+    if kind == "topics":
+        written = {re.sub(r"^topics\.\w+", "topics.*", f) for f in written}
+        written -= {f for f in written if f.startswith("topics.*.config.")}
+        listed |= {"topics.*"}
+        written |= {"topics.*.creating"}
+    if kind == "partition":
+        listed |= {"active"}
+    assert written == listed
+
+
+def test_torn_tail_is_kept_under_the_name_on_the_page(tmp_path: Path) -> None:
+    """`.logstore-torn-`, base offset, position; the bytes that were cut."""
+    child = os.fork()
+    if child == 0:  # a process that ends without closing its store
+        try:
+            partition = logstore.open(tmp_path / "data").create_topic("t")[0]
+            partition.append(b"value")
+            partition.roll()
+            partition.append(b"value")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    (log,) = (tmp_path / "data").rglob(f"{1:020d}.log")
+    position = log.stat().st_size
+    log.write_bytes(log.read_bytes() + b"torn")
+    with logstore.open(tmp_path / "data") as store:
+        (action,) = store.recovery_report.actions
+    name = re.search(r"`(\.logstore-torn-)(\d{20})(-)\d+` was cut from", FORMAT)
+    assert name
+    kept = log.with_name(f"{name[1]}{1:020d}{name[3]}{position}")
+    assert action.kept_at == str(kept)
+    assert kept.read_bytes() == b"torn"
+
+
+# ----------------------------------------------------------------------------- examples
+
+BLOCKS = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("path", [DOCS / "guide.md", ROOT / "README.md"], ids=str)
+def test_python_blocks_run(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks of a page run in order, in an empty directory."""
+    if "pyarrow" in path.read_text(encoding="utf-8"):
+        pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    logging.getLogger("logstore").addHandler(logging.NullHandler())
+    text = path.read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "__page__"}
+    blocks = list(BLOCKS.finditer(text))
+    assert blocks
+    try:
+        for block in blocks:
+            line = text.count("\n", 0, block.start(1))
+            # Line numbers of the page in tracebacks.
+            source = "\n" * line + block[1]
+            exec(compile(source, str(path), "exec"), names)
+    finally:
+        store = names.get("store")
+        if store is not None:
+            store.close()
+
+
+# -------------------------------------------------------------------------------- links
+
+
+def anchors(text: str) -> set[str]:
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+# Written apart from the others; they need not be there for these tests to pass.
+WRITTEN_APART = {"cli.md", "spark.md", "benchmarks.md"}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    """To files that are there and headings that they have."""
+    text = path.read_text(encoding="utf-8")
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        linked = path.parent / file if file else path
+        if not linked.exists() and linked.name in WRITTEN_APART:
+            continue
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked.read_text(encoding="utf-8")), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_page_does_not_name_absolute_paths(path: Path) -> None:
+    """Nothing of the machine that a page was written on."""
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"(?<![\w.])/(home|root|work|tmp|usr|var)/", text)

@@ -1,0 +1,417 @@
+"""Topics: names, creating, growing, deleting, finding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.damage import crash, logs_in
+from support.values import append_one, config_of, expected, fill, new_partition
+
+import logstore
+from logstore import TopicConfig
+
+GOOD = ["a", "A.b_c-D9", "..." , "-", "_", "x-1", "a" * 247, "0", "a-0.b-delete"]
+BAD = [
+    "", ".", "..", "a/b", "../x", "/etc", "a\0b", "a\nb", "a b", "ä", "а", "a" * 250,  # noqa: RUF001
+    "a\\b", "a:b", "a*", "\u2024", "a\u200b", None, 5, b"bytes",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_good_name_is_kept_across_a_reopening(tmp_path: Path, name: str) -> None:
+    """Names that Kafka allows work, and the topic is found again."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic(name).append(b"v", timestamp_ms=1)
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == [name]
+        assert [r.value for r in store.topic(name)[0].read()] == [b"v"]
+
+
+@pytest.mark.parametrize("name", BAD, ids=ascii)
+def test_bad_name_raises_config_error_and_creates_nothing(
+    tmp_path: Path, name: object
+) -> None:
+    """A name is 1 to 249 characters out of [A-Za-z0-9._-], not '.' or '..'."""
+    with logstore.open(tmp_path / "data") as store:
+        with pytest.raises(logstore.ConfigError) as caught:
+            store.create_topic(name)
+        assert caught.value.value == name
+        assert store.topics() == []
+    assert [p.name for p in tmp_path.iterdir()] == ["data"]
+    assert not [p for p in (tmp_path / "data").iterdir() if p.is_dir()]
+
+
+@pytest.mark.parametrize(
+    "name", [".logstore", ".logstore-owner", ".logstorex", "__cluster_metadata"]
+)
+def test_name_that_could_not_be_found_again_is_refused(
+    tmp_path: Path, name: str
+) -> None:
+    """What the store would not take for a topic at the next opening is no topic's
+    name now."""
+    with logstore.open(tmp_path) as store:
+        with pytest.raises(logstore.ConfigError):
+            store.create_topic(name)
+    assert not [p for p in tmp_path.iterdir() if p.is_dir()]
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.0, "2", None, True, 1_000_001])
+def test_bad_number_of_partitions_raises_config_error(
+    tmp_path: Path, bad: object
+) -> None:
+    """A topic has 1 to 1,000,000 partitions."""
+    with logstore.open(tmp_path) as store:
+        with pytest.raises(logstore.ConfigError) as caught:
+            store.create_topic("orders", bad)
+        assert caught.value.name == "partitions"
+        assert store.topics() == []
+
+
+@pytest.mark.parametrize(("one", "two"), [("a.b", "a_b"), ("a_b", "a.b"), ("._", "__")])
+def test_names_that_differ_in_dot_and_underscore_collide(
+    tmp_path: Path, one: str, two: str
+) -> None:
+    """Kafka does not tell '.' from '_' in metric names, so neither may be both."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic(one)
+        for exist_ok in (False, True):
+            with pytest.raises(logstore.TopicExistsError) as caught:
+                store.create_topic(two, exist_ok=exist_ok)
+        assert caught.value.topic == two
+        assert store.topics() == [one]
+
+
+def test_names_that_look_like_partitions_of_each_other_are_distinct(
+    tmp_path: Path,
+) -> None:
+    """Topic x-1 with partition 0 is not topic x with partition 1."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("x", 3).append(b"x", partition=1)
+        store.create_topic("x-1", 2).append(b"x-1", partition=0)
+        store.create_topic("X").append(b"X")
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == ["X", "x", "x-1"]
+        assert len(store.topic("x")) == 3
+        assert len(store.topic("x-1")) == 2
+        assert [r.value for r in store.topic("x-1")[0].read()] == [b"x-1"]
+        assert [r.value for r in store.topic("x")[1].read()] == [b"x"]
+
+
+def test_create_topic_defaults_to_one_partition(tmp_path: Path) -> None:
+    """`partitions` is 1 unless given."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders")
+        assert len(topic) == 1
+        assert topic.config == TopicConfig()
+        assert topic.name == "orders"
+
+
+def test_existing_topic_raises_topic_exists(tmp_path: Path) -> None:
+    """A topic is created once."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")
+        with pytest.raises(logstore.TopicExistsError) as caught:
+            store.create_topic("orders")
+        assert caught.value.topic == "orders"
+        assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_exist_ok_returns_the_topic_that_is_as_asked_for(
+    tmp_path: Path, reopened: bool
+) -> None:
+    """The same partitions and settings, or no settings given: that topic."""
+    config = config_of(2, "lz4", segment_bytes=1000)
+    store = logstore.open(tmp_path)
+    topic = store.create_topic("orders", 3, config, exist_ok=True)
+    topic.append(b"v")
+    if reopened:
+        store.close()
+        store = logstore.open(tmp_path)
+        topic = store.topic("orders")
+    assert store.create_topic("orders", 3, exist_ok=True).name == "orders"
+    again = store.create_topic("orders", 3, config, exist_ok=True)
+    assert again.config == config
+    assert [p.name for p in again] == ["orders-0", "orders-1", "orders-2"]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"partitions": 2}, {"partitions": 4}, {"config": TopicConfig(segment_ms=5)}],
+    ids=str,
+)
+def test_exist_ok_with_another_shape_raises_topic_exists(
+    tmp_path: Path, asked: dict[str, object]
+) -> None:
+    """It is there, but it is not what was asked for; the message says in what."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders", 3)
+        with pytest.raises(logstore.TopicExistsError) as caught:
+            store.create_topic("orders", **{"partitions": 3, "exist_ok": True, **asked})
+        assert "segment_ms" in str(caught.value) or "partitions" in str(caught.value)
+
+
+def test_missing_topic_raises_topic_not_found(tmp_path: Path) -> None:
+    """A topic that is not there is a LookupError that names it."""
+    with logstore.open(tmp_path) as store:
+        for use in (store.topic, store.delete_topic):
+            with pytest.raises(logstore.TopicNotFoundError) as caught:
+                use("none")
+            assert caught.value.topic == "none"
+            assert isinstance(caught.value, LookupError)
+            assert "none" in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [2, -1, 1 << 40])
+def test_missing_partition_raises_partition_not_found(
+    tmp_path: Path, number: int
+) -> None:
+    """A number outside the topic is a LookupError that names both."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", 2)
+        with pytest.raises(logstore.PartitionNotFoundError) as caught:
+            topic[number]
+        assert (caught.value.topic, caught.value.partition) == ("orders", number)
+        assert isinstance(caught.value, LookupError)
+
+
+def test_topic_is_a_sequence_of_its_partitions(tmp_path: Path) -> None:
+    """len, index, iteration and `partitions` agree, and give the same objects."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", 12)
+        assert isinstance(topic.partitions, tuple)
+        assert len(topic.partitions) == len(topic) == 12
+        assert list(topic) == list(topic.partitions)
+        assert [p.number for p in topic] == list(range(12))
+        assert topic[3] is topic.partitions[3]
+        assert store.topic("orders")[3] is topic[3]
+        assert topic[3].topic == "orders"
+        assert topic[3].path == str(tmp_path / "orders-3")
+
+
+def test_topics_are_sorted(tmp_path: Path) -> None:
+    """Names come in order, whatever the order of creation."""
+    with logstore.open(tmp_path) as store:
+        for name in ("b", "c", "a", "B"):
+            store.create_topic(name)
+        assert store.topics() == ["B", "a", "b", "c"]
+
+
+def test_add_partitions_returns_the_new_count(tmp_path: Path) -> None:
+    """New partitions are empty and have the topic's settings; they stay."""
+    config = config_of(2, "gzip")
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", 2, config)
+        topic.append(b"v", partition=1)
+        assert topic.add_partitions(2) == 4
+        assert len(topic) == 4
+        topic[3].append(b"w")
+        assert topic[3].config == config
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+        topic = store.topic("orders")
+        assert [p.end_offset for p in topic] == [0, 1, 0, 1]
+        assert topic.add_partitions(1) == 5
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.0, "1", None, True])
+def test_add_partitions_of_a_bad_number_raises_config_error(
+    tmp_path: Path, bad: object
+) -> None:
+    """The number of new partitions is a positive integer."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", 2)
+        with pytest.raises(logstore.ConfigError):
+            topic.add_partitions(bad)
+        assert len(topic) == 2
+
+
+def test_settings_are_kept_in_the_store(tmp_path: Path) -> None:
+    """Each topic comes back with the settings that it was made with."""
+    configs = {
+        "a": TopicConfig(),
+        "b": config_of(2, "zstd", compression_zstd_level=7, retention_bytes=5),
+        "c": config_of(0, "snappy", segment_bytes=14, segment_index_bytes=4),
+    }
+    with logstore.open(tmp_path) as store:
+        for name, config in configs.items():
+            store.create_topic(name, config=config)
+    for read_only in (False, True):
+        with logstore.open(tmp_path, read_only=read_only) as store:
+            for name, config in configs.items():
+                assert store.topic(name).config == config
+                assert store.topic(name)[0].config == config
+
+
+def test_topics_are_found_from_their_directories_alone(tmp_path: Path) -> None:
+    """Without a file of logstore's, directories tell the topics, with defaults."""
+    with logstore.open(tmp_path) as store:
+        fill(store.create_topic("orders", 2, config_of(2))[1], 7)
+    for path in [*tmp_path.glob(".*"), *tmp_path.glob("*/.*"), *tmp_path.glob("*-c*")]:
+        path.unlink()
+    for read_only in (True, False):
+        with logstore.open(tmp_path, read_only=read_only) as store:
+            assert store.topics() == ["orders"]
+            topic = store.topic("orders")
+            assert len(topic) == 2
+            assert topic.config == TopicConfig()
+            assert list(topic[1].read()) == expected(2, 0, 7)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "orders", "orders-", "-0", "orders-00", "orders-+1", "orders-1x", 
+        "orders-99999999999", "a b-0", "orders-0.0123456789abcdef0123456789abcdef-delete",
+        "orders-0.0123456789abcdef0123456789abcdef-stray",
+        "orders-0.0123456789abcdef0123456789abcdef-future", "remote-log-index-cache",
+        "__cluster_metadata-0", "orders-٣",
+    ],
+)  # fmt: skip
+def test_directory_that_is_no_partition_is_no_topic(tmp_path: Path, name: str) -> None:
+    """Directories of other names are left alone."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "file").write_bytes(b"x")
+    with logstore.open(tmp_path, read_only=True) as store:
+        assert store.topics() == []
+
+
+def test_file_named_like_a_partition_is_no_topic(tmp_path: Path) -> None:
+    """A partition is a directory."""
+    (tmp_path / "orders-0").write_bytes(b"x")
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == []
+
+
+def test_delete_topic_forgets_it_and_keeps_the_others(tmp_path: Path) -> None:
+    """Its directories are renamed at once; other topics stay as they are."""
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 5)
+        store.create_topic("other").append(b"v")
+        store.delete_topic("orders")
+        assert store.topics() == ["other"]
+        names = sorted(p.name for p in tmp_path.iterdir() if p.is_dir())
+        assert len(names) == 2
+        assert names[0].startswith("orders-0.")
+        assert names[0].endswith("-delete")
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == ["other"]
+        assert [r.value for r in store.topic("other")[0].read()] == [b"v"]
+
+
+def test_deleted_topic_can_be_created_anew_and_is_empty(tmp_path: Path) -> None:
+    """The name is free at once; nothing of the old topic comes back."""
+    config = config_of(2, "lz4")
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 5)
+        store.delete_topic("orders")
+        topic = store.create_topic("orders", 2, config)
+        assert topic[0].end_offset == 0
+        topic[0].append(b"new")
+        assert topic.config == config
+        crash(tmp_path, tmp_path.with_name("killed"))
+    for path in (tmp_path, tmp_path.with_name("killed")):
+        with logstore.open(path) as store:
+            assert store.topic("orders").config == config
+            assert [r.value for r in store.topic("orders")[0].read()] == [b"new"]
+
+
+def test_deletion_of_a_topic_is_finished_after_a_crash(tmp_path: Path) -> None:
+    """Directories that wait for their deletion are no topic, and go."""
+    with logstore.open(tmp_path / "live") as store:
+        fill(new_partition(store, file_delete_delay_ms=0), 5)
+        crash(tmp_path / "live", tmp_path / "killed")
+    waiting = tmp_path / "killed" / f"orders-0.{'0' * 32}-delete"
+    (tmp_path / "killed" / "orders-0").rename(waiting)
+    with logstore.open(tmp_path / "killed") as store:
+        assert store.topics() == []
+        store.create_topic("orders").append(b"v")
+    with logstore.open(tmp_path / "killed") as store:
+        assert [r.value for r in store.topic("orders")[0].read()] == [b"v"]
+
+
+def test_read_only_store_sees_topics_settings_and_partitions_made_later(
+    tmp_path: Path,
+) -> None:
+    """A reader follows what the writer makes, without being opened again."""
+    config = config_of(2, "lz4")
+    with logstore.open(tmp_path) as store:
+        with logstore.open(tmp_path, read_only=True) as reader:
+            assert reader.topics() == []
+            topic = store.create_topic("orders", config=config)
+            assert reader.topics() == ["orders"]
+            assert reader.topic("orders").config == config
+            append_one(topic[0])
+            assert list(reader.topic("orders")[0].read()) == expected(2, 0, 1)
+            topic.add_partitions(2)
+            append_one(topic[2])
+            assert len(reader.topic("orders")) == 3
+            assert list(reader.topic("orders")[2].read()) == expected(2, 0, 1)
+            store.create_topic("other")
+            assert reader.topic("other").name == "other"
+            store.delete_topic("other")
+            assert reader.topics() == ["orders"]
+            with pytest.raises(logstore.TopicNotFoundError):
+                reader.topic("other")
+
+
+def test_partition_directory_lost_after_a_clean_close_is_noticed(
+    tmp_path: Path,
+) -> None:
+    """A partition whose directory is gone is reported, and reading or writing it is an
+    error; the others work and keys do not silently go elsewhere."""
+    for lost in (0, 1, 2):
+        path = tmp_path / str(lost)
+        with logstore.open(path) as store:
+            topic = store.create_topic("orders", 3)
+            for partition in topic:
+                fill(partition, 3)
+        for file in (path / f"orders-{lost}").iterdir():
+            file.unlink()
+        (path / f"orders-{lost}").rmdir()
+        with logstore.open(path) as store:
+            topic = store.topic("orders")
+            assert store.recovery_report
+            assert lost in {a.partition for a in store.recovery_report.actions}
+            assert len(topic) == 3
+            with pytest.raises(logstore.LogStoreError):
+                append_one(topic[lost])
+            with pytest.raises(logstore.LogStoreError):
+                list(topic[lost].read())
+            for other in {0, 1, 2} - {lost}:
+                assert list(topic[other].read()) == expected(1, 0, 3)
+                append_one(topic[other])
+
+
+def test_all_files_of_a_partition_lost_after_a_clean_close_is_noticed(
+    tmp_path: Path,
+) -> None:
+    """An emptied directory is not an empty log: the recovery point knows better."""
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 3)
+    for file in (tmp_path / "orders-0").iterdir():
+        file.unlink()
+    with logstore.open(tmp_path) as store:
+        assert store.recovery_report
+        with pytest.raises(logstore.LogStoreError):
+            append_one(store.topic("orders")[0])
+
+
+def test_damaged_partition_does_not_stop_the_others(tmp_path: Path) -> None:
+    """The store opens; only the damaged partition refuses appends."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", 3, config_of(segment_bytes=300))
+        for partition in topic:
+            fill(partition, 30)
+    logs_in(tmp_path / "orders-1")[1].unlink()
+    with logstore.open(tmp_path) as store:
+        assert {a.partition for a in store.recovery_report.actions} == {1}
+        topic = store.topic("orders")
+        assert len(topic.partitions) == 3
+        for number in (0, 2):
+            assert append_one(topic[number]) == 30
+            assert list(topic[number].read()) == expected(1, 0, 31)
+        with pytest.raises(logstore.CorruptRecordError):
+            append_one(topic[1])
