@@ -332,8 +332,11 @@ class Store:
         whose creation was cut short, note those that are lost."""
         if not self._own:
             return
+        renamed = self._renamed_for_deletion()
         for topic, settings in list(self._settings.items()):
-            if settings.get("deleting"):
+            gone = topic in renamed and topic not in self._numbers
+            if gone or settings.get("deleting"):
+                # Without a directory there is nothing that could be lost by it.
                 self._finish_topic_deletion(topic)
                 continue
             have = set(self._numbers.get(topic, ()))
@@ -363,6 +366,19 @@ class Store:
             if settings.get("creating") and not self.read_only:
                 done = {k: v for k, v in settings.items() if k != "creating"}
                 self._write_settings(topic, done)
+
+    def _renamed_for_deletion(self) -> set[str]:
+        """Topics (of which logstore has settings) that have ``-delete`` directories."""
+        found = map(layout.transition_topic, self._root.names())
+        prefixes = [parsed[0] for parsed in found if parsed and parsed[2] == "delete"]
+        return {
+            topic
+            for topic in self._settings
+            if any(
+                topic == prefix or (len(prefix) > 200 and topic.startswith(prefix))
+                for prefix in prefixes
+            )
+        }
 
     def _finish_topic_deletion(self, topic: str) -> None:
         """Go on with a deletion that was cut short after its commit."""

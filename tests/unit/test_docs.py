@@ -13,8 +13,9 @@ import importlib.util
 import inspect
 import json
 import logging
-import os
+import operator
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = ROOT / "src" / "logstore"
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
+NAME = operator.attrgetter("name")
 
 
 def page(name: str) -> str:
@@ -352,18 +354,20 @@ def test_tables_have_the_fields_that_are_written(kind: str, closed_store: Path) 
     assert written == listed
 
 
+# A program that ends without closing its store.
+UNCLEAN_STOP = """
+import logstore, os
+partition = logstore.open("data").create_topic("t")[0]
+partition.append(b"value")
+partition.roll()
+partition.append(b"value")
+os._exit(0)
+"""
+
+
 def test_torn_tail_is_kept_under_the_name_on_the_page(tmp_path: Path) -> None:
     """`.logstore-torn-`, base offset, position; the bytes that were cut."""
-    child = os.fork()
-    if child == 0:  # a process that ends without closing its store
-        try:
-            partition = logstore.open(tmp_path / "data").create_topic("t")[0]
-            partition.append(b"value")
-            partition.roll()
-            partition.append(b"value")
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+    subprocess.run([sys.executable, "-c", UNCLEAN_STOP], cwd=tmp_path, check=True)
     (log,) = (tmp_path / "data").rglob(f"{1:020d}.log")
     position = log.stat().st_size
     log.write_bytes(log.read_bytes() + b"torn")
@@ -381,7 +385,7 @@ def test_torn_tail_is_kept_under_the_name_on_the_page(tmp_path: Path) -> None:
 BLOCKS = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("path", [DOCS / "guide.md", ROOT / "README.md"], ids=str)
+@pytest.mark.parametrize("path", [DOCS / "guide.md", ROOT / "README.md"], ids=NAME)
 def test_python_blocks_run(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,7 +423,7 @@ def anchors(text: str) -> set[str]:
 WRITTEN_APART = {"cli.md", "spark.md", "benchmarks.md"}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=NAME)
 def test_links_lead_somewhere(path: Path) -> None:
     """To files that are there and headings that they have."""
     text = path.read_text(encoding="utf-8")
@@ -436,7 +440,7 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(linked.read_text(encoding="utf-8")), target
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=NAME)
 def test_page_does_not_name_absolute_paths(path: Path) -> None:
     """Nothing of the machine that a page was written on."""
     text = path.read_text(encoding="utf-8")

@@ -1,0 +1,412 @@
+"""Arrow columns in and out."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.damage import FixedClock
+from support.values import (
+    config_of,
+    every_format,
+    every_magic,
+    expected,
+    fill,
+    new_partition,
+    write_store,
+)
+
+import logstore
+from logstore.store import open_store
+
+pa = pytest.importorskip("pyarrow")
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+NOW = 1_700_000_000_000
+
+
+def rows_of(table: Any) -> list[tuple[Any, ...]]:
+    return list(zip(*(c.to_pylist() for c in table.columns), strict=True))
+
+
+def arrow_of(records: list[logstore.Record], headers: bool) -> Any:
+    """The table that holds the same records."""
+    columns = {
+        "value": pa.array([r.value for r in records], pa.binary()),
+        "key": pa.array([r.key for r in records], pa.binary()),
+        "timestamp": pa.array(
+            [max(r.timestamp_ms, 0) for r in records], pa.timestamp("ms", "UTC")
+        ),
+    }
+    if headers:
+        columns["headers"] = pa.array(
+            [[{"key": k, "value": v} for k, v in r.headers] for r in records], HEADERS
+        )
+    return pa.table(columns)
+
+
+@every_format
+def test_read_arrow_agrees_with_read(tmp_path: Path, magic: int, codec: str) -> None:
+    """The same records as columns, whatever the size of the batches."""
+    write_store(tmp_path, 50, magic, codec, segment_bytes=700)
+    partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
+    names = ("offset", "timestamp", "key", "value", "timestampType", "headers")
+    for size in (1, 7, 65536):
+        reader = partition.read_arrow(columns=names, batch_records=size)
+        batches = list(reader)
+        assert all(0 < b.num_rows <= size for b in batches)
+        rows = [row for b in batches for row in b.to_pylist()]
+        want = expected(magic, 0, 50)
+        assert [r["offset"] for r in rows] == [r.offset for r in want]
+        assert [r["key"] for r in rows] == [r.key for r in want]
+        assert [r["value"] for r in rows] == [r.value for r in want]
+        assert [r["timestampType"] for r in rows] == [int(r.timestamp_type) for r in want]
+        assert [
+            tuple((h["key"], h["value"]) for h in r["headers"]) for r in rows
+        ] == [r.headers for r in want]
+        stamps = [
+            -1 if r["timestamp"] is None else round(r["timestamp"].timestamp() * 1000)
+            for r in rows
+        ]
+        assert stamps == [r.timestamp_ms for r in want]
+
+
+def test_read_arrow_schema_is_the_documented_one(tmp_path: Path) -> None:
+    """Types of the columns, also of an empty log."""
+    with logstore.open(tmp_path) as store:
+        reader = new_partition(store).read_arrow()
+        assert isinstance(reader, pa.RecordBatchReader)
+        assert reader.schema == pa.schema(
+            [
+                ("offset", pa.int64()),
+                ("timestamp", pa.timestamp("ms", "UTC")),
+                ("key", pa.binary()),
+                ("value", pa.binary()),
+            ]
+        ) or [f.type for f in reader.schema] == [
+            pa.int64(), pa.timestamp("ms", "UTC"), pa.binary(), pa.binary(),
+        ]  # fmt: skip
+        assert reader.read_all().num_rows == 0
+
+
+@pytest.mark.parametrize("start", [0, 3, 17, 40])
+@pytest.mark.parametrize("stop", [None, 5, 17, 39])
+def test_read_arrow_bounds_are_those_of_read(
+    tmp_path: Path, start: int, stop: int | None
+) -> None:
+    """start inclusive, stop exclusive, inside batches, too."""
+    write_store(tmp_path, 40, 2, "lz4", call=7)
+    partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
+    table = partition.read_arrow(start, stop, columns=["offset"]).read_all()
+    assert table.column(0).to_pylist() == list(range(start, 40 if stop is None else stop))
+
+
+@pytest.mark.parametrize("columns", [["value"], ["key", "offset"], ("headers",)])
+def test_read_arrow_gives_the_columns_asked_for(
+    tmp_path: Path, columns: list[str]
+) -> None:
+    """Only those, in that order."""
+    write_store(tmp_path, 10, 2)
+    partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
+    table = partition.read_arrow(columns=columns).read_all()
+    assert table.column_names == list(columns)
+    assert table.num_rows == 10
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"columns": ["nope"]}, {"batch_records": 0}, {"batch_records": -1}],
+    ids=str,
+)
+def test_read_arrow_with_bad_options_raises_config_error(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """An option that cannot work is refused at the call."""
+    with logstore.open(tmp_path) as store:
+        with pytest.raises(logstore.ConfigError):
+            new_partition(store).read_arrow(**options)
+
+
+@every_format
+@pytest.mark.parametrize("kind", ["batch", "table", "chunked", "reader", "stream"])
+def test_append_arrow_takes_every_kind_of_table(
+    tmp_path: Path, magic: int, codec: str, kind: str
+) -> None:
+    """RecordBatch, Table, chunked Table, RecordBatchReader, anything with a stream."""
+    want = expected(magic, 0, 60)
+    table = arrow_of(want, magic == 2)
+    if kind == "batch":
+        data = table.combine_chunks().to_batches()[0]
+    elif kind == "chunked":
+        data = pa.concat_tables([table.slice(0, 7), table.slice(7, 0), table.slice(7)])
+    elif kind == "reader":
+        data = table.to_reader(max_chunksize=11)
+    elif kind == "stream":
+
+        class Stream:
+            def __arrow_c_stream__(self, schema: object = None) -> object:
+                return table.__arrow_c_stream__(schema)
+
+        data = Stream()
+    else:
+        data = table
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic, codec, segment_bytes=1500)
+        assert partition.append_arrow(data) == range(60)
+        assert list(partition.read()) == want
+
+
+@every_magic
+@pytest.mark.parametrize(
+    "kind",
+    [pa.binary(), pa.large_binary(), pa.string(), pa.large_string(),
+     pa.dictionary(pa.int8(), pa.binary()), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
+)  # fmt: skip
+def test_append_arrow_takes_every_binary_type(
+    tmp_path: Path, magic: int, kind: Any
+) -> None:
+    """Values and keys as binary or text of either width, dictionaries, with nulls."""
+    items = [b"a", None, b"", b"long " * 20, b"a"]
+    texts: list[Any] = items
+    if "string" in str(kind):
+        texts = [None if i is None else i.decode() for i in items]
+    column = pa.array(texts, kind)
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic)
+        partition.append_arrow(pa.table({"key": column, "value": column}))
+        partition.append_arrow(pa.table({"value": column.slice(1, 3), "key": column[2:]}))
+        records = list(partition.read())
+        assert [r.value for r in records] == items + items[1:4]
+        assert [r.key for r in records] == items + items[2:]
+
+
+def test_append_arrow_takes_a_null_column(tmp_path: Path) -> None:
+    """A column of nulls is a column of nulls."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        partition.append_arrow(pa.table({"value": pa.nulls(3), "key": pa.nulls(3)}))
+        assert [(r.key, r.value) for r in partition.read()] == [(None, None)] * 3
+
+
+@every_format
+def test_append_arrow_of_slices_appends_what_they_show(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """Slices share buffers with what is not part of them."""
+    want = expected(magic, 0, 60)
+    table = arrow_of(want, magic == 2)
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic, codec)
+        offset = 0
+        for size in (1, 8, 3, 20, 9, 19):
+            partition.append_arrow(table.slice(offset, size))
+            offset += size
+        assert offset == 60
+        assert list(partition.read()) == want
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Asia/Kathmandu"])
+def test_append_arrow_takes_every_timestamp_type(
+    tmp_path: Path, unit: str, zone: str | None
+) -> None:
+    """Each unit is stored as milliseconds since 1970; a null is now."""
+    seconds = [0, 1, None, 1_600_000_000]
+    scale = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    column = pa.array(
+        [None if s is None else s * scale for s in seconds], pa.timestamp(unit, zone)
+    )
+    with open_store(tmp_path, files=FixedClock(NOW)) as store:
+        partition = new_partition(store)
+        table = pa.table({"value": pa.nulls(4), "timestamp": column})
+        partition.append_arrow(table)
+        partition.append_arrow(table.slice(1, 2))
+        stamps = [r.timestamp_ms for r in partition.read()]
+        assert stamps == [0, 1000, NOW, 1_600_000_000_000, 1000, NOW]
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int32(), pa.null()], ids=str)
+def test_append_arrow_takes_integer_milliseconds(tmp_path: Path, kind: Any) -> None:
+    """int64 is milliseconds."""
+    stamps = [None, None] if kind == pa.null() else [5, None]
+    with open_store(tmp_path, files=FixedClock(NOW)) as store:
+        partition = new_partition(store)
+        column = pa.array(stamps, kind)
+        partition.append_arrow(pa.table({"value": pa.nulls(2), "timestamp": column}))
+        found = [r.timestamp_ms for r in partition.read()]
+        assert found == [NOW if s is None else s for s in stamps]
+
+
+def test_append_arrow_without_timestamps_is_now(tmp_path: Path) -> None:
+    """Without the column all records have the time of the call."""
+    with open_store(tmp_path, files=FixedClock(NOW)) as store:
+        partition = new_partition(store)
+        partition.append_arrow(pa.table({"value": pa.nulls(3)}))
+        assert {r.timestamp_ms for r in partition.read()} == {NOW}
+
+
+def test_append_arrow_ignores_what_reading_gives(tmp_path: Path) -> None:
+    """What read_arrow (and Spark) gives can be appended again as it is."""
+    names = ("offset", "timestamp", "key", "value", "timestampType", "headers")
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2)
+        fill(partition, 20)
+        table = partition.read_arrow(columns=names).read_all()
+        table = table.append_column("topic", pa.array(["t"] * 20))
+        table = table.append_column("partition", pa.array([3] * 20))
+        assert partition.append_arrow(table) == range(20, 40)
+        assert [r[1:] for r in partition.read(20)] == [r[1:] for r in expected(2, 0, 20)]
+
+
+BAD = {
+    "no value": pa.table({"key": pa.nulls(1)}),
+    "another column": pa.table({"value": pa.nulls(1), "foo": [1]}),
+    "twice": pa.Table.from_arrays([pa.nulls(1), pa.nulls(1)], names=["value", "value"]),
+    "timestamp below -1": pa.table({"value": pa.nulls(1), "timestamp": [-2]}),
+    "timestamp too large": pa.table(
+        {"value": pa.nulls(1), "timestamp": pa.array([1 << 63], pa.uint64())}
+    ),
+    "timestamp overflows": pa.table(
+        {"value": pa.nulls(1), "timestamp": pa.array([10**17], pa.timestamp("s"))}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_append_arrow_of_bad_columns_raises_config_error(
+    tmp_path: Path, name: str
+) -> None:
+    """A column that is not known, missing or out of range is refused before writing."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2)
+        with pytest.raises(logstore.ConfigError):
+            partition.append_arrow(BAD[name])
+        assert partition.end_offset == 0
+
+
+BAD_TYPES = {
+    "list": [b"x"],
+    "array": pa.array([b"x"]),
+    "none": None,
+    "integers": pa.table({"value": [1]}),
+    "lists": pa.table({"value": [[b"x"]]}),
+    "integer key": pa.table({"value": pa.nulls(1), "key": [1]}),
+    "text timestamp": pa.table({"value": pa.nulls(1), "timestamp": ["1"]}),
+    "float timestamp": pa.table({"value": pa.nulls(1), "timestamp": [1.0]}),
+    "integer headers": pa.table({"value": pa.nulls(1), "headers": [1]}),
+    "text headers": pa.table({"value": pa.nulls(1), "headers": [["a"]]}),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TYPES)
+def test_append_arrow_of_another_type_raises_type_error(
+    tmp_path: Path, name: str
+) -> None:
+    """What is no table, or a column of a wrong type, is a TypeError; nothing is
+    written."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2)
+        with pytest.raises(TypeError):
+            partition.append_arrow(BAD_TYPES[name])
+        assert partition.end_offset == 0
+
+
+def test_append_arrow_of_a_null_header_name_is_refused(tmp_path: Path) -> None:
+    """A header has a name."""
+    column = pa.array([[{"key": None, "value": b"x"}]], HEADERS)
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2)
+        with pytest.raises((logstore.ConfigError, TypeError)):
+            partition.append_arrow(pa.table({"value": pa.nulls(1), "headers": column}))
+        assert partition.end_offset == 0
+
+
+def test_append_arrow_of_null_and_empty_headers_has_none(tmp_path: Path) -> None:
+    """A null list is no headers."""
+    lists = [None, [], [{"key": "a", "value": None}], None, [{"key": "", "value": b""}]]
+    column = pa.array(lists, HEADERS)
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2)
+        table = pa.table({"value": pa.nulls(5), "headers": column})
+        partition.append_arrow(table)
+        partition.append_arrow(table.slice(2, 2))
+        assert [r.headers for r in partition.read()] == [
+            (), (), (("a", None),), (), (("", b""),), (("a", None),), (),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_append_arrow_of_headers_in_old_magic_raises_unsupported(
+    tmp_path: Path, magic: int
+) -> None:
+    """As append does; a column of empty lists is none."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic)
+        some = pa.array([[], [{"key": "a", "value": b"x"}]], HEADERS)
+        with pytest.raises(logstore.UnsupportedError):
+            partition.append_arrow(pa.table({"value": pa.nulls(2), "headers": some}))
+        assert partition.end_offset == 0
+        none = pa.array([[], None], HEADERS)
+        partition.append_arrow(pa.table({"value": pa.nulls(2), "headers": none}))
+        assert partition.end_offset == 2
+
+
+def test_append_arrow_whose_reader_raises_writes_nothing(tmp_path: Path) -> None:
+    """All or nothing: a source that fails half-way leaves the log as it was."""
+    schema = pa.schema([("value", pa.binary())])
+
+    def batches() -> Any:
+        yield pa.record_batch([pa.array([b"a"], pa.binary())], schema=schema)
+        raise RuntimeError("mine")
+
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        with pytest.raises(RuntimeError, match="mine"):
+            partition.append_arrow(pa.RecordBatchReader.from_batches(schema, batches()))
+        assert partition.end_offset == 0
+
+
+def test_append_arrow_with_one_record_too_large_writes_nothing(tmp_path: Path) -> None:
+    """The limit is on each message, in the last batch, too."""
+    tables = [pa.table({"value": [b"a"] * 5}), pa.table({"value": [bytes(1000)]})]
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, max_message_bytes=500)
+        with pytest.raises(logstore.RecordTooLargeError):
+            partition.append_arrow(pa.concat_tables(tables))
+        assert partition.end_offset == 0
+
+
+def test_append_arrow_with_expected_offset_and_durable(tmp_path: Path) -> None:
+    """The options of append."""
+    table = pa.table({"value": [b"a", b"b"]})
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        partition.append_arrow(table, expected_offset=0, durable=True)
+        assert partition.durable_offset == 2
+        with pytest.raises(logstore.OffsetConflictError):
+            partition.append_arrow(table, expected_offset=0)
+        assert partition.append_arrow(table.slice(0, 0)) == range(2, 2)
+
+
+def test_arrow_batches_stay_valid_after_the_store_is_closed(tmp_path: Path) -> None:
+    """Batches own their memory."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2, "gzip")
+        fill(partition, 30)
+        batches = list(partition.read_arrow(batch_records=7))
+    rows = [row for b in batches for row in b.to_pylist()]
+    assert [r["value"] for r in rows] == [r.value for r in expected(2, 0, 30)]
+    assert isinstance(rows[0]["timestamp"], datetime.datetime)
+
+
+@every_magic
+def test_untimed_records_are_null_timestamps(tmp_path: Path, magic: int) -> None:
+    """Magic 0 has no timestamp: null; a stored -1 is not taken for 1969."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", config=config_of(magic))
+        topic[0].append_many([b"a", b"b"], timestamps_ms=[5, 6])
+        column = topic[0].read_arrow().read_all().column("timestamp")
+        assert column.null_count == (2 if magic == 0 else 0)

@@ -1,0 +1,291 @@
+"""Following a log: in the writer's process, and as other processes see it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from support.damage import CoarseTimes, append_garbage, crash, cut, frames, logs_in
+from support.values import (
+    append_one,
+    append_records,
+    every_format,
+    every_magic,
+    expected,
+    fill,
+    new_partition,
+    read_all,
+)
+
+import logstore
+from logstore.store import open_store
+
+
+def follower(path: Path, **options: object) -> logstore.Partition:
+    """orders-0 as a reader in another process opens it."""
+    return open_store(path, read_only=True, **options).topic("orders")[0]
+
+
+@every_format
+def test_reader_sees_each_append_at_once(tmp_path: Path, magic: int, codec: str) -> None:
+    """What has been appended is there for every other reader, across rolls."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic, codec, segment_bytes=500)
+        reader = follower(tmp_path)
+        for count in range(1, 60, 3):
+            append_records(partition, 3)
+            assert reader.end_offset == count + 2
+            assert list(reader.read(count - 1)) == expected(magic, count - 1, count + 2)
+        assert list(reader.read()) == expected(magic, 0, reader.end_offset)
+        assert len(reader.segments) == len(partition.segments)
+
+
+@pytest.mark.parametrize("step_ns", [1, 10**7, 10**18], ids="step{}".format)
+def test_reader_sees_rolls_however_coarse_modification_times_are(
+    tmp_path: Path, step_ns: int
+) -> None:
+    """A directory whose time stamp did not change may have changed all the same."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=150)
+        append_one(partition)
+        reader = follower(tmp_path, files=CoarseTimes(step_ns))
+        for end in range(1, 40):
+            assert reader.end_offset == end
+            append_one(partition)
+        assert list(reader.read()) == expected(1, 0, 40)
+
+
+@every_magic
+def test_reader_sees_truncation_and_what_is_written_then(
+    tmp_path: Path, magic: int
+) -> None:
+    """A tail that was cut and has grown again is not mixed with the old one."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic, segment_bytes=2000)
+        fill(partition, 30)
+        reader = follower(tmp_path)
+        assert reader.end_offset == 30
+        partition.truncate_to(15)
+        fill(partition, 60, seed=1)
+        want = expected(magic, 0, 15) + expected(magic, 15, 75, seed=1)
+        assert list(partition.read()) == want
+        assert reader.end_offset == 75
+        assert list(reader.read()) == want
+
+
+def test_reader_past_a_truncated_end_gets_offset_out_of_range(tmp_path: Path) -> None:
+    """A consumer whose place is gone hears of it, and is not fed other records."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        fill(partition, 30)
+        here, there = partition.follow(25, timeout=0), follower(tmp_path)
+        away = there.follow(25, timeout=0)
+        assert next(here).offset == next(away).offset == 25
+        partition.truncate_to(10)
+        for records in (here, away):
+            with pytest.raises(logstore.OffsetOutOfRangeError):
+                list(records)
+        with pytest.raises(logstore.OffsetOutOfRangeError):
+            there.read(11)
+
+
+def test_reader_sees_deletion(tmp_path: Path) -> None:
+    """Segments that go and a start offset that moves are seen; an offset below it is
+    an error that tells the start."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=300, file_delete_delay_ms=0)
+        fill(partition, 60)
+        reader = follower(tmp_path)
+        assert reader.start_offset == 0
+        for start in (7, 31, 32, 60):
+            partition.delete_before(start)
+            assert reader.start_offset == start
+            assert list(reader.read()) == expected(1, start, 60)
+            with pytest.raises(logstore.OffsetOutOfRangeError) as caught:
+                reader.read(start - 1)
+            assert caught.value.start == start
+        fill(partition, 5)
+        assert list(reader.read()) == expected(1, 60, 65)
+
+
+def test_read_of_another_process_survives_deletion_within_the_delay(
+    tmp_path: Path,
+) -> None:
+    """Files that wait for their deletion can still be read by who knows them."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=300)
+        fill(partition, 60)
+        records = follower(tmp_path).read()
+        first = next(records)
+        partition.delete_before(55)
+        assert list(tmp_path.glob("orders-0/*.deleted"))
+        assert [first, *records] == expected(1, 0, 60)
+
+
+@every_format
+def test_half_a_batch_at_the_tail_is_not_there_yet(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """A reader that looks while the file grows byte by byte sees whole batches only:
+    never an error, never half a batch."""
+    with logstore.open(tmp_path / "whole") as store:
+        fill(new_partition(store, magic, codec), 15)
+    with logstore.open(tmp_path / "live") as store:
+        fill(new_partition(store, magic, codec), 10)
+        reader = follower(tmp_path / "live")
+        source = logs_in(tmp_path / "whole" / "orders-0")[0].read_bytes()
+        log = logs_in(tmp_path / "live" / "orders-0")[0]
+        size = log.stat().st_size
+        assert source[:size] == log.read_bytes()
+        for end in range(size, len(source) + 1):
+            append_garbage(log, source[end - 1 : end] if end > size else b"")
+            count = reader.end_offset
+            assert 10 <= count <= 15
+            if end in (size, len(source)) or end % 16 == 0:
+                assert list(reader.read(9)) == expected(magic, 9, count)
+        assert reader.end_offset == 15
+        cut(log, size)
+
+
+def test_file_that_shrinks_under_a_reader_is_an_error_not_a_crash(
+    tmp_path: Path,
+) -> None:
+    """Bytes that were there and are gone are missed by name."""
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 3000, call=1000)
+    partition = follower(tmp_path)
+    records = partition.read()
+    found = [next(records)]
+    log = logs_in(tmp_path / "orders-0")[0]
+    cut(log, frames(log)[2900].pos)
+    try:
+        found += records
+    except logstore.CorruptRecordError as error:
+        assert error.offset == len(found)
+    assert found == expected(1, 0, len(found))
+    assert len(found) >= 2900 or found
+
+
+def test_reader_of_a_torn_tail_ends_before_it(tmp_path: Path) -> None:
+    """A killed writer's torn tail is the end of the log for who only reads."""
+    with logstore.open(tmp_path / "live") as store:
+        fill(new_partition(store), 20, call=1)
+        crash(tmp_path / "live", tmp_path / "killed")
+    log = logs_in(tmp_path / "killed" / "orders-0")[0]
+    whole = log.read_bytes()
+    last = frames(log)[-1]
+    for size in range(last.pos, len(whole)):
+        log.write_bytes(whole[:size])
+        assert read_all(tmp_path / "killed") == expected(1, 0, 19)
+    for tail in (bytes(100), b"garbage" * 30, whole[:90]):
+        log.write_bytes(whole + tail)
+        assert read_all(tmp_path / "killed") == expected(1, 0, 20)
+
+
+# ---------------------------------------------------------------- follow
+
+
+def test_follow_with_timeout_0_reads_what_is_there(tmp_path: Path) -> None:
+    """It ends when nothing more comes."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        fill(partition, 10)
+        assert list(partition.follow(timeout=0)) == expected(1, 0, 10)
+        assert list(partition.follow(4, timeout=0)) == expected(1, 4, 10)
+        assert list(partition.follow(partition.end_offset, timeout=0)) == []
+
+
+def test_follow_goes_on_at_the_end_of_the_log(tmp_path: Path) -> None:
+    """One iterator delivers what was there and what comes."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=300)
+        fill(partition, 3)
+        records = partition.follow()
+        assert [next(records) for _ in range(3)] == expected(1, 0, 3)
+        for end in range(4, 40):
+            append_one(partition)
+            assert next(records) == expected(1, end - 1, end)[0]
+
+
+def test_follow_wakes_up_for_an_append(tmp_path: Path) -> None:
+    """A follower that waits gets what another thread appends."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        found: list[logstore.Record] = []
+
+        def consume() -> None:
+            for record in partition.follow(timeout=30):
+                found.append(record)
+                if record.offset == 99:
+                    return
+
+        thread = threading.Thread(target=consume)
+        thread.start()
+        for _ in range(100):
+            append_one(partition)
+        thread.join(30)
+        assert found == expected(1, 0, 100)
+
+
+def test_follow_of_a_closed_store_raises_store_closed(tmp_path: Path) -> None:
+    """A follower does not wait for ever on a store that is gone."""
+    store = logstore.open(tmp_path)
+    partition = new_partition(store)
+    failed: list[Exception] = []
+
+    def consume() -> None:
+        try:
+            list(partition.follow(timeout=30))
+        except logstore.StoreClosedError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    time.sleep(0.05)
+    store.close()
+    thread.join(20)
+    assert len(failed) == 1
+
+
+@pytest.mark.parametrize("other_process", [False, True])
+def test_follow_whose_place_was_deleted_raises_offset_out_of_range(
+    tmp_path: Path, other_process: bool
+) -> None:
+    """A follower that was too slow is told the start of the log."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=300)
+        fill(partition, 20)
+        records = (follower(tmp_path) if other_process else partition).follow()
+        for _ in range(20):
+            next(records)
+        fill(partition, 40)
+        partition.delete_before(50)
+        with pytest.raises(logstore.OffsetOutOfRangeError) as caught:
+            next(records)
+        assert (caught.value.requested, caught.value.start) == (20, 50)
+
+
+def test_follow_durable_only_stops_at_the_durable_offset(tmp_path: Path) -> None:
+    """What may vanish in a power cut is delivered when it no longer may."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        fill(partition, 5)
+        assert list(partition.follow(durable_only=True, timeout=0)) == []
+        partition.flush()
+        fill(partition, 5)
+        assert list(partition.follow(durable_only=True, timeout=0)) == expected(1, 0, 5)
+
+
+def test_follow_of_compacted_gap_moves_on(tmp_path: Path) -> None:
+    """A follower over an empty rolled segment delivers what comes behind it."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        records = partition.follow()
+        for end in range(1, 6):
+            append_one(partition)
+            partition.roll()
+            assert next(records).offset == end - 1
+        partition.truncate_to(3)
+        assert partition.end_offset == 3
