@@ -230,13 +230,14 @@ class ReadArrow(_Reading):
 
     def close(self) -> None:
         digest = Digest()
-        offsets: list[int] = []
-        for batch in self.partition.read_arrow():
+        table = self.partition.read_arrow().read_all()
+        for batch in table.to_batches():
             digest.add_arrow(batch)
-            offsets += batch.column("offset").to_pylist()
         self.workload.check(digest, self.name)
-        if offsets != list(range(self.workload.count)):
-            raise AssertionError("offsets have gaps")
+        if table["offset"].to_pylist() != list(range(self.workload.count)):
+            raise AssertionError("offsets are not 0, 1, 2, ...")
+        if set(table["timestamp"].cast("int64").to_pylist()) != {TIMESTAMP_MS}:
+            raise AssertionError("timestamps are not those that were written")
         super().close()
 
 

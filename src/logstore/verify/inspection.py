@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +29,12 @@ from logstore.index import (
 )
 from logstore.layout import INDEX, LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
 from logstore.producers import parse_snapshot
-from logstore.records import Damage, RecordBatch
+from logstore.records import (
+    Damage,
+    RecordBatch,
+    memoryview_slicer,
+    open_payload,
+)
 from logstore.segment import Place, Segment
 from logstore.verify.indexes import used_bytes
 from logstore.verify.places import (
@@ -38,9 +44,11 @@ from logstore.verify.places import (
     kind_of_file,
     open_root,
 )
-from logstore.verify.sound import RawSegment, next_sound
+from logstore.verify.sound import FRAME, RawSegment, next_sound
 
 PathLike = str | os.PathLike[str]
+
+_MESSAGE: Final = struct.Struct(">qiI")  # offset, length, checksum of a message
 
 
 class OffsetEntry(NamedTuple):
@@ -86,6 +94,39 @@ class LogEntry(NamedTuple):
     size_bytes: int
     batch: RecordBatch | None
     damage: str | None
+
+    def checksums(self) -> list[int]:
+        """The stored checksums of the messages in it, for magic 0 and 1; else none.
+
+        Raises:
+            CorruptRecordError: its payload cannot be decompressed.
+        """
+        batch = self.batch
+        if batch is None or batch.magic == 2:
+            return []
+        if batch.compression == "none":
+            return [batch.crc]
+        try:
+            payload = memoryview(
+                open_payload(
+                    batch.header,
+                    memoryview_slicer(batch.buffer),
+                    StoreConfig().max_batch_decompressed_bytes,
+                )
+            )
+        except Damage as damage:
+            raise CorruptRecordError(
+                damage.reason,
+                path="",
+                position=self.position,
+                offset=max(batch.base_offset, 0),
+            ) from damage
+        found, pos = [], 0
+        while pos + _MESSAGE.size <= len(payload):
+            _, length, crc = _MESSAGE.unpack_from(payload, pos)
+            found.append(crc)
+            pos += max(length, 0) + FRAME.size
+        return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,0 +1,234 @@
+"""What all calls into the C core share: constants, errors, memory, small functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from logstore._native._ls import ffi, lib
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+OFFSET_MAX: Final = (1 << 63) - 1
+
+CHECK_CRC: Final[int] = lib.LS_CHECK_CRC
+CHECK_ORDER: Final[int] = lib.LS_CHECK_ORDER
+CHECK_ALL: Final[int] = lib.LS_CHECK_CRC | lib.LS_CHECK_ORDER
+CHECK_GAPLESS: Final[int] = lib.LS_CHECK_GAPLESS
+OFFSET_UNKNOWN: Final[int] = lib.LS_OFFSET_UNKNOWN
+
+STOP_END: Final[int] = lib.LS_STOP_END
+STOP_PARTIAL: Final[int] = lib.LS_STOP_PARTIAL
+STOP_ZEROS: Final[int] = lib.LS_STOP_ZEROS
+STOP_FULL: Final[int] = lib.LS_STOP_FULL
+STOP_COMPRESSED: Final[int] = lib.LS_STOP_COMPRESSED
+STOP_OFFSET: Final[int] = lib.LS_STOP_OFFSET
+STOP_ROLL_SIZE: Final[int] = lib.LS_STOP_ROLL_SIZE
+STOP_ROLL_TIME: Final[int] = lib.LS_STOP_ROLL_TIME
+STOP_ROLL_INDEX: Final[int] = lib.LS_STOP_ROLL_INDEX
+STOP_ROLL_OFFSET: Final[int] = lib.LS_STOP_ROLL_OFFSET
+
+E_NO_SPACE: Final[int] = lib.LS_E_NO_SPACE
+E_CRC: Final[int] = lib.LS_E_CRC
+E_OFFSET: Final[int] = lib.LS_E_OFFSET
+E_MAGIC: Final[int] = lib.LS_E_MAGIC
+E_CODEC: Final[int] = lib.LS_E_CODEC
+E_TOO_LARGE: Final[int] = lib.LS_E_TOO_LARGE
+E_HEADER_KEY: Final[int] = lib.LS_E_HEADER_KEY
+
+_REASONS: Final[dict[int, str]] = {
+    lib.LS_E_ARGUMENT: "bad argument to the native core",
+    lib.LS_E_NO_SPACE: "a buffer is too small",
+    lib.LS_E_CRC: "checksum differs",
+    lib.LS_E_LENGTH: "a length is impossible",
+    lib.LS_E_MAGIC: "magic is not 0, 1 or 2",
+    lib.LS_E_CODEC: "codec is not known for this magic",
+    lib.LS_E_RECORD: "a record contradicts its own length",
+    lib.LS_E_VARINT: "a varint is longer than its type",
+    lib.LS_E_OFFSET: "offsets do not increase or lie outside their batch",
+    lib.LS_E_COUNT: "a record or header count cannot be true",
+    lib.LS_E_NESTED: "a wrapper holds a compressed message or one of another magic",
+    lib.LS_E_EMPTY: "a wrapper holds no record",
+    lib.LS_E_TOO_LARGE: "a record is larger than the limit",
+    lib.LS_E_HEADER_KEY: "a header name is null or not UTF-8",
+}
+
+
+class NativeError(Exception):
+    """A negative status of the C core with its facts (see ``ls_error``)."""
+
+    def __init__(
+        self,
+        status: int,
+        pos: int = 0,
+        offset: int = -1,
+        expected: int = 0,
+        found: int = 0,
+    ) -> None:
+        self.status = status
+        self.pos = pos
+        self.offset = offset
+        self.expected = expected
+        self.found = found
+        super().__init__(self.reason)
+
+    @property
+    def reason(self) -> str:
+        text = _REASONS.get(self.status, f"status {self.status}")
+        if self.status == E_CRC:
+            return f"{text}: stored {self.expected:#010x}, computed {self.found:#010x}"
+        if self.expected or self.found:
+            return f"{text} (expected {self.expected}, found {self.found})"
+        return text
+
+    @property
+    def is_unsupported(self) -> bool:
+        return self.status in (E_MAGIC, E_CODEC)
+
+
+def statuses() -> dict[int, str]:
+    """Every status of the C core and its words."""
+    return dict(_REASONS)
+
+
+def native_error(status: int, error: Any) -> NativeError:
+    return NativeError(status, error.pos, error.offset, error.expected, error.found)
+
+
+class BatchHeader(NamedTuple):
+    """The header of one batch, as ``ls_batch`` has it."""
+
+    pos: int
+    size: int
+    base_offset: int
+    last_offset: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    leader_epoch: int
+    record_count: int
+    crc: int
+    attributes: int
+    payload_pos: int
+    payload_size: int
+    magic: int
+    codec: int
+    timestamp_type: int
+
+    @property
+    def is_control(self) -> bool:
+        return self.magic == 2 and bool(self.attributes & 0x20)
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.magic == 2 and bool(self.attributes & 0x10)
+
+
+_HEADER_FIELDS = tuple(BatchHeader._fields)
+
+
+def header_of(raw: Any) -> BatchHeader:
+    return BatchHeader(
+        raw.pos,
+        raw.size,
+        raw.base_offset,
+        raw.last_offset,
+        raw.base_timestamp,
+        raw.max_timestamp,
+        raw.producer_id,
+        raw.producer_epoch,
+        raw.base_sequence,
+        raw.leader_epoch,
+        raw.record_count,
+        raw.crc,
+        raw.attributes,
+        raw.payload_pos,
+        raw.payload_size,
+        raw.magic,
+        raw.codec,
+        raw.timestamp_type,
+    )
+
+
+def raw_header(header: BatchHeader) -> Any:
+    raw = ffi.new("ls_batch *")
+    for name, value in zip(_HEADER_FIELDS, header, strict=True):
+        setattr(raw, name, value)
+    return raw
+
+
+allocate = ffi.new_allocator(should_clear_after_alloc=False)
+
+
+class Buffer:
+    """Memory that C writes to and files are read into.
+
+    Attributes:
+        c: pointer to the first byte.
+        raw: the same as a buffer; slicing it gives bytes (a copy).
+        view: the same as a writable memoryview.
+    """
+
+    __slots__ = ("c", "capacity", "raw", "view")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.c = allocate("uint8_t[]", capacity)
+        self.raw = ffi.buffer(self.c, capacity)
+        self.view = memoryview(self.raw)
+
+
+def pointer(data: ReadableBuffer) -> Any:
+    """Pointer to the bytes of any buffer; keep both alive while it is used."""
+    return ffi.from_buffer("uint8_t[]", data)
+
+
+def address_pointer(address: int, kind: str = "uint8_t *") -> Any:
+    """Pointer to memory that somebody else owns (an Arrow buffer)."""
+    return ffi.cast(kind, address)
+
+
+def crc32(data: ReadableBuffer, crc: int = 0) -> int:
+    """CRC-32 (IEEE) of a buffer, as ``zlib.crc32``."""
+    c = pointer(data)
+    return int(lib.ls_crc32(crc, c, len(c)))
+
+
+def crc32c(data: ReadableBuffer, crc: int = 0) -> int:
+    """CRC-32C (Castagnoli) of a buffer."""
+    c = pointer(data)
+    return int(lib.ls_crc32c(crc, c, len(c)))
+
+
+def crc_hardware() -> tuple[bool, bool]:
+    """Whether CRC-32 and CRC-32C run on hardware instructions here."""
+    bits = lib.ls_crc_hardware()
+    return bool(bits & 1), bool(bits & 2)
+
+
+def murmur2(key: ReadableBuffer) -> int:
+    """Kafka's murmur2 hash of a key, signed 32 bit."""
+    c = pointer(key)
+    return int(lib.ls_murmur2(c, len(c)))
+
+
+def reserve(fd: int, pos: int, size: int) -> int:
+    """fallocate with KEEP_SIZE; 0 or a negative errno."""
+    return int(lib.ls_sys_reserve(fd, pos, size))
+
+
+def buffer_of(data: Any, size: int) -> memoryview:
+    """The first `size` bytes behind a pointer (no copy)."""
+    return memoryview(ffi.buffer(data, size))
+
+
+def int64_array(values: Sequence[int]) -> Any:
+    return ffi.new("int64_t[]", values)
+
+
+def int32_array(values: Sequence[int]) -> Any:
+    return ffi.new("int32_t[]", values)

@@ -1,0 +1,333 @@
+"""Indexes: which entries there are, and that no wrong one misleads a reader."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from support.damage import crash, frames_in, logs_in
+from support.values import (
+    FORMATS,
+    append_one,
+    append_records,
+    every_format,
+    expected,
+    fill,
+    new_partition,
+    timestamp_of,
+    write_store,
+)
+
+import logstore
+
+
+class Batch(NamedTuple):
+    pos: int
+    size: int
+    last_offset: int
+    max_timestamp: int
+
+
+def batches_of(log: Path, magic: int) -> list[Batch]:
+    """The batches of a log as the rules for index entries see them."""
+    data = log.read_bytes()
+    found = []
+    for frame in frames_in(data):
+        body = data[frame.pos :]
+        if magic == 2:
+            last = frame.offset + int.from_bytes(body[23:27], "big")
+            stamp = int.from_bytes(body[35:43], "big", signed=True)
+        else:
+            last = frame.offset
+            stamp = -1 if magic == 0 else int.from_bytes(body[18:26], "big", signed=True)
+        found.append(Batch(frame.pos, frame.size, last, stamp))
+    return found
+
+
+def rule_b(
+    batches: list[Batch], base: int, interval: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Kafka's rule since 4.1, batch by batch, with the closing time entry."""
+    index: list[tuple[int, int]] = []
+    times: list[tuple[int, int]] = []
+    since, largest, at = 0, -1, -1
+
+    def add_time() -> None:
+        if largest > (times[-1][0] if times else -1):
+            times.append((largest, at - base))
+
+    for batch in batches:
+        if batch.max_timestamp > largest:
+            largest, at = batch.max_timestamp, batch.last_offset
+        if since > interval:
+            index.append((batch.last_offset - base, batch.pos))
+            add_time()
+            since = 0
+        since += batch.size
+    add_time()
+    return index, times
+
+
+def entries(path: Path) -> list[tuple[int, int]]:
+    """Entries of an index file as they are on disk."""
+    layout = struct.Struct(">qi" if path.suffix == ".timeindex" else ">ii")
+    return list(layout.iter_unpack(path.read_bytes()))
+
+
+@every_format
+@pytest.mark.parametrize("interval", [0, 150, 400])
+@pytest.mark.parametrize("call", [1, 13])
+def test_entries_follow_rule_b(
+    tmp_path: Path, magic: int, codec: str, interval: int, call: int
+) -> None:
+    """Of each segment both files hold just the entries that the rule asks for, trimmed
+    at the roll and at the close."""
+    directory = write_store(
+        tmp_path, 90, magic, codec, call=call, segment_bytes=1500,
+        index_interval_bytes=interval, max_message_bytes=700,
+    )  # fmt: skip
+    for log in logs_in(directory):
+        index, times = rule_b(batches_of(log, magic), int(log.stem), interval)
+        assert entries(log.with_suffix(".index")) == index
+        assert entries(log.with_suffix(".timeindex")) == times
+
+
+def test_entries_of_the_reference_example(tmp_path: Path) -> None:
+    """89-byte batches, interval 150: entries (2, 178), (4, 356), (6, 534)."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, index_interval_bytes=150)
+        for offset in range(8):
+            partition.append(bytes(89 - 34), timestamp_ms=1000 + 10 * offset)
+    log = logs_in(tmp_path / "orders-0")[0]
+    assert entries(log.with_suffix(".index")) == [(2, 178), (4, 356), (6, 534)]
+    assert entries(log.with_suffix(".timeindex")) == [
+        (1020, 2), (1040, 4), (1060, 6), (1070, 7),
+    ]  # fmt: skip
+
+
+def test_time_index_holds_only_rising_maxima(tmp_path: Path) -> None:
+    """Older records behind newer ones add no entry."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, index_interval_bytes=0)
+        for stamp in (100, 50, 200, 150, 200, 300, 10):
+            partition.append(b"v", timestamp_ms=stamp)
+    log = logs_in(tmp_path / "orders-0")[0]
+    assert entries(log.with_suffix(".timeindex")) == [(100, 0), (200, 2), (300, 5)]
+    assert [o for o, _ in entries(log.with_suffix(".index"))] == [1, 2, 3, 4, 5, 6]
+
+
+def test_magic_0_has_no_time_entries(tmp_path: Path) -> None:
+    """Without timestamps there is nothing to index by time."""
+    directory = write_store(tmp_path, 50, 0, index_interval_bytes=0)
+    assert logs_in(directory)[0].with_suffix(".timeindex").read_bytes() == b""
+
+
+def test_entries_are_the_same_after_a_clean_reopening(tmp_path: Path) -> None:
+    """Reopening and appending goes on with the entries that are there."""
+    directory = write_store(tmp_path, 30, index_interval_bytes=100)
+    log = logs_in(directory)[0]
+    before = entries(log.with_suffix(".index"))
+    with logstore.open(tmp_path) as store:
+        fill(store.topic("orders")[0], 30, call=1)
+    after = entries(log.with_suffix(".index"))
+    assert after[: len(before)] == before
+    assert len(after) > len(before)
+    batches = {(b.last_offset, b.pos) for b in batches_of(log, 1)}
+    assert set(after) <= batches
+    assert after == sorted(after)
+
+
+def test_index_file_never_points_past_what_is_synced(tmp_path: Path) -> None:
+    """An entry reaches its file when its log bytes are durable, not before."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, index_interval_bytes=0)
+        index = tmp_path / "orders-0" / f"{0:020d}.index"
+        for _ in range(6):
+            fill(partition, 5, call=1)
+            synced = partition.durable_offset
+            if index.exists():
+                assert all(offset < max(synced, 1) for offset, _ in entries(index))
+            partition.flush()
+
+
+# ---------------------------------------------------------------- lookups
+
+INTERVAL = 120
+
+
+def _store(path: Path, magic: int, codec: str, seed: int = 0) -> Path:
+    return write_store(
+        path, 60, magic, codec, seed=seed, call=3, segment_bytes=1200,
+        index_interval_bytes=INTERVAL,
+    )  # fmt: skip
+
+
+def _wrong_contents(sound: bytes, width: int, rng: random.Random) -> dict[str, bytes]:
+    parts = [sound[i : i + width] for i in range(0, len(sound), width)]
+    moved = []
+    for part in parts:
+        if width == 8:
+            offset, pos = struct.unpack(">ii", part)
+            moved.append(struct.pack(">ii", offset, pos + 1))
+        else:
+            stamp, offset = struct.unpack(">qi", part)
+            moved.append(struct.pack(">qi", stamp - 100, offset))
+    return {
+        "gone": b"",
+        "zeros": bytes(len(sound)),
+        "garbage": rng.randbytes(len(sound)),
+        "odd size": sound + b"\x01\x02\x03",
+        "zero tail": sound + bytes(10 * width),
+        "reversed": b"".join(reversed(parts)),
+        "repeated": sound + sound,
+        "half": sound[: len(parts) // 2 * width],
+        "positions moved": b"".join(moved),
+        "next slot's": b"".join(
+            a[: width - 4] + b[width - 4 :]
+            for a, b in zip(parts, parts[1:] + parts[:1], strict=True)
+        ),
+        "far": struct.pack(">ii", 1, (1 << 31) - 1)
+        if width == 8
+        else struct.pack(">qi", 1, (1 << 31) - 1),
+    }
+
+
+WRONG = (
+    "gone", "zeros", "garbage", "odd size", "zero tail", "reversed", "repeated", "half",
+    "positions moved", "next slot's", "far", "foreign", "missing",
+)  # fmt: skip
+
+
+def _spoil(directory: Path, suffix: str, how: str, foreign: Path) -> None:
+    width = 8 if suffix == ".index" else 12
+    rng = random.Random(how)
+    for log in logs_in(directory):
+        index = log.with_suffix(suffix)
+        if how == "missing":
+            index.unlink()
+        elif how == "foreign":
+            others = [p.with_suffix(suffix).read_bytes() for p in logs_in(foreign)]
+            index.write_bytes(max(others, key=len))
+        else:
+            index.write_bytes(_wrong_contents(index.read_bytes(), width, rng)[how])
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(0, "none"), (1, "none"), (1, "gzip"),
+                                              (2, "none"), (2, "lz4")])  # fmt: skip
+@pytest.mark.parametrize("how", WRONG)
+@pytest.mark.parametrize("writable", [False, True], ids=["reader", "writer"])
+def test_wrong_offset_index_never_skips_or_repeats_a_record(
+    tmp_path: Path, magic: int, codec: str, how: str, writable: bool
+) -> None:
+    """Whatever an offset index says, reading begins at the very offset asked for."""
+    directory = _store(tmp_path / "data", magic, codec)
+    _spoil(directory, ".index", how, _store(tmp_path / "other", magic, codec, seed=9))
+    with logstore.open(tmp_path / "data", read_only=not writable) as store:
+        partition = store.topic("orders")[0]
+        for start in range(61):
+            assert list(partition.read(start)) == expected(magic, start, 60)
+        if writable:
+            append_records(partition, 20)
+            for start in range(55, 80):
+                assert list(partition.read(start)) == expected(magic, start, 80)
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(0, "none"), (1, "none"), (1, "gzip"),
+                                              (2, "none"), (2, "lz4")])  # fmt: skip
+@pytest.mark.parametrize("how", WRONG)
+@pytest.mark.parametrize("writable", [False, True], ids=["reader", "writer"])
+def test_wrong_time_index_never_misses_a_record(
+    tmp_path: Path, magic: int, codec: str, how: str, writable: bool
+) -> None:
+    """Whatever a time index says, lookups find the first offset at or after a time."""
+    directory = _store(tmp_path / "data", magic, codec)
+    _spoil(directory, ".timeindex", how, _store(tmp_path / "other", magic, codec, 9))
+    records = expected(magic, 0, 60)
+    with logstore.open(tmp_path / "data", read_only=not writable) as store:
+        partition = store.topic("orders")[0]
+        for offset in range(60):
+            for stamp in (timestamp_of(offset), timestamp_of(offset) + 1):
+                want = next((r.offset for r in records if r.timestamp_ms >= stamp), None)
+                assert partition.offset_for_time(stamp) == want
+
+
+def test_plausible_time_entry_behind_a_newer_record_does_not_hide_it(
+    tmp_path: Path,
+) -> None:
+    """An entry that is true of its own batch but not the maximum up to there."""
+    stamps = [100, 500, 200, 250]
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, index_interval_bytes=0)
+        for stamp in stamps:
+            partition.append(b"v", timestamp_ms=stamp)
+    log = logs_in(tmp_path / "orders-0")[0]
+    for wrong in ([(200, 2)], [(100, 0), (200, 2)], [(100, 0), (250, 3)]):
+        log.with_suffix(".timeindex").write_bytes(
+            b"".join(struct.pack(">qi", *entry) for entry in wrong)
+        )
+        with logstore.open(tmp_path, read_only=True) as store:
+            partition = store.topic("orders")[0]
+            for stamp in (50, 101, 201, 251, 400, 500, 501):
+                want = next((o for o, s in enumerate(stamps) if s >= stamp), None)
+                assert partition.offset_for_time(stamp) == want, (wrong, stamp)
+
+
+def test_entry_that_points_into_a_value_is_not_believed(tmp_path: Path) -> None:
+    """A value may hold the bytes of a sound batch; an index that points there leads
+    nobody to it."""
+    inner = logs_in(write_store(tmp_path / "inner", 1, 1))[0].read_bytes()
+    with logstore.open(tmp_path / "data") as store:
+        partition = new_partition(store)
+        partition.append_many([b"a", inner * 3, b"c"], timestamps_ms=[1, 2, 3])
+        size = partition.segments[0].size_bytes
+    log = logs_in(tmp_path / "data" / "orders-0")[0]
+    at = log.read_bytes().index(inner)
+    log.with_suffix(".index").write_bytes(struct.pack(">ii", 1, at))
+    assert at < size
+    with logstore.open(tmp_path / "data", read_only=True) as store:
+        partition = store.topic("orders")[0]
+        for start in range(3):
+            want = [b"a", inner * 3, b"c"][start:]
+            assert [r.value for r in partition.read(start)] == want
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_missing_index_of_a_sealed_segment_is_built_at_opening(
+    tmp_path: Path, magic: int
+) -> None:
+    """The report says so, and the entries are those that were there."""
+    directory = write_store(
+        tmp_path, 90, magic, call=1, segment_bytes=1500, index_interval_bytes=150
+    )
+    log = logs_in(directory)[0]
+    sound = {s: log.with_suffix(s).read_bytes() for s in (".index", ".timeindex")}
+    for suffix in sound:
+        log.with_suffix(suffix).unlink()
+    with logstore.open(tmp_path) as store:
+        assert [a.label for a in store.recovery_report.actions] == ["index-rebuilt"]
+        assert store.recovery_report.actions[0].path == str(log.with_suffix(".index"))
+        append_one(store.topic("orders")[0])
+    assert {s: log.with_suffix(s).read_bytes() for s in sound} == sound
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+
+
+@pytest.mark.parametrize(
+    ("magic", "codec"), FORMATS, ids=[f"magic{m}-{c}" for m, c in FORMATS]
+)
+def test_index_after_a_crash_is_that_of_an_unbroken_run(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """Recovery indexes the tail by the same rule."""
+    with logstore.open(tmp_path / "live") as store:
+        partition = new_partition(store, magic, codec, index_interval_bytes=150)
+        fill(partition, 40, call=2)
+        crash(tmp_path / "live", tmp_path / "killed")
+    logstore.open(tmp_path / "killed").close()
+    for suffix in (".index", ".timeindex"):
+        name = f"orders-0/{0:020d}{suffix}"
+        killed = (tmp_path / "killed" / name).read_bytes()
+        assert killed == (tmp_path / "live" / name).read_bytes()
