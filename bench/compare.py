@@ -1,7 +1,7 @@
 """Compare logstore with its rivals: ``python -m bench.compare`` from the repository.
 
 Every case runs all its contestants in one process, in rotating order, `--rounds` times
-after a round that does not count. Ratios are medians of the ratios of the rounds. The
+after two rounds that do not count. Ratios are medians of the ratios of the rounds. The
 exit status is 0 also where a target is missed: a noisy machine is no failure.
 """
 
@@ -20,6 +20,7 @@ if __package__ in (None, ""):
 
 from bench.cases import CASES
 from bench.rounds import Case, Outcome, run_case
+from bench.workload import BATCH_RECORDS
 
 __all__ = ["format_table", "main", "summary"]
 
@@ -143,7 +144,8 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def _records(case: Case, quick: bool) -> int:
     if not quick:
         return case.records
-    return max(case.records // 4 // case.batch * case.batch, 1_000)
+    step = BATCH_RECORDS
+    return max(case.records // 4 // step * step, step)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.workload import Workload
 
@@ -29,6 +29,9 @@ __all__ = [
     "run_case",
     "time_once",
 ]
+
+
+_WARM_UP_ROUNDS: Final = 2
 
 
 class Contestant:
@@ -173,9 +176,11 @@ class Ring:
         self._round += 1
 
     def warm_up(self) -> None:
-        """A round that does not count."""
-        for contestant in self.contestants:
-            time_once(contestant)
+        """Rounds that do not count: memory that is new to the process costs several
+        times what the work does, and allocators take two rounds to have enough."""
+        for _ in range(_WARM_UP_ROUNDS):
+            for contestant in self.contestants:
+                time_once(contestant)
 
 
 def time_once(contestant: Contestant) -> Timing:

@@ -18,12 +18,18 @@ PACKAGE = Path(__file__).parents[1] / "src" / "logstore"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors"),
-    ("_binding", "_files", "layout", "config"),
-    ("index", "records", "compression", "arrow", "descriptors"),
-    ("segment", "encoder"),
-    ("recovery", "checkpoints", "producers"),
-    ("partition", "retention", "compaction"),
-    ("store", "topic", "verify"),
+    ("_binding", "layout", "config"),
+    ("_files", "compression", "index", "partitioners"),
+    ("records", "checkpoints", "descriptors", "housekeeper", "locking"),
+    ("arrow", "encoder"),
+    ("segment", "producer_batches"),
+    ("segment_writer", "reader", "recovery", "retention"),
+    ("producers", "catalog", "loading"),
+    ("live", "writer"),
+    ("partition",),
+    ("topic",),
+    ("store",),
+    ("verify",),
     ("cli", "demo"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
@@ -262,7 +268,10 @@ BAD_IMPORTS = {
 GOOD_IMPORTS = {
     "lower": ("segment", "from logstore import index, _files"),
     "lower-relative": ("segment", "from .index import OffsetIndex"),
-    "beside-said": ("index", '"""Uses records beside it."""\nfrom . import records'),
+    "beside-said": (
+        "index",
+        '"""Uses compression beside it."""\nfrom . import compression',
+    ),
     "binding": ("_binding", "from logstore._native import _ls"),
     "cli-public": ("cli", "import logstore\nfrom logstore import Store"),
     "optional": ("arrow", "def f():\n    import pyarrow"),

@@ -16,7 +16,8 @@ from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import LogStoreError, storage_error
 from logstore.layout import LOG, parse_segment_file, segment_file
-from logstore.recovery import Loaded, Loader, Situation
+from logstore.loading import Loaded, Loader
+from logstore.recovery import Situation
 from logstore.segment import Segment, scan_log
 
 __all__ = ["LiveLog"]

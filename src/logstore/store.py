@@ -15,23 +15,21 @@ import uuid
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
+from logstore.catalog import Catalog
 from logstore.config import PARTITIONS_MAX, StoreConfig, TopicConfig, check_int
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     ConfigError,
     CorruptCheckpointError,
-    CorruptionError,
     DiskFullError,
     ForkedError,
     LogStoreError,
     PartitionNotFoundError,
     ReadOnlyError,
     StoreClosedError,
-    StoreLockedError,
     StoreNotFoundError,
     TopicExistsError,
     TopicNotFoundError,
@@ -39,14 +37,14 @@ from logstore.errors import (
 )
 from logstore.housekeeper import Housekeeper
 from logstore.live import LiveLog
+from logstore.loading import Loader
+from logstore.locking import StoreLock, forget_locks
 from logstore.partition import Partition
 from logstore.partitioners import Partitioner
 from logstore.recovery import (
-    LOST_SEGMENT,
     OTHER_WRITER,
     STATE_DAMAGED,
     UNREADABLE,
-    Loader,
     PartitionState,
     RecoveryAction,
     RecoveryReport,
@@ -61,10 +59,6 @@ logger = logging.getLogger("logstore")
 
 TopicPartition = tuple[str, int]
 
-# Locks of this process by (device, inode) of the lock file: a POSIX lock does not
-# exclude its own process, and closing any descriptor of the file would drop it.
-_held: set[tuple[int, int]] = set()
-_held_lock = threading.Lock()
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
@@ -131,26 +125,22 @@ class Store:
         self._lock = threading.RLock()
         self._closed = False
         self._forked = False
-        self._lock_fd = -1
-        self._lock_key: tuple[int, int] | None = None
+        self._store_lock: StoreLock | None = None
         self._writers: dict[TopicPartition, PartitionWriter] = {}
         self._partitions: dict[TopicPartition, Partition] = {}
         self._broken: dict[TopicPartition, LogStoreError] = {}
-        self._numbers: dict[str, tuple[int, ...]] = {}
         self._topics: dict[str, Topic] = {}
-        self._settings: dict[str, dict[str, Any]] = {}
-        self._settings_damaged = False
-        self._dying: list[str] = []
         self._root_mtime_ns = -1
         self._writing = False
         self._starts: dict[TopicPartition, int] = {}
         self._points: dict[TopicPartition, int] = {}
         self._root = self._open_root(create)
+        self._catalog = Catalog(self._root, read_only=read_only)
         self.descriptors = Descriptors(files, config.max_open_files)
         self._keeper = Housekeeper(files, os.path.basename(path))
         try:
             if not read_only:
-                self._take_lock()
+                self._store_lock = StoreLock(self._root)
             self._load(on_recovery)
         except BaseException:
             self._let_go()
@@ -186,42 +176,6 @@ class Store:
         except OSError as error:
             raise storage_error(error, "open", self.path) from error
 
-    def _take_lock(self) -> None:
-        """Take Kafka's lock on the directory; it goes when the process dies."""
-        root, files = self._root, self._files
-        path = root.path_of(layout.LOCK)
-        with _held_lock:
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    info = root.stat(layout.LOCK)
-                    if (info.device, info.inode) in _held:
-                        raise self._locked(os.getpid())
-                try:
-                    fd = root.create(layout.LOCK)
-                except FileExistsError:
-                    fd = root.open(layout.LOCK, write=True)
-                holder = files.lock(fd)
-                if holder is not None:
-                    files.close(fd)
-                    raise self._locked(holder or None)
-                found = files.stat(fd)
-            except OSError as error:
-                raise storage_error(error, "lock", path) from error
-            self._lock_fd = fd
-            self._lock_key = (found.device, found.inode)
-            _held.add(self._lock_key)
-
-    def _locked(self, pid: int | None) -> StoreLockedError:
-        who = f"process {pid}" if pid else "another process"
-        if pid == os.getpid():
-            who = "this process"
-        return StoreLockedError(
-            f"store {self.path} is open for writing in {who}; open it with "
-            f"read_only=True, or close it there",
-            path=self.path,
-            holder_pid=pid,
-        )
-
     def _load(self, on_recovery: Callable[[RecoveryAction], None] | None) -> None:
         actions: list[RecoveryAction] = []
 
@@ -233,13 +187,15 @@ class Store:
 
         try:
             names = self._root.names()
-            self._read_settings(note)
+            self._catalog.read(note)
             self._own, self._clean = self._read_owner(names, note)
             self._read_checkpoints(note)
-            self._find_topics(names)
-            self._check_directories(note)
+            self._catalog.find(names)
+            if self._own:
+                self._catalog.check(note)
+            self._broken.update(self._catalog.lost)
             if not self.read_only:
-                self._finish_deletions(self._root.names())
+                self._catalog.finish_deletions(self._root.names())
                 for key in self._all_partitions():
                     if key not in self._broken:
                         self._load_writer(key, note)
@@ -258,17 +214,6 @@ class Store:
     ) -> None:
         path = self._root.path_of(name)
         note(RecoveryAction(label, "", -1, path, -1, 0, -1, None, message))
-
-    def _read_settings(self, note: Callable[[RecoveryAction], None]) -> None:
-        try:
-            value = checkpoints.read_state(self._root, layout.TOPICS)
-        except CorruptCheckpointError as error:
-            self._note_store(
-                note, STATE_DAMAGED, layout.TOPICS, f"{error}; topics have defaults"
-            )
-            self._settings_damaged = True
-            return
-        self._settings = dict(value["topics"]) if value else {}
 
     def _read_owner(
         self, names: list[str], note: Callable[[RecoveryAction], None]
@@ -311,90 +256,8 @@ class Store:
                     note, STATE_DAMAGED, name, f"{error}; taken as empty, as Kafka does"
                 )
 
-    def _find_topics(self, names: list[str]) -> None:
-        found: dict[str, list[int]] = {}
-        for name in names:
-            parsed = layout.parse_partition_directory(name)
-            if parsed is None:
-                continue
-            try:
-                is_directory = self._root.stat(name).is_directory
-            except FileNotFoundError:
-                continue
-            if is_directory:
-                found.setdefault(parsed[0], []).append(parsed[1])
-        self._numbers = {
-            topic: tuple(sorted(numbers)) for topic, numbers in sorted(found.items())
-        }
-
-    def _check_directories(self, note: Callable[[RecoveryAction], None]) -> None:
-        """Hold the directories against what is known of topics: make those of a topic
-        whose creation was cut short, note those that are lost."""
-        if not self._own:
-            return
-        renamed = self._renamed_for_deletion()
-        for topic, settings in list(self._settings.items()):
-            gone = topic in renamed and topic not in self._numbers
-            if gone or settings.get("deleting"):
-                # Without a directory there is nothing that could be lost by it.
-                self._finish_topic_deletion(topic)
-                continue
-            have = set(self._numbers.get(topic, ()))
-            missing = [n for n in range(settings["partitions"]) if n not in have]
-            for number in missing:
-                name = layout.partition_directory(topic, number)
-                if settings.get("creating"):
-                    if not self.read_only:
-                        self._root.make(name)
-                        have.add(number)
-                    continue
-                lost = CorruptionError(
-                    f"the directory of partition {name} is gone from {self.path}; the "
-                    f"others can be used",
-                    path=self._root.path_of(name),
-                )
-                self._broken[topic, number] = lost
-                have.add(number)
-                note(
-                    RecoveryAction(
-                        LOST_SEGMENT, topic, number, lost.path, -1, 0, -1, None,
-                        str(lost),
-                    )
-                )  # fmt: skip
-            if have:
-                self._numbers[topic] = tuple(sorted(have))
-            if settings.get("creating") and not self.read_only:
-                done = {k: v for k, v in settings.items() if k != "creating"}
-                self._write_settings(topic, done)
-
-    def _renamed_for_deletion(self) -> set[str]:
-        """Topics (of which logstore has settings) that have ``-delete`` directories."""
-        found = map(layout.transition_topic, self._root.names())
-        prefixes = [parsed[0] for parsed in found if parsed and parsed[2] == "delete"]
-        return {
-            topic
-            for topic in self._settings
-            if any(
-                topic == prefix or (len(prefix) > 200 and topic.startswith(prefix))
-                for prefix in prefixes
-            )
-        }
-
-    def _finish_topic_deletion(self, topic: str) -> None:
-        """Go on with a deletion that was cut short after its commit."""
-        numbers = self._numbers.pop(topic, ())
-        if self.read_only:
-            return
-        for number in numbers:
-            self._root.rename(
-                layout.partition_directory(topic, number),
-                layout.deleted_directory(topic, number, uuid.uuid4().hex),
-            )
-        self._root.sync()
-        self._write_settings(topic, None)
-
     def _all_partitions(self) -> list[TopicPartition]:
-        return [(t, n) for t, numbers in self._numbers.items() for n in numbers]
+        return [(t, n) for t, numbers in self._catalog.numbers.items() for n in numbers]
 
     def _situation(self, directory: Directory, key: TopicPartition) -> Situation:
         """What is known of a partition before its files are looked at."""
@@ -426,7 +289,7 @@ class Store:
     ) -> None:
         topic, number = key
         directory = self._root.child(layout.partition_directory(topic, number))
-        config = self.topic_config(topic)
+        config = self._catalog.config(topic)
         try:
             loaded = Loader(
                 directory,
@@ -466,7 +329,7 @@ class Store:
         self.check_open()
         if self.read_only:
             self._rescan()
-        numbers = self._numbers.get(topic, ())
+        numbers = self._catalog.numbers.get(topic, ())
         if not numbers:
             raise TopicNotFoundError(
                 f"store {self.path} has no topic {topic!r}", topic=topic
@@ -474,9 +337,7 @@ class Store:
         return numbers
 
     def topic_config(self, topic: str) -> TopicConfig:
-        settings = self._settings.get(topic, {}).get("config", {})
-        known = set(TopicConfig.__dataclass_fields__)
-        return TopicConfig(**{k: v for k, v in settings.items() if k in known})
+        return self._catalog.config(topic)
 
     # ------------------------------------------------------------ guards
 
@@ -503,7 +364,7 @@ class Store:
         self.check_open()
         if self.read_only:
             self._rescan()
-        return sorted(self._numbers)
+        return sorted(self._catalog.numbers)
 
     def _rescan(self) -> None:
         """Read-only: see what the writer did meanwhile."""
@@ -513,10 +374,12 @@ class Store:
                 if mtime_ns == self._root_mtime_ns:
                     return
                 self._own, self._clean = self._read_owner(self._root.names(), _ignore)
-                self._read_settings(_ignore)
-                self._find_topics(self._root.names())
-                self._broken.clear()
-                self._check_directories(_ignore)
+                self._catalog.read(_ignore)
+                self._catalog.find(self._root.names())
+                self._catalog.lost.clear()
+                if self._own:
+                    self._catalog.check(_ignore)
+                self._broken = dict(self._catalog.lost)
                 self._root_mtime_ns = mtime_ns
             except OSError as error:
                 raise storage_error(error, "read", self.path) from error
@@ -531,7 +394,7 @@ class Store:
         if self.read_only:
             self._rescan()
         with self._lock:
-            if name not in self._numbers:
+            if name not in self._catalog.numbers:
                 raise TopicNotFoundError(
                     f"store {self.path} has no topic {name!r}", topic=str(name)
                 )
@@ -571,9 +434,9 @@ class Store:
         layout.check_new_topic_name(name)
         check_int("partitions", partitions, 1, PARTITIONS_MAX)
         with self._lock:
-            if name in self._numbers:
+            if name in self._catalog.numbers:
                 return self._existing(name, partitions, config, exist_ok)
-            self._check_collision(name)
+            self._catalog.check_collision(name)
             self._create(name, range(partitions), config or TopicConfig())
             return self.topic(name)
 
@@ -588,7 +451,7 @@ class Store:
                 f"topic {name} has {len(topic)} partitions, not {partitions}",
                 topic=name,
             )
-        if config is not None and name not in self._settings:
+        if config is not None and name not in self._catalog.settings:
             # Only its directories were there: now it has settings, too.
             topic.configure(config)
         if config is not None and config != topic.config:
@@ -600,16 +463,6 @@ class Store:
                 topic=name,
             )
         return topic
-
-    def _check_collision(self, name: str) -> None:
-        flat = name.replace(".", "_")
-        for other in self._numbers:
-            if other.replace(".", "_") == flat:
-                raise TopicExistsError(
-                    f"topic {name} collides with {other}: Kafka does not tell '.' "
-                    f"from '_'",
-                    topic=name,
-                )
 
     def _create(self, name: str, numbers: range, config: TopicConfig) -> None:
         longest = layout.partition_directory(name, numbers[-1])
@@ -624,12 +477,12 @@ class Store:
         try:
             total = numbers[-1] + 1
             settings = {"partitions": total, "config": config.to_dict()}
-            self._write_settings(name, {**settings, "creating": True})
+            self._catalog.write(name, {**settings, "creating": True})
             for number in numbers:
                 with contextlib.suppress(FileExistsError):
                     self._root.make(layout.partition_directory(name, number))
             self._root.sync()
-            self._write_settings(name, settings)
+            self._catalog.write(name, settings)
         except OSError as error:
             if isinstance(error, LogStoreError):
                 raise
@@ -638,20 +491,7 @@ class Store:
             self._starts.pop((name, number), None)
             self._points.pop((name, number), None)
             self._load_writer((name, number), _ignore)
-        self._numbers[name] = (*self._numbers.get(name, ()), *numbers)
-
-    def _write_settings(self, name: str, value: dict[str, Any] | None) -> None:
-        if self._settings_damaged:
-            # What cannot be read is kept: it has the settings of other topics.
-            kept = f"{layout.TOPICS}.damaged-{self._files.now_ms()}"
-            self._root.rename(layout.TOPICS, kept)
-            self._settings_damaged = False
-        settings = dict(self._settings)
-        settings.pop(name, None)
-        if value is not None:
-            settings[name] = value
-        checkpoints.write_state(self._root, layout.TOPICS, {"topics": settings})
-        self._settings = settings
+        self._catalog.numbers[name] = (*self._catalog.numbers.get(name, ()), *numbers)
 
     def configure_topic(self, name: str, config: TopicConfig) -> None:
         self._check_writable(f"configure topic {name}")
@@ -660,7 +500,7 @@ class Store:
             self.begin_writing()
             settings = {"partitions": numbers[-1] + 1, "config": config.to_dict()}
             try:
-                self._write_settings(name, settings)
+                self._catalog.write(name, settings)
             except OSError as error:
                 raise storage_error(
                     error, f"write the settings of {name} in", self.path
@@ -677,7 +517,7 @@ class Store:
         self._check_writable(f"add partitions to {name}")
         with self._lock:
             topic = self.topic(name)
-            first = self._numbers[name][-1] + 1
+            first = self._catalog.numbers[name][-1] + 1
             if first + count > PARTITIONS_MAX:
                 raise ConfigError(
                     f"{first + count} partitions are more than {PARTITIONS_MAX}",
@@ -685,7 +525,7 @@ class Store:
                     value=count,
                 )
             self._create(name, range(first, first + count), topic.config)
-            return len(self._numbers[name])
+            return len(self._catalog.numbers[name])
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records.
@@ -701,11 +541,11 @@ class Store:
         with self._lock:
             topic = self.topic(name)
             self.begin_writing()
-            numbers = self._numbers[name]
+            numbers = self._catalog.numbers[name]
             renamed: list[str] = []
             delay_ms = topic.config.file_delete_delay_ms
-            settings = self._settings.get(name, {"partitions": numbers[-1] + 1})
-            self._write_settings_if_room(name, {**settings, "deleting": True})
+            settings = self._catalog.settings.get(name, {"partitions": numbers[-1] + 1})
+            self._catalog.write_if_room(name, {**settings, "deleting": True})
             try:
                 for number in numbers:
                     key = (name, number)
@@ -720,26 +560,23 @@ class Store:
                     renamed.append(new)
                 self._root.sync()
                 self._topics.pop(name, None)
-                self._numbers.pop(name, None)
+                self._catalog.numbers.pop(name, None)
             except OSError as error:
                 if isinstance(error, LogStoreError):
                     raise
                 raise storage_error(error, f"delete topic {name} of", self.path) from (
                     error
                 )
-            self._write_settings_if_room(name, None)
+            self._catalog.write_if_room(name, None)
             logger.info("topic %s with %d partitions deleted", name, len(numbers))
-            self._keeper.later(delay_ms, lambda: self._remove_directories(renamed))
+            self._keeper.later(delay_ms, lambda: self._remove(renamed))
 
-    def _write_settings_if_room(self, name: str, value: dict[str, Any] | None) -> None:
-        """As `_write_settings`; a full disk must not stop a deletion."""
-        try:
-            self._write_settings(name, value)
-        except OSError as error:
-            failed = storage_error(error, "write the settings in", self.path)
-            if not isinstance(failed, DiskFullError):
-                raise failed from error
-            logger.warning("deleting topic %s goes on: %s", name, failed)
+    def _remove(self, names: list[str]) -> None:
+        """Remove the directories of deleted topics; with room again, catch up."""
+        self._catalog.remove_directories(names)
+        with self._lock:
+            if not self._closed:
+                self._catalog.catch_up()
 
     def _end_writer(self, writer: PartitionWriter) -> None:
         """Let go of a partition that is about to be deleted; readers keep its files."""
@@ -749,31 +586,6 @@ class Store:
         )
         with contextlib.suppress(LogStoreError):
             writer.close(gone, write_down=False)
-
-    def _remove_directories(self, names: list[str]) -> None:
-        for name in names:
-            directory = self._root.child(name)
-            try:
-                for file in directory.names():
-                    directory.unlink(file, missing_ok=True)
-                self._root.remove(name)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                logger.warning("cannot remove %s: %s", directory.path, error)
-
-    def _finish_deletions(self, names: list[str]) -> None:
-        """Go on with deletions of topics that an earlier writer began: now where the
-        delay is over, else when this one begins to write."""
-        delay_ms = TopicConfig().file_delete_delay_ms
-        over: list[str] = []
-        for name in names:
-            parsed = layout.transition_topic(name)
-            if parsed is None or parsed[2] != "delete":
-                continue
-            age_ms = self._files.now_ms() - self._root.stat(name).ctime_ns // 1_000_000
-            (self._dying if 0 <= age_ms < delay_ms else over).append(name)
-        self._remove_directories(over)
 
     # ------------------------------------------------------------ partitions
 
@@ -787,7 +599,7 @@ class Store:
             broken = self._broken.get(key)
             if broken is not None:
                 raise broken
-            if number not in self._numbers.get(topic, ()):
+            if number not in self._catalog.numbers.get(topic, ()):
                 raise PartitionNotFoundError(
                     f"topic {topic} has no partition {number}",
                     topic=topic,
@@ -795,7 +607,7 @@ class Store:
                 )
             partition = self._partitions.get(key)
             if partition is None:
-                config = self.topic_config(topic)
+                config = self._catalog.config(topic)
                 partition = Partition(
                     topic,
                     number,
@@ -821,7 +633,7 @@ class Store:
             self.descriptors,
             topic,
             number,
-            self.topic_config(topic),
+            self._catalog.config(topic),
             situation,
         )
 
@@ -854,10 +666,10 @@ class Store:
                     raise failed from error
                 self._begin_without_space(failed)
             self._writing = True
-            dying, self._dying = self._dying, []
+            dying, self._catalog.dying = self._catalog.dying, []
             if dying:
                 delay_ms = TopicConfig().file_delete_delay_ms
-                self._keeper.later(delay_ms, lambda: self._remove_directories(dying))
+                self._keeper.later(delay_ms, lambda: self._remove(dying))
 
     def _begin_without_space(self, failed: DiskFullError) -> None:
         """A full disk must not stop deletion: without the owner file, which cannot be
@@ -947,6 +759,7 @@ class Store:
             except LogStoreError as error:
                 failure = failure or error
         if failure is None and self._writing:
+            self._catalog.catch_up()
             try:
                 self._mark_clean()
             except OSError as error:
@@ -986,12 +799,8 @@ class Store:
     def _let_go(self) -> None:
         """Close all descriptors and, with the last, the lock."""
         self.descriptors.close()
-        if self._lock_fd >= 0:
-            with _held_lock:
-                if self._lock_key is not None:
-                    _held.discard(self._lock_key)
-                self._files.close(self._lock_fd)
-            self._lock_fd = -1
+        if self._store_lock is not None:
+            self._store_lock.release()
         self._root.close()
 
     def _after_fork(self) -> None:
@@ -1009,9 +818,7 @@ def _mark_forked() -> None:
 
     The lock was not inherited (POSIX locks are not), and the parent goes on writing.
     """
-    global _held_lock
-    _held_lock = threading.Lock()
-    _held.clear()
+    forget_locks()
     for store in list(_open_stores):
         store._after_fork()
 

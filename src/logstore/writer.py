@@ -38,15 +38,16 @@ from logstore.errors import (
 )
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.layout import DELETED, LOG, SEGMENT_SUFFIXES, segment_file
+from logstore.loading import Loaded
 from logstore.recovery import (
     UNKNOWN_TIMESTAMP,
-    Loaded,
     PartitionState,
     cut_transactions,
     remove_snapshots,
     state_fields,
 )
-from logstore.segment import Segment, SegmentWriter
+from logstore.segment import Segment
+from logstore.segment_writer import SegmentWriter
 
 __all__ = ["Host", "PartitionWriter"]
 

@@ -107,23 +107,38 @@ def test_idle_log_does_not_roll(tmp_path: Path) -> None:
         assert bases(partition) == [0]
 
 
-@pytest.mark.parametrize(("index_bytes", "want"), [(16, 3), (24, 4), (23, 3)])
+@pytest.mark.parametrize(
+    ("index_bytes", "rising", "first"),
+    [(48, False, 7), (55, False, 7), (56, False, 8), (48, True, 4), (60, True, 5)],
+)
 def test_roll_when_an_index_is_full(
-    tmp_path: Path, index_bytes: int, want: int
+    tmp_path: Path, index_bytes: int, rising: bool, first: int
 ) -> None:
-    """An index of n entries is full; the time index keeps a slot for its last one."""
+    """An offset index of n slots is full with n entries, a time index with n - 1: its
+    last slot is kept for the closing entry."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(
             store, segment_index_bytes=index_bytes, index_interval_bytes=0
         )
-        append_at(partition, *[1] * 10)
-        first = bases(partition)[1]
-        entries = index_bytes // 8
-        assert first in (entries + 1, entries + 2)
-        assert len((logs_in(tmp_path / "orders-0")[0]).with_suffix(".index").read_bytes()) <= (
-            index_bytes
-        )
-        assert want
+        append_at(partition, *([*range(1, 21)] if rising else [1] * 20))
+        assert bases(partition)[1] == first
+        partition.roll()
+        for log in logs_in(tmp_path / "orders-0")[:-1]:
+            for suffix in (".index", ".timeindex"):
+                assert log.with_suffix(suffix).stat().st_size <= index_bytes
+
+
+@pytest.mark.parametrize("index_bytes", [4, 8, 12, 23])
+def test_index_without_room_rolls_at_every_append(
+    tmp_path: Path, index_bytes: int
+) -> None:
+    """The smallest setting works, though it makes little sense."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_index_bytes=index_bytes)
+        append_at(partition, 1, 2, 3)
+        partition.append_many([VALUE] * 3, timestamps_ms=[4, 5, 6])
+        assert bases(partition) == list(range(6))
+        assert len(list(partition.read())) == 6
 
 
 def test_roll_when_a_relative_offset_would_overflow(tmp_path: Path) -> None:

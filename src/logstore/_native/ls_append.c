@@ -10,15 +10,15 @@ int32_t ls_append_message(const uint8_t *key, int64_t key_len, const uint8_t *va
                           const ls_roll_limits *limits, ls_segment_state *state, uint8_t *out, int64_t capacity,
                           uint8_t *index_out, uint8_t *time_out, ls_plan *plan, ls_error *error)
 {
-    if (magic < 0 || magic > 1) {
+    if (magic < 0 || magic > 1 || state->last_offset == INT64_MAX) {
         return LS_E_ARGUMENT;
     }
     /* A length that does not fit its field is too large for any limit; so is what overflows the sum. */
     if (key_len > INT32_MAX || value_len > INT32_MAX) {
         return 0;
     }
-    int32_t key_length = (int32_t)key_len;
-    int32_t value_length = (int32_t)value_len;
+    int32_t key_length = key_len < 0 ? -1 : (int32_t)key_len;
+    int32_t value_length = value_len < 0 ? -1 : (int32_t)value_len;
     ls_records records = {.count = 1, .timestamp_all = timestamp};
     records.key = (ls_slices){.data = key, .pos = NULL, .len = &key_length};
     records.value = (ls_slices){.data = value, .pos = NULL, .len = &value_length};

@@ -3,6 +3,20 @@
  *
  * Trusts its caller for the bounds.  Any number of calls may run at once: all tables are constants.
  * The hardware paths are in ls_crc_x86.c and ls_crc_arm.c.
+ *
+ * The choice, made at run time; the first that the machine has:
+ *
+ *               x86-64                                                    ARMv8
+ *     CRC-32    VPCLMULQDQ (64 bytes), PCLMULQDQ (16 bytes), portable      crc32, portable
+ *     CRC-32C   VPCLMULQDQ, but crc32 up to 128 bytes; crc32 of SSE4.2,    crc32c, portable
+ *               mostly faster than PCLMULQDQ; PCLMULQDQ; portable
+ *
+ * Measured on one machine (Zen 5), nanoseconds for CRC-32C:
+ *
+ *     bytes        16     64    128    256    1024    8192     1 MiB
+ *     VPCLMULQDQ   14     14     14     15      21     123    15,300
+ *     PCLMULQDQ     8     12     14     19      60     476    60,600
+ *     crc32         2      6     12     17      60     284    34,700
  */
 #include "ls_crc_fold.h"
 
@@ -79,9 +93,8 @@ static ls_crc_function ls_crc_path32(int32_t path)
     }
 #if defined(__x86_64__)
     if (path == LS_CRC_HARDWARE) {
-        found = ls_crc_x86_wide32();
-    }
-    if (path == LS_CRC_NARROW || (path == LS_CRC_HARDWARE && found == NULL)) {
+        found = ls_crc_x86_best32();
+    } else if (path == LS_CRC_NARROW) {
         found = ls_crc_x86_narrow32();
     }
 #elif defined(__aarch64__) && defined(__linux__)
@@ -100,10 +113,11 @@ static ls_crc_function ls_crc_path32c(int32_t path)
     }
 #if defined(__x86_64__)
     if (path == LS_CRC_HARDWARE) {
-        found = ls_crc_x86_wide32c();
-    }
-    if (path == LS_CRC_NARROW || (path == LS_CRC_HARDWARE && found == NULL)) {
+        found = ls_crc_x86_best32c();
+    } else if (path == LS_CRC_NARROW) {
         found = ls_crc_x86_narrow32c();
+    } else if (path == LS_CRC_SSE42) {
+        found = ls_crc_x86_sse42_32c();
     }
 #elif defined(__aarch64__) && defined(__linux__)
     if (path == LS_CRC_HARDWARE) {

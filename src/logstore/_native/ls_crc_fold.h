@@ -15,14 +15,24 @@ typedef struct ls_crc_fold {
     uint64_t poly[2];
 } ls_crc_fold;
 
+/* Entry [k][b] is the register of CRC-32C that was b << 8k, after the zero bytes of one part. */
+typedef uint32_t ls_crc_zeros[4][256];
+
+/* Bytes of each of the three parts that run at once, where there are as many (ls_crc_x86.c). */
+enum { LS_CRC_PART_SHORT = 64, LS_CRC_PART_LONG = 512 };
+
+extern const ls_crc_zeros ls_crc_zeros_short;
+extern const ls_crc_zeros ls_crc_zeros_long;
+
 extern const ls_crc_fold ls_crc_fold32;
 extern const ls_crc_fold ls_crc_fold32c;
 
 /* One kind of machine's functions, or NULL where it lacks the instructions. */
-ls_crc_function ls_crc_x86_wide32(void);
-ls_crc_function ls_crc_x86_wide32c(void);
+ls_crc_function ls_crc_x86_best32(void);
+ls_crc_function ls_crc_x86_best32c(void);
 ls_crc_function ls_crc_x86_narrow32(void);
 ls_crc_function ls_crc_x86_narrow32c(void);
+ls_crc_function ls_crc_x86_sse42_32c(void);
 ls_crc_function ls_crc_arm_select32(void);
 ls_crc_function ls_crc_arm_select32c(void);
 

@@ -59,6 +59,21 @@ static const ls_crc_slices ls_crc_slices32c = {
     LS_CRC_SLICE(0xf20c0dfe, 0xe1f46d0d, 0xc604aceb, 0x89e52f27, 0x162628bf, 0x2c4c517e, 0x5898a2fc, 0xb13145f8),
 };
 
+/* Moving a register of CRC-32C over zero bytes: linear too. */
+const ls_crc_zeros ls_crc_zeros_short = {
+    LS_CRC_SLICE(0x740eef02, 0xe81dde04, 0xd5d7caf9, 0xae43e303, 0x596bb0f7, 0xb2d761ee, 0x6042b52d, 0xc0856a5a),
+    LS_CRC_SLICE(0x84e6a245, 0x0c21327b, 0x184264f6, 0x3084c9ec, 0x610993d8, 0xc21327b0, 0x81ca3991, 0x067805d3),
+    LS_CRC_SLICE(0x0cf00ba6, 0x19e0174c, 0x33c02e98, 0x67805d30, 0xcf00ba60, 0x9bed0231, 0x32367293, 0x646ce526),
+    LS_CRC_SLICE(0xc8d9ca4c, 0x945fe269, 0x2d53b223, 0x5aa76446, 0xb54ec88c, 0x6f71e7e9, 0xdee3cfd2, 0xb82be955),
+};
+
+const ls_crc_zeros ls_crc_zeros_long = {
+    LS_CRC_SLICE(0xbd6f81f8, 0x7f337501, 0xfe66ea02, 0xf921a2f5, 0xf7af331b, 0xeab210c7, 0xd088577f, 0xa4fcd80f),
+    LS_CRC_SLICE(0x4c15c6ef, 0x982b8dde, 0x35bb6d4d, 0x6b76da9a, 0xd6edb534, 0xa8371c99, 0x55824fc3, 0xab049f86),
+    LS_CRC_SLICE(0x53e549fd, 0xa7ca93fa, 0x4a795105, 0x94f2a20a, 0x2c0932e5, 0x581265ca, 0xb024cb94, 0x65a5e1d9),
+    LS_CRC_SLICE(0xcb4bc3b2, 0x937bf195, 0x231b95db, 0x46372bb6, 0x8c6e576c, 0x1d30d829, 0x3a61b052, 0x74c360a4),
+};
+
 /* Folding with carry-less multiplication.  Row 31 - d moves 16 bytes forward over d times 16 bytes: the two
    halves are multiplied by x^(128d + 32) and x^(128d - 32) mod P (reflected, shifted left by one). */
 const ls_crc_fold ls_crc_fold32 = {

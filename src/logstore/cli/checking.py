@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 from typing import Any
 
@@ -36,7 +37,8 @@ def run_verify(args: argparse.Namespace, printer: Printer) -> int:
     printer.line(
         f"{how} {report.segments} segments, {report.batches} batches, "
         f"{report.records} records, {size_text(report.bytes)}: "
-        f"{_count(len(report.problems), 'problem')}, {_count(len(report.notes), 'note')}"
+        f"{_count(len(report.problems), 'problem')}, "
+        f"{_count(len(report.notes), 'note')}"
     )
     return 0 if report.ok else 1
 
@@ -80,9 +82,7 @@ def run_index(args: argparse.Namespace, printer: Printer) -> int:
     contents = library.inspect_file(args.path)
     if contents.kind == "log":
         raise _NotAnIndexError(args.path)
-    for shown, entry in enumerate(contents.entries):
-        if args.limit is not None and shown >= args.limit:
-            break
+    for entry in itertools.islice(contents.entries, args.limit):
         if args.format == "jsonl":
             printer.json({"kind": contents.kind, **_named(entry)})
         else:

@@ -114,7 +114,8 @@ def time_text(timestamp_ms: int) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     """Lines of a table; numbers stand to the right, and so do their heads."""
-    cells = [[escape(str(cell)) for cell in row] for row in (rows := list(rows))]
+    rows = list(rows)
+    cells = [[escape(str(cell)) for cell in row] for row in rows]
     numeric = [
         all(isinstance(row[at], int) or row[at] == "-" for row in rows) and bool(rows)
         for at in range(len(head))

@@ -23,8 +23,8 @@ def run_ls(args: argparse.Namespace, printer: Printer) -> int:
         for partition in sources.partitions:
             try:
                 listed.append(_partition_json(partition))
-            except logstore.LogStoreError as error:
-                broken.append((partition.name, error))
+            except logstore.LogStoreError as found:
+                broken.append((partition.name, found))
         if args.format == "jsonl":
             for value in listed:
                 printer.json(value)
@@ -172,7 +172,7 @@ class _Tally:
         per_batch = self.records / self.batches if self.batches else 0.0
         magics = ", ".join(f"{n} of magic {k}" for k, n in sorted(self.magics.items()))
         codecs = ", ".join(f"{n} {k}" for k, n in sorted(self.codecs.items()))
-        lines = [
+        return [
             self.name,
             f"  offsets    {self.start}..{self.end - 1}, durable below {self.durable}"
             if self.durable >= 0
@@ -186,7 +186,6 @@ class _Tally:
             f"  producers  {len(self.producers)} with an id",
             f"  time       {time_text(self.first_time)} to {time_text(self.last_time)}",
         ]
-        return lines
 
 
 def run_stat(args: argparse.Namespace, printer: Printer) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import time
 from collections import deque
@@ -19,7 +20,7 @@ from logstore.cli.output import (
     size_text,
     time_text,
 )
-from logstore.cli.sources import FileSource, Found, Sources
+from logstore.cli.sources import Bound, FileSource, Found, Sources, milliseconds_of
 
 _POLL_SECONDS: Final = 0.1
 
@@ -98,12 +99,8 @@ def run_records(args: argparse.Namespace, printer: Printer) -> int:
         records = sources.records(
             printer, args.first, args.stop, isolation=args.isolation
         )
-        shown = 0
-        for found in matching(records, args.grep):
-            if args.limit is not None and shown >= args.limit:
-                break
+        for found in itertools.islice(matching(records, args.grep), args.limit):
             _print_record(found, args, printer)
-            shown += 1
         return 1 if sources.is_damaged else 0
 
 
@@ -207,13 +204,13 @@ def _file_batches(
         yield batch
 
 
-def _reaches(batch: logstore.RecordBatch, bound: Any, *, is_start: bool) -> bool:
+def _reaches(batch: logstore.RecordBatch, bound: Bound, *, is_start: bool) -> bool:
     """Whether a batch reaches an offset or time (a stop: begins at or after it)."""
     if bound is None:
         return True
     if isinstance(bound, int):
         return (batch.last_offset if is_start else batch.base_offset) >= bound
-    return batch.max_timestamp_ms >= bound.timestamp() * 1000
+    return batch.max_timestamp_ms >= milliseconds_of(bound)
 
 
 def run_batches(args: argparse.Namespace, printer: Printer) -> int:
@@ -222,9 +219,8 @@ def run_batches(args: argparse.Namespace, printer: Printer) -> int:
         if args.kafka:
             return _dump_files(sources, printer, deep=False)
         _tell_broken(sources, printer)
-        for shown, (name, batch) in enumerate(_batches(sources, args, printer)):
-            if args.limit is not None and shown >= args.limit:
-                break
+        batches = _batches(sources, args, printer)
+        for name, batch in itertools.islice(batches, args.limit):
             if args.format == "jsonl":
                 printer.json(batch_json(name, batch))
             else:

@@ -41,6 +41,7 @@ from logstore.verify.places import (
 from logstore.verify.report import (
     FOREIGN,
     LEFTOVER,
+    LOST_SEGMENT,
     NOT_REGULAR,
     UNCLEAN_STOP,
     Check,
@@ -126,7 +127,7 @@ class StoreCheck(Check):
         for name in OFFSET_CHECKPOINTS:
             if name in facts.names:
                 check_checkpoint(run, root, name)
-        own_state(root, layout.TOPICS, run)
+        self._check_topics(facts)
         if self.partitions and not facts.clean:
             run.note(
                 UNCLEAN_STOP,
@@ -140,6 +141,28 @@ class StoreCheck(Check):
                 PartitionCheck(run, directory, context).run()
             except OSError as error:
                 run.unreadable(directory.path, error)
+
+    def _check_topics(self, facts: StoreFacts) -> None:
+        """The partitions that logstore's list of topics knows of are there."""
+        run, root = self.run_of, self.root
+        value = own_state(root, layout.TOPICS, run)
+        try:
+            topics = value["topics"] if value and facts.own else {}
+            wanted = [
+                layout.partition_directory(topic, number)
+                for topic, settings in topics.items()
+                if not settings.get("creating")
+                for number in range(settings["partitions"])
+            ]
+        except (AttributeError, KeyError, TypeError) as error:
+            path = root.path_of(layout.TOPICS)
+            run.problem(STATE, path, f"{path} is no list of topics: {error!r}")
+            return
+        have = {directory.name for directory in self.partitions}
+        for name in wanted:
+            if name not in have:
+                path = root.path_of(name)
+                run.problem(LOST_SEGMENT, path, f"the directory {path} is gone")
 
     def _check_names(self, names: list[str]) -> None:
         run, root = self.run_of, self.root

@@ -78,6 +78,9 @@ class LogCheck:
         self._at = 0  # file position of the buffer
         self._gaps: list[tuple[int, int]] = []
         self._forgiven = -1
+        self._checks = native.CHECK_ALL
+        if context.state is not None and context.state.is_gapless:
+            self._checks |= native.CHECK_GAPLESS
         self._planner = native.Planner(0, None)
         self.state = native.SegmentState(base)
         # As if a batch were before the first one: so the planner tells of it, too.
@@ -162,7 +165,7 @@ class LogCheck:
         pos, records, before = 0, 0, decoder.last_offset
         error: native.NativeError | None = None
         while True:
-            stop = decoder.decode(buffer.c, n, pos, 0, native.OFFSET_MAX)
+            stop = decoder.decode(buffer.c, n, pos, 0, native.OFFSET_MAX, self._checks)
             records += decoder.count
             pos, error = decoder.pos, decoder.error
             if run.deep and decoder.count:
@@ -214,7 +217,12 @@ class LogCheck:
         while True:
             last = decoder.last_offset
             scan = native.scan_batches(
-                buffer.c, n, pos=pos, last_offset=last, count_max=want
+                buffer.c,
+                n,
+                pos=pos,
+                last_offset=last,
+                checks=self._checks,
+                count_max=want,
             )
             for header in scan.headers:
                 if header.codec == 0:
@@ -411,6 +419,7 @@ class LogCheck:
         return end
 
     def _out_of_order(self, pos: int, last: int, header: native.BatchHeader) -> None:
+        """A sound batch whose offsets are not those that must come here."""
         self.is_sound, self.is_skipped = False, True
         first = header.base_offset if header.base_offset >= 0 else header.last_offset
         where = (
@@ -418,21 +427,25 @@ class LogCheck:
             if last < self.base
             else f"the batch before ends with {last}"
         )
+        # Behind a gap it is the offsets between that cannot be read.
+        is_gap = first > last + 1
         self.run_of.problem(
             OFFSETS,
             self.path,
             f"{self.path} at byte {pos} has a batch of offsets {first} to "
-            f"{header.last_offset}, but {where}",
+            f"{header.last_offset}, but {where}"
+            + (": the log was written without gaps" if is_gap else ""),
             position=pos,
-            first=first,
-            last=header.last_offset,
+            first=last + 1 if is_gap else first,
+            last=first - 1 if is_gap else header.last_offset,
         )
 
     def _step_over(
         self, buffer: native.Buffer, pos: int, last: int, error: native.NativeError
     ) -> int:
         """A batch whose checksum is right and whose codec is not known."""
-        size = FRAME.unpack_from(buffer.raw)[1] + FRAME.size
+        length: int = FRAME.unpack_from(buffer.raw)[1]
+        size = length + FRAME.size
         self.is_skipped = True
         self._gaps.append((pos, pos + size))
         self.state.raw.bytes_since = 1

@@ -66,6 +66,8 @@ class PartitionCheck(Check):
             last_before = max(log.last_offset, last_before)
         if bases:
             self._check_end(log)
+        elif self.context.state is None:
+            self._check_empty()
         self._check_others(names, found)
 
     def _regular(self, names: list[str]) -> list[str]:
@@ -241,6 +243,19 @@ class PartitionCheck(Check):
                 f"{context.recovery_point} was durable",
                 position=log.size,
                 first=end,
+                last=context.recovery_point - 1,
+            )
+
+    def _check_empty(self) -> None:
+        """Whether a partition without any segment has lost them."""
+        context, path = self.context, self.directory.path
+        if context.recovery_point > context.log_start:
+            self.run_of.problem(
+                LOST_SEGMENT,
+                path,
+                f"{path} has no segment; according to {layout.RECOVERY_CHECKPOINT} "
+                f"everything below {context.recovery_point} was durable",
+                first=context.log_start,
                 last=context.recovery_point - 1,
             )
 

@@ -1,17 +1,12 @@
-"""Building indexes anew from the log, under the writer's lock.
-
-The list of the locks that this process holds is that of `store` beside it: a POSIX lock
-does not exclude its own process, and is lost when any descriptor of its file is closed.
-"""
+"""Building indexes anew from the log, under the writer's lock."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 
 from logstore import _binding as native
-from logstore import layout, store
+from logstore import layout
 from logstore._files import Directory, Files
 from logstore.config import TopicConfig
 from logstore.errors import (
@@ -19,7 +14,6 @@ from logstore.errors import (
     CorruptionError,
     CorruptRecordError,
     LogStoreError,
-    StoreLockedError,
     StoreNotFoundError,
     storage_error,
 )
@@ -30,6 +24,7 @@ from logstore.layout import (
     parse_segment_file,
     segment_file,
 )
+from logstore.locking import StoreLock
 from logstore.recovery import rebuild
 from logstore.segment import scan_log
 from logstore.verify.facts import own_state
@@ -91,7 +86,7 @@ def rebuild_index(
                 f"{full} is neither a store nor a partition directory", path=full
             )
         if not dry_run:
-            stack.enter_context(_locked(root))
+            stack.callback(StoreLock(root).release)
         return _rebuild_all(root, partitions, base, dry_run, config)
 
 
@@ -174,46 +169,3 @@ def _config_of(root: Directory, directory: Directory) -> TopicConfig:
         return TopicConfig(**{k: v for k, v in settings.items() if k in known})
     except (KeyError, TypeError, ConfigError):
         return TopicConfig()
-
-
-@contextlib.contextmanager
-def _locked(root: Directory) -> Iterator[None]:
-    """Hold the writer's lock of a store, as `store` does."""
-    files, path = root.files, root.path_of(layout.LOCK)
-    with store._held_lock:
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                info = root.stat(layout.LOCK)
-                # Not even opened: closing it would end the lock of this process.
-                if (info.device, info.inode) in store._held:
-                    raise _is_locked(root.path, os.getpid())
-            try:
-                fd = root.create(layout.LOCK)
-            except FileExistsError:
-                fd = root.open(layout.LOCK, write=True)
-            holder = files.lock(fd)
-            if holder is not None:
-                files.close(fd)
-                raise _is_locked(root.path, holder or None)
-            found = files.stat(fd)
-        except OSError as error:
-            raise storage_error(error, "lock", path) from error
-        key = (found.device, found.inode)
-        store._held.add(key)
-    try:
-        yield
-    finally:
-        with store._held_lock:
-            store._held.discard(key)
-            files.close(fd)
-
-
-def _is_locked(path: str, pid: int | None) -> StoreLockedError:
-    who = f"process {pid}" if pid else "another process"
-    if pid == os.getpid():
-        who = "this process"
-    return StoreLockedError(
-        f"store {path} is open for writing in {who}; close it there first",
-        path=path,
-        holder_pid=pid,
-    )

@@ -17,7 +17,10 @@ PATHS = {
     "portable": lib.LS_CRC_PORTABLE,
     "hardware": lib.LS_CRC_HARDWARE,
     "narrow": lib.LS_CRC_NARROW,
+    "sse42": lib.LS_CRC_SSE42,
 }
+ONLY_CRC32C = "sse42"
+CASES = [(k, p) for k in KINDS for p in PATHS if (k, p) != ("crc32", ONLY_CRC32C)]
 
 
 @pytest.fixture(params=KINDS)
@@ -25,19 +28,33 @@ def kind(request):
     return KINDS[request.param]
 
 
-@pytest.fixture(params=PATHS)
-def crc(request, kind):
-    """crc(data, size, start value) on one path; skipped where there is none."""
+@pytest.fixture(params=CASES, ids="-".join)
+def case(request):
+    """A checksum and a path; skipped where there is none."""
+    name, path = request.param
     ok = ffi.new("int32_t *")
-    path = PATHS[request.param]
-    kind[0](path, 0, b"", 0, ok)
+    KINDS[name][0](PATHS[path], 0, b"", 0, ok)
     if not ok[0]:
-        pytest.skip(f"this machine has no {request.param} path")
+        pytest.skip(f"this machine has no {path} path")
+    return KINDS[name], PATHS[path]
+
+
+@pytest.fixture
+def crc(case):
+    """crc(data, size, start value) on one path."""
+    kind, path = case
+    ok = ffi.new("int32_t *")
 
     def call(data, size, begin=0):
         return kind[0](path, begin, data, size, ok)
 
     return call
+
+
+@pytest.fixture
+def reference(case):
+    """crc(data, start value) of zlib or the crc32c package."""
+    return case[0][2]
 
 
 def test_crc_of_the_check_string_is_known():
@@ -46,28 +63,28 @@ def test_crc_of_the_check_string_is_known():
     assert lib.ls_crc32c(0, b"123456789", 9) == 0xE3069283
 
 
-def test_crc_of_every_short_length_equals_the_reference(crc, kind):
+def test_crc_of_every_short_length_equals_the_reference(crc, reference):
     """0 to 700 bytes, from zero and from a checksum so far."""
     data = random.Random(1).randbytes(700)
     for size in range(len(data) + 1):
         part = data[:size]
-        assert crc(part, size) == kind[2](part)
+        assert crc(part, size) == reference(part)
         begin = zlib.crc32(b"%d" % size)
-        assert crc(part, size, begin) == kind[2](part, begin)
+        assert crc(part, size, begin) == reference(part, begin)
 
 
-def test_crc_at_every_alignment_equals_the_reference(crc, kind):
+def test_crc_at_every_alignment_equals_the_reference(crc, reference):
     """Starts at 0 to 63 bytes past an aligned address."""
     data = random.Random(2).randbytes(500)
     memory = ffi.from_buffer(data)
     for start in range(64):
-        for size in (1, 3, 4, 15, 16, 17, 63, 64, 65, 118, 300):
-            expected = kind[2](data[start : start + size])
+        for size in (1, 3, 4, 15, 16, 17, 63, 64, 65, 118, 192, 193, 300):
+            expected = reference(data[start : start + size])
             assert crc(memory + start, size) == expected
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_crc_continued_at_random_splits_equals_one_go(crc, kind, seed):
+def test_crc_continued_at_random_splits_equals_one_go(crc, reference, seed):
     """crc(a + b) is crc(b) begun with crc(a)."""
     rng = random.Random(seed)
     data = rng.randbytes(5000)
@@ -76,22 +93,36 @@ def test_crc_continued_at_random_splits_equals_one_go(crc, kind, seed):
         part = data[pos : pos + rng.choice((1, 2, 7, 16, 50, 118, 900))]
         value = crc(part, len(part), value)
         pos += len(part)
-    assert value == kind[2](data)
+    assert value == reference(data)
 
 
 @pytest.mark.parametrize("size", [1023, 1024, 4096, 65_537, 1_048_576, 3_000_001])
-def test_crc_of_large_blocks_equals_the_reference(crc, kind, size):
+def test_crc_of_large_blocks_equals_the_reference(crc, reference, size):
     """Sizes for which the long loops run."""
     data = random.Random(size).randbytes(size)
-    assert crc(data, size) == kind[2](data)
+    assert crc(data, size) == reference(data)
+    assert crc(data, size, 0x89ABCDEF) == reference(data, 0x89ABCDEF)
 
 
-def test_crc_reads_nothing_outside_its_input(crc, kind):
+@pytest.mark.parametrize("parts", [128, 192, 384, 576, 768, 1536, 1728, 3072, 4608])
+def test_crc_around_whole_parts_equals_the_reference(crc, reference, parts):
+    """Where one loop hands over to the next, at odd addresses, from any value."""
+    rng = random.Random(parts)
+    data = rng.randbytes(parts + 80)
+    memory = ffi.from_buffer(data)
+    for size in range(parts - 9, parts + 73):
+        start = rng.randrange(9)
+        begin = rng.getrandbits(32)
+        expected = reference(data[start : start + size], begin)
+        assert crc(memory + start, size, begin) == expected
+
+
+def test_crc_reads_nothing_outside_its_input(crc, reference):
     """Pages before and behind the input cannot be read."""
     memory = Guarded(4096)
     data = random.Random(3).randbytes(1100)
     for size in (*range(1, 300), 511, 512, 513, 1024, 1100):
-        expected = kind[2](data[:size])
+        expected = reference(data[:size])
         assert crc(memory.at_end(data[:size]), size) == expected
         assert crc(memory.at_begin(data[:size]), size) == expected
 
@@ -107,6 +138,13 @@ def test_crc_on_an_unknown_path_is_refused(kind):
     """*ok is 0 and the checksum so far comes back."""
     ok = ffi.new("int32_t *", 1)
     assert kind[0](99, 17, b"abc", 3, ok) == 17
+    assert ok[0] == 0
+
+
+def test_crc32_has_no_instruction_on_x86():
+    """SSE4.2 has one for CRC-32C only."""
+    ok = ffi.new("int32_t *", 1)
+    assert lib.ls_crc32_path(lib.LS_CRC_SSE42, 17, b"abc", 3, ok) == 17
     assert ok[0] == 0
 
 

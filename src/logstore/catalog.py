@@ -1,0 +1,230 @@
+"""The topics of a store: which there are, and their settings.
+
+Topics are found by the directories of their partitions, as Kafka finds them. What
+logstore knows beside, in `.logstore-topics` (docs/format.md), is their settings, how
+many partitions there must be, and whether a creation or deletion is under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from logstore import checkpoints, layout
+from logstore._files import Directory
+from logstore.config import TopicConfig
+from logstore.errors import (
+    CorruptCheckpointError,
+    CorruptionError,
+    DiskFullError,
+    TopicExistsError,
+    storage_error,
+)
+from logstore.recovery import LOST_SEGMENT, STATE_DAMAGED, RecoveryAction
+
+__all__ = ["Catalog"]
+
+logger = logging.getLogger("logstore")
+
+
+class Catalog:
+    """What is known of the topics of a store. The store's lock guards it.
+
+    Attributes:
+        settings: topic -> {"partitions", "config", "creating"?, "deleting"?}.
+        numbers: topic -> numbers of its partitions, in order.
+        lost: partitions whose directory is gone and should not be.
+        dying: ``-delete`` directories whose delay is not over.
+        is_behind: `settings` are not written down, since the disk is full.
+    """
+
+    def __init__(self, root: Directory, *, read_only: bool) -> None:
+        self._root = root
+        self._read_only = read_only
+        self._is_damaged = False
+        self.settings: dict[str, dict[str, Any]] = {}
+        self.numbers: dict[str, tuple[int, ...]] = {}
+        self.lost: dict[tuple[str, int], CorruptionError] = {}
+        self.dying: list[str] = []
+        self.is_behind = False
+
+    def read(self, note: Callable[[RecoveryAction], None]) -> None:
+        """Read the settings of topics."""
+        try:
+            value = checkpoints.read_state(self._root, layout.TOPICS)
+        except CorruptCheckpointError as error:
+            path = self._root.path_of(layout.TOPICS)
+            text = f"{error}; topics have defaults"
+            note(RecoveryAction(STATE_DAMAGED, "", -1, path, -1, 0, -1, None, text))
+            self._is_damaged = True
+            return
+        self.settings = dict(value["topics"]) if value else {}
+
+    def find(self, names: list[str]) -> None:
+        """Find the topics by their directories."""
+        found: dict[str, list[int]] = {}
+        for name in names:
+            parsed = layout.parse_partition_directory(name)
+            if parsed is None:
+                continue
+            try:
+                is_directory = self._root.stat(name).is_directory
+            except FileNotFoundError:
+                continue
+            if is_directory:
+                found.setdefault(parsed[0], []).append(parsed[1])
+        self.numbers = {
+            topic: tuple(sorted(numbers)) for topic, numbers in sorted(found.items())
+        }
+
+    def check(self, note: Callable[[RecoveryAction], None]) -> None:
+        """Hold the directories against what is known of topics: make those of a topic
+        whose creation was cut short, note those that are lost."""
+        renamed = self._renamed_for_deletion()
+        for topic, settings in list(self.settings.items()):
+            gone = topic in renamed and topic not in self.numbers
+            if gone or settings.get("deleting"):
+                # Without a directory there is nothing that could be lost by it.
+                self._finish_deletion(topic)
+                continue
+            have = set(self.numbers.get(topic, ()))
+            missing = [n for n in range(settings["partitions"]) if n not in have]
+            for number in missing:
+                name = layout.partition_directory(topic, number)
+                if settings.get("creating"):
+                    if not self._read_only:
+                        self._root.make(name)
+                        have.add(number)
+                    continue
+                lost = CorruptionError(
+                    f"the directory of partition {name} is gone from "
+                    f"{self._root.path}; the others can be used",
+                    path=self._root.path_of(name),
+                )
+                self.lost[topic, number] = lost
+                have.add(number)
+                note(
+                    RecoveryAction(
+                        LOST_SEGMENT, topic, number, lost.path, -1, 0, -1, None,
+                        str(lost),
+                    )
+                )  # fmt: skip
+            if have:
+                self.numbers[topic] = tuple(sorted(have))
+            if settings.get("creating") and not self._read_only:
+                done = {k: v for k, v in settings.items() if k != "creating"}
+                self.write(topic, done)
+
+    def _renamed_for_deletion(self) -> set[str]:
+        """Topics (of which logstore has settings) that have ``-delete`` directories."""
+        found = map(layout.transition_topic, self._root.names())
+        prefixes = [parsed[0] for parsed in found if parsed and parsed[2] == "delete"]
+        return {
+            topic
+            for topic in self.settings
+            if any(
+                topic == prefix or (len(prefix) > 200 and topic.startswith(prefix))
+                for prefix in prefixes
+            )
+        }
+
+    def _finish_deletion(self, topic: str) -> None:
+        """Go on with a deletion that was cut short after its commit."""
+        numbers = self.numbers.pop(topic, ())
+        if self._read_only:
+            return
+        for number in numbers:
+            self._root.rename(
+                layout.partition_directory(topic, number),
+                layout.deleted_directory(topic, number, uuid.uuid4().hex),
+            )
+        self._root.sync()
+        self.write(topic, None)
+
+    def check_collision(self, name: str) -> None:
+        """Raise `TopicExistsError` where Kafka could not tell two names apart."""
+        flat = name.replace(".", "_")
+        for other in self.numbers:
+            if other.replace(".", "_") == flat:
+                raise TopicExistsError(
+                    f"topic {name} collides with {other}: Kafka does not tell '.' "
+                    f"from '_'",
+                    topic=name,
+                )
+
+    def config(self, topic: str) -> TopicConfig:
+        """The settings of a topic; the defaults where none were written down."""
+        settings = self.settings.get(topic, {}).get("config", {})
+        known = set(TopicConfig.__dataclass_fields__)
+        return TopicConfig(**{k: v for k, v in settings.items() if k in known})
+
+    def write(self, name: str, value: dict[str, Any] | None) -> None:
+        """Write down the settings of a topic, or forget them."""
+        self._write(self._changed(name, value))
+
+    def _changed(self, name: str, value: dict[str, Any] | None) -> dict[str, Any]:
+        settings = dict(self.settings)
+        settings.pop(name, None)
+        if value is not None:
+            settings[name] = value
+        return settings
+
+    def _write(self, settings: dict[str, Any]) -> None:
+        if self._is_damaged:
+            # What cannot be read is kept: it has the settings of other topics.
+            kept = f"{layout.TOPICS}.damaged-{self._root.files.now_ms()}"
+            self._root.rename(layout.TOPICS, kept)
+            self._is_damaged = False
+        checkpoints.write_state(self._root, layout.TOPICS, {"topics": settings})
+        self.settings = settings
+        self.is_behind = False
+
+    def write_if_room(self, name: str, value: dict[str, Any] | None) -> None:
+        """As `write`, but a full disk does not stop a deletion: then by `catch_up`."""
+        settings = self._changed(name, value)
+        try:
+            self._write(settings)
+        except OSError as error:
+            failed = storage_error(error, "write the settings in", self._root.path)
+            if not isinstance(failed, DiskFullError):
+                raise failed from error
+            logger.warning("deleting topic %s goes on: %s", name, failed)
+            self.settings = settings
+            self.is_behind = True
+
+    def catch_up(self) -> None:
+        """Write down what found no room."""
+        if self.is_behind:
+            with contextlib.suppress(OSError):
+                self._write(self.settings)
+
+    def finish_deletions(self, names: list[str]) -> None:
+        """Go on with deletions of topics that an earlier writer began: now where the
+        delay is over, else when this one begins to write."""
+        delay_ms = TopicConfig().file_delete_delay_ms
+        over: list[str] = []
+        for name in names:
+            parsed = layout.transition_topic(name)
+            if parsed is None or parsed[2] != "delete":
+                continue
+            age_ms = (
+                self._root.files.now_ms() - self._root.stat(name).ctime_ns // 1_000_000
+            )
+            (self.dying if 0 <= age_ms < delay_ms else over).append(name)
+        self.remove_directories(over)
+
+    def remove_directories(self, names: list[str]) -> None:
+        """Remove partition directories that were renamed for it, with their files."""
+        for name in names:
+            directory = self._root.child(name)
+            try:
+                for file in directory.names():
+                    directory.unlink(file, missing_ok=True)
+                self._root.remove(name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                logger.warning("cannot remove %s: %s", directory.path, error)

@@ -1,0 +1,719 @@
+"""Loading a partition at opening: what its log is, and what has to be mended.
+
+`Loader` follows the table of labelled cases in docs/design.md, with the same labels.
+Nothing below the durable point is ever cut, nor anything that is merely not understood.
+It is one thing and long: the cases share what they have found so far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+
+from logstore import _binding as native
+from logstore import layout
+from logstore._files import Directory
+from logstore.config import TopicConfig
+from logstore.descriptors import Descriptors
+from logstore.errors import (
+    CorruptRecordError,
+    LogStoreError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.index import OffsetEntries, TimeEntries
+from logstore.layout import (
+    INDEX,
+    LOG,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    parse_segment_file,
+    segment_file,
+)
+from logstore.recovery import (
+    CORRUPT,
+    INDEX_REBUILT,
+    LEFTOVERS_REMOVED,
+    LOST_END,
+    LOST_SEGMENT,
+    STATE_DAMAGED,
+    SWAP_FINISHED,
+    TAIL_KEPT,
+    TORN_TAIL,
+    UNKNOWN_TIMESTAMP,
+    UNREADABLE,
+    UNSUPPORTED,
+    PartitionState,
+    RecoveryAction,
+    Situation,
+    Survey,
+    rebuild,
+    segment_state,
+    survey,
+)
+from logstore.segment import Segment, TailScan, scan_log
+
+__all__ = ["Loaded", "Loader"]
+
+
+@dataclasses.dataclass(slots=True)
+class Loaded:
+    """A partition as opening found it.
+
+    Attributes:
+        segments: in order; empty only when read-only and there is none.
+        start_offset, durable_offset, end_offset: see docs/glossary.md.
+        active_state: of the last segment, at `end_offset`.
+        index, times: of the last segment.
+        damage: why nothing may be appended; None if all is well.
+        actions: for the report.
+        tail_start: where the bytes past the log begin in the last file, and
+        tail_bytes: how many there are (read-only: they are not cut).
+        is_written_down: logstore's own state says all this already, and
+        is_unclean: it does not say where the log ends.
+        deleted: `.deleted` files that wait for their end.
+        truncations, is_gapless: as in `PartitionState`.
+    """
+
+    segments: list[Segment]
+    start_offset: int
+    durable_offset: int
+    end_offset: int
+    active_state: native.SegmentState
+    index: OffsetEntries
+    times: TimeEntries
+    damage: LogStoreError | None
+    actions: list[RecoveryAction]
+    tail_start: int = 0
+    tail_bytes: int = 0
+    is_written_down: bool = False
+    is_unclean: bool = False
+    deleted: list[str] = dataclasses.field(default_factory=list)
+    truncations: int = 0
+    is_gapless: bool = False
+
+
+class Loader:
+    """Loads one partition. `writable` mends; without it nothing on disk changes."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        descriptors: Descriptors,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        situation: Situation,
+        *,
+        writable: bool,
+    ) -> None:
+        self.directory = directory
+        self.descriptors = descriptors
+        self.topic = topic
+        self.partition = partition
+        self.config = config
+        self.situation = situation
+        self.writable = writable
+        self.actions: list[RecoveryAction] = []
+        self.damage: LogStoreError | None = None
+        self.tail_start = 0
+        self.tail_bytes = 0
+
+    def report(
+        self,
+        label: str,
+        name: str,
+        message: str,
+        *,
+        position: int = -1,
+        size: int = 0,
+        first_offset: int = -1,
+        kept_at: str | None = None,
+    ) -> None:
+        self.actions.append(
+            RecoveryAction(
+                label,
+                self.topic,
+                self.partition,
+                self.directory.path_of(name),
+                position,
+                size,
+                first_offset,
+                kept_at,
+                message,
+            )
+        )
+
+    def load(self) -> Loaded:
+        situation = self.situation
+        if situation.state_error is not None:
+            self.report(
+                STATE_DAMAGED,
+                layout.PARTITION_STATE,
+                f"{situation.state_error}; the log was checked as if it were not there",
+            )
+        found = survey(self.directory, self.descriptors)
+        if self.writable:
+            self.finish_transitions(found)
+            self.remove_deleted(found)
+            self.remove_orphans(found)
+        segments = self.open_segments(found)
+        loaded = self.settle(segments)
+        loaded.deleted = found.deleted
+        state = self.situation.state
+        if state is not None:
+            loaded.truncations = state.truncations
+            loaded.is_gapless = state.is_gapless
+        elif not segments:
+            loaded.is_gapless = True
+        return loaded
+
+    # -- 1. names
+
+    def finish_transitions(self, found: Survey) -> None:
+        """Finish or undo what an interrupted compaction or swap left behind.
+
+        1. remove what the swap supersedes; 2. rename `.swap` to the final names;
+        3. sync the directory; 4. remove `.cleaned` and unfinished `.swap` files.
+        """
+        directory = self.directory
+        for name in found.superseded:
+            directory.unlink(name, missing_ok=True)
+        for name in found.swaps:
+            directory.rename(name, name.removesuffix(SWAP))
+        if found.swaps:
+            directory.sync()
+            self.report(
+                SWAP_FINISHED,
+                found.swaps[0],
+                f"renamed {len(found.swaps)} .swap files to their final names; removed "
+                f"{len(found.superseded)} files that they supersede",
+            )
+        for name in found.leftovers:
+            directory.unlink(name, missing_ok=True)
+        if found.leftovers:
+            self.report(
+                LEFTOVERS_REMOVED,
+                found.leftovers[0],
+                f"removed {len(found.leftovers)} files of an unfinished compaction",
+            )
+        for base, transition in found.logs.items():
+            if transition:
+                found.logs[base] = ""
+
+    def remove_deleted(self, found: Survey) -> None:
+        """Remove `.deleted` files whose delay is over; keep the others in `found`."""
+        directory = self.directory
+        now_ms = directory.files.now_ms()
+        waiting: list[str] = []
+        for name in found.deleted:
+            with contextlib.suppress(FileNotFoundError):
+                renamed_ms = directory.stat(name).ctime_ns // 1_000_000
+                if 0 <= now_ms - renamed_ms < self.config.file_delete_delay_ms:
+                    waiting.append(name)
+                else:
+                    directory.unlink(name, missing_ok=True)
+        found.deleted = waiting
+
+    def remove_orphans(self, found: Survey) -> None:
+        """Remove index files without a log, as Kafka does."""
+        for name in found.names:
+            parsed = parse_segment_file(name)
+            if (
+                parsed is not None
+                and not parsed.transition
+                and parsed.suffix in (INDEX, TIME_INDEX, TXN_INDEX)
+                and parsed.base_offset not in found.logs
+            ):
+                self.directory.unlink(name, missing_ok=True)
+
+    # -- 2. segments
+
+    def open_segments(self, found: Survey) -> list[Segment]:
+        """Segments in order, all but the last taken at their file's size."""
+        state = self.situation.state
+        known = {row[0]: row for row in state.sealed} if state else {}
+        active_base = state.active["base_offset"] if state else -1
+        bases = set(found.logs)
+        if state:
+            # A segment that is gone stays in the list: reading it is an error.
+            bases |= set(known) | {active_base}
+        segments: list[Segment] = []
+        for base in sorted(bases):
+            transition = found.logs.get(base, "")
+            segment = Segment(
+                self.directory,
+                self.descriptors,
+                base,
+                0,
+                base,
+                transition=transition,
+                is_gapless=state is not None and state.is_gapless,
+            )
+            if base not in found.logs:
+                segment.is_lost = True
+                self.lost_segment(base)
+            row = known.get(base)
+            if row is not None:
+                _, segment.size, segment.next_offset, largest, at = row
+                segment.max_timestamp_offset = at
+                segment.max_timestamp = (
+                    None if largest == UNKNOWN_TIMESTAMP else largest
+                )
+                if base in found.logs:
+                    self.check_sealed(segment, row[1])
+            elif base in found.logs:
+                segment.size = max(self.file_size(segment), 0)
+            segments.append(segment)
+        for segment, after in itertools.pairwise(segments):
+            if segment.base_offset not in known:
+                segment.next_offset = after.base_offset
+        if self.writable:
+            for segment in segments[:-1]:
+                self.ensure_index(segment, found)
+        return segments
+
+    def file_size(self, segment: Segment) -> int:
+        """Size of a segment's file; damage where there is no regular file."""
+        name = segment.file(LOG)
+        try:
+            with self.directory.opened(name) as fd:
+                return self.directory.files.size(fd)
+        except OSError as error:
+            self.damage = storage_error(error, "open", segment.path)
+            self.report(UNREADABLE, name, str(self.damage))
+            return -1
+
+    def check_sealed(self, segment: Segment, size: int) -> None:
+        found = self.file_size(segment)
+        if found in (size, -1):
+            return
+        self.damage = CorruptRecordError(
+            f"a sealed segment has {found} bytes, not {size}",
+            path=segment.path,
+            position=min(found, size),
+            offset=segment.base_offset,
+        )
+        self.report(
+            LOST_END if found < size else CORRUPT,
+            segment.file(LOG),
+            str(self.damage),
+            position=min(found, size),
+            size=abs(size - found),
+            first_offset=segment.base_offset,
+        )
+
+    def lost_segment(self, base: int) -> None:
+        name = segment_file(base, LOG)
+        self.damage = CorruptRecordError(
+            "a segment file is gone",
+            path=self.directory.path_of(name),
+            position=0,
+            offset=base,
+        )
+        self.report(LOST_SEGMENT, name, str(self.damage), first_offset=base)
+
+    def ensure_index(self, segment: Segment, found: Survey) -> None:
+        """Build the index of a sealed segment whose file is missing."""
+        name = segment_file(segment.base_offset, INDEX)
+        if name in found.names or segment.size <= self.config.index_interval_bytes:
+            return
+        with contextlib.suppress(OSError):
+            rebuild(self.directory, segment.base_offset, self.config)
+            self.report(
+                INDEX_REBUILT,
+                name,
+                f"built the missing index {name} from the log",
+                first_offset=segment.base_offset,
+            )
+
+    # -- 3. the end of the log
+
+    def settle(self, segments: list[Segment]) -> Loaded:
+        situation = self.situation
+        start = situation.log_start
+        if situation.state is not None:
+            start = situation.state.start_offset
+        if not segments:
+            if situation.recovery_point > start:
+                self.lost_log(start)
+            return self.loaded(
+                [],
+                start,
+                start,
+                start,
+                native.SegmentState(start),
+                OffsetEntries(),
+                TimeEntries(),
+            )
+        active = segments[-1]
+        start = max(start, segments[0].base_offset)
+        own = situation.state
+        if own is not None and own.active["base_offset"] == active.base_offset:
+            return self.settle_own(segments, start, own)
+        return self.settle_scan(segments, start)
+
+    def lost_log(self, start: int) -> None:
+        """There is no segment at all, and there were records."""
+        point = self.situation.recovery_point
+        self.damage = CorruptRecordError(
+            f"no segment is there; the log was flushed up to offset {point}",
+            path=self.directory.path,
+            position=0,
+            offset=start,
+        )
+        self.report(LOST_SEGMENT, "", str(self.damage), first_offset=start)
+
+    def settle_own(
+        self, segments: list[Segment], start: int, own: PartitionState
+    ) -> Loaded:
+        """The active segment is the one that our state speaks of."""
+        active = segments[-1]
+        durable = own.active["size"]
+        state = segment_state(own.active)
+        size = -1 if active.is_lost else self.file_size(active)
+        index, times = self.load_indexes(active, state)
+        if 0 <= size < durable:
+            self.lost_end(active, size, durable, own)
+        if size < durable or (self.situation.clean and size == durable):
+            active.size = durable
+            return self.finish(segments, start, own.durable_offset, state, index, times)
+        if self.situation.clean:
+            self.foreign_bytes(active, size, durable, own)
+            return self.finish(segments, start, own.durable_offset, state, index, times)
+        if index is None or times is None:
+            # The index files do not reach the durable point: index all of it again.
+            state = native.SegmentState(active.base_offset, own.active["created_ms"])
+            index, times = OffsetEntries(), TimeEntries()
+        return self.scan_tail(
+            segments, start, state, index, times, durable, own.durable_offset
+        )
+
+    def foreign_bytes(
+        self, active: Segment, size: int, durable: int, own: PartitionState
+    ) -> None:
+        """Bytes behind a clean end: nobody of us wrote them. Not cut, not served."""
+        active.size = durable
+        self.damage = CorruptRecordError(
+            f"{size - durable} bytes behind the end of a log that was closed",
+            path=active.path,
+            position=durable,
+            offset=own.durable_offset,
+        )
+        self.report(
+            CORRUPT,
+            active.file(LOG),
+            str(self.damage),
+            position=durable,
+            size=size - durable,
+            first_offset=own.durable_offset,
+        )
+
+    def lost_end(
+        self, active: Segment, size: int, durable: int, own: PartitionState
+    ) -> None:
+        self.damage = CorruptRecordError(
+            f"the file has {size} bytes, {durable} were durable",
+            path=active.path,
+            position=size,
+            offset=max(own.start_offset, active.base_offset),
+        )
+        self.report(
+            LOST_END,
+            active.file(LOG),
+            f"{durable - size} durable bytes are gone from the end of {active.path}; "
+            f"the partition takes no appends",
+            position=size,
+            size=durable - size,
+            first_offset=own.durable_offset,
+        )
+
+    def settle_scan(self, segments: list[Segment], start: int) -> Loaded:
+        """No state of ours: what Kafka would check, we check."""
+        situation = self.situation
+        point = situation.recovery_point
+        if self.writable and not situation.clean:
+            # Readers check what they read; whoever owns the log has to know.
+            for segment in segments[:-1]:
+                if segment.next_offset > point and self.damage is None:
+                    self.check_whole(segment)
+        active = segments[-1]
+        state = native.SegmentState(active.base_offset, self.created_ms(active))
+        durable = max(point, active.base_offset)
+        return self.scan_tail(
+            segments, start, state, OffsetEntries(), TimeEntries(), 0, durable
+        )
+
+    def created_ms(self, segment: Segment) -> int:
+        try:
+            mtime_ns = self.directory.stat(segment.file(LOG)).mtime_ns
+        except OSError:
+            return 0
+        return mtime_ns // 1_000_000
+
+    def check_whole(self, segment: Segment) -> None:
+        """Check a segment that may not have been flushed; damage is not cut here."""
+        state = native.SegmentState(segment.base_offset)
+        try:
+            with self.directory.opened(segment.file(LOG)) as fd:
+                scan = scan_log(self.directory, fd, segment.size, state)
+        except OSError as error:
+            self.damage = storage_error(error, "read", segment.path)
+            self.report(UNREADABLE, segment.file(LOG), str(self.damage))
+            return
+        segment.max_timestamp = state.max_timestamp
+        segment.max_timestamp_offset = state.max_timestamp_offset
+        if not scan.is_whole:
+            self.corrupt(segment, scan)
+
+    def corrupt(self, segment: Segment, scan: TailScan) -> None:
+        """Damage that must not be cut: note it, and take no appends."""
+        unsupported = scan.error is not None and scan.error.is_unsupported
+        first = scan.last_offset + 1
+        if unsupported:
+            self.damage = UnsupportedError(
+                f"{segment.path} at byte {scan.pos} (offset {first}): {scan.reason}",
+                path=segment.path,
+                position=scan.pos,
+                offset=first,
+            )
+        else:
+            self.damage = CorruptRecordError(
+                scan.reason, path=segment.path, position=scan.pos, offset=first
+            )
+        self.report(
+            UNSUPPORTED if unsupported else CORRUPT,
+            segment.file(LOG),
+            f"{self.damage} Nothing was cut; the partition takes no appends.",
+            position=scan.pos,
+            size=scan.size - scan.pos,
+            first_offset=first,
+        )
+
+    def scan_tail(
+        self,
+        segments: list[Segment],
+        start: int,
+        state: native.SegmentState,
+        index: OffsetEntries,
+        times: TimeEntries,
+        durable_pos: int,
+        durable_offset: int,
+    ) -> Loaded:
+        """Check the last segment from ``state.size`` on and settle where it ends.
+
+        `durable_pos` and `durable_offset`: below them nothing is a torn tail.
+        """
+        active = segments[-1]
+        name = active.file(LOG)
+        try:
+            with self.directory.opened(name) as fd:
+                size = self.directory.files.size(fd)
+                scan = scan_log(
+                    self.directory,
+                    fd,
+                    size,
+                    state,
+                    index=index,
+                    times=times,
+                    interval=self.config.index_interval_bytes,
+                    checks=active.checks,
+                )
+        except OSError as error:
+            self.damage = storage_error(error, "read", active.path)
+            self.report(UNREADABLE, name, str(self.damage))
+            return self.finish(segments, start, durable_offset, state, index, times)
+        active.size = scan.pos
+        if not scan.is_whole:
+            below = scan.pos < durable_pos or scan.last_offset + 1 < durable_offset
+            if below or self.is_foreign(scan):
+                # Served up to here; what follows is an error for whoever reads it.
+                active.size = max(size, durable_pos)
+                self.corrupt(active, scan)
+                end = max(durable_offset, scan.last_offset + 2)
+                return self.finish(segments, start, end, state, index, times)
+            self.tail_start, self.tail_bytes = scan.pos, size - scan.pos
+            if self.writable and self.damage is None:
+                self.cut_tail(active, scan)
+        elif self.below_recovery_point(active, scan, durable_offset):
+            return self.finish(segments, start, durable_offset, state, index, times)
+        if self.writable and self.damage is None:
+            self.make_durable(active, min(durable_pos, active.size))
+            durable_offset = state.last_offset + 1
+        return self.finish(
+            segments, start, state.last_offset + 1, state, index, times, durable_offset
+        )
+
+    def is_foreign(self, scan: TailScan) -> bool:
+        """Whether what ends the log is not understood: then it is not cut. A magic
+        above 2 is garbage where logstore wrote last, since it writes none."""
+        if scan.error is None or not scan.error.is_unsupported:
+            return False
+        return scan.error.status != native.E_MAGIC or not self.situation.is_own
+
+    def below_recovery_point(
+        self, active: Segment, scan: TailScan, durable_offset: int
+    ) -> bool:
+        """Whether a log that is whole ends before what is known to be flushed."""
+        if scan.last_offset + 1 >= durable_offset or scan.batches == 0:
+            return False
+        self.damage = CorruptRecordError(
+            f"the log ends at offset {scan.last_offset + 1}, {durable_offset} was "
+            f"durable",
+            path=active.path,
+            position=scan.pos,
+            offset=scan.last_offset + 1,
+        )
+        self.report(
+            LOST_END,
+            active.file(LOG),
+            f"{self.damage} The partition takes no appends.",
+            position=scan.pos,
+            first_offset=scan.last_offset + 1,
+        )
+        return True
+
+    def cut_tail(self, active: Segment, scan: TailScan) -> None:
+        """Put a torn tail aside and cut it.
+
+        1. copy it to `.logstore-torn-...` and sync that; 2. sync the directory;
+        3. truncate the log; 4. sync the log.
+        """
+        directory, files = self.directory, self.directory.files
+        base, pos, size = active.base_offset, scan.pos, scan.size
+        kept = f"{layout.TORN_PREFIX}{base:020d}-{pos}"
+        first = scan.last_offset + 1
+        try:
+            with directory.opened(active.file(LOG), write=True) as fd:
+                copy = directory.create(kept, exclusive=False)
+                try:
+                    _copy(directory, fd, pos, size, copy)
+                    files.sync(copy)
+                finally:
+                    files.close(copy)
+                directory.sync()
+                files.truncate(fd, pos)
+                files.sync(fd)
+        except OSError as error:
+            failed = storage_error(error, "put aside the torn tail of", active.path)
+            self.damage = failed
+            with contextlib.suppress(OSError):
+                directory.unlink(kept, missing_ok=True)
+            self.report(
+                TAIL_KEPT,
+                active.file(LOG),
+                f"{failed}. The tail was not cut; the partition can be read, and takes "
+                f"no appends until it is opened again.",
+                position=pos,
+                size=size - pos,
+                first_offset=first,
+            )
+            return
+        self.report(
+            TORN_TAIL,
+            active.file(LOG),
+            f"cut {size - pos} bytes behind offset {first} ({scan.reason}) from "
+            f"{active.path}; they are kept in {kept}",
+            position=pos,
+            size=size - pos,
+            first_offset=first,
+            kept_at=directory.path_of(kept),
+        )
+
+    def make_durable(self, active: Segment, durable_pos: int) -> None:
+        """Write again what lies past the durable point, and sync it.
+
+        A sync that failed before the crash may have left pages that are taken for
+        clean and are not on the disk: syncing alone would do nothing for them.
+        """
+        directory, files = self.directory, self.directory.files
+        if active.size == durable_pos:
+            return
+        with directory.opened(active.file(LOG), write=True) as fd:
+            _copy(directory, fd, durable_pos, active.size, fd, durable_pos)
+            files.sync(fd)
+        directory.sync()
+
+    def load_indexes(
+        self, active: Segment, state: native.SegmentState
+    ) -> tuple[OffsetEntries | None, TimeEntries | None]:
+        """The index files of the active segment, up to the durable point; None where
+        they do not hold what they should."""
+        active.size = state.size
+        index = OffsetEntries.load(active._index_bytes(INDEX), state.size)
+        times = TimeEntries.load(active._index_bytes(TIME_INDEX))
+        wanted = state.raw.index_entries
+        wanted_times = state.raw.time_entries
+        if index.count < wanted or times.count < wanted_times:
+            return None, None
+        index.cut(wanted)
+        times.cut(wanted_times)
+        return index, times
+
+    def finish(
+        self,
+        segments: list[Segment],
+        start: int,
+        end: int,
+        state: native.SegmentState,
+        index: OffsetEntries | None,
+        times: TimeEntries | None,
+        durable: int | None = None,
+    ) -> Loaded:
+        active = segments[-1]
+        active.next_offset = end
+        if self.damage is None:
+            active.max_timestamp = state.max_timestamp
+            active.max_timestamp_offset = state.max_timestamp_offset
+        return self.loaded(
+            segments,
+            min(start, end),
+            end if durable is None else durable,
+            end,
+            state,
+            index,
+            times,
+        )
+
+    def loaded(
+        self,
+        segments: list[Segment],
+        start: int,
+        durable: int,
+        end: int,
+        state: native.SegmentState,
+        index: OffsetEntries | None,
+        times: TimeEntries | None,
+    ) -> Loaded:
+        return Loaded(
+            segments,
+            start,
+            min(max(durable, start), end),
+            end,
+            state,
+            OffsetEntries() if index is None else index,
+            TimeEntries() if times is None else times,
+            self.damage,
+            self.actions,
+            self.tail_start,
+            self.tail_bytes,
+            self.situation.state is not None,
+            not self.situation.clean,
+        )
+
+
+def _copy(
+    directory: Directory, fd: int, begin: int, end: int, to_fd: int, to_pos: int = 0
+) -> None:
+    """Copy bytes [begin, end) of one file to another."""
+    files = directory.files
+    buffer = native.Buffer(1 << 20)
+    pos = begin
+    while pos < end:
+        n = files.read(fd, buffer.view[: min(buffer.capacity, end - pos)], pos)
+        if n == 0:
+            return
+        files.write(to_fd, buffer.view[:n], to_pos + pos - begin)
+        pos += n

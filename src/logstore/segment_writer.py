@@ -1,0 +1,321 @@
+"""The writing side of the active segment.
+
+`SegmentWriter` owns the descriptor, the state that decides when to roll and what to
+index, the space reserved behind the log, and the index entries that are not in the
+index files yet: they are written once the log they point at is synced.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any, Final
+
+from logstore import _binding as native
+from logstore.config import StoreConfig, TopicConfig
+from logstore.encoder import Encoder
+from logstore.errors import DiskFullError, SyncFailedError, storage_error
+from logstore.index import (
+    INDEX_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetEntries,
+    TimeEntries,
+    closing_time_entry,
+)
+from logstore.layout import INDEX, TIME_INDEX
+from logstore.segment import Segment
+
+__all__ = ["SegmentWriter"]
+
+# Space is reserved in steps that grow with the segment between these bounds.
+_RESERVE_MIN: Final = 64 * 1024
+_RESERVE_MAX: Final = 16 << 20
+
+
+class SegmentWriter:
+    """Appends to the active segment. Callers hold the partition's append lock.
+
+    Invariant: segment.size == state.size, and the file has no byte of log past it that
+    a caller was told of.
+    """
+
+    __slots__ = (
+        "_file",
+        "_index_written",
+        "_reserved",
+        "_time_written",
+        "config",
+        "fd",
+        "files",
+        "index",
+        "planner",
+        "segment",
+        "state",
+        "store_config",
+        "times",
+    )
+
+    def __init__(
+        self,
+        segment: Segment,
+        fd: int,
+        state: native.SegmentState,
+        index: OffsetEntries,
+        times: TimeEntries,
+        config: TopicConfig,
+        store_config: StoreConfig,
+        *,
+        jitter_ms: int = 0,
+    ) -> None:
+        self.segment = segment
+        self.fd = fd
+        self.files = segment.directory.files
+        self.state = state
+        self.index = index
+        self.times = times
+        self.config = config
+        self.store_config = store_config
+        self.planner = native.Planner(
+            config.index_interval_bytes,
+            native.RollLimits(
+                config.segment_bytes,
+                config.segment_ms - jitter_ms,
+                0,
+                config.index_interval_bytes,
+                config.segment_index_bytes // INDEX_ENTRY_BYTES,
+                config.segment_index_bytes // TIME_ENTRY_BYTES,
+            ),
+        )
+        self._reserved = state.size
+        # Slots that the files have; -1: not known to agree, to be written whole.
+        self._index_written = -1
+        self._time_written = -1
+        segment.live_index = index
+        segment.live_times = times
+        segment.live_state = state
+        self._file = segment.descriptors.adopt(segment._serial, fd)
+
+    @property
+    def path(self) -> str:
+        return self.segment.path
+
+    def reserve(self, size: int) -> None:
+        """Make sure that `size` more bytes find room on the disk.
+
+        Raises:
+            DiskFullError: they do not; the file is as it was.
+        """
+        end = self.state.size + size
+        if end <= self._reserved:
+            return
+        ahead = max(size, min(max(self.state.size, _RESERVE_MIN), _RESERVE_MAX))
+        try:
+            step = self._take(ahead) or (ahead > size and self._take(size))
+        except OSError as error:
+            raise storage_error(
+                error, "append to", self.path, "Nothing was written."
+            ) from error
+        if not step:
+            raise self._disk_full(size)
+        self._reserved = self.state.size + step
+
+    def _take(self, size: int) -> int:
+        """Reserve `size` bytes behind the log; 0 where they are not to be had."""
+        floor = self.store_config.min_free_bytes
+        if floor and self.files.free_bytes(self.fd) - size < floor:
+            return 0
+        try:
+            self.files.reserve(self.fd, self.state.size, size)
+        except OSError as error:
+            if isinstance(storage_error(error, "", ""), DiskFullError):
+                return 0
+            raise
+        return size
+
+    def _disk_full(self, size: int) -> DiskFullError:
+        floor = self.store_config.min_free_bytes
+        rule = f" and min_free_bytes={floor} are to stay so" if floor else ""
+        return DiskFullError(
+            f"cannot append {size} bytes to {self.path}: "
+            f"{self.files.free_bytes(self.fd)} bytes are free{rule}. Nothing was "
+            f"written.",
+            errno=errno.ENOSPC,
+            path=self.path,
+            action="append to",
+        )
+
+    def append(self, data: Any, size: int, now_ms: int) -> tuple[int, int]:
+        """Write the batches of data[0, size) that belong into this segment.
+
+        Returns (bytes taken, native.STOP_*: why no more).
+
+        Raises:
+            StorageError: the write failed; the file is as it was.
+            SyncFailedError: it failed, and so did undoing it; write no more.
+        """
+        state = self.state
+        taken, stop = self.planner.plan(state, data, size, now_ms)
+        if not taken:
+            return 0, stop
+        if state.size + taken > self._reserved:
+            self.reserve(taken)
+        try:
+            self.files.write(self.fd, native.buffer_of(data, taken), state.size)
+        except BaseException as error:
+            self.undo()
+            if isinstance(error, OSError):
+                raise storage_error(
+                    error, "append to", self.path, "The log is as it was."
+                ) from error
+            raise
+        self._commit(state.size + taken, self.planner.next_offset)
+        return taken, stop
+
+    def _commit(self, size: int, next_offset: int) -> None:
+        """What was planned is in the file: make it true of state and readers."""
+        index, times = self.planner.commit(self.state)
+        if index:
+            self.index.append(index)
+            self.times.append(times)
+        segment = self.segment
+        segment.size = size
+        segment.next_offset = next_offset
+
+    def append_message(
+        self, value: Any, key: Any, timestamp_ms: int, now_ms: int, encoder: Encoder
+    ) -> bool:
+        """Append one uncompressed message of magic 0 or 1 in one call into C.
+
+        Returns False, with nothing done, where that is not possible: it is too large
+        for the buffer or a limit, or belongs into a new segment. Raises as `append`.
+        """
+        planner = self.planner
+        size = planner.plan_message(
+            self.state, value, key, timestamp_ms, now_ms, encoder.magic,
+            encoder.plain_attributes, self.config.max_message_bytes,
+        )  # fmt: skip
+        if size <= 0:
+            return False
+        segment = self.segment
+        pos = segment.size
+        if pos + size > self._reserved:
+            self.reserve(size)
+        try:
+            self.files.write(self.fd, planner.message[:size], pos)
+        except BaseException as error:
+            self.undo()
+            if isinstance(error, OSError):
+                raise storage_error(
+                    error, "append to", self.path, "The log is as it was."
+                ) from error
+            raise
+        self._commit(pos + size, segment.next_offset + 1)
+        return True
+
+    def undo(self) -> None:
+        """Cut what a failed write may have left behind ``state.size``."""
+        try:
+            self.files.truncate(self.fd, self.state.size)
+            self._reserved = self.state.size
+        except OSError as error:
+            raise SyncFailedError(
+                f"an append to {self.path} failed and cannot be undone: the file may "
+                f"have bytes past {self.state.size}. Open the store again to recover.",
+                errno=error.errno,
+                path=self.path,
+                action="truncate",
+            ) from error
+
+    def mark(self) -> tuple[native.SegmentState, int, int]:
+        """The present state, for `back_to`."""
+        return self.state.copy(), self.index.count, self.times.count
+
+    def back_to(self, mark: tuple[native.SegmentState, int, int]) -> None:
+        """Undo the appends since a mark."""
+        state, index_count, time_count = mark
+        segment = self.segment
+        segment.generation += 1
+        self.state = segment.live_state = state
+        segment.size = state.size
+        segment.next_offset = state.last_offset + 1
+        self.index.cut(index_count)
+        self.times.cut(time_count)
+        self._index_written = min(self._index_written, index_count)
+        self._time_written = min(self._time_written, time_count)
+        self.undo()
+
+    def write_indexes(
+        self,
+        index_count: int | None = None,
+        time_count: int | None = None,
+        *,
+        sync: bool = False,
+    ) -> None:
+        """Bring the index files up to date with the first entries in memory.
+
+        Only entries whose log is synced: none may point at log that may vanish.
+        """
+        if index_count is None:
+            index_count = self.index.count
+        if time_count is None:
+            time_count = self.times.count
+        self._index_written = self._write_index(
+            INDEX, self.index, index_count, self._index_written, sync
+        )
+        self._time_written = self._write_index(
+            TIME_INDEX, self.times, time_count, self._time_written, sync
+        )
+
+    def _write_index(
+        self,
+        suffix: str,
+        entries: OffsetEntries | TimeEntries,
+        count: int,
+        written: int,
+        sync: bool,
+    ) -> int:
+        if count == written and not sync:
+            return written
+        directory, files = self.segment.directory, self.files
+        name = self.segment.file(suffix)
+        try:
+            fd = directory.open(name, write=True)
+        except FileNotFoundError:
+            fd = directory.create(name)
+            written = -1
+        try:
+            size = entries.entry_bytes
+            first = max(written, 0)
+            if written < 0 or files.size(fd) != first * size:
+                files.truncate(fd, 0)
+                first = 0
+            if count > first:
+                files.write(fd, entries.data(first, count), first * size)
+            if sync:
+                files.sync(fd)
+        finally:
+            files.close(fd)
+        return count
+
+    def seal(self) -> None:
+        """Finish the segment, at a roll or at the close; its log is synced already.
+
+        1. add the closing entry to the time index; 2. write and sync both indexes;
+        3. give back what was reserved behind the log.
+        """
+        entry = closing_time_entry(self.state)
+        if entry:
+            self.times.append(entry)
+        self.write_indexes(sync=True)
+        if self._reserved > self.state.size:
+            self.files.truncate(self.fd, self.state.size)
+            self._reserved = self.state.size
+
+    def release(self) -> None:
+        """Hand the descriptor to the cache: this segment is not written any more."""
+        segment = self.segment
+        segment.descriptors.give_back(self._file)
+        segment.max_timestamp = self.state.max_timestamp
+        segment.max_timestamp_offset = self.state.max_timestamp_offset
+        segment.live_state = None
+        segment.live_index = None
+        segment.live_times = None
