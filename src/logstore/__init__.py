@@ -61,6 +61,7 @@ from logstore.segment import SegmentInfo
 from logstore.store import Store
 from logstore.store import open_store as open
 from logstore.topic import Topic
+from logstore.verify import Note, Problem, VerifyReport, rebuild_index, verify
 
 __version__ = "0.1.0"
 
@@ -78,11 +79,13 @@ __all__ = [
     "ForkedError",
     "KafkaPartitioner",
     "LogStoreError",
+    "Note",
     "OffsetConflictError",
     "OffsetOutOfRangeError",
     "Partition",
     "PartitionNotFoundError",
     "Partitioner",
+    "Problem",
     "ReadOnlyError",
     "Record",
     "RecordBatch",
@@ -108,5 +111,8 @@ __all__ = [
     "TopicExistsError",
     "TopicNotFoundError",
     "UnsupportedError",
+    "VerifyReport",
     "open",
+    "rebuild_index",
+    "verify",
 ]

@@ -377,18 +377,31 @@ class Loader:
         index, times = self.load_indexes(active, state)
         if 0 <= size < durable:
             self.lost_end(active, size, durable, own)
-        if size < durable or (self.situation.clean and size == durable):
+        is_whole = self.situation.clean and size == durable
+        if size < durable or (is_whole and index is not None):
             active.size = durable
             return self.finish(segments, start, own.durable_offset, state, index, times)
-        if self.situation.clean:
+        if self.situation.clean and not is_whole:
             self.foreign_bytes(active, size, durable, own)
             return self.finish(segments, start, own.durable_offset, state, index, times)
         if index is None or times is None:
             # The index files do not reach the durable point: index all of it again.
+            if is_whole:
+                self.index_rebuilt(active)
             state = native.SegmentState(active.base_offset, own.active["created_ms"])
             index, times = OffsetEntries(), TimeEntries()
         return self.scan_tail(
             segments, start, state, index, times, durable, own.durable_offset
+        )
+
+    def index_rebuilt(self, active: Segment) -> None:
+        """The last segment was closed, and its indexes are not what they were."""
+        name = active.file(INDEX)
+        self.report(
+            INDEX_REBUILT,
+            name,
+            f"{name} or its time index is missing or short; built again from the log",
+            first_offset=active.base_offset,
         )
 
     def foreign_bytes(

@@ -948,20 +948,18 @@ class PartitionWriter:
                 self._retire_active()
 
     def _finish(self, write_down: bool) -> None:
-        active = self._active
-        state = self._active_state
-        if active is not None:
-            self._sync_fd(active)
-            self._synced = self.end_offset
-            active.seal()
-            state = active.state
-        elif self._is_written_down and not self._is_unclean:
+        is_known = self._is_written_down and not self._is_unclean
+        if self._active is None and (is_known or not write_down or not self.segments):
             return
-        if write_down and self.segments:
+        active = self._writable()
+        self._sync_fd(active)
+        self._synced = self.end_offset
+        active.seal()
+        if write_down:
             checkpoints.write_state(
                 self.directory,
                 layout.PARTITION_STATE,
-                self._state_at(state).to_dict(),
+                self._state_at(active.state).to_dict(),
             )
 
 

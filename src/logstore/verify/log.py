@@ -268,17 +268,30 @@ class LogCheck:
         base = decoder.decode_payload(
             header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
         )
+        reason = ""
         if decoder.error is not None:
-            self._bad_inside(position, first, header.last_offset, decoder.error.reason)
-        elif decoder.count and base <= last and header.magic < 2:
-            self._bad_inside(
-                position, base, last, f"begins with offset {base}, which is before"
-            )
+            reason = decoder.error.reason
+        elif decoder.count and header.magic < 2:
+            reason = self._wrapper_fault(base, last, header)
+        if reason:
+            self._bad_inside(position, first, header.last_offset, reason)
         else:
             self._check_headers(
                 Columns(decoder, c, memoryview_slicer(payload), len(payload))
             )
         return decoder.count
+
+    def _wrapper_fault(self, base: int, last: int, header: native.BatchHeader) -> str:
+        """What is wrong with the offsets inside a wrapper; "" where nothing is."""
+        decoder = self.run_of.decoder
+        inner = int(decoder.offset[decoder.count - 1])
+        if inner != header.last_offset:
+            return f"its own offset is {header.last_offset}, that of its last {inner}"
+        if base <= last:
+            return f"it begins with offset {base}, the batch before ends with {last}"
+        if base > last + 1 and self._checks & native.CHECK_GAPLESS:
+            return f"it begins with offset {base}, not {last + 1}: others are missing"
+        return ""
 
     def _bad_inside(self, position: int, first: int, last: int, reason: str) -> None:
         self.is_sound = False

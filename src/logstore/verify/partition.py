@@ -32,6 +32,7 @@ from logstore.verify.report import (
     LOST_BYTES,
     LOST_SEGMENT,
     NOT_REGULAR,
+    OFFSETS,
     ORPHAN,
     PRODUCER_SNAPSHOT,
     Check,
@@ -63,6 +64,7 @@ class PartitionCheck(Check):
             log = self._segment(base, found, is_last=base == bases[-1])
             log.last_before = last_before
             log.run()
+            self._check_next_offset(log)
             last_before = max(log.last_offset, last_before)
         if bases:
             self._check_end(log)
@@ -204,6 +206,27 @@ class PartitionCheck(Check):
                 f"{path} is sealed and has {found} bytes, not {size}: {found - size} "
                 f"too many",
                 position=size,
+            )
+
+    def _check_next_offset(self, log: LogCheck) -> None:
+        """Whether a segment ends with the offset that logstore noted."""
+        state = self.context.state
+        if state is None or not state.is_gapless or not log.is_sound:
+            return
+        noted = next((row[2] for row in state.sealed if row[0] == log.base), None)
+        active = state.active
+        if log.base == active["base_offset"] and (
+            self.context.clean and log.size == active["size"]
+        ):
+            noted = state.durable_offset
+        if noted is not None and log.last_offset + 1 != noted:
+            self.run_of.problem(
+                OFFSETS,
+                log.path,
+                f"{log.path} ends with offset {log.last_offset}, not {noted - 1}",
+                position=log.end,
+                first=min(log.last_offset + 1, noted),
+                last=max(log.last_offset, noted - 1),
             )
 
     def _check_end(self, log: LogCheck) -> None:

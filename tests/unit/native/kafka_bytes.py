@@ -18,6 +18,8 @@ T = 1700000000000
 CRC = lib.LS_CHECK_CRC
 ORDER = lib.LS_CHECK_ORDER
 ALL = CRC | ORDER
+GAPLESS = ALL | lib.LS_CHECK_GAPLESS
+UNKNOWN = lib.LS_OFFSET_UNKNOWN
 OFFSET_MAX = 2**63 - 1
 COLUMNS = (
     ("offset", "int64_t"),
@@ -197,10 +199,15 @@ def new_walk(pos: int = 0, last_offset: int = -1) -> Any:
 
 
 def scan(
-    data: Any, size: int | None = None, *, checks: int = ALL, capacity: int = 1000
+    data: Any,
+    size: int | None = None,
+    *,
+    checks: int = ALL,
+    capacity: int = 1000,
+    walk: Any = None,
 ) -> Outcome:
     size = len(data) if size is None else size
-    walk = new_walk()
+    walk = new_walk() if walk is None else walk
     out = ffi.new("ls_batch[]", max(capacity, 1))
     status = lib.ls_scan_batches(pointer(data), size, checks, out, capacity, walk)
     batches = [ffi.new("ls_batch *", out[i]) for i in range(walk.count)]

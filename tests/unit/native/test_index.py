@@ -6,7 +6,9 @@ import struct
 import pytest
 from unit.native.kafka_bytes import (
     Guarded,
+    Records,
     T,
+    Writer,
     batch,
     fix_crc,
     message,
@@ -425,7 +427,18 @@ class OneMessage:
         self.index = ffi.new("uint8_t[8]")
         self.times = ffi.new("uint8_t[12]")
 
-    def append(self, key, value, *, magic=1, capacity=500, max_bytes=500, **sizes):
+    def append(
+        self,
+        key,
+        value,
+        *,
+        magic=1,
+        capacity=500,
+        max_bytes=500,
+        timestamp=T,
+        attributes=0,
+        **sizes,
+    ):
         memory = Guarded(capacity)
         out = memory.at_end(bytes(capacity))
         size = lib.ls_append_message(
@@ -433,9 +446,9 @@ class OneMessage:
             sizes.get("key_len", -1 if key is None else len(key)),
             ffi.NULL if value is None else ffi.from_buffer(value),
             sizes.get("value_len", -1 if value is None else len(value)),
-            T,
+            timestamp,
             magic,
-            0,
+            attributes,
             max_bytes,
             self.limits,
             self.state,
@@ -487,3 +500,114 @@ def test_append_message_that_needs_a_new_segment_gives_nothing():
     assert one.append(b"key", b"value")[0] > 0
     assert one.append(b"key", b"value")[0] == 0
     assert one.plan.stop == lib.LS_STOP_ROLL_SIZE
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_append_message_equals_the_long_way(seed):
+    """ls_encode_messages and ls_plan_append, or 0 where one of them says no."""
+    rng = random.Random(seed)
+    limits = {
+        "segment_bytes": rng.choice((200, 3000, 2**31 - 1)),
+        "segment_ms": rng.choice((0, 400, 2**62)),
+        "now_ms": T + rng.choice((0, 500)),
+        "index_interval_bytes": rng.choice((0, 100, 1000)),
+        "index_entries_max": rng.choice((2, 2**31)),
+        "time_entries_max": rng.choice((3, 2**31)),
+    }
+    base = rng.choice((0, 50, 2**40))
+    one = OneMessage(new_state(base), limits)
+    state = new_state(base)
+    for _ in range(150):
+        magic = rng.randrange(2)
+        lengths = rng.choices((None, 0, 1, 7, 8, 9, 60, 200), k=2)
+        key, value = (None if n is None else rng.randbytes(n) for n in lengths)
+        timestamp = T + rng.choice((0, 0, rng.randrange(1000), -5, -T - 1))
+        attributes = rng.choice((0, 8))
+        capacity, max_bytes = rng.choice(((500, 500), (500, 100), (90, 500)))
+        writer = Writer(
+            Records([(key, value)], timestamp_all=timestamp), min(capacity, max_bytes)
+        )
+        before = as_dict(state)
+        status, data = writer.messages(
+            magic, base_offset=state.last_offset + 1, attributes=attributes
+        )
+        size, written = one.append(
+            key,
+            value,
+            magic=magic,
+            capacity=capacity,
+            max_bytes=max_bytes,
+            timestamp=timestamp,
+            attributes=attributes,
+        )
+        if status == lib.LS_E_NO_SPACE:
+            assert size == 0
+        else:
+            assert status == 0
+            status, out, index, times = plan(data, state, limits, capacity=1)
+            assert status == 0
+            assert written == data[: out.bytes]
+            assert (size, one.plan.stop) == (out.bytes, out.stop)
+            counts = one.plan.index_count, one.plan.time_count
+            assert counts == (len(index), len(times))
+            assert max(counts) <= 1
+            assert (
+                list(struct.iter_unpack(">ii", ffi.buffer(one.index)))[: counts[0]]
+                == index
+            )
+            assert (
+                list(struct.iter_unpack(">qi", ffi.buffer(one.times)))[: counts[1]]
+                == times
+            )
+        assert as_dict(one.state) == as_dict(state)
+        if size == 0:
+            assert as_dict(state) == before
+
+
+@pytest.mark.parametrize(
+    ("limits", "fields", "stop"),
+    [
+        ({"segment_ms": 99}, {"first_timestamp": T - 100}, lib.LS_STOP_ROLL_TIME),
+        ({"index_entries_max": 3}, {"index_entries": 3}, lib.LS_STOP_ROLL_INDEX),
+        ({"time_entries_max": 4}, {"time_entries": 3}, lib.LS_STOP_ROLL_INDEX),
+        ({}, {"last_offset": 2**31 - 1}, lib.LS_STOP_ROLL_OFFSET),
+    ],
+)
+def test_append_message_tells_why_it_needs_a_new_segment(limits, fields, stop):
+    """The state stays as it was."""
+    one = OneMessage(new_state(0, size=100, **fields), limits)
+    before = as_dict(one.state)
+    assert one.append(b"key", b"value")[0] == 0
+    assert one.plan.stop == stop
+    assert as_dict(one.state) == before
+
+
+def test_append_message_at_the_last_offset_of_all_is_refused():
+    """The one after it would not fit its type; every other offset does."""
+    for base in (2**63 - 1, 5):
+        one = OneMessage(new_state(base, last_offset=2**63 - 1))
+        before = as_dict(one.state)
+        assert one.append(b"key", b"value")[0] == lib.LS_E_ARGUMENT
+        assert as_dict(one.state) == before
+    one = OneMessage(new_state(2**63 - 2))
+    for offset in (2**63 - 2, 2**63 - 1):
+        assert one.append(b"key", b"v")[1] == message(offset, b"key", b"v")
+    assert one.append(b"key", b"v")[0] == lib.LS_E_ARGUMENT
+
+
+@pytest.mark.parametrize("magic", [-1, 2, 127])
+def test_append_message_of_another_magic_is_refused(magic):
+    """Batches of one record are not made here."""
+    one = OneMessage(new_state(0))
+    assert one.append(b"key", b"value", magic=magic)[0] == lib.LS_E_ARGUMENT
+    assert one.append(b"key", b"value", max_bytes=-1)[0] == lib.LS_E_ARGUMENT
+    broken = OneMessage(new_state(0, size=-1))
+    assert broken.append(b"key", b"value")[0] == lib.LS_E_ARGUMENT
+
+
+def test_append_message_takes_any_negative_length_for_null():
+    """Also one whose low 32 bits are not negative."""
+    for length in (-1, -2, -(2**40) + 5, -(2**63)):
+        one = OneMessage(new_state(0))
+        written = one.append(b"key", b"value", key_len=length, value_len=length)[1]
+        assert written == message(0, None, None)

@@ -1,10 +1,13 @@
 """Writing records: messages, record areas, measuring, sealing, other offsets."""
 
 import random
+import zlib
 
+import crc32c
 import pytest
 from unit.native.kafka_bytes import (
     OFFSET_MAX,
+    Guarded,
     Record,
     Records,
     T,
@@ -342,6 +345,102 @@ def test_assign_offset_changes_nothing_under_the_crc(entry):
     assert (again.base_offset, again.last_offset) == (1000, 1000 + span)
     assert again.leader_epoch == (9 if again.magic == 2 else -1)
     assert lib.ls_assign_offset(address, again, -1, 9) < 0
+
+
+# ------------------------------------------------------------------ the time of append
+
+
+def restamped(entry, timestamp=T + 7, **fields):
+    """ls_restamp of an entry behind another; (status, the entry afterwards).
+
+    The memory ends with the entry, so that a write behind it is found.
+    """
+    front = message(0, b"x", b"y")
+    memory = Guarded(len(front) + len(entry))
+    out = memory.at_end(front + entry)
+    header = scan(front + entry).items[1]
+    for name, value in fields.items():
+        setattr(header, name, value)
+    status = lib.ls_restamp(out, header, timestamp)
+    written = bytes(ffi.buffer(out, len(front) + len(entry)))
+    assert written[: len(front)] == front
+    return status, written[len(front) :]
+
+
+@pytest.mark.parametrize("timestamp", [0, T + 7, -1, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("attributes", [0, 8])
+def test_restamp_of_a_message_gives_it_that_time(attributes, timestamp):
+    """Attribute, timestamp and CRC-32; no other byte changes."""
+    entry = message(5, b"key", b"value", attributes=attributes)
+    expected = message(5, b"key", b"value", attributes=8, timestamp=timestamp)
+    assert restamped(entry, timestamp) == (0, expected)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3])
+def test_restamp_of_a_wrapper_holds_for_its_records(codec):
+    """The inner messages stay as they are and are read with the new time."""
+    inner = b"".join(message(i, None, b"v%d" % i, timestamp=T - 9) for i in range(3))
+    status, entry = restamped(message(7, None, b"compressed", attributes=codec))
+    assert status == 0
+    assert entry == message(
+        7, None, b"compressed", attributes=codec | 8, timestamp=T + 7
+    )
+    assert zlib.crc32(entry[16:]) == int.from_bytes(entry[12:16], "big")
+    found = decode_payload(header_of(entry), inner)
+    assert [(r.offset, r.timestamp, r.kind) for r in found.items] == [
+        (5, T + 7, 1),
+        (6, T + 7, 1),
+        (7, T + 7, 1),
+    ]
+
+
+@pytest.mark.parametrize("attributes", [0, 8, 16, 4, 0x7F00])
+def test_restamp_of_a_batch_holds_for_its_records(attributes):
+    """Attribute, max timestamp and CRC-32C; the other attributes stay."""
+    area = b"".join(record(i, None, b"v", timestamp_delta=i) for i in range(3))
+    options = {"epoch": 3, "producer": (11, 2, 33)}
+    entry = batch(5, area, 3, attributes=attributes, max_timestamp=T + 2, **options)
+    status, after = restamped(entry)
+    expected = batch(
+        5, area, 3, attributes=attributes | 8, max_timestamp=T + 7, **options
+    )
+    assert (status, after) == (0, expected)
+    assert crc32c.crc32c(after[21:]) == int.from_bytes(after[17:21], "big")
+    header = header_of(after)
+    assert (header.timestamp_type, header.max_timestamp) == (1, T + 7)
+    if attributes in (0, 8):
+        assert {(r.timestamp, r.kind) for r in decode(after).items} == {(T + 7, 1)}
+
+
+@pytest.mark.parametrize("attributes", [0, 1])
+def test_restamp_of_magic_0_changes_nothing(attributes):
+    """There is no timestamp to change."""
+    entry = message(5, b"key", b"value", magic=0, attributes=attributes)
+    assert restamped(entry) == (0, entry)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [message(1, b"k", b"v", magic=0), message(1, b"k", b"v"), plain_batch(1, 3)],
+    ids=["v0", "v1", "v2"],
+)
+@pytest.mark.parametrize(
+    "fields",
+    [{"pos": -1}, {"size": 0}, {"size": -5}, {"size": 25}, {"magic": -1}, {"magic": 3}],
+    ids=str,
+)
+def test_restamp_of_a_header_that_cannot_be_is_refused(entry, fields):
+    """And nothing is written."""
+    assert restamped(entry, **fields) == (lib.LS_E_ARGUMENT, entry)
+
+
+@pytest.mark.parametrize(("magic", "least"), [(0, 26), (1, 34), (2, 61)])
+def test_restamp_of_less_than_its_magic_has_is_refused(magic, least):
+    """Only the whole fixed part may be written to."""
+    out = ffi.new("uint8_t[]", least - 1)
+    header = ffi.new("ls_batch *", {"size": least - 1, "magic": magic})
+    assert lib.ls_restamp(out, header, T) == lib.LS_E_ARGUMENT
+    assert bytes(ffi.buffer(out)) == bytes(least - 1)
 
 
 # ------------------------------------------------------------------ wrappers

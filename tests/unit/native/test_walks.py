@@ -4,7 +4,9 @@ import pytest
 from unit.native.kafka_bytes import (
     ALL,
     CRC,
+    GAPLESS,
     ORDER,
+    UNKNOWN,
     Columns,
     Guarded,
     T,
@@ -288,6 +290,161 @@ def test_walk_takes_the_last_offset_from_its_caller(walk):
     else:
         status = lib.ls_decode(V1, len(V1), ALL, 0, 99, columns.raw, state)
     assert status == lib.LS_E_OFFSET
+
+
+# ------------------------------------------------------------------ gaps
+
+# Entries at any offset: plain ones, which tell their first offset, and wrappers.
+PLAIN = {
+    "v0": lambda offset: message(offset, b"key", b"value", magic=0),
+    "v1": lambda offset: message(offset, b"key", b"value"),
+    "v2": lambda offset: plain_batch(offset, 1),
+}
+PACKED = {
+    "v0": lambda offset: message(offset, None, b"zip", magic=0, attributes=1),
+    "v1": lambda offset: message(offset, None, b"zip", attributes=2),
+}
+
+
+@pytest.fixture(params=PLAIN)
+def at(request):
+    return PLAIN[request.param]
+
+
+@pytest.fixture(params=PACKED)
+def packed_at(request):
+    return PACKED[request.param]
+
+
+def test_gapless_walk_over_entries_that_follow_each_other_is_well(walk, at):
+    """From the offset that the caller says, and of mixed magics."""
+    data = at(7) + at(8) + V0[:7] + b"\x09" + V0[8:] + plain_batch(10, 3) + at(13)
+    found = walk(data, checks=GAPLESS, walk=new_walk(last_offset=6))
+    assert (found.status, found.stop, found.last_offset) == (0, lib.LS_STOP_END, 13)
+    assert walk(at(0), checks=GAPLESS).status == 0
+
+
+@pytest.mark.parametrize("second", [0, 4, 5, 7, 8, 2**40, 2**63 - 1, -1, -(2**63)])
+def test_gapless_walk_over_a_gap_or_overlap_is_an_error(walk, at, second):
+    """Ahead, again and behind; without the check a gap passes."""
+    data = at(5) + at(second)
+    found = walk(data, checks=GAPLESS, walk=new_walk(last_offset=4))
+    assert (found.status, found.pos) == (lib.LS_E_OFFSET, len(at(5)))
+    assert (found.error.expected, found.error.found) == (6, second)
+    assert (found.error.offset, found.last_offset) == (second, 5)
+    assert len(found.items) == 1
+    relaxed = walk(data, walk=new_walk(last_offset=4))
+    assert (relaxed.status == 0) == (second > 5)
+
+
+def test_gapless_walk_over_a_batch_that_overlaps_is_an_error(walk):
+    """Its last offset is new, its first one is not; or it leaves one out."""
+    for base in (7, 9):
+        data = V2 + plain_batch(base, 3)
+        found = walk(data, checks=GAPLESS, walk=new_walk(last_offset=4))
+        assert (found.status, found.pos) == (lib.LS_E_OFFSET, len(V2))
+        assert (found.error.expected, found.error.found) == (8, base)
+    data = V2 + plain_batch(8, 3)
+    assert walk(data, checks=GAPLESS, walk=new_walk(last_offset=4)).status == 0
+
+
+def test_gapless_walk_checks_the_first_entry_against_its_caller(walk, at):
+    """Where the entry before is known, and only there."""
+    for before, status in ((8, 0), (7, lib.LS_E_OFFSET), (-1, lib.LS_E_OFFSET)):
+        found = walk(at(9), checks=GAPLESS, walk=new_walk(last_offset=before))
+        assert found.status == status
+    for checks in (ALL, GAPLESS):
+        found = walk(at(9) + at(10), checks=checks, walk=new_walk(last_offset=UNKNOWN))
+        assert (found.status, found.last_offset) == (0, 10)
+        nothing = walk(b"", checks=checks, walk=new_walk(last_offset=UNKNOWN))
+        assert (nothing.status, nothing.last_offset) == (0, UNKNOWN)
+
+
+def test_gapless_walk_from_an_unknown_offset_checks_the_second_entry(walk, at):
+    """One entry is enough to know what follows; negative offsets never pass."""
+    found = walk(at(9) + at(11), checks=GAPLESS, walk=new_walk(last_offset=UNKNOWN))
+    assert (found.status, found.pos) == (lib.LS_E_OFFSET, len(at(9)))
+    assert (found.error.expected, found.error.found) == (10, 11)
+    found = walk(at(-1), checks=GAPLESS, walk=new_walk(last_offset=UNKNOWN))
+    assert (found.status, found.error.expected) == (lib.LS_E_OFFSET, 0)
+
+
+def test_gapless_decode_does_not_stop_at_a_raised_offset(at):
+    """No checksum covers it: it must not hide what follows the stop offset."""
+    data = at(5) + at(5000) + at(7)
+    walk = new_walk(last_offset=4)
+    found = decode(data, checks=GAPLESS, stop=100, walk=walk)
+    assert (found.status, found.pos) == (lib.LS_E_OFFSET, len(at(5)))
+    assert (found.error.expected, found.error.found) == (6, 5000)
+    assert [r.offset for r in found.items] == [5]
+    relaxed = decode(data, stop=100, walk=new_walk(last_offset=4))
+    assert (relaxed.status, relaxed.stop) == (0, lib.LS_STOP_OFFSET)
+    # What follows without a gap does stop the walk.
+    found = decode(at(5) + at(6), checks=GAPLESS, stop=6, walk=new_walk(last_offset=4))
+    assert (found.status, found.stop) == (0, lib.LS_STOP_OFFSET)
+    # So does a first entry of which nobody knows where it belongs.
+    walk = new_walk(last_offset=UNKNOWN)
+    found = decode(at(5000), checks=GAPLESS, stop=100, walk=walk)
+    assert (found.status, found.stop) == (0, lib.LS_STOP_OFFSET)
+
+
+@pytest.mark.parametrize("offset", [4, 5000])
+def test_gapless_decode_finds_a_compressed_batch_out_of_place(offset):
+    """Its header tells, before anybody decompresses it."""
+    entry = fix_crc(patched(plain_batch(offset, 3), 21, b"\0\1"))
+    walk = new_walk(last_offset=4)
+    found = decode(entry, checks=GAPLESS, stop=100, walk=walk)
+    assert (found.status, found.error.expected) == (lib.LS_E_OFFSET, 5)
+    walk = new_walk(last_offset=offset - 1)
+    found = decode(entry, checks=GAPLESS, walk=walk)
+    assert (found.status, found.stop) == (0, lib.LS_STOP_COMPRESSED)
+
+
+def test_gapless_decode_before_the_start_offset_is_checked_too(at):
+    """Entries that are only walked over."""
+    data = at(5) + at(7)
+    walk = new_walk(last_offset=4)
+    assert decode(data, checks=GAPLESS, start=90, walk=walk).status == lib.LS_E_OFFSET
+    walk = new_walk(last_offset=4)
+    assert decode(data, start=90, walk=walk).status == 0
+
+
+def test_gapless_scan_takes_a_wrapper_anywhere_behind(packed_at):
+    """Its first offset stands inside; what follows it is checked again."""
+    v1 = PLAIN["v1"]
+    data = v1(5) + packed_at(9) + v1(10)
+    found = scan(data, checks=GAPLESS, walk=new_walk(last_offset=4))
+    assert (found.status, found.last_offset) == (0, 10)
+    assert [b.base_offset for b in found.items] == [5, -1, 10]
+    for wrapper, after, pos in ((5, 6, len(v1(5))), (9, 11, None), (9, 9, None)):
+        data = v1(5) + packed_at(wrapper) + v1(after)
+        found = scan(data, checks=GAPLESS, walk=new_walk(last_offset=4))
+        assert found.status == lib.LS_E_OFFSET
+        assert found.pos == (len(v1(5) + packed_at(9)) if pos is None else pos)
+    walk = new_walk(last_offset=UNKNOWN)
+    assert scan(packed_at(9) + v1(10), checks=GAPLESS, walk=walk).status == 0
+
+
+def test_gapless_decode_leaves_a_wrapper_to_the_caller(packed_at):
+    """Wherever it says it is: its records tell, once they are decompressed."""
+    data = PLAIN["v1"](5) + packed_at(9)
+    for stop, expected in ((6, lib.LS_STOP_OFFSET), (7, lib.LS_STOP_COMPRESSED)):
+        walk = new_walk(last_offset=4)
+        found = decode(data, checks=GAPLESS, stop=stop, walk=walk)
+        assert (found.status, found.stop, found.last_offset) == (0, expected, 5)
+    walk = new_walk(last_offset=UNKNOWN)
+    found = decode(packed_at(9), checks=GAPLESS, walk=walk)
+    assert (found.status, found.stop) == (0, lib.LS_STOP_COMPRESSED)
+
+
+@pytest.mark.parametrize("offset", [-(2**63), -1, 0, 2**63 - 1])
+def test_gapless_walk_at_the_ends_of_the_type(walk, at, offset):
+    """Also alone, without the order, which no caller passes: no overflow."""
+    for before in (2**63 - 1, -(2**63), UNKNOWN, -1):
+        for checks in (lib.LS_CHECK_GAPLESS, GAPLESS):
+            state = new_walk(last_offset=before)
+            found = walk(at(offset), checks=checks, walk=state)
+            assert found.status <= 0
 
 
 def test_walk_over_a_negative_last_offset_delta_is_an_error(walk):

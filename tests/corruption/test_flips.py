@@ -1,0 +1,181 @@
+"""Every kind of file with bits flipped, lengths cut, parts lost: a reader gets just the
+records that were written, or an error behind a prefix of them; never anything else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.damage import cut, flip_bit, frames, logs_in, zero
+from support.values import every_format, expected, timestamp_of, write_store
+
+import logstore
+
+COUNT = 24
+
+
+def damaged_store(path: Path, magic: int, codec: str) -> Path:
+    return write_store(
+        path, COUNT, magic, codec, call=3, segment_bytes=400, index_interval_bytes=100
+    )
+
+
+def outcome(path: Path, magic: int) -> str:
+    """"same" or "loud"; anything else fails the test that asked."""
+    found: list[logstore.Record] = []
+    want = expected(magic, 0, COUNT)
+    try:
+        with logstore.open(path, read_only=True) as store:
+            for record in store.topic("orders")[0].read():
+                found.append(record)
+    except (logstore.CorruptRecordError, logstore.UnsupportedError):
+        return "loud" if found == want[: len(found)] else f"wrong: {found}"
+    return "same" if found == want else f"silent: {found}"
+
+
+def bits_of_frames(log: Path) -> Iterator[tuple[int, int]]:
+    """All bits of what no checksum covers, and some of the rest: (bit, byte in batch)."""
+    rng = random.Random(log.name)
+    for frame in frames(log):
+        for byte in range(frame.size):
+            chosen = range(8) if byte < 17 else (rng.randrange(8),)
+            if byte >= 70 and rng.random() < 0.8:
+                continue
+            for bit in chosen:
+                yield 8 * (frame.pos + byte) + bit, byte
+
+
+@every_format
+def test_flipped_bit_of_a_log_is_loud(tmp_path: Path, magic: int, codec: str) -> None:
+    """No bit of any batch can flip unnoticed, those outside the checksum included
+    (offset, length, magic); the leader epoch of magic 2 may, it is in no record."""
+    for log in logs_in(damaged_store(tmp_path, magic, codec)):
+        for bit, byte in bits_of_frames(log):
+            flip_bit(log, bit)
+            found = outcome(tmp_path, magic)
+            flip_bit(log, bit)
+            quiet = magic == 2 and 12 <= byte < 16
+            assert found == "loud" or (quiet and found == "same"), (log, bit, byte)
+
+
+@every_format
+def test_log_cut_anywhere_is_loud(tmp_path: Path, magic: int, codec: str) -> None:
+    """A closed store whose file has become shorter, by a byte or by all of it."""
+    rng = random.Random(magic)
+    for log in logs_in(damaged_store(tmp_path, magic, codec)):
+        data = log.read_bytes()
+        edges = [f.pos for f in frames(log)]
+        for size in {*edges, len(data) - 1, *rng.sample(range(len(data)), 5)}:
+            cut(log, size)
+            assert outcome(tmp_path, magic) == "loud", (log, size)
+            log.write_bytes(data)
+
+
+@every_format
+def test_zeroed_block_is_loud(tmp_path: Path, magic: int, codec: str) -> None:
+    """Zeros are what a lost write leaves; they are never records nor an end."""
+    for log in logs_in(damaged_store(tmp_path, magic, codec)):
+        data = log.read_bytes()
+        for frame in frames(log):
+            zero(log, frame.pos, frame.pos + frame.size)
+            assert outcome(tmp_path, magic) == "loud"
+            log.write_bytes(data)
+        zero(log, 0, len(data))
+        assert outcome(tmp_path, magic) == "loud"
+        log.write_bytes(data)
+
+
+@every_format
+def test_batches_swapped_repeated_or_lost_are_loud(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """Misdirected and lost writes: each batch is sound, their order is not."""
+    for log in logs_in(damaged_store(tmp_path, magic, codec)):
+        data = log.read_bytes()
+        parts = [data[f.pos : f.pos + f.size] for f in frames(log)]
+        for i in range(len(parts)):
+            rest = parts[:i] + parts[i + 1 :]
+            for wrong in (
+                rest,
+                [*parts[:i], parts[i], *parts[i:]],
+                [parts[i], *rest] if i else None,
+                [*parts[:i], parts[i - 1], *parts[i + 1 :]] if i else None,
+            ):
+                if wrong is None:
+                    continue
+                log.write_bytes(b"".join(wrong))
+                assert outcome(tmp_path, magic) == "loud", (log, i)
+        log.write_bytes(data)
+
+
+@every_format
+def test_segment_copied_over_another_is_loud(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """A name that is not the first batch's offset."""
+    logs = logs_in(damaged_store(tmp_path, magic, codec))
+    assert len(logs) > 2
+    for one, two in [(0, 1), (1, 0), (1, 2), (-1, 0), (0, -1)]:
+        data = logs[two].read_bytes()
+        logs[two].write_bytes(logs[one].read_bytes())
+        assert outcome(tmp_path, magic) == "loud", (one, two)
+        logs[two].write_bytes(data)
+
+
+@every_format
+def test_flipped_bit_of_an_index_changes_nothing(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """Indexes are hints: with any bit of them flipped, reads from any offset and time
+    lookups give what they gave."""
+    directory = damaged_store(tmp_path, magic, codec)
+    rng = random.Random(magic)
+    records = expected(magic, 0, COUNT)
+    for path in (*directory.glob("*.index"), *directory.glob("*.timeindex")):
+        size = path.stat().st_size
+        for bit in rng.sample(range(8 * size), min(8 * size, 10)):
+            flip_bit(path, bit)
+            with logstore.open(tmp_path, read_only=True) as store:
+                partition = store.topic("orders")[0]
+                for start in range(0, COUNT, 3):
+                    assert list(partition.read(start)) == records[start:]
+                    stamp = timestamp_of(start)
+                    want = next(
+                        (r.offset for r in records if r.timestamp_ms >= stamp), None
+                    )
+                    assert partition.offset_for_time(stamp) == want
+            flip_bit(path, bit)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("name", [".logstore-state", ".logstore-owner",
+                                  ".logstore-topics", ".kafka_cleanshutdown",
+                                  "recovery-point-offset-checkpoint",
+                                  "leader-epoch-checkpoint"])  # fmt: skip
+def test_flipped_bit_of_a_state_file_costs_no_record(
+    tmp_path: Path, magic: int, name: str
+) -> None:
+    """Whatever a state file says, the log is read whole, and goes on at its end."""
+    damaged_store(tmp_path / "from", magic, "none")
+    found = [p for p in (tmp_path / "from").rglob(name)]
+    if not found:
+        assert (magic, name) != (2, "leader-epoch-checkpoint")
+        return
+    path = found[0]
+    rng = random.Random(name)
+    sound = {p: p.read_bytes() for p in (tmp_path / "from").rglob("*") if p.is_file()}
+    for bit in rng.sample(range(8 * path.stat().st_size), 12):
+        flip_bit(path, bit)
+        assert outcome(tmp_path / "from", magic) == "same", bit
+        with logstore.open(tmp_path / "from") as store:
+            partition = store.topic("orders")[0]
+            assert list(partition.read()) == expected(magic, 0, COUNT)
+            if magic < 2 or name != "leader-epoch-checkpoint":
+                assert partition.append(b"x", timestamp_ms=1) == COUNT
+        for file in (tmp_path / "from").rglob("*"):
+            if file.is_file() and file not in sound:
+                file.unlink()
+        for file, data in sound.items():
+            file.write_bytes(data)
