@@ -9,7 +9,8 @@
  *   (1) undamaged entries come back as they were written;
  *   (2) a walk returns an error or a stop, at a position in the buffer;
  *   (3) slices that are put out lie in the buffer, offsets in the range asked for;
- *   (4) what a call counts fits the space that it was given.
+ *   (4) what a call counts fits the space that it was given;
+ *   (5) a batch with another time has a right checksum, and one message at a time is written as many are.
  * The same seed does the same.
  */
 #include <stdint.h>
@@ -58,6 +59,7 @@ typedef struct made {
     int64_t size;
     int64_t records;     /* that ls_decode puts out up to the first compressed entry */
     int compressed;      /* whether there is one */
+    int64_t first_offset;
     int64_t next_offset;
 } made;
 
@@ -327,13 +329,42 @@ static void try_payload(const ls_batch *batch, const uint8_t *data, int64_t size
     free(payload);
 }
 
-static void try_scan(const uint8_t *buf, int64_t size, uint32_t checks)
+/* Another time in place: the checksum is right afterwards, and the rest of the walk as before (5). */
+static void try_restamp(const uint8_t *buf, const ls_batch *batch)
 {
+    uint8_t *copy = exact(buf + batch->pos, batch->size);
+    ls_batch header = *batch;
+    ls_batch again;
+    ls_walk walk = {.last_offset = -1};
+    int64_t timestamp = (int64_t)random_state;
+    header.pos = 0;
+    CHECK(ls_restamp(copy, &header, timestamp) == LS_OK);
+    int32_t status = ls_scan_batches(copy, header.size, header.magic == 0 ? 0 : LS_CHECK_CRC, &again, 1, &walk);
+    CHECK(status == LS_OK && walk.stop == LS_STOP_END && walk.count == 1);
+    CHECK(header.magic == 0 || (again.timestamp_type == 1 && again.max_timestamp == timestamp));
+    CHECK(again.attributes == (header.magic == 0 ? header.attributes : header.attributes | 8));
+    free(copy);
+}
+
+/* Where a walk may be told to begin; what was made follows `first`. */
+static int64_t draw_last_offset(int64_t first, uint32_t checks, int intact)
+{
+    int64_t before[] = {first - 1, LS_OFFSET_UNKNOWN, -1, INT64_MAX, INT64_MIN, draw(40)};
+    if (intact && (checks & LS_CHECK_GAPLESS) == 0) {
+        return -1;
+    }
+    return before[draw(intact ? 2 : 6)];
+}
+
+static void try_scan(const made *m, const uint8_t *buf, uint32_t checks, int intact)
+{
+    int64_t size = m->size;
     int64_t capacity = draw(4) == 0 ? draw(3) : 16;
     ls_batch *out = malloc(sizeof *out * (size_t)(capacity > 0 ? capacity : 1));
-    ls_walk walk = {.last_offset = -1};
+    ls_walk walk = {.last_offset = draw_last_offset(m->first_offset, checks, intact)};
     CHECK(out != NULL);
     int32_t status = ls_scan_batches(buf, size, checks, out, capacity, &walk);
+    CHECK(!intact || status == LS_OK);
     CHECK(status < 0 ? walk.error.status == status && walk.error.pos == walk.pos : walk.stop > 0);
     CHECK(walk.pos >= 0 && walk.pos <= size && walk.count <= capacity);
     for (int64_t i = 0; i < walk.count; i++) {
@@ -344,6 +375,7 @@ static void try_scan(const uint8_t *buf, int64_t size, uint32_t checks)
             try_payload(&out[i], buf + out[i].pos + out[i].payload_pos, out[i].payload_size, checks);
         }
         try_payload(&out[i], buf, size, checks);
+        try_restamp(buf, &out[i]);
     }
     free(out);
 }
@@ -354,7 +386,7 @@ static void try_decode(const made *m, const uint8_t *buf, uint32_t checks, int i
     int64_t size = m->size;
     int64_t start = draw(4) == 0 ? draw(20) : INT64_MIN;
     int64_t stop = draw(4) == 0 ? draw(20) : INT64_MAX;
-    ls_walk walk = {.last_offset = -1};
+    ls_walk walk = {.last_offset = draw_last_offset(m->first_offset, checks, intact)};
     int32_t status;
     int64_t records = 0;
     space_open(&s, draw(4) == 0 ? 1 + draw(8) : RECORDS_MAX);
@@ -402,6 +434,74 @@ static void try_plan(const uint8_t *buf, int64_t size)
     free(times);
 }
 
+/* Records one at a time, against all in one call (5). */
+static void try_append(void)
+{
+    source s;
+    int32_t magic = (int32_t)draw(2);
+    ls_cursor cursor = {0};
+    ls_written written;
+    int64_t room = draw(6) == 0 ? draw(300) : BYTES_MAX;
+    uint8_t *whole = malloc(BYTES_MAX);
+    uint8_t *index = malloc(8);
+    uint8_t *times = malloc(12);
+    CHECK(whole != NULL && index != NULL && times != NULL);
+    make_source(&s, magic);
+    ls_roll_limits limits = {draw(4) == 0 ? draw(500) : INT32_MAX, INT64_MAX, 0, draw(100), 100, 100};
+    ls_segment_state state = {.max_timestamp = -1, .max_timestamp_offset = -1, .first_timestamp = -1, .time_last = -1};
+    state.base_offset = draw(8) == 0 ? INT64_MAX - (int64_t)draw(4) : (int64_t)draw(100);
+    state.last_offset = state.base_offset - 1;
+    int64_t first = state.base_offset;
+    CHECK(ls_encode_messages(&s.records, &cursor, INT64_MAX, magic, 0, first, whole, BYTES_MAX, &written) == LS_OK);
+    const uint8_t *key = s.data;
+    const uint8_t *value = s.data;
+    int64_t done = 0;
+    for (int64_t i = 0; i < s.records.count; i++) {
+        ls_plan plan;
+        ls_error error;
+        int64_t timestamp = s.records.timestamp != NULL ? s.timestamp[i] : s.records.timestamp_all;
+        uint8_t *out = malloc((size_t)room + 1);
+        CHECK(out != NULL);
+        int32_t size = ls_append_message(s.key_len[i] < 0 ? NULL : key, s.key_len[i], s.value_len[i] < 0 ? NULL : value,
+                                         s.value_len[i], timestamp, magic, 0, BYTES_MAX, &limits, &state, out, room,
+                                         index, times, &plan, &error);
+        int at_end = first > INT64_MAX - i;
+        CHECK(at_end ? size == LS_E_ARGUMENT : size >= 0 && size <= room);
+        if (size > 0) {
+            CHECK(plan.bytes == size && plan.index_count <= 1 && plan.time_count <= 1);
+            CHECK(memcmp(out, whole + done, (size_t)size) == 0);
+            CHECK(state.last_offset == first + i && state.size == done + size);
+        }
+        free(out);
+        if (size <= 0) {
+            break;
+        }
+        done += size;
+        key += s.key_len[i] > 0 ? s.key_len[i] : 0;
+        value += s.value_len[i] > 0 ? s.value_len[i] : 0;
+    }
+    free(whole);
+    free(index);
+    free(times);
+}
+
+/* Every path has the same checksum, at any address and from any value. */
+static void try_crc(const uint8_t *buf, int64_t size)
+{
+    uint32_t begin = draw(UINT32_MAX);
+    int64_t skip = draw((uint32_t)size + 1);
+    int32_t ok;
+    uint32_t crc32 = ls_crc32_path(LS_CRC_PORTABLE, begin, buf + skip, size - skip, &ok);
+    uint32_t crc32c = ls_crc32c_path(LS_CRC_PORTABLE, begin, buf + skip, size - skip, &ok);
+    CHECK(ok);
+    for (int32_t path = LS_CRC_HARDWARE; path <= LS_CRC_SSE42; path++) {
+        uint32_t found = ls_crc32_path(path, begin, buf + skip, size - skip, &ok);
+        CHECK(found == (ok ? crc32 : begin));
+        found = ls_crc32c_path(path, begin, buf + skip, size - skip, &ok);
+        CHECK(found == (ok ? crc32c : begin));
+    }
+}
+
 static void try_small(const uint8_t *buf, int64_t size)
 {
     int64_t a;
@@ -430,13 +530,14 @@ static void try_small(const uint8_t *buf, int64_t size)
 
 static void run_one(void)
 {
-    static const uint32_t all_checks[] = {3, 3, 0, LS_CHECK_CRC, LS_CHECK_ORDER};
+    static const uint32_t all_checks[] = {3, 7, 7, 0, LS_CHECK_CRC, LS_CHECK_ORDER, LS_CHECK_GAPLESS};
     made m;
     int intact = draw(8) == 0;
     m.size = 0;
     m.records = 0;
     m.compressed = 0;
-    m.next_offset = draw(20);
+    m.first_offset = draw(20);
+    m.next_offset = m.first_offset;
     if (draw(16) == 0) {
         intact = 0;
         m.size = draw(200);
@@ -454,12 +555,14 @@ static void run_one(void)
     if (!intact && draw(4) != 0) {
         mend(&m);
     }
-    uint32_t checks = all_checks[draw(5)];
+    uint32_t checks = all_checks[draw(7)];
     uint8_t *buf = exact(m.bytes, m.size);
-    try_scan(buf, m.size, checks);
+    try_scan(&m, buf, checks, intact);
     try_decode(&m, buf, checks, intact);
     try_plan(buf, m.size);
     try_small(buf, m.size);
+    try_crc(buf, m.size);
+    try_append();
     free(buf);
 }
 

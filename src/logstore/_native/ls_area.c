@@ -175,7 +175,10 @@ int32_t ls_assign_offset(uint8_t *buf, const ls_batch *batch, int64_t offset, in
 
 int32_t ls_restamp(uint8_t *buf, const ls_batch *batch, int64_t timestamp)
 {
-    if (batch->pos < 0 || batch->size < LS_MESSAGE_MIN_BYTES_V0 || batch->magic < 0 || batch->magic > LS_MAGIC_MAX) {
+    static const int32_t bytes_min[LS_MAGIC_MAX + 1] = {
+        LS_MESSAGE_MIN_BYTES_V0, LS_MESSAGE_MIN_BYTES_V1, LS_BATCH_HEADER_BYTES};
+    if (batch->pos < 0 || batch->magic < 0 || batch->magic > LS_MAGIC_MAX
+        || batch->size < bytes_min[batch->magic]) {
         return LS_E_ARGUMENT;
     }
     uint8_t *p = buf + batch->pos;

@@ -181,7 +181,8 @@ void ls_message_decode_run(const uint8_t *buf, int64_t size, uint32_t checks, in
         ls_message_body body;
         if ((attributes & LS_ATTRIBUTE_CODEC_MASK) != 0 || offset >= stop_offset
             || (check_order && (offset < 0 || offset <= last_offset))
-            || (check_gapless && offset - 1 != last_offset && last_offset != LS_OFFSET_UNKNOWN)
+            || (check_gapless && last_offset != LS_OFFSET_UNKNOWN
+                && offset != ls_wrapping_add(last_offset, 1))
             || !ls_message_split(p, message_size, magic, &body)
             || (check_crc
                 && ls_message_crc(crc, p, message_size) != ls_bytes_load_u32(p + LS_MESSAGE_CRC_POS))) {
@@ -294,6 +295,11 @@ int32_t ls_message_decode_wrapper(const ls_batch *batch, const uint8_t *payload,
     }
     if (status == LS_OK) {
         status = ls_message_inner_shift(batch, last_inner, &shift, error);
+    }
+    if (status == LS_OK && batch->magic == 0 && (checks & LS_CHECK_GAPLESS) != 0
+        && last_inner != batch->last_offset) {
+        /* Inner offsets are absolute and under a checksum, the wrapper's is not. */
+        status = ls_error_set(error, LS_E_OFFSET, 0, batch->last_offset, last_inner, batch->last_offset);
     }
     if (status == LS_OK && count > out.capacity - out.count) {
         status = ls_error_set(error, LS_E_NO_SPACE, 0, batch->last_offset, count,

@@ -1,0 +1,157 @@
+"""An exception that comes from outside (Ctrl-C, a signal handler) at any line of a call.
+
+A trace function raises at the k-th line that the engine executes, for every k. However
+it ends, the call is whole or absent, the partition is usable or ended for good, and the
+log holds just what the offsets say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from support.values import (
+    append_one,
+    append_records,
+    expected,
+    fill,
+    new_partition,
+    read_all,
+)
+
+import logstore
+
+ENGINE = ("writer.py", "segment.py", "partition.py", "index.py", "encoder.py")
+
+
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, but nobody else's."""
+
+
+@contextlib.contextmanager
+def interrupt_at(line: int) -> Iterator[list[int]]:
+    """Raise `Interrupt` at the n-th line of the engine that runs in the block; gives
+    how many have run."""
+    count = [0]
+    source = str(Path(logstore.__file__).parent)
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(source) or not name.endswith(ENGINE):
+            return None
+        if event == "line":
+            count[0] += 1
+            if count[0] == line:
+                raise Interrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield count
+    finally:
+        sys.settrace(None)
+
+
+CALLS: dict[str, Callable[[logstore.Partition], object]] = {
+    "append": append_one,
+    "append_many": lambda p: append_records(p, 3),
+    "append_many-rolls": lambda p: append_records(p, 20),
+    "append-durable": lambda p: append_one(p, durable=True),
+}
+ADDED = {"append": 1, "append_many": 3, "append_many-rolls": 20, "append-durable": 1}
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("call", CALLS)
+def test_append_interrupted_at_any_line_is_whole_or_absent(
+    tmp_path: Path, magic: int, call: str
+) -> None:
+    """The end says which; the next append goes there and gets that offset."""
+    config = logstore.StoreConfig(flush_checkpoint_ms=1 << 40)
+    line, interrupted = 1, True
+    number = 0
+    while interrupted:
+        number += 1
+        path = tmp_path / str(number)
+        with logstore.open(path, config=config) as store:
+            partition = new_partition(
+                store, magic, segment_bytes=500, index_interval_bytes=100
+            )
+            fill(partition, 4, call=1)
+            for _ in range(12):
+                end = partition.end_offset
+                try:
+                    with interrupt_at(line) as count:
+                        CALLS[call](partition)
+                    interrupted = line <= count[0]
+                except Interrupt:
+                    interrupted = True
+                except logstore.SyncFailedError:
+                    break
+                now = partition.end_offset
+                where = f"line {line}, end {end}, then {now}"
+                assert now in (end, end + ADDED[call]), where
+                assert list(partition.read()) == expected(magic, 0, now), where
+                try:
+                    assert append_one(partition) == now, where
+                except logstore.SyncFailedError:
+                    break
+                assert partition.end_offset == now + 1, where
+                assert list(partition.read()) == expected(magic, 0, now + 1), where
+                if not interrupted:
+                    break
+                line += 1
+            else:
+                partition = None
+        found = read_all(path)
+        assert found == expected(magic, 0, len(found)), line
+        with logstore.open(path) as store:
+            assert list(store.topic("orders")[0].read()) == found
+        line += partition is not None
+
+
+@pytest.mark.parametrize("what", ["roll", "delete_before", "truncate_to", "flush"])
+def test_other_calls_interrupted_at_any_line_lose_nothing(
+    tmp_path: Path, what: str
+) -> None:
+    """Before its commit such a call has not happened, after it it has; either way the
+    log reads right, here and after a reopening."""
+    calls: dict[str, Callable[[logstore.Partition], object]] = {
+        "roll": lambda p: p.roll(),
+        "delete_before": lambda p: p.delete_before(14),
+        "truncate_to": lambda p: p.truncate_to(14),
+        "flush": lambda p: p.flush(),
+    }
+    line, interrupted = 1, True
+    while interrupted:
+        path = tmp_path / str(line)
+        with logstore.open(path) as store:
+            partition = new_partition(store, segment_bytes=500)
+            fill(partition, 20, call=1)
+            try:
+                with interrupt_at(line) as count:
+                    calls[what](partition)
+                interrupted = line <= count[0]
+            except Interrupt:
+                interrupted = True
+            start, end = partition.start_offset, partition.end_offset
+            assert start in ((0, 14) if what == "delete_before" else (0,)), line
+            assert end in ((20, 14) if what == "truncate_to" else (20,)), line
+            assert list(partition.read()) == expected(1, start, end), line
+            try:
+                assert append_one(partition) == end, line
+                end += 1
+            except logstore.SyncFailedError:
+                pass
+            assert list(partition.read()) == expected(1, start, end), line
+        found = read_all(path)
+        first = found[0].offset if found else end
+        assert found == expected(1, first, first + len(found)), line
+        assert first in (start, 14 if what == "delete_before" else start), line
+        assert first + len(found) >= min(end, 14), line
+        line += 1

@@ -1,0 +1,353 @@
+"""Several processes: one writer, many readers, forks and kills."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.values import append_one, expected, fill, new_partition, read_all, write_store
+
+import logstore
+
+FORK = multiprocessing.get_context("fork")
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def in_child(target: Callable[..., Any], *args: Any) -> Any:
+    """What `target(*args)` gives in a child that was forked here."""
+    here, there = FORK.Pipe()
+
+    def run(out: Connection) -> None:
+        try:
+            out.send(target(*args))
+        except BaseException as error:
+            out.send((type(error).__name__, getattr(error, "holder_pid", None)))
+
+    child = FORK.Process(target=run, args=(there,))
+    child.start()
+    there.close()
+    assert here.poll(30)
+    result = here.recv()
+    child.join(30)
+    assert child.exitcode == 0
+    return result
+
+
+PRELUDE = """
+import os, sys, time
+import logstore
+from support.values import *
+path = sys.argv[1]
+"""
+
+
+def script(code: str, path: Path, **options: Any) -> subprocess.Popen[str]:
+    """Another Python that runs `code` on a store."""
+    tests = Path(__file__).parents[1]
+    source = Path(logstore.__file__).parents[1]
+    environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{tests}"}
+    return subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + code, str(path)],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+        env=environment,
+        **options,
+    )
+
+
+def open_and_close(path: Path) -> str:
+    logstore.open(path).close()
+    return "opened"
+
+
+def test_second_writer_in_another_process_is_told_the_holder(tmp_path: Path) -> None:
+    """StoreLockedError at once, with the pid of the holder; readers come in."""
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 5)
+        assert in_child(open_and_close, tmp_path) == ("StoreLockedError", os.getpid())
+        assert in_child(read_all, tmp_path) == expected(1, 0, 5)
+    assert in_child(open_and_close, tmp_path) == "opened"
+
+
+def test_lock_is_free_when_its_holder_was_killed(tmp_path: Path) -> None:
+    """The lock dies with the process, whatever is in the file."""
+    code = """
+store = logstore.open(path)
+fill(new_partition(store), 20, call=1)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    with script(code, tmp_path) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        with pytest.raises(logstore.StoreLockedError) as caught:
+            logstore.open(tmp_path)
+        assert caught.value.holder_pid == writer.pid
+        assert str(writer.pid) in str(caught.value)
+        os.kill(writer.pid, signal.SIGSTOP)
+        with pytest.raises(logstore.StoreLockedError):
+            logstore.open(tmp_path)
+        assert read_all(tmp_path) == expected(1, 0, 20)
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.wait(30)
+    with logstore.open(tmp_path) as store:
+        assert list(store.topic("orders")[0].read()) == expected(1, 0, 20)
+
+
+def forked_uses(store: logstore.Store, partition: logstore.Partition) -> list[str]:
+    """The errors that each use of an inherited store raises."""
+    found = []
+    for use in (
+        store.topics,
+        lambda: store.topic("orders"),
+        lambda: store.create_topic("new"),
+        lambda: partition.append(b"x"),
+        lambda: partition.append_many([b"x"]),
+        lambda: partition.flush(),
+        lambda: partition.read(),
+        lambda: partition.end_offset,
+        lambda: partition.roll(),
+        lambda: partition.delete_before(0),
+    ):
+        try:
+            use()
+            found.append("nothing")
+        except Exception as error:
+            found.append(type(error).__name__)
+    store.close()
+    return found
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_store_inherited_by_a_fork_refuses_everything(
+    tmp_path: Path, read_only: bool
+) -> None:
+    """In the child every use is a ForkedError; the parent does not notice."""
+    write_store(tmp_path, 5)
+    with logstore.open(tmp_path, read_only=read_only) as store:
+        partition = store.topic("orders")[0]
+        if not read_only:
+            append_one(partition)
+        assert set(in_child(forked_uses, store, partition)) == {"ForkedError"}
+        if read_only:
+            assert list(partition.read()) == expected(1, 0, 5)
+            return
+        # The child's close must not have dropped the parent's lock.
+        assert in_child(open_and_close, tmp_path) == ("StoreLockedError", os.getpid())
+        assert append_one(partition, durable=True) == 6
+        assert list(partition.read()) == expected(1, 0, 7)
+    assert read_all(tmp_path) == expected(1, 0, 7)
+
+
+def test_fork_can_open_the_store_when_the_parent_has_closed_it(tmp_path: Path) -> None:
+    """A child may be the next writer, also if it inherited the old store."""
+    store = logstore.open(tmp_path)
+    append_one(new_partition(store))
+    store.close()
+    assert in_child(open_and_close, tmp_path) == "opened"
+
+
+def child_of_fork_reads(path: Path, partition: logstore.Partition) -> object:
+    with logstore.open(path, read_only=True) as store:
+        return list(store.topic("orders")[0].read())
+
+
+def test_fork_while_other_threads_append_does_not_hang(tmp_path: Path) -> None:
+    """Locks that another thread held at the fork are not waited for in the child."""
+    import threading
+
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        stop = threading.Event()
+
+        def work() -> None:
+            while not stop.is_set():
+                append_one_safely(partition)
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(10):
+                assert in_child(open_and_close, tmp_path)[0] == "StoreLockedError"
+                in_child(store.close)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        count = partition.end_offset
+    assert len(read_all(tmp_path)) == count
+
+
+def append_one_safely(partition: logstore.Partition) -> None:
+    partition.append(b"x", durable=True)
+
+
+def spawned_reader(path: str, count: int, out: Connection) -> None:
+    with logstore.open(path, read_only=True) as store:
+        records = []
+        for record in store.topic("orders")[0].follow(timeout=30):
+            records.append(record)
+            if len(records) == count:
+                break
+        out.send(records == expected(1, 0, count))
+
+
+def test_spawned_process_follows_across_rolls(tmp_path: Path) -> None:
+    """A reader in a fresh process gets every record once, while segments are rolled."""
+    count = 600
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=2000)
+        here, there = SPAWN.Pipe()
+        reader = SPAWN.Process(
+            target=spawned_reader, args=(str(tmp_path), count, there)
+        )
+        reader.start()
+        for _ in range(count // 3):
+            fill(partition, 3, call=1)
+            time.sleep(0.0005)
+        assert here.poll(60)
+        assert here.recv()
+        reader.join(30)
+
+
+def test_follower_in_another_process_survives_retention(tmp_path: Path) -> None:
+    """It gets each record once and in order, or is told that its place was deleted."""
+    code = """
+with logstore.open(path, read_only=True) as store:
+    partition = store.topic("orders")[0]
+    offset, gaps = 0, 0
+    print("ready", flush=True)
+    while offset < 1500:
+        try:
+            for record in partition.follow(offset, timeout=20):
+                assert record == record_of(offset, 1), (record, offset)
+                offset = record.offset + 1
+                if offset == 1500:
+                    break
+            else:
+                sys.exit(f"nothing more at {offset}")
+        except logstore.OffsetOutOfRangeError as error:
+            assert error.start > offset, error
+            offset, gaps = error.start, gaps + 1
+    print("done", gaps, flush=True)
+"""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=1000, file_delete_delay_ms=5000)
+        append_one(partition)
+        with script(code, tmp_path) as reader:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "ready\n"
+            while partition.end_offset < 1500:
+                fill(partition, 20, call=1)
+                partition.delete_before(max(0, partition.end_offset - 150))
+            assert reader.stdout.readline().startswith("done")
+            assert reader.wait(30) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_writer_loses_nothing_that_it_was_told_of(
+    tmp_path: Path, seed: int
+) -> None:
+    """SIGKILL at any moment: every offset that was returned is there, in order, nothing
+    is invented, and the log goes on."""
+    code = f"""
+store = logstore.open(path)
+config = config_of({seed % 3}, segment_bytes=3000, flush_messages=50)
+partition = store.create_topic("orders", config=config, exist_ok=True)[0]
+while True:
+    os.write(1, b"%d\\n" % (append_records(partition, 7)[-1] + 1))
+"""
+    told = 0
+    for _ in range(3):
+        with script(code, tmp_path) as writer:
+            assert writer.stdout is not None
+            lines = [writer.stdout.readline()]
+            for _ in range(20 + 13 * seed):
+                lines.append(writer.stdout.readline())
+            writer.kill()
+            lines += writer.stdout.readlines()
+            whole = [line for line in lines if line.endswith("\n")]
+            told = int(whole[-1])
+        found = read_all(tmp_path)
+        assert len(found) >= told
+        assert found == expected(seed % 3, 0, len(found))
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        assert list(partition.read()) == found
+        assert append_one(partition) == len(found)
+
+
+def test_exit_without_close_flushes_or_loses_nothing_from_the_system(
+    tmp_path: Path,
+) -> None:
+    """A program that forgets to close ends, does not hang, and its records are there."""
+    code = """
+store = logstore.open(path)
+fill(new_partition(store, flush_ms=3_600_000), 20)
+"""
+    for ending in ("", "os._exit(0)", "sys.exit()"):
+        path = tmp_path / (ending or "end").strip("()")
+        with script(code + ending, path) as writer:
+            assert writer.wait(30) == 0
+        assert read_all(path) == expected(1, 0, 20)
+        with logstore.open(path) as store:
+            assert append_one(store.topic("orders")[0]) == 20
+
+
+def test_file_size_limit_is_an_error_and_not_a_signal(tmp_path: Path) -> None:
+    """RLIMIT_FSIZE is a full disk: DiskFullError, the log as it was."""
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+store = logstore.open(path)
+partition = new_partition(store)
+try:
+    while True:
+        fill(partition, 10)
+except logstore.DiskFullError:
+    pass
+count = partition.end_offset
+assert list(partition.read()) == expected(1, 0, count)
+print(count)
+os._exit(0)
+"""
+    with script(code, tmp_path) as writer:
+        assert writer.stdout is not None
+        count = int(writer.stdout.read())
+        assert writer.wait(30) == 0
+    assert count > 50
+    assert read_all(tmp_path) == expected(1, 0, count)
+
+
+def test_too_few_descriptors_is_a_named_error(tmp_path: Path) -> None:
+    """EMFILE is a StorageError; nothing leaks, and it works again afterwards."""
+    write_store(tmp_path, 300, segment_bytes=300)
+    code = """
+import resource
+store = logstore.open(path)
+partition = store.topic("orders")[0]
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), 4096))
+try:
+    print(len(list(partition.read())))
+except logstore.StorageError as error:
+    print(error.errno)
+resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 4096))
+assert list(partition.read()) == expected(1, 0, 300)
+append_one(partition)
+store.close()
+"""
+    with script(code, tmp_path) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.read().strip() in ("24", "300")
+        assert reader.wait(30) == 0

@@ -1,0 +1,246 @@
+"""Several threads on one store: ordered or named errors, never a wrong record."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.values import config_of, every_magic, expected, fill, new_partition, read_all
+
+import logstore
+
+
+def run_all(*works: Callable[[], None]) -> None:
+    """Run each in a thread of its own; raise the first error."""
+    errors: list[BaseException] = []
+
+    def guarded(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(w,)) for w in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    if errors:
+        raise errors[0]
+
+
+@every_magic
+def test_appends_of_many_threads_are_all_there_once(tmp_path: Path, magic: int) -> None:
+    """Each gets its own offset, and that record is at that offset."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic, segment_bytes=5000, flush_messages=100)
+        written: dict[int, bytes] = {}
+
+        def writer(name: int) -> Callable[[], None]:
+            def work() -> None:
+                rng = random.Random(name)
+                for i in range(150):
+                    value = b"%d/%d" % (name, i)
+                    if rng.random() < 0.5:
+                        written[partition.append(value)] = value
+                    else:
+                        for offset in partition.append_many([value, value]):
+                            written[offset] = value
+
+            return work
+
+        run_all(*(writer(n) for n in range(4)))
+        found = {r.offset: r.value for r in partition.read()}
+        assert found == written
+        assert sorted(found) == list(range(partition.end_offset))
+    assert {r.offset: r.value for r in read_all(tmp_path)} == written
+
+
+@every_magic
+def test_readers_beside_a_writer_see_a_growing_prefix(
+    tmp_path: Path, magic: int
+) -> None:
+    """Every read is the log up to some point at or past what was there at its begin."""
+    count = 400
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic, segment_bytes=3000, flush_messages=40)
+        done = threading.Event()
+
+        def write() -> None:
+            fill(partition, count, call=2)
+            done.set()
+
+        def read() -> None:
+            rng = random.Random(threading.get_ident())
+            while not done.is_set():
+                end = partition.end_offset
+                start = rng.randint(0, end)
+                found = list(partition.read(start))
+                assert found == expected(magic, start, start + len(found))
+                assert start + len(found) >= end
+                assert partition.start_offset <= partition.durable_offset
+                assert partition.durable_offset <= partition.end_offset
+
+        def follow() -> None:
+            records = partition.follow(timeout=30)
+            assert [next(records) for _ in range(count)] == expected(magic, 0, count)
+
+        run_all(write, read, read, follow)
+
+
+def test_readers_beside_deletion_finish_or_are_told(tmp_path: Path) -> None:
+    """A read that has begun delivers all to the end; one that comes too late gets the
+    new start."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=1000, file_delete_delay_ms=0)
+        fill(partition, 200)
+        done = threading.Event()
+
+        def write() -> None:
+            while partition.end_offset < 1200:
+                fill(partition, 10)
+                partition.delete_before(max(0, partition.end_offset - 100))
+            done.set()
+
+        def read() -> None:
+            while not done.is_set():
+                start = partition.start_offset
+                try:
+                    records = partition.read(start)
+                except logstore.OffsetOutOfRangeError as error:
+                    assert error.start > start
+                    continue
+                found = list(records)
+                assert found == expected(1, start, start + len(found))
+                assert len(found) >= 90
+
+        run_all(write, read, read)
+        assert list(partition.read()) == expected(1, partition.start_offset, 1200)
+
+
+def test_truncation_beside_readers_is_never_a_wrong_record(tmp_path: Path) -> None:
+    """Readers get a prefix of an old or the new log, or a named error."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, segment_bytes=2000)
+        fill(partition, 100)
+        done = threading.Event()
+
+        def write() -> None:
+            for _ in range(40):
+                partition.truncate_to(60)
+                fill(partition, 40)
+            done.set()
+
+        def read() -> None:
+            while not done.is_set():
+                try:
+                    found = list(partition.read())
+                except logstore.OffsetOutOfRangeError:
+                    continue
+                assert found == expected(1, 0, len(found))
+                assert len(found) >= 60
+
+        run_all(write, read, read)
+
+
+def test_close_beside_everything_is_a_named_error(tmp_path: Path) -> None:
+    """Threads that use a store while it is closed end with StoreClosedError, and what
+    they were told of is there."""
+    for _ in range(8):
+        path = tmp_path / str(_)
+        store = logstore.open(path)
+        topic = store.create_topic("orders", config=config_of(segment_bytes=2000))
+        partition = topic[0]
+        fill(partition, 50)
+        told = [0]
+        started = threading.Barrier(4)
+
+        def until_closed(
+            use: Callable[[], object], started: threading.Barrier = started
+        ) -> Callable[[], None]:
+            def work() -> None:
+                started.wait()
+                with pytest.raises(logstore.StoreClosedError):
+                    while True:
+                        use()
+
+            return work
+
+        def append(
+            told: list[int] = told, partition: logstore.Partition = partition
+        ) -> None:
+            told[0] = partition.append(b"x", durable=True) + 1
+
+        def close(
+            store: logstore.Store = store, started: threading.Barrier = started
+        ) -> None:
+            started.wait()
+            store.close()
+
+        run_all(
+            until_closed(append),
+            until_closed(lambda p=partition: list(p.read())),
+            until_closed(lambda p=partition: list(p.fetch(0))),
+            close,
+        )
+        assert len(read_all(path)) >= told[0]
+        with logstore.open(path) as store:
+            assert not store.recovery_report
+
+
+def test_topics_made_and_deleted_by_many_threads(tmp_path: Path) -> None:
+    """Creating, using and deleting topics beside each other."""
+    with logstore.open(tmp_path) as store:
+
+        def work(name: int) -> Callable[[], None]:
+            def run() -> None:
+                for i in range(5):
+                    topic = store.create_topic(f"t{name}", 2)
+                    assert topic.append(b"%d" % i).offset == 0
+                    assert f"t{name}" in store.topics()
+                    store.delete_topic(f"t{name}")
+
+            return run
+
+        run_all(*(work(n) for n in range(4)))
+        assert store.topics() == []
+
+
+def test_one_topic_created_by_many_threads_is_created_once(tmp_path: Path) -> None:
+    """With exist_ok all get the same; without, one does."""
+    with logstore.open(tmp_path) as store:
+        found: list[logstore.Topic] = []
+        run_all(
+            *[lambda: found.append(store.create_topic("a", 3, exist_ok=True))] * 6
+        )
+        assert len({id(topic) for topic in found}) == 1
+        outcomes: list[str] = []
+
+        def create() -> None:
+            try:
+                store.create_topic("b")
+                outcomes.append("made")
+            except logstore.TopicExistsError:
+                outcomes.append("exists")
+
+        run_all(*[create] * 6)
+        assert sorted(outcomes) == ["exists"] * 5 + ["made"]
+
+
+def test_partitioner_shared_by_threads_keeps_its_balance(tmp_path: Path) -> None:
+    """Appends without a key from many threads spread over all partitions."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", 4, config_of())
+
+        def work() -> None:
+            for _ in range(200):
+                topic.append(bytes(500))
+
+        run_all(work, work, work)
+        counts = [p.end_offset for p in topic]
+        assert sum(counts) == 600
+        assert max(counts) - min(counts) <= 66
