@@ -8,6 +8,7 @@ and never a guess.
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -42,10 +43,11 @@ _STATE_VERSION: Final = 1
 def _entries(directory: Directory, name: str, fields: int) -> list[list[str]]:
     """The entry lines of a checkpoint, split; [] for a missing or empty file."""
     path = directory.path_of(name)
-    try:
-        text = directory.read_file(name).decode("utf-8")
-    except FileNotFoundError:
+    data = _read(directory, name)
+    if data is None:
         return []
+    try:
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise _bad(path, "it is not UTF-8 text") from error
     lines = text.splitlines()
@@ -64,6 +66,26 @@ def _entries(directory: Directory, name: str, fields: int) -> list[list[str]]:
         if len(entry) != fields:
             raise _bad(path, f"an entry has {len(entry)} fields, not {fields}")
     return entries
+
+
+# What opening says of a symlink, a socket or FIFO, and a directory of a file's name.
+_NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR, errno.EFBIG)
+
+
+def _read(directory: Directory, name: str) -> bytes | None:
+    """A state file's bytes; None if there is none.
+
+    Raises:
+        CorruptCheckpointError: something else is there, or it is far too large.
+    """
+    try:
+        return directory.read_file(name)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in _NOT_A_FILE:
+            raise
+        raise _bad(directory.path_of(name), str(error.strerror)) from error
 
 
 def _bad(path: str, reason: str) -> CorruptCheckpointError:
@@ -156,11 +178,8 @@ def unpack_state(path: str, data: bytes) -> dict[str, Any]:
 
 def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
     """A state file of logstore's; None if there is none."""
-    try:
-        data = directory.read_file(name)
-    except FileNotFoundError:
-        return None
-    return unpack_state(directory.path_of(name), data)
+    data = _read(directory, name)
+    return None if data is None else unpack_state(directory.path_of(name), data)
 
 
 def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ import itertools
 import os
 from typing import Any
 
+import logstore
 from logstore.cli import library
 from logstore.cli.output import Printer, Progress, escape, size_text, time_text
 
@@ -14,7 +15,7 @@ from logstore.cli.output import Printer, Progress, escape, size_text, time_text
 def run_verify(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump verify`."""
     with Progress("verifying", printer.err) as progress:
-        report = library.verify(args.paths, deep=args.deep, on_progress=progress)
+        report = logstore.verify(args.paths, deep=args.deep, on_progress=progress)
     if args.format == "jsonl":
         value = report.to_dict()
         for kind in ("problem", "note"):
@@ -50,7 +51,7 @@ def _count(number: int, what: str) -> str:
 def run_rebuild_index(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump rebuild-index`."""
     for path in args.paths:
-        for log, entries, times in library.rebuild_index(path, dry_run=args.dry_run):
+        for log, entries, times in logstore.rebuild_index(path, dry_run=args.dry_run):
             if args.format == "jsonl":
                 printer.json(
                     {
