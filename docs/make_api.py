@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import logstore
 from logstore.topic import Owner
-from logstore.writer import Host
+from logstore.log_writer import Host
 
 PAGE = Path(__file__).with_name("api.md")
 

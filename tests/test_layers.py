@@ -18,14 +18,15 @@ PACKAGE = Path(__file__).parents[1] / "src" / "logstore"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors"),
-    ("_binding", "layout", "config"),
+    ("_binding", "layout", "config", "records"),
     ("_files", "compression", "index", "partitioners"),
-    ("records", "checkpoints", "descriptors", "housekeeper", "locking"),
-    ("arrow", "encoder"),
+    ("decoding", "checkpoints", "descriptors", "housekeeper", "locking"),
+    ("arrow", "batches", "encoder"),
     ("segment", "producer_batches"),
     ("segment_writer", "reader", "recovery", "retention"),
     ("producers", "catalog", "loading"),
-    ("live", "writer"),
+    ("live", "log_writer"),
+    ("writer",),
     ("partition",),
     ("topic",),
     ("store",),
@@ -254,7 +255,7 @@ BAD_IMPORTS = {
         "segment",
         "if TYPE_CHECKING:\n    from logstore.store import Store",
     ),
-    "beside-unsaid": ("index", "from logstore import records"),
+    "beside-unsaid": ("index", "from logstore import compression"),
     "native": ("records", "from logstore._native import _ls"),
     "inside": ("segment", "def f():\n    from logstore import index"),
     "inside-method": (

@@ -11,6 +11,7 @@
 Everything promised is in ``logstore.__all__``.
 """
 
+from logstore.batches import Chunk, ControlRecord, RecordBatch
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
     ConfigError,
@@ -41,14 +42,7 @@ from logstore.partitioners import (
     KafkaPartitioner,
     Partitioner,
 )
-from logstore.records import (
-    Chunk,
-    ControlRecord,
-    Record,
-    RecordBatch,
-    RecordMetadata,
-    TimestampType,
-)
+from logstore.records import Record, RecordMetadata, TimestampType
 from logstore.recovery import RecoveryAction, RecoveryReport
 from logstore.retention import (
     Deletion,

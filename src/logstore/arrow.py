@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logstore import _binding as native
+from logstore.decoding import Columns, read_headers
 from logstore.errors import ConfigError, UnsupportedError
-from logstore.records import Columns, read_headers
 
 __all__ = [
     "SCHEMA",

@@ -13,7 +13,6 @@ from logstore import _binding as native
 from logstore import compression
 from logstore.config import CODECS, TopicConfig
 from logstore.errors import ConfigError, RecordTooLargeError, UnsupportedError
-from logstore.records import check_payload_type, pack_column
 
 __all__ = ["Encoder", "pack_rows"]
 
@@ -26,6 +25,48 @@ RUN_BYTES: Final = 256 * 1024
 
 _INT32_MAX: Final = (1 << 31) - 1
 LOG_APPEND_TIME_BIT: Final = 0x08
+
+
+_BYTES_LIKE: Final = (bytes, bytearray, memoryview)
+
+
+def check_payload_type(value: object, what: str, index: int | None = None) -> None:
+    """Raise `TypeError` unless `value` may be a key or value."""
+    if type(value) is bytes or value is None:
+        return
+    if isinstance(value, _BYTES_LIKE):
+        return
+    at = "" if index is None else f" at index {index}"
+    raise TypeError(
+        f"{what}{at} is {type(value).__name__}, not bytes, bytearray, memoryview or "
+        f"None; nothing was written"
+    )
+
+
+def as_bytes(value: Any) -> bytes | None:
+    """Bytes of an accepted key or value (a memoryview of any shape is flattened)."""
+    return value if value is None or type(value) is bytes else bytes(value)
+
+
+def pack_column(items: Sequence[Any], what: str) -> native.Slices:
+    """A column of keys or values for C.
+
+    Raises:
+        TypeError: an element is no bytes-like object and not None.
+    """
+    packed = native.Slices.of_bytes(items)
+    if packed is not None:
+        return packed
+    for index, item in enumerate(items):
+        check_payload_type(item, what, index)
+    packed = native.Slices.of_bytes([as_bytes(item) for item in items])
+    if packed is None:
+        raise RecordTooLargeError(
+            f"a {what} has 2 GiB or more; nothing was written",
+            limit_name="max_message_bytes",
+            limit=(1 << 31) - 1,
+        )
+    return packed
 
 
 def check_timestamp(value: Any, index: int | None = None) -> int:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from logstore import _binding as native
 from logstore import producers, reader, retention
-from logstore.encoder import check_timestamp, pack_rows
+from logstore.batches import Chunk, RecordBatch
+from logstore.decoding import ChunkReader
+from logstore.encoder import check_payload_type, check_timestamp, pack_rows
 from logstore.errors import (
     ConfigError,
     OffsetOutOfRangeError,
@@ -20,7 +22,7 @@ from logstore.errors import (
 from logstore.live import LiveLog
 from logstore.producer_batches import assign
 from logstore.reader import ISOLATIONS, ON_CORRUPTION, View, check_choice
-from logstore.records import Chunk, ChunkReader, Record, RecordBatch, check_payload_type
+from logstore.records import Record
 from logstore.segment import Segment, SegmentInfo
 from logstore.writer import PartitionWriter
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from logstore import _binding as native
 from logstore import compression
 from logstore.config import TopicConfig
+from logstore.decoding import Damage, damage_of, memoryview_slicer, open_payload
 from logstore.encoder import LOG_APPEND_TIME_BIT, wrap
 from logstore.errors import (
     CorruptRecordError,
     RecordTooLargeError,
     UnsupportedError,
 )
-from logstore.records import Damage, damage_of, memoryview_slicer, open_payload
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -13,10 +13,11 @@ from typing import Final, NamedTuple
 
 from logstore import _binding as native
 from logstore._files import Directory
+from logstore.batches import ABORT
+from logstore.decoding import StopReading
 from logstore.errors import CorruptCheckpointError
 from logstore.layout import SNAPSHOT, parse_segment_file
 from logstore.reader import View, make_batch
-from logstore.records import ABORT, StopReading
 
 __all__ = [
     "CommittedFilter",

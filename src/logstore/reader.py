@@ -13,22 +13,15 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
+from logstore.batches import Chunk, RecordBatch
+from logstore.decoding import ChunkReader, Columns, Damage, StopReading, iter_records
 from logstore.errors import (
     ConfigError,
     CorruptRecordError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
 )
-from logstore.records import (
-    Chunk,
-    ChunkReader,
-    Columns,
-    Damage,
-    Record,
-    RecordBatch,
-    StopReading,
-    iter_records,
-)
+from logstore.records import Record
 from logstore.segment import FRAME_BYTES, READ_BYTES, Place, Segment
 
 __all__ = ["View", "fetch", "first_offset_at", "read_batches", "read_columns"]

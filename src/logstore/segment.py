@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from logstore import _binding as native
 from logstore._files import Directory
+from logstore.decoding import Damage
 from logstore.descriptors import Descriptors, OpenFile
 from logstore.errors import (
     CorruptRecordError,
@@ -37,7 +38,6 @@ from logstore.layout import (
     parse_segment_file,
     segment_file,
 )
-from logstore.records import Damage
 
 __all__ = ["Segment", "SegmentInfo", "TailScan", "scan_log"]
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from logstore import retention
 from logstore.config import PARTITIONS_MAX, TopicConfig, check_int
+from logstore.encoder import check_payload_type
 from logstore.errors import PartitionNotFoundError
 from logstore.partition import Partition
 from logstore.partitioners import KafkaPartitioner, Partitioner
-from logstore.records import RecordMetadata, check_payload_type
+from logstore.records import RecordMetadata
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -44,6 +44,8 @@ def interrupt_at(line: int) -> Iterator[list[int]]:
         name = frame.f_code.co_filename
         if not name.startswith(source) or not name.endswith(ENGINE):
             return None
+        if frame.f_code.co_name == "__del__":
+            return None  # what is raised there goes nowhere
         if event == "line":
             count[0] += 1
             if count[0] == line:

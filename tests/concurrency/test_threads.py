@@ -101,7 +101,7 @@ def test_readers_beside_deletion_finish_or_are_told(tmp_path: Path) -> None:
         done = threading.Event()
 
         def write() -> None:
-            while partition.end_offset < 1200:
+            while partition.end_offset < 600:
                 fill(partition, 10)
                 partition.delete_before(max(0, partition.end_offset - 100))
             done.set()
@@ -119,7 +119,7 @@ def test_readers_beside_deletion_finish_or_are_told(tmp_path: Path) -> None:
                 assert len(found) >= 90
 
         run_all(write, read, read)
-        assert list(partition.read()) == expected(1, partition.start_offset, 1200)
+        assert list(partition.read()) == expected(1, partition.start_offset, 600)
 
 
 def test_truncation_beside_readers_is_never_a_wrong_record(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_truncation_beside_readers_is_never_a_wrong_record(tmp_path: Path) -> No
         done = threading.Event()
 
         def write() -> None:
-            for _ in range(40):
+            for _ in range(12):
                 partition.truncate_to(60)
                 fill(partition, 40)
             done.set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import repeat
 from typing import Any, Final
 
 from logstore._binding.core import (
@@ -187,8 +189,8 @@ def make_tuples(
     def at(pointer: Any) -> int:
         return int(ffi.cast("uintptr_t", pointer))
 
-    return _records.make(
-        kind,
+    made = _records.make(
+        tuple if _TUPLES_KEEP_HASH else kind,
         len(part),
         at(base),
         at(d.offset + first),
@@ -200,6 +202,11 @@ def make_tuples(
         headers,
         types,
     )
+    return list(map(tuple.__new__, repeat(kind), made)) if _TUPLES_KEEP_HASH else made
+
+
+# Such tuples can only be made by their own type: see pyrecords.c.
+_TUPLES_KEEP_HASH: Final = sys.version_info >= (3, 14)
 
 
 def decode_headers(

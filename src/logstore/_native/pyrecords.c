@@ -36,10 +36,16 @@ static PyObject *pyrecords_shared(PyObject *item)
     return item;
 }
 
+static PyObject *pyrecords_new(PyObject *type)
+{
+    return type == (PyObject *)&PyTuple_Type ? PyTuple_New(6) : PyType_GenericAlloc((PyTypeObject *)type, 6);
+}
+
 /*
  * make(type, count, base, offset, timestamp, key_pos, key_len, value_pos, value_len, headers, kinds) -> list
  *
- * `type` is a subclass of tuple without further fields; `base` and the columns are addresses; `headers` and
+ * `type` is tuple, or a subclass without further fields (not on CPython 3.14 and later, whose tuples keep a hash
+ * that the stable ABI cannot set up for a subclass); `base` and the columns are addresses; `headers` and
  * `kinds` are lists with one object for each record, or one object (not a list) for all.
  */
 static PyObject *pyrecords_make(PyObject *self, PyObject *args)
@@ -48,7 +54,7 @@ static PyObject *pyrecords_make(PyObject *self, PyObject *args)
     PyObject *type, *headers, *kinds;
     Py_ssize_t count;
     unsigned long long base_at, offset_at, timestamp_at, key_pos_at, key_len_at, value_pos_at, value_len_at;
-    if (!PyArg_ParseTuple(args, "OnKKKKKKKOO", &type, &count, &base_at, &offset_at, &timestamp_at, &key_pos_at,
+    if (!PyArg_ParseTuple(args, "O!nKKKKKKKOO", &PyType_Type, &type, &count, &base_at, &offset_at, &timestamp_at, &key_pos_at,
                           &key_len_at, &value_pos_at, &value_len_at, &headers, &kinds)) {
         return NULL;
     }
@@ -75,7 +81,7 @@ static PyObject *pyrecords_make(PyObject *self, PyObject *args)
             Py_XDECREF(stamp);
             stamp = PyLong_FromLongLong(timestamp[i]);
         }
-        PyObject *record = stamp == NULL ? NULL : PyType_GenericAlloc((PyTypeObject *)type, 6);
+        PyObject *record = stamp == NULL ? NULL : pyrecords_new(type);
         if (record == NULL) {
             Py_XDECREF(stamp);
             Py_DECREF(list);

@@ -43,16 +43,22 @@ class Table(NamedTuple):
 
 
 class _Faults:
-    """Faults of one index file, told in one finding."""
+    """Faults of one index file, told in one finding: the first of each bad entry."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.first: tuple[int, str] | None = None
+        self._reasons: dict[int, str] = {}
 
     def add(self, slot: int, reason: str) -> None:
-        self.count += 1
-        if self.first is None:
-            self.first = (slot, reason)
+        self._reasons.setdefault(slot, reason)
+
+    @property
+    def count(self) -> int:
+        return len(self._reasons)
+
+    @property
+    def first(self) -> tuple[int, str] | None:
+        """The lowest slot, with what is wrong there."""
+        return min(self._reasons.items(), default=None)
 
 
 class IndexFile:
@@ -169,7 +175,7 @@ class OffsetIndexCheck(IndexFile):
                         slot, f"has offset {self.log.base + offsets[slot]}, which lies "
                         f"before position {pos}",
                     )  # fmt: skip
-                if slot and offsets[slot - 1] > before:
+                if self._is_beyond(slot - 1, before, pos):
                     self.faults.add(
                         slot - 1,
                         f"has offset {self.log.base + offsets[slot - 1]}, which lies "
@@ -178,10 +184,19 @@ class OffsetIndexCheck(IndexFile):
             slot += 1
         self.slot = slot
 
+    def _is_beyond(self, slot: int, before: int, pos: int) -> bool:
+        """Whether an entry has an offset that only comes at or behind a position (of
+        the entry after it), which what is damaged in between cannot explain."""
+        return (
+            slot >= 0
+            and self.offsets[slot] > before
+            and not self.log.is_damaged_between(self.positions[slot], pos)
+        )
+
     def finish(self) -> None:
         log = self.log
         if self.missing:
-            if log.end > 0:
+            if log.end > 0 and not (log.is_last and not log.context.clean):
                 log.run_of.note(
                     MISSING_INDEX,
                     self.path,

@@ -11,7 +11,9 @@ from typing import Any, Final, NamedTuple
 from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
+from logstore.batches import RecordBatch
 from logstore.config import StoreConfig
+from logstore.decoding import Damage, memoryview_slicer, open_payload
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     CorruptRecordError,
@@ -29,12 +31,6 @@ from logstore.index import (
 )
 from logstore.layout import INDEX, LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
 from logstore.producers import parse_snapshot
-from logstore.records import (
-    Damage,
-    RecordBatch,
-    memoryview_slicer,
-    open_payload,
-)
 from logstore.segment import Place, Segment
 from logstore.verify.indexes import used_bytes
 from logstore.verify.places import (

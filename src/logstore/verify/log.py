@@ -6,16 +6,15 @@ from typing import Final
 
 from logstore import _binding as native
 from logstore._files import Directory
-from logstore.index import INDEX_ENTRY_BYTES
-from logstore.records import (
-    ABORT,
+from logstore.batches import ABORT, RecordBatch
+from logstore.decoding import (
     Columns,
     Damage,
-    RecordBatch,
     memoryview_slicer,
     open_payload,
     read_headers,
 )
+from logstore.index import INDEX_ENTRY_BYTES
 from logstore.verify.facts import Context
 from logstore.verify.indexes import OffsetIndexCheck, Table, TimeIndexCheck, numbers
 from logstore.verify.report import (
@@ -48,6 +47,7 @@ class LogCheck:
         end: where the sound log ends.
         is_sound: whether nothing in it was damaged.
         is_skipped: whether a part before the present run was damaged.
+        is_gone: whether the file was deleted before it could be opened.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class LogCheck:
         self.last_before = -1
         self.last_offset = base - 1
         self.size = self.end = self.batches = 0
-        self.is_sound, self.is_skipped = True, False
+        self.is_sound, self.is_skipped, self.is_gone = True, False, False
         self._at = 0  # file position of the buffer
         self._gaps: list[tuple[int, int]] = []
         self._forgiven = -1
@@ -88,7 +88,11 @@ class LogCheck:
 
     def is_damaged_at(self, pos: int) -> bool:
         """Whether a position lies in what was damaged."""
-        return any(begin <= pos < end for begin, end in self._gaps)
+        return self.is_damaged_between(pos, pos + 1)
+
+    def is_damaged_between(self, first: int, end: int) -> bool:
+        """Whether anything in a range of positions was damaged."""
+        return any(low < end and first < high for low, high in self._gaps)
 
     def run(self) -> None:
         run = self.run_of
@@ -100,6 +104,7 @@ class LogCheck:
                 grown = self.directory.files.size(fd) != self.size
         except FileNotFoundError:
             run.note(IN_USE, self.path, f"{self.path} went away meanwhile")
+            self.is_gone = True
             return
         except OSError as error:
             run.unreadable(self.path, error)
@@ -289,7 +294,8 @@ class LogCheck:
             return f"its own offset is {header.last_offset}, that of its last {inner}"
         if base <= last:
             return f"it begins with offset {base}, the batch before ends with {last}"
-        if base > last + 1 and self._checks & native.CHECK_GAPLESS:
+        is_known = last != native.OFFSET_UNKNOWN
+        if is_known and base > last + 1 and self._checks & native.CHECK_GAPLESS:
             return f"it begins with offset {base}, not {last + 1}: others are missing"
         return ""
 
@@ -362,6 +368,8 @@ class LogCheck:
         )
         self.batches += batches
         self.is_skipped = True
+        if not self.is_sound:
+            return  # said already: they lie below the base
         self.run_of.problem(
             OFFSETS,
             self.path,
@@ -381,7 +389,8 @@ class LogCheck:
         stop: int,
     ) -> int:
         """Report what is wrong at `pos` and return where to go on."""
-        decoder, last = self.run_of.decoder, self.run_of.decoder.last_offset
+        decoder = self.run_of.decoder
+        last = max(decoder.last_offset, self.last_offset)
         segment = RawSegment(
             self.directory, self.run_of.descriptors, self.name, self.base, self.size
         )
@@ -427,8 +436,9 @@ class LogCheck:
                 first=last + 1,
                 last=lost,
             )
-        if found is not None and found.base_offset > last:
-            decoder.begin(found.base_offset - 1)
+        if found is not None:
+            known = found.base_offset > last
+            decoder.begin(found.base_offset - 1 if known else native.OFFSET_UNKNOWN)
         return end
 
     def _out_of_order(self, pos: int, last: int, header: native.BatchHeader) -> None:
@@ -462,6 +472,7 @@ class LogCheck:
         self.is_skipped = True
         self._gaps.append((pos, pos + size))
         self.state.raw.bytes_since = 1
+        self.run_of.decoder.begin(native.OFFSET_UNKNOWN)
         self.run_of.note(
             UNSUPPORTED,
             self.path,

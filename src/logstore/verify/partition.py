@@ -66,9 +66,9 @@ class PartitionCheck(Check):
             log.run()
             self._check_next_offset(log)
             last_before = max(log.last_offset, last_before)
-        if bases:
+        if bases and not log.is_gone:
             self._check_end(log)
-        elif self.context.state is None:
+        elif not bases and self.context.state is None:
             self._check_empty()
         self._check_others(names, found)
 
@@ -211,7 +211,7 @@ class PartitionCheck(Check):
     def _check_next_offset(self, log: LogCheck) -> None:
         """Whether a segment ends with the offset that logstore noted."""
         state = self.context.state
-        if state is None or not state.is_gapless or not log.is_sound:
+        if state is None or not state.is_gapless or not log.is_sound or log.is_gone:
             return
         noted = next((row[2] for row in state.sealed if row[0] == log.base), None)
         active = state.active

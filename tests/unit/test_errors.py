@@ -1,0 +1,117 @@
+"""Exceptions: their family, their facts as attributes, and what their messages say."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+
+import pytest
+
+import logstore
+from logstore import errors
+
+FAMILY = {
+    "ConfigError": (ValueError,),
+    "TopicExistsError": (ValueError,),
+    "StoreNotFoundError": (LookupError,),
+    "TopicNotFoundError": (LookupError,),
+    "PartitionNotFoundError": (LookupError,),
+    "StoreLockedError": (),
+    "StoreClosedError": (),
+    "ReadOnlyError": (),
+    "ForkedError": (),
+    "OffsetOutOfRangeError": (IndexError,),
+    "OffsetConflictError": (),
+    "RecordTooLargeError": (ValueError,),
+    "UnsupportedError": (),
+    "StorageError": (OSError,),
+    "DiskFullError": (OSError, errors.StorageError),
+    "SyncFailedError": (OSError, errors.StorageError),
+    "CorruptionError": (),
+    "CorruptRecordError": (errors.CorruptionError,),
+    "CorruptIndexError": (errors.CorruptionError,),
+    "CorruptCheckpointError": (errors.CorruptionError,),
+}
+
+EXAMPLES = {
+    "ConfigError": logstore.ConfigError("text", name="segment_ms", value=0),
+    "TopicExistsError": logstore.TopicExistsError("text", topic="a"),
+    "StoreNotFoundError": logstore.StoreNotFoundError("text", path="/p"),
+    "TopicNotFoundError": logstore.TopicNotFoundError("text", topic="a"),
+    "PartitionNotFoundError": logstore.PartitionNotFoundError(
+        "text", topic="a", partition=3
+    ),
+    "StoreLockedError": logstore.StoreLockedError("text", path="/p", holder_pid=7),
+    "OffsetOutOfRangeError": logstore.OffsetOutOfRangeError(9, 1, 5, partition="a-0"),
+    "OffsetConflictError": logstore.OffsetConflictError(9, 5, partition="a-0"),
+    "RecordTooLargeError": logstore.RecordTooLargeError(
+        "text", limit_name="max_message_bytes", limit=10, size=11
+    ),
+    "UnsupportedError": logstore.UnsupportedError("text", path="/p", position=1, offset=2),
+    "StorageError": logstore.StorageError("text", errno=5, path="/p", action="open"),
+    "DiskFullError": logstore.DiskFullError("text", errno=28, path="/p"),
+    "SyncFailedError": logstore.SyncFailedError("text", errno=5, path="/p"),
+    "CorruptRecordError": logstore.CorruptRecordError(
+        "checksum differs", path="/p", position=17, offset=4, next_offset=6
+    ),
+    "CorruptIndexError": logstore.CorruptIndexError("text", path="/p", position=8),
+    "CorruptCheckpointError": logstore.CorruptCheckpointError("text", path="/p"),
+}
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_error_belongs_to_its_family(name: str) -> None:
+    """Each is a LogStoreError and, where that helps, one of Python's own."""
+    error = getattr(logstore, name)
+    assert issubclass(error, logstore.LogStoreError)
+    assert name in logstore.__all__
+    for base in FAMILY[name]:
+        assert issubclass(error, base)
+    assert error.__doc__
+
+
+def test_every_public_error_is_in_the_family() -> None:
+    """No exception without a place in the tree."""
+    public = {n for n in logstore.__all__ if n.endswith("Error")} - {"LogStoreError"}
+    assert public == set(FAMILY)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_error_survives_pickling(name: str) -> None:
+    """Errors cross process boundaries (multiprocessing, Spark) with their facts."""
+    error = EXAMPLES[name]
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+def test_out_of_range_says_what_can_be_read() -> None:
+    """Requested, start and end, and the partition."""
+    error = EXAMPLES["OffsetOutOfRangeError"]
+    for part in ("9", "[1, 5]", "a-0", "earliest"):
+        assert part in str(error)
+
+
+def test_corrupt_record_says_where_and_what_to_do() -> None:
+    """Reason, path, position, offset, and the next step."""
+    error = EXAMPLES["CorruptRecordError"]
+    for part in ("checksum differs", "/p", "17", "4", "logstore-dump verify"):
+        assert part in str(error)
+    assert error.next_offset == 6
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_storage_error_of_a_full_disk_is_disk_full(code: int) -> None:
+    """Space, quota and file size limit are one thing to the caller."""
+    error = errors.storage_error(OSError(code, "x"), "append to", "/p", "Nothing more.")
+    assert type(error) is logstore.DiskFullError
+    assert (error.errno, error.filename, error.action) == (code, "/p", "append to")
+    assert str(error).endswith("Nothing more.")
+
+
+def test_storage_error_keeps_what_the_system_said() -> None:
+    """errno, path, action, and the system's words."""
+    error = errors.storage_error(OSError(errno.EIO, "x"), "sync", "/p")
+    assert type(error) is logstore.StorageError
+    assert str(error) == "cannot sync /p: Input/output error"
