@@ -37,7 +37,25 @@ __all__ = [
 
 
 class LogStoreError(Exception):
-    """Base of all errors raised by logstore."""
+    """Base of all errors raised by logstore. They can be pickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        facts = dict(self.__dict__)
+        if isinstance(self, OSError):
+            # OSError keeps these in slots of its own.
+            facts |= {"errno": self.errno, "filename": self.filename}
+        return _made_again, (type(self), self.args, facts)
+
+
+def _made_again(
+    kind: type[LogStoreError], args: tuple[Any, ...], facts: dict[str, Any]
+) -> LogStoreError:
+    """An error as it was, without its constructor: that makes the message anew."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    for name, value in facts.items():
+        setattr(error, name, value)
+    return error
 
 
 class ConfigError(LogStoreError, ValueError):

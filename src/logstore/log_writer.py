@@ -54,6 +54,8 @@ logger = logging.getLogger("logstore")
 
 # The durable point is written down after this many flushed bytes, whatever the time.
 _CHECKPOINT_BYTES: Final = 16 << 20
+# How long to wait for another thread's sync before looking whether it is still at it.
+_TURN_S: Final = 0.05
 # A flush_ms beyond this needs no thread: ten years.
 _NEVER_MS: Final = 10 * 366 * 24 * 3600 * 1000
 
@@ -105,6 +107,8 @@ class LogWriter:
         self.sync_lock = threading.RLock()
         self.appended = threading.Condition(threading.Lock())
         self._turn = threading.Condition(threading.Lock())
+        # Base offset of the segment that is being created, for `_roll_back`.
+        self._creating: int | None = None
         self._is_syncing = False
         self.waiting_readers = 0
         self.encoder = Encoder(config)
@@ -151,6 +155,17 @@ class LogWriter:
             ) from self.failed
         if self.damage is not None:
             raise self.damage
+
+    def _half_done(self) -> SyncFailedError:
+        """A call was interrupted where it could not be undone: write no more."""
+        return self._fail(
+            SyncFailedError(
+                f"an earlier append to {self.name} was interrupted half-way; what was "
+                f"acknowledged can be read. Open the store again to append.",
+                path=self.directory.path,
+                action="append to",
+            )
+        )
 
     def _fail(self, error: SyncFailedError) -> SyncFailedError:
         if self.failed is None:
@@ -212,16 +227,22 @@ class LogWriter:
             if timestamp_ms is None or encoder.log_append_time:
                 timestamp_ms = now_ms
             active = self._active or self._writable()
+            if active.segment.next_offset != base:
+                raise self._half_done()
             try:
                 done = active.append_message(value, key, timestamp_ms, now_ms, encoder)
+                if done:
+                    self._published(active)
             except SyncFailedError as error:
                 raise self._fail(error) from error.__cause__
+            finally:
+                # Also where a signal handler raised behind the commit: then it is in.
+                if active.segment.next_offset != self.end_offset:
+                    self._published(active)
             if not done:
                 self._append(
                     [encoder.rows_of_one(value, key, timestamp_ms)], base, now_ms
                 )
-            else:
-                self._published(active)
             end = self.end_offset
             lagging = end - self._synced >= self.config.flush_messages
         if durable or lagging:
@@ -317,6 +338,8 @@ class LogWriter:
         in another process could see a part.
         """
         active = self._writable()
+        if active.segment.next_offset != self.end_offset:
+            raise self._half_done()
         before, synced = self.segments, self._synced
         mark = active.mark()
         try:
@@ -332,13 +355,15 @@ class LogWriter:
                         if not taken and not active.state.size:
                             raise AssertionError(f"an empty segment is full ({stop})")
                         active = self._roll(active)
+            self._published(active)
         except BaseException as error:
+            if self.end_offset != mark[0].last_offset + 1:
+                raise  # it is all in, and published
             self._roll_back(before, mark)
             self._synced = min(self._synced, max(synced, self._active_base()))
             if isinstance(error, SyncFailedError):
                 raise self._fail(error) from error.__cause__
             raise
-        self._published(active)
 
     def _published(self, active: SegmentWriter) -> None:
         """Let readers see what was appended, and see to it that it will be synced."""
@@ -375,8 +400,11 @@ class LogWriter:
         active = self._active
         if active is None:
             return
+        if self._creating is not None and self.segments is before:
+            self._remove_files(self._creating)
+            self._creating = None
         if self.segments is before:
-            if active.state.size == mark[0].size:
+            if (active.state.size, active.times.count) == (mark[0].size, mark[2]):
                 return
             try:
                 active.back_to(mark)
@@ -386,8 +414,8 @@ class LogWriter:
         new = self.segments[len(before) :]
         try:
             for segment in reversed(new):
-                for suffix in SEGMENT_SUFFIXES:
-                    self.directory.unlink(segment.file(suffix), missing_ok=True)
+                self._remove_files(segment.base_offset)
+            self._creating = None
             self._retire_active()
             self.segments = before
             self._active_state = mark[0].copy()
@@ -408,6 +436,13 @@ class LogWriter:
                 )
             )
 
+    def _remove_files(self, base_offset: int) -> None:
+        """Remove the files of a segment that no reader was told of."""
+        with contextlib.suppress(OSError):
+            for suffix in SEGMENT_SUFFIXES:
+                name = segment_file(base_offset, suffix)
+                self.directory.unlink(name, missing_ok=True)
+
     # ------------------------------------------------------------ segments
 
     def _writable(self) -> SegmentWriter:
@@ -416,6 +451,7 @@ class LogWriter:
             self.host.begin_writing()
             if not self.segments:
                 self._create_segment(self.end_offset)
+                self._creating = None
                 self._write_point(self._active_state)
             self._active = self._open_active()
             deleted, self._deleted = self._deleted, []
@@ -452,6 +488,7 @@ class LogWriter:
     def _create_segment(self, base_offset: int) -> None:
         """Begin a segment: 1. create its log; 2. sync the directory; 3. new list."""
         name = segment_file(base_offset, LOG)
+        self._creating = base_offset
         try:
             try:
                 fd = self.directory.create(name)
@@ -503,6 +540,7 @@ class LogWriter:
         self._retire_active()
         self._active = self._open_active()
         self._synced = base
+        self._creating = None
         self._write_point(self._active.state.copy())
         return self._active
 
@@ -516,11 +554,16 @@ class LogWriter:
         with self.sync_lock, self.lock:
             self._check()
             active = self._writable()
-            if active.state.size:
-                try:
-                    self._roll(active)
-                except SyncFailedError as error:
+            if not active.state.size:
+                return
+            before, mark = self.segments, active.mark()
+            try:
+                self._roll(active)
+            except BaseException as error:
+                self._roll_back(before, mark)
+                if isinstance(error, SyncFailedError):
                     raise self._fail(error) from error.__cause__
+                raise
 
     # ------------------------------------------------------------ sync
 
@@ -548,20 +591,30 @@ class LogWriter:
         Raises:
             SyncFailedError: it is not, and nobody can tell what is.
         """
-        with self._turn:
-            while self._is_syncing and self._synced < upto and self.failed is None:
-                self._turn.wait()
-            if self._synced >= upto:
-                return
-            if self.failed is not None:
-                self._check()
-            self._is_syncing = True
+        is_mine = False
         try:
+            with self._turn:
+                while self._is_syncing and self._synced < upto and self.failed is None:
+                    if not self._turn.wait(_TURN_S) and self._is_nobody_syncing():
+                        break
+                if self._synced >= upto:
+                    return
+                if self.failed is not None:
+                    self._check()
+                is_mine = self._is_syncing = True
             self._sync_now(upto)
         finally:
-            with self._turn:
-                self._is_syncing = False
-                self._turn.notify_all()
+            if is_mine:
+                with self._turn:
+                    self._is_syncing = False
+                    self._turn.notify_all()
+
+    def _is_nobody_syncing(self) -> bool:
+        """Whether the one whose turn it is was interrupted before it could say so."""
+        if not self.sync_lock.acquire(blocking=False):
+            return False
+        self.sync_lock.release()
+        return True
 
     def _sync_now(self, upto: int) -> None:
         with self.sync_lock:

@@ -625,7 +625,8 @@ def scan_log(
                     native.E_OFFSET, done, -1, state.raw.base_offset, why
                 )
                 return TailScan(pos + done, state.last_offset, batches, 0, error, size)
-            index_bytes, time_bytes = planner.commit(state)
+            index_bytes, time_bytes = planner.entries()
+            planner.commit(state)
             if index is not None:
                 index.append(index_bytes)
             if times is not None:

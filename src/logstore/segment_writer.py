@@ -158,27 +158,40 @@ class SegmentWriter:
             return 0, stop
         if state.size + taken > self._reserved:
             self.reserve(taken)
+        self._write(native.buffer_of(data, taken), taken, self.planner.next_offset)
+        return taken, stop
+
+    def _write(self, data: memoryview, size: int, next_offset: int) -> None:
+        """Write what was planned, and make it true of indexes, readers and state.
+
+        Whatever ends it early, also an exception from a signal handler, the segment is
+        as it was, unless the last step is done: that is the commit.
+
+        1. write; 2. index entries; 3. what readers see; 4. the state.
+        """
+        segment = self.segment
+        before = segment.size, segment.next_offset, self.index.count, self.times.count
+        end = before[0] + size
         try:
-            self.files.write(self.fd, native.buffer_of(data, taken), state.size)
+            self.files.write(self.fd, data, before[0])
+            index, times = self.planner.entries()
+            if index:
+                self.index.append(index)
+                self.times.append(times)
+            segment.size = end
+            segment.next_offset = next_offset
+            self.planner.commit(self.state)
         except BaseException as error:
-            self.undo()
+            if self.state.size != end:
+                segment.size, segment.next_offset = before[:2]
+                self.index.cut(before[2])
+                self.times.cut(before[3])
+                self.undo()
             if isinstance(error, OSError):
                 raise storage_error(
                     error, "append to", self.path, "The log is as it was."
                 ) from error
             raise
-        self._commit(state.size + taken, self.planner.next_offset)
-        return taken, stop
-
-    def _commit(self, size: int, next_offset: int) -> None:
-        """What was planned is in the file: make it true of state and readers."""
-        index, times = self.planner.commit(self.state)
-        if index:
-            self.index.append(index)
-            self.times.append(times)
-        segment = self.segment
-        segment.size = size
-        segment.next_offset = next_offset
 
     def append_message(
         self, value: Any, key: Any, timestamp_ms: int, now_ms: int, encoder: Encoder
@@ -196,19 +209,9 @@ class SegmentWriter:
         if size <= 0:
             return False
         segment = self.segment
-        pos = segment.size
-        if pos + size > self._reserved:
+        if segment.size + size > self._reserved:
             self.reserve(size)
-        try:
-            self.files.write(self.fd, planner.message[:size], pos)
-        except BaseException as error:
-            self.undo()
-            if isinstance(error, OSError):
-                raise storage_error(
-                    error, "append to", self.path, "The log is as it was."
-                ) from error
-            raise
-        self._commit(pos + size, segment.next_offset + 1)
+        self._write(planner.message[:size], size, segment.next_offset + 1)
         return True
 
     def undo(self) -> None:

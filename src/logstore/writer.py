@@ -22,7 +22,6 @@ from logstore.index import OffsetEntries, TimeEntries
 from logstore.layout import DELETED, LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.log_writer import LogWriter
 from logstore.recovery import (
-    PartitionState,
     cut_transactions,
     remove_snapshots,
 )
@@ -73,9 +72,13 @@ class PartitionWriter(LogWriter):
             dropped = self.segments[: self._first_needed(offset)]
             self._pin(dropped)
             before = self.segments, self.start_offset
-            self.segments = self.segments[len(dropped) :]
-            self.start_offset = offset
-            self._commit_state(active, before)
+            try:
+                self.segments = self.segments[len(dropped) :]
+                self.start_offset = offset
+                self._commit_state(active)
+            except BaseException:
+                self.segments, self.start_offset = before
+                raise
             self._rename_deleted(dropped)
             logger.info(
                 "%s starts at offset %d: %s; %d segments with %d bytes deleted",
@@ -96,10 +99,8 @@ class PartitionWriter(LogWriter):
                 return index
         return len(self.segments) - 1
 
-    def _commit_state(
-        self, active: SegmentWriter, before: tuple[tuple[Segment, ...], int]
-    ) -> None:
-        """Write down a changed list of segments, or take the change back."""
+    def _commit_state(self, active: SegmentWriter) -> None:
+        """Write down a changed list of segments."""
         point = active.state.copy()
         if self._synced < self.end_offset:
             self._sync_now(self.end_offset)
@@ -109,7 +110,7 @@ class PartitionWriter(LogWriter):
                 self.directory, layout.PARTITION_STATE, state.to_dict()
             )
         except OSError as error:
-            self._after_failed_commit(error, state, before)
+            self._after_failed_commit(error)
         self._is_written_down = True
         self._point_pos = point.size
         self._point_time = self.files.monotonic()
@@ -117,8 +118,6 @@ class PartitionWriter(LogWriter):
     def _after_failed_commit(
         self,
         error: OSError,
-        state: PartitionState,
-        before: tuple[tuple[Segment, ...], int],
     ) -> None:
         """A full disk must not stop deletion: go on without the state file.
 
@@ -133,7 +132,6 @@ class PartitionWriter(LogWriter):
                 self.directory.unlink(layout.PARTITION_STATE, missing_ok=True)
                 self.directory.sync()
                 return
-        self.segments, self.start_offset = before
         raise failed from error
 
     def _pin(self, segments: Iterable[Segment]) -> None:
@@ -184,63 +182,68 @@ class PartitionWriter(LogWriter):
             segment = keep[-1]
             self._pin(dropped)
             state, entries, times = self._state_up_to(segment, pos)
-            self._retire_active()
             before = self.segments
-            self.segments = keep
-            self._truncations += 1
-            self._active_state, self._active_index = state, entries
-            self._active_times = times
             try:
-                checkpoints.write_state(
-                    self.directory,
-                    layout.PARTITION_STATE,
-                    self._state_at(state).to_dict(),
+                self._retire_active()
+                self.segments = keep
+                self._truncations += 1
+                self._active_state, self._active_index = state, entries
+                self._active_times = times
+                self._truncate(segment, dropped, offset)
+            except BaseException as error:
+                # Half done, in memory or on disk: opening again finds out.
+                failed = SyncFailedError(
+                    f"cannot truncate {self.name} to offset {offset}: {error!r}. Open "
+                    f"the store again.",
+                    errno=getattr(error, "errno", None),
+                    path=self.directory.path,
+                    action="truncate",
                 )
-            except OSError as error:
-                self.segments = before
-                raise self._fail(
-                    SyncFailedError(
-                        f"cannot truncate {self.name}: {error}",
-                        errno=error.errno,
-                        path=self.directory.path,
-                    )
-                ) from error
-            try:
-                self._rename_deleted(reversed(dropped))
-                self.directory.sync()
-                segment.generation += 1
-                segment.size = pos
-                segment.next_offset = offset
-                segment.max_timestamp = state.max_timestamp
-                segment.max_timestamp_offset = state.max_timestamp_offset
-                with self.directory.opened(segment.file(LOG), write=True) as fd:
-                    self.files.truncate(fd, pos)
-                    self.files.sync(fd)
-                self._active = self._open_active()
-                self._active.write_indexes()
-                remove_snapshots(self.directory, above=offset)
-                cut_transactions(self.directory, segment.base_offset, offset)
-                self._cut_epochs(offset)
-            except OSError as error:
-                raise self._fail(
-                    SyncFailedError(
-                        f"cannot truncate {self.name}: {error}",
-                        errno=error.errno,
-                        path=self.directory.path,
-                    )
-                ) from error
-            logger.info(
-                "%s truncated to offset %d: asked for; %d offsets dropped",
-                self.name,
-                offset,
-                self.end_offset - offset,
-            )
-            self.end_offset = offset
-            self._synced = offset
-            self._synced_state = None
-            self.start_offset = min(self.start_offset, offset)
-            self._write_point(self._active.state.copy())
+                self._fail(failed)
+                if segment.next_offset == offset:
+                    self.end_offset = offset
+                else:
+                    self.segments = before
+                if isinstance(error, OSError):
+                    raise failed from error
+                raise
             return offset
+
+    def _truncate(
+        self, segment: Segment, dropped: tuple[Segment, ...], offset: int
+    ) -> None:
+        """The steps of `truncate_to`, with its state and list of segments in place."""
+        state = self._active_state
+        pos = state.size
+        checkpoints.write_state(
+            self.directory, layout.PARTITION_STATE, self._state_at(state).to_dict()
+        )
+        self._rename_deleted(reversed(dropped))
+        self.directory.sync()
+        segment.generation += 1
+        segment.size = pos
+        segment.next_offset = offset
+        segment.max_timestamp = state.max_timestamp
+        segment.max_timestamp_offset = state.max_timestamp_offset
+        with self.directory.opened(segment.file(LOG), write=True) as fd:
+            self.files.truncate(fd, pos)
+            self.files.sync(fd)
+        self._active = self._open_active()
+        self._active.write_indexes()
+        remove_snapshots(self.directory, above=offset)
+        cut_transactions(self.directory, segment.base_offset, offset)
+        self._cut_epochs(offset)
+        logger.info(
+            "%s truncated to offset %d: asked for; %d offsets dropped",
+            self.name,
+            offset,
+            self.end_offset - offset,
+        )
+        self.end_offset = offset
+        self._synced = offset
+        self._synced_state = None
+        self.start_offset = min(self.start_offset, offset)
+        self._write_point(self._active.state.copy())
 
     def _state_up_to(
         self, segment: Segment, pos: int
@@ -257,7 +260,8 @@ class PartitionWriter(LogWriter):
                     raise UnsupportedError(
                         f"{segment.path} cannot be indexed", path=segment.path
                     )
-                entries, time_entries = planner.commit(from_start)
+                entries, time_entries = planner.entries()
+                planner.commit(from_start)
                 index.append(entries)
                 times.append(time_entries)
                 done += taken

@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.values import append_one, expected, fill, new_partition, read_all, write_store
 
 import logstore
+from support.values import (
+    append_one,
+    expected,
+    fill,
+    new_partition,
+    read_all,
+    write_store,
+)
 
 FORK = multiprocessing.get_context("fork")
 

@@ -9,10 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.damage import crash, logs_in
-from support.values import append_one, expected, fill, new_partition, read_all, write_store
 
 import logstore
+from support.damage import crash, logs_in
+from support.values import (
+    append_one,
+    expected,
+    fill,
+    new_partition,
+    read_all,
+    write_store,
+)
 
 
 def make_fifo(path: Path, outside: Path) -> None:

@@ -14,11 +14,11 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from support.damage import crash
-from support.values import FORMATS, config_of
 
 import logstore
 from logstore import Record, TimestampType
+from support.damage import crash
+from support.values import FORMATS, config_of
 
 payloads = st.one_of(st.none(), st.binary(max_size=60), st.just(bytes(300)))
 stamps = st.integers(0, 5000)
@@ -67,16 +67,22 @@ class Model:
             key,
             value,
             tuple(pairs) if self.magic == 2 else (),
-            TimestampType.NO_TIMESTAMP if self.magic == 0 else TimestampType.CREATE_TIME,
+            TimestampType.NO_TIMESTAMP
+            if self.magic == 0
+            else TimestampType.CREATE_TIME,
         )
 
     def add(self, added: list[tuple], span: range) -> None:
         assert span == range(self.end, self.end + len(added))
-        self.records += [self.record(row, o) for row, o in zip(added, span, strict=True)]
+        self.records += [
+            self.record(row, o) for row, o in zip(added, span, strict=True)
+        ]
         self.end += len(added)
 
     def columns(self, added: list[tuple]) -> tuple:
-        values, keys, times, pairs = (list(column) for column in zip(*added, strict=True))
+        values, keys, times, pairs = (
+            list(column) for column in zip(*added, strict=True)
+        )
         return values, keys, times, pairs if self.magic == 2 else None
 
     # -- operations

@@ -26,6 +26,11 @@ FORMATS = tuple(
 every_format = pytest.mark.parametrize(
     ("magic", "codec"), FORMATS, ids=[f"magic{m}-{c}" for m, c in FORMATS]
 )
+few_formats = pytest.mark.parametrize(
+    ("magic", "codec"),
+    [(0, "none"), (1, "none"), (1, "gzip"), (2, "none"), (2, "lz4")],
+    ids=["magic0-none", "magic1-none", "magic1-gzip", "magic2-none", "magic2-lz4"],
+)
 every_compressed_format = pytest.mark.parametrize(
     ("magic", "codec"),
     [(m, c) for m, c in FORMATS if c != "none"],
@@ -60,7 +65,9 @@ def key_of(offset: int, seed: int = 0) -> bytes | None:
 
 def timestamp_of(offset: int, seed: int = 0) -> int:
     """The timestamp at an offset: they rise, but not strictly and not always."""
-    return FIRST_TIMESTAMP + 10 * offset + _random(seed, offset, "time").randrange(-40, 41)
+    return (
+        FIRST_TIMESTAMP + 10 * offset + _random(seed, offset, "time").randrange(-40, 41)
+    )
 
 
 def headers_of(offset: int, seed: int = 0) -> tuple[tuple[str, bytes | None], ...]:

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import logstore
+from logstore.store import open_store
 from support.damage import FixedClock
 from support.values import (
     config_of,
@@ -17,9 +20,6 @@ from support.values import (
     new_partition,
     write_store,
 )
-
-import logstore
-from logstore.store import open_store
 
 pa = pytest.importorskip("pyarrow")
 
@@ -62,10 +62,12 @@ def test_read_arrow_agrees_with_read(tmp_path: Path, magic: int, codec: str) -> 
         assert [r["offset"] for r in rows] == [r.offset for r in want]
         assert [r["key"] for r in rows] == [r.key for r in want]
         assert [r["value"] for r in rows] == [r.value for r in want]
-        assert [r["timestampType"] for r in rows] == [int(r.timestamp_type) for r in want]
-        assert [
-            tuple((h["key"], h["value"]) for h in r["headers"]) for r in rows
-        ] == [r.headers for r in want]
+        assert [r["timestampType"] for r in rows] == [
+            int(r.timestamp_type) for r in want
+        ]
+        assert [tuple((h["key"], h["value"]) for h in r["headers"]) for r in rows] == [
+            r.headers for r in want
+        ]
         stamps = [
             -1 if r["timestamp"] is None else round(r["timestamp"].timestamp() * 1000)
             for r in rows
@@ -100,7 +102,9 @@ def test_read_arrow_bounds_are_those_of_read(
     write_store(tmp_path, 40, 2, "lz4", call=7)
     partition = logstore.open(tmp_path, read_only=True).topic("orders")[0]
     table = partition.read_arrow(start, stop, columns=["offset"]).read_all()
-    assert table.column(0).to_pylist() == list(range(start, 40 if stop is None else stop))
+    assert table.column(0).to_pylist() == list(
+        range(start, 40 if stop is None else stop)
+    )
 
 
 @pytest.mark.parametrize("columns", [["value"], ["key", "offset"], ("headers",)])
@@ -177,7 +181,9 @@ def test_append_arrow_takes_every_binary_type(
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic)
         partition.append_arrow(pa.table({"key": column, "value": column}))
-        partition.append_arrow(pa.table({"value": column.slice(1, 3), "key": column[2:]}))
+        partition.append_arrow(
+            pa.table({"value": column.slice(1, 3), "key": column[2:]})
+        )
         records = list(partition.read())
         assert [r.value for r in records] == items + items[1:4]
         assert [r.key for r in records] == items + items[2:]
@@ -258,7 +264,9 @@ def test_append_arrow_ignores_what_reading_gives(tmp_path: Path) -> None:
         table = table.append_column("topic", pa.array(["t"] * 20))
         table = table.append_column("partition", pa.array([3] * 20))
         assert partition.append_arrow(table) == range(20, 40)
-        assert [r[1:] for r in partition.read(20)] == [r[1:] for r in expected(2, 0, 20)]
+        assert [r[1:] for r in partition.read(20)] == [
+            r[1:] for r in expected(2, 0, 20)
+        ]
 
 
 BAD = {

@@ -47,7 +47,9 @@ EXAMPLES = {
     "RecordTooLargeError": logstore.RecordTooLargeError(
         "text", limit_name="max_message_bytes", limit=10, size=11
     ),
-    "UnsupportedError": logstore.UnsupportedError("text", path="/p", position=1, offset=2),
+    "UnsupportedError": logstore.UnsupportedError(
+        "text", path="/p", position=1, offset=2
+    ),
     "StorageError": logstore.StorageError("text", errno=5, path="/p", action="open"),
     "DiskFullError": logstore.DiskFullError("text", errno=28, path="/p"),
     "SyncFailedError": logstore.SyncFailedError("text", errno=5, path="/p"),

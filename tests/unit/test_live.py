@@ -7,6 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+
+import logstore
+from logstore.store import open_store
 from support.damage import CoarseTimes, append_garbage, crash, cut, frames, logs_in
 from support.values import (
     append_one,
@@ -19,9 +22,6 @@ from support.values import (
     read_all,
 )
 
-import logstore
-from logstore.store import open_store
-
 
 def follower(path: Path, **options: object) -> logstore.Partition:
     """orders-0 as a reader in another process opens it."""
@@ -29,7 +29,9 @@ def follower(path: Path, **options: object) -> logstore.Partition:
 
 
 @every_format
-def test_reader_sees_each_append_at_once(tmp_path: Path, magic: int, codec: str) -> None:
+def test_reader_sees_each_append_at_once(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
     """What has been appended is there for every other reader, across rolls."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec, segment_bytes=500)

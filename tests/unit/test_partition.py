@@ -6,6 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+
+import logstore
+from logstore import Record, TimestampType
+from logstore.store import open_store
 from support.damage import FixedClock, frames, logs_in
 from support.values import (
     FIRST_TIMESTAMP,
@@ -19,10 +23,6 @@ from support.values import (
     new_partition,
     read_all,
 )
-
-import logstore
-from logstore import Record, TimestampType
-from logstore.store import open_store
 
 
 @every_format
@@ -501,7 +501,14 @@ def test_compressible_record_beyond_the_limit_fits_when_compressed(
 @every_format
 def test_large_records_come_back(tmp_path: Path, magic: int, codec: str) -> None:
     """Records larger than all buffers survive, between small ones."""
-    values = [b"a", os.urandom(900_000), b"b", bytes(1_000_000), b"", os.urandom(40_000)]
+    values = [
+        b"a",
+        os.urandom(900_000),
+        b"b",
+        bytes(1_000_000),
+        b"",
+        os.urandom(40_000),
+    ]
     with logstore.open(tmp_path) as store:
         partition = new_partition(store, magic, codec, segment_bytes=1_500_000)
         partition.append_many(values)
@@ -552,9 +559,9 @@ def test_offsets_are_ordered_and_durable_moves_with_flush(tmp_path: Path) -> Non
     """start <= durable <= end, and flush brings durable to the end."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
-        assert (0, 0, 0) == (
+        assert (
             partition.start_offset, partition.durable_offset, partition.end_offset,
-        )  # fmt: skip
+        ) == (0, 0, 0)  # fmt: skip
         fill(partition, 7)
         assert (partition.durable_offset, partition.end_offset) == (0, 7)
         partition.flush()

@@ -57,7 +57,9 @@ def test_topic_append_uses_the_partitioner(tmp_path: Path) -> None:
             assert topic.append(b"v", key=key).partition == want
             assert topic.append(b"v", key=bytearray(key)).partition == want
             assert topic.append(b"v", key=memoryview(key)).partition == want
-            assert topic.append(b"v", key=key, partition=(want + 1) % 7).partition != want
+            assert (
+                topic.append(b"v", key=key, partition=(want + 1) % 7).partition != want
+            )
 
 
 def test_topic_takes_another_partitioner(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import logstore
 from support.damage import fixed_crc, frames_in, logs_in
 from support.values import (
     FORMATS,
@@ -17,8 +19,6 @@ from support.values import (
     read_all,
     write_store,
 )
-
-import logstore
 
 
 def batches_of(path: Path, magic: int, codec: str, count: int, call: int = 5) -> bytes:
@@ -97,7 +97,7 @@ def test_mixed_batches_are_one_range(tmp_path: Path) -> None:
 def test_no_batches_append_nothing(tmp_path: Path) -> None:
     """An empty buffer is an empty range."""
     with logstore.open(tmp_path) as store:
-        assert new_partition(store).append_batches(b"") == range(0, 0)
+        assert new_partition(store).append_batches(b"") == range(0)
 
 
 @every_format
@@ -124,8 +124,10 @@ def _flips(data: bytes) -> Iterator[bytes]:
     for _ in range(200):
         bit = rng.randrange(8 * len(data))
         if frame_byte(data, bit // 8) >= 8:
-            yield data[: bit // 8] + bytes([data[bit // 8] ^ 1 << bit % 8]) + (
-                data[bit // 8 + 1 :]
+            yield (
+                data[: bit // 8]
+                + bytes([data[bit // 8] ^ 1 << bit % 8])
+                + (data[bit // 8 + 1 :])
             )
 
 
@@ -250,7 +252,9 @@ def test_batch_with_its_own_producer_keeps_it(tmp_path: Path) -> None:
     """Producer id, epoch and sequence are kept; the leader epoch is ours."""
     data = batches_of(tmp_path / "from", 2, "none", 5)
     mark = (77).to_bytes(8, "big") + (3).to_bytes(2, "big") + (1234).to_bytes(4, "big")
-    data = fixed_crc(data[:12] + (9).to_bytes(4, "big") + data[16:43] + mark + data[57:])
+    data = fixed_crc(
+        data[:12] + (9).to_bytes(4, "big") + data[16:43] + mark + data[57:]
+    )
     with logstore.open(tmp_path / "to") as store:
         partition = new_partition(store)
         partition.append_batches(data)

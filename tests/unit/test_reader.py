@@ -6,6 +6,9 @@ import datetime
 from pathlib import Path
 
 import pytest
+
+import logstore
+from logstore import Record
 from support.damage import fix_crc, flip_bit, frames, logs_in, overwrite
 from support.values import (
     FIRST_TIMESTAMP,
@@ -19,9 +22,6 @@ from support.values import (
     timestamp_of,
     write_store,
 )
-
-import logstore
-from logstore import Record
 
 COUNT = 40
 
@@ -310,7 +310,9 @@ def test_offset_for_time_is_the_first_offset_by_a_naive_search(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
     """First by offset, not by time, at, between, before and after all timestamps."""
-    write_store(tmp_path, COUNT, magic, codec, segment_bytes=700, index_interval_bytes=50)
+    write_store(
+        tmp_path, COUNT, magic, codec, segment_bytes=700, index_interval_bytes=50
+    )
     partition = open_orders(tmp_path)
     records = list(partition.read())
     stamps = {r.timestamp_ms + d for r in records for d in (-1, 0, 1)}

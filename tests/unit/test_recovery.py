@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+import logstore
+from logstore.store import open_store
 from support.damage import (
     FaultyFiles,
     append_garbage,
@@ -25,14 +28,12 @@ from support.values import (
     every_format,
     every_magic,
     expected,
+    few_formats,
     fill,
     new_partition,
     read_all,
     write_store,
 )
-
-import logstore
-from logstore.store import open_store
 
 COUNT = 30
 
@@ -207,7 +208,7 @@ DAMAGE: dict[str, Callable[[Path, logstore.RecordBatch], None]] = {
 }
 
 
-@every_format
+@few_formats
 @pytest.mark.parametrize("how", DAMAGE)
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "closed"])
 def test_damage_below_the_durable_point_is_loud_and_nothing_is_cut(
@@ -389,7 +390,11 @@ def test_deleted_and_temporary_leftovers_are_ignored_and_removed(
     """What a crash left waiting is no part of the log."""
     path = killed_store(tmp_path)
     data = the_log(path).read_bytes()
-    for name in (f"{5:020d}.log.deleted", f"{5:020d}.log.cleaned", ".logstore-state.tmp"):
+    for name in (
+        f"{5:020d}.log.deleted",
+        f"{5:020d}.log.cleaned",
+        ".logstore-state.tmp",
+    ):
         (path / "orders-0" / name).write_bytes(data)
     assert read_all(path) == expected(1, 0, COUNT)
     with logstore.open(path) as store:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.damage import FixedClock, logs_in
-from support.values import append_one, every_magic, expected, fill, new_partition
 
 import logstore
 from logstore.store import open_store
+from support.damage import FixedClock, logs_in
+from support.values import append_one, every_magic, expected, fill, new_partition
 
 # A magic 1 message without key has 34 bytes beside its value.
 VALUE = bytes(89 - 34)
@@ -185,7 +185,9 @@ def test_jitter_rolls_earlier_never_later(tmp_path: Path) -> None:
         for _ in range(300):
             append_at(partition, stamp)
             stamp += 10
-        edges = [r.timestamp_ms for r in partition.read() if r.offset in bases(partition)]
+        edges = [
+            r.timestamp_ms for r in partition.read() if r.offset in bases(partition)
+        ]
         steps = {b - a for a, b in zip(edges, edges[1:], strict=False)}
         assert all(600 < step <= 1010 for step in steps)
         assert len(steps) > 1
@@ -203,7 +205,9 @@ def test_segment_info_tells_what_is_in_it(tmp_path: Path, magic: int) -> None:
             partition = store.topic("orders")[0]
             segments = partition.segments
             assert isinstance(segments, tuple)
-            assert [s.is_active for s in segments] == [False] * (len(segments) - 1) + [True]
+            assert [s.is_active for s in segments] == [False] * (len(segments) - 1) + [
+                True
+            ]
             for segment in segments:
                 assert segment.path == str(
                     tmp_path / "orders-0" / f"{segment.base_offset:020d}.log"

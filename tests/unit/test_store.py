@@ -8,6 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
+
+import logstore
+from logstore.store import open_store
 from support.damage import FaultyFiles, crash, snapshot_of
 from support.values import (
     append_one,
@@ -17,9 +20,6 @@ from support.values import (
     read_all,
     write_store,
 )
-
-import logstore
-from logstore.store import open_store
 
 
 def test_open_missing_directory_creates_it(tmp_path: Path) -> None:

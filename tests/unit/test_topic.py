@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.damage import crash, logs_in
-from support.values import append_one, config_of, expected, fill, new_partition
 
 import logstore
 from logstore import TopicConfig
+from support.damage import crash, logs_in
+from support.values import append_one, config_of, expected, fill, new_partition
 
-GOOD = ["a", "A.b_c-D9", "..." , "-", "_", "x-1", "a" * 247, "0", "a-0.b-delete"]
+GOOD = ["a", "A.b_c-D9", "...", "-", "_", "x-1", "a" * 247, "0", "a-0.b-delete"]
 BAD = [
     "", ".", "..", "a/b", "../x", "/etc", "a\0b", "a\nb", "a b", "ä", "а", "a" * 250,  # noqa: RUF001
     "a\\b", "a:b", "a*", "\u2024", "a\u200b", None, 5, b"bytes",
@@ -263,7 +263,7 @@ def test_topics_are_found_from_their_directories_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "orders", "orders-", "-0", "orders-00", "orders-+1", "orders-1x", 
+        "orders", "orders-", "-0", "orders-00", "orders-+1", "orders-1x",
         "orders-99999999999", "a b-0", "orders-0.0123456789abcdef0123456789abcdef-delete",
         "orders-0.0123456789abcdef0123456789abcdef-stray",
         "orders-0.0123456789abcdef0123456789abcdef-future", "remote-log-index-cache",

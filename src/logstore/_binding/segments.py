@@ -173,9 +173,12 @@ class Planner:
         """One past the last offset of what was planned."""
         return int(self._trial.last_offset) + 1
 
-    def commit(self, state: SegmentState) -> tuple[bytes, bytes]:
-        """Make the last plan true of `state`; the new entries of both indexes."""
+    def commit(self, state: SegmentState) -> None:
+        """Make the last plan true of `state`."""
         state.raw[0] = self._trial[0]
+
+    def entries(self) -> tuple[bytes, bytes]:
+        """The entries that the last plan adds to both indexes."""
         plan = self._plan
         if not plan.index_count:
             return b"", b""

@@ -296,9 +296,9 @@ int32_t ls_message_decode_wrapper(const ls_batch *batch, const uint8_t *payload,
     if (status == LS_OK) {
         status = ls_message_inner_shift(batch, last_inner, &shift, error);
     }
-    if (status == LS_OK && batch->magic == 0 && (checks & LS_CHECK_GAPLESS) != 0
-        && last_inner != batch->last_offset) {
-        /* Inner offsets are absolute and under a checksum, the wrapper's is not. */
+    if (status == LS_OK && (checks & LS_CHECK_GAPLESS) != 0 && last_inner + shift != batch->last_offset) {
+        /* Inner offsets are under a checksum, the wrapper's is not: absolute ones (magic 0) must end at it, and
+           an offset of 0 (magic 1) is what a client leaves, not what is written where there are no gaps. */
         status = ls_error_set(error, LS_E_OFFSET, 0, batch->last_offset, last_inner, batch->last_offset);
     }
     if (status == LS_OK && count > out.capacity - out.count) {

@@ -348,7 +348,8 @@ class LogCheck:
             if not taken:
                 self._beyond_relative(buffer, done, end, file_pos, stop)
                 break
-            index, times = planner.commit(state)
+            index, times = planner.entries()
+            planner.commit(state)
             done += taken
             self.batches += len(index) // INDEX_ENTRY_BYTES
             if index and (self.index is not None or self.times is not None):
