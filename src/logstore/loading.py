@@ -26,6 +26,7 @@ from logstore.index import OffsetEntries, TimeEntries
 from logstore.layout import (
     INDEX,
     LOG,
+    SEGMENT_SUFFIXES,
     SWAP,
     TIME_INDEX,
     TXN_INDEX,
@@ -155,6 +156,7 @@ class Loader:
                 f"{situation.state_error}; the log was checked as if it were not there",
             )
         found = survey(self.directory, self.descriptors)
+        self.finish_truncation(found)
         if self.writable:
             self.finish_transitions(found)
             self.remove_deleted(found)
@@ -171,6 +173,29 @@ class Loader:
         return loaded
 
     # -- 1. names
+
+    def finish_truncation(self, found: Survey) -> None:
+        """Go on with a `truncate_to` that was cut short behind its commit.
+
+        1. cut the last segment that stays, and sync it; 2. forget the later ones:
+        their files are removed.
+        """
+        state = self.situation.state
+        if state is None or not state.is_truncating:
+            return
+        base, size = state.active["base_offset"], state.active["size"]
+        dropped = [b for b in found.logs if b > base]
+        if self.writable and base in found.logs:
+            files = self.directory.files
+            with self.directory.opened(segment_file(base, LOG), write=True) as fd:
+                if files.size(fd) > size:
+                    files.truncate(fd, size)
+                    files.sync(fd)
+        for later in dropped:
+            del found.logs[later]
+            if self.writable:
+                for suffix in SEGMENT_SUFFIXES:
+                    self.directory.unlink(segment_file(later, suffix), missing_ok=True)
 
     def finish_transitions(self, found: Survey) -> None:
         """Finish or undo what an interrupted compaction or swap left behind.

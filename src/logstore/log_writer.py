@@ -413,6 +413,8 @@ class LogWriter:
             return
         new = self.segments[len(before) :]
         try:
+            if self._creating is not None:
+                self._remove_files(self._creating)
             for segment in reversed(new):
                 self._remove_files(segment.base_offset)
             self._creating = None

@@ -108,13 +108,14 @@ class _SegmentWalk:
         self.reader = reader
         self.skip = skip
         self.offset = segment.base_offset
+        self.generation = segment.generation
 
     def columns(
         self, start: int, stop: int, place: Place | None = None
     ) -> Iterator[Columns]:
         segment, reader = self.segment, self.reader
         self.offset = max(start, segment.base_offset)
-        generation = segment.generation
+        self.generation = segment.generation
         pos, before = place or segment.locate(start)
         reader.begin(before, segment.checks)
         while pos < segment.size:
@@ -129,9 +130,9 @@ class _SegmentWalk:
                     raise
                 self.offset = segment.next_offset
                 return
-            if segment.generation != generation:
+            if segment.generation != self.generation:
                 # The tail was truncated and may have been written anew.
-                generation = segment.generation
+                self.generation = segment.generation
                 if self.offset > segment.next_offset:
                     raise OffsetOutOfRangeError(
                         self.offset, segment.base_offset, segment.next_offset
@@ -165,6 +166,10 @@ class _SegmentWalk:
         segment, last = self.segment, self.reader.decoder.last_offset
         if not segment.is_gapless or self.skip or last == native.OFFSET_UNKNOWN:
             return
+        if last + 1 < stop and segment.generation != self.generation:
+            raise OffsetOutOfRangeError(
+                self.offset, segment.base_offset, segment.next_offset
+            )
         if last + 1 < stop:
             raise segment.missing(segment.size, max(self.offset, last + 1))
 
@@ -174,7 +179,10 @@ class _SegmentWalk:
         at = self.reader.pos
         scan = native.scan_batches(self.buffer.c, n, pos=at, checks=0, count_max=1)
         for header in scan.headers:
-            if header.last_offset >= self.segment.next_offset:
+            if (
+                header.last_offset >= self.segment.next_offset
+                and self.segment.generation == self.generation
+            ):
                 raise Damage(
                     f"offset {header.last_offset} lies behind the end of its segment, "
                     f"{self.segment.next_offset}",

@@ -118,6 +118,8 @@ class PartitionState:
         truncations: how often its tail was cut by `truncate_to`, so that readers in
             other processes notice.
         is_gapless: see `Segment.is_gapless`; of all segments.
+        is_truncating: `truncate_to` is under way: what lies behind the durable point,
+            later segments, too, is to go.
     """
 
     start_offset: int
@@ -125,6 +127,7 @@ class PartitionState:
     active: dict[str, int]
     truncations: int
     is_gapless: bool
+    is_truncating: bool = False
 
     @property
     def durable_offset(self) -> int:
@@ -144,6 +147,7 @@ class PartitionState:
             active,
             int(value["truncations"]),
             bool(value["is_gapless"]),
+            bool(value["is_truncating"]),
         )
 
 

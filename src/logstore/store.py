@@ -732,9 +732,12 @@ class Store:
             if self._closed:
                 return
             self._closed = True
+        if not self._forked:
+            # Not under the lock: a task that is running now may wait for it.
+            self._keeper.stop()
+        with self._lock:
             failure: BaseException | None = None
             if not self.read_only and not self._forked:
-                self._keeper.stop()
                 failure = self._close_writable()
             self._let_go()
         if failure is not None:

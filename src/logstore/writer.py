@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Iterable, Iterator
 
@@ -167,7 +168,8 @@ class PartitionWriter(LogWriter):
 
         `boundary`: (index of the segment, position) where its batch begins.
 
-        1. write down the lower durable point; 2. rename later segments to `.deleted`
+        1. write down the lower durable point and that all behind it goes (commit:
+        opening finishes it); 2. rename later segments to `.deleted`
         and sync the directory; 3. truncate and sync the log; 4. cut the indexes;
         5. drop producer snapshots and leader epochs that speak of what is gone.
         """
@@ -201,6 +203,7 @@ class PartitionWriter(LogWriter):
                 )
                 self._fail(failed)
                 if segment.next_offset == offset:
+                    segment.size = state.size
                     self.end_offset = offset
                 else:
                     self.segments = before
@@ -215,14 +218,15 @@ class PartitionWriter(LogWriter):
         """The steps of `truncate_to`, with its state and list of segments in place."""
         state = self._active_state
         pos = state.size
+        commit = dataclasses.replace(self._state_at(state), is_truncating=True)
         checkpoints.write_state(
-            self.directory, layout.PARTITION_STATE, self._state_at(state).to_dict()
+            self.directory, layout.PARTITION_STATE, commit.to_dict()
         )
         self._rename_deleted(reversed(dropped))
         self.directory.sync()
         segment.generation += 1
+        segment.next_offset = offset  # from here on it has happened for readers
         segment.size = pos
-        segment.next_offset = offset
         segment.max_timestamp = state.max_timestamp
         segment.max_timestamp_offset = state.max_timestamp_offset
         with self.directory.opened(segment.file(LOG), write=True) as fd:

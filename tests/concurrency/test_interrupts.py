@@ -1,4 +1,4 @@
-"""An exception that comes from outside (Ctrl-C, a signal handler) at any line of a call.
+"""An exception from outside (Ctrl-C, a signal handler) at any line of a call.
 
 A trace function raises at the k-th line that the engine executes, for every k. However
 it ends, the call is whole or absent, the partition is usable or ended for good, and the

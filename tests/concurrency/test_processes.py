@@ -287,7 +287,7 @@ while True:
 def test_exit_without_close_flushes_or_loses_nothing_from_the_system(
     tmp_path: Path,
 ) -> None:
-    """A program that forgets to close ends, does not hang, and its records are there."""
+    """A program that forgets to close ends without a hang; its records are there."""
     code = """
 store = logstore.open(path)
 fill(new_partition(store, flush_ms=3_600_000), 20)

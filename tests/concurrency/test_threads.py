@@ -120,8 +120,8 @@ def test_readers_beside_deletion_finish_or_are_told(tmp_path: Path) -> None:
                 start = partition.start_offset
                 try:
                     records = partition.read(start)
-                except logstore.OffsetOutOfRangeError as error:
-                    assert error.start > start
+                except logstore.OffsetOutOfRangeError:
+                    assert partition.start_offset > start
                     continue
                 found = list(records)
                 assert found == want[start : start + len(found)]

@@ -38,10 +38,10 @@ def outcome(path: Path, magic: int) -> str:
 
 def bits_of_frames(log: Path) -> Iterator[tuple[int, int]]:
     """All bits of what no checksum covers, and some of the rest, of
-    the first, a middle and the last batch: (bit, byte in batch)."""
+    any batch and the last one: (bit, byte in batch)."""
     rng = random.Random(log.name)
     whole = frames(log)
-    for frame in {whole[0], whole[len(whole) // 2], whole[-1]}:
+    for frame in {rng.choice(whole), whole[-1]}:
         for byte in range(frame.size):
             chosen = range(8) if byte < 17 else (rng.randrange(8),)
             if byte >= 40 and rng.random() < 0.8:
@@ -53,8 +53,9 @@ def bits_of_frames(log: Path) -> Iterator[tuple[int, int]]:
 @every_format
 def test_flipped_bit_of_a_log_is_loud(tmp_path: Path, magic: int, codec: str) -> None:
     """No bit of any batch can flip unnoticed, those outside the checksum included
-    (offset, length, magic). Two fields say nothing of a record and may: the leader epoch
-    of magic 2, and the offset of a magic 0 wrapper, whose messages have their own."""
+    (offset, length, magic). Two fields say nothing of a record and may: the leader
+    epoch of magic 2, and the offset of a magic 0 wrapper, whose messages have their
+    own."""
     for log in logs_in(damaged_store(tmp_path, magic, codec)):
         for bit, byte in bits_of_frames(log):
             flip_bit(log, bit)
@@ -169,7 +170,7 @@ def test_flipped_bit_of_a_state_file_costs_no_record(
 ) -> None:
     """Whatever a state file says, the log is read whole, and goes on at its end."""
     damaged_store(tmp_path / "from", magic, "none")
-    found = [p for p in (tmp_path / "from").rglob(name)]
+    found = list((tmp_path / "from").rglob(name))
     if not found:
         assert (magic, name) != (2, EPOCHS)
         return

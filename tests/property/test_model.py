@@ -6,6 +6,7 @@ reopening or kill, the partition holds just what the model holds.
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import tempfile
@@ -195,7 +196,7 @@ class Model:
         assert self.start <= partition.durable_offset <= self.end
         assert list(partition.read()) == self.records
         segments = partition.segments
-        for one, two in zip(segments, segments[1:], strict=False):
+        for one, two in itertools.pairwise(segments):
             assert one.next_offset == two.base_offset
         assert not segments or segments[-1].next_offset == self.end
 

@@ -36,7 +36,7 @@ every_compressed_format = pytest.mark.parametrize(
     [(m, c) for m, c in FORMATS if c != "none"],
     ids=[f"magic{m}-{c}" for m, c in FORMATS if c != "none"],
 )
-every_magic = pytest.mark.parametrize("magic", (0, 1, 2), ids="magic{}".format)
+every_magic = pytest.mark.parametrize("magic", [0, 1, 2], ids="magic{}".format)
 
 # Far in the past, so that no clock comes near it.
 FIRST_TIMESTAMP = 1_600_000_000_000

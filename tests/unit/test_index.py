@@ -258,27 +258,6 @@ def test_wrong_time_index_never_misses_a_record(
                 assert partition.offset_for_time(stamp) == want
 
 
-def test_plausible_time_entry_behind_a_newer_record_does_not_hide_it(
-    tmp_path: Path,
-) -> None:
-    """An entry that is true of its own batch but not the maximum up to there."""
-    stamps = [100, 500, 200, 250]
-    with logstore.open(tmp_path) as store:
-        partition = new_partition(store, index_interval_bytes=0)
-        for stamp in stamps:
-            partition.append(b"v", timestamp_ms=stamp)
-    log = logs_in(tmp_path / "orders-0")[0]
-    for wrong in ([(200, 2)], [(100, 0), (200, 2)], [(100, 0), (250, 3)]):
-        log.with_suffix(".timeindex").write_bytes(
-            b"".join(struct.pack(">qi", *entry) for entry in wrong)
-        )
-        with logstore.open(tmp_path, read_only=True) as store:
-            partition = store.topic("orders")[0]
-            for stamp in (50, 101, 201, 251, 400, 500, 501):
-                want = next((o for o, s in enumerate(stamps) if s >= stamp), None)
-                assert partition.offset_for_time(stamp) == want, (wrong, stamp)
-
-
 def test_entry_that_points_into_a_value_is_not_believed(tmp_path: Path) -> None:
     """A value may hold the bytes of a sound batch; an index that points there leads
     nobody to it."""

@@ -125,7 +125,7 @@ def test_append_of_wide_memoryview_stores_its_bytes(tmp_path: Path) -> None:
 def test_append_of_another_type_raises_type_error_before_writing(
     tmp_path: Path, magic: int, bad: object
 ) -> None:
-    """What is neither bytes-like nor None is refused; nothing of the call is written."""
+    """What is neither bytes-like nor None is refused before anything is written."""
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("orders", config=config_of(magic))
         partition = topic[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -130,7 +131,8 @@ TAILS: dict[str, Callable[[bytes], bytes]] = {
     "an old batch": lambda data: data[: len(data) // 30],
     "the whole log again": lambda data: data,
     "the last batch again": lambda data: data[-60:],
-    "a huge length": lambda data: (COUNT).to_bytes(8, "big") + b"\x7f\xff\xff\xff" + bytes(9),
+    "a huge length": lambda data: (COUNT).to_bytes(8, "big")
+    + b"\x7f\xff\xff\xff" + bytes(9),
     "a negative length": lambda data: (COUNT).to_bytes(8, "big") + b"\xff" * 40,
     "a length of zero": lambda data: (COUNT).to_bytes(8, "big") + bytes(40),
     "magic 3": lambda data: (COUNT).to_bytes(8, "big") + (60).to_bytes(4, "big")
@@ -336,10 +338,8 @@ def test_recovery_that_is_killed_is_done_again(tmp_path: Path) -> None:
                 raise KeyboardInterrupt
 
         files.before = stop
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             open_store(target, files=files).close()
-        except KeyboardInterrupt:
-            pass
         shutil.copytree(target, tmp_path / "again")
         with logstore.open(tmp_path / "again") as store:
             partition = store.topic("orders")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -188,7 +189,7 @@ def test_jitter_rolls_earlier_never_later(tmp_path: Path) -> None:
         edges = [
             r.timestamp_ms for r in partition.read() if r.offset in bases(partition)
         ]
-        steps = {b - a for a, b in zip(edges, edges[1:], strict=False)}
+        steps = {b - a for a, b in itertools.pairwise(edges)}
         assert all(600 < step <= 1010 for step in steps)
         assert len(steps) > 1
 

@@ -264,7 +264,8 @@ def test_topics_are_found_from_their_directories_alone(tmp_path: Path) -> None:
     "name",
     [
         "orders", "orders-", "-0", "orders-00", "orders-+1", "orders-1x",
-        "orders-99999999999", "a b-0", "orders-0.0123456789abcdef0123456789abcdef-delete",
+        "orders-99999999999", "a b-0",
+        "orders-0.0123456789abcdef0123456789abcdef-delete",
         "orders-0.0123456789abcdef0123456789abcdef-stray",
         "orders-0.0123456789abcdef0123456789abcdef-future", "remote-log-index-cache",
         "__cluster_metadata-0", "orders-٣",
