@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import logstore
-from logstore.topic import Owner
 from logstore.log_writer import Host
+from logstore.topic import Owner
 
 PAGE = Path(__file__).with_name("api.md")
 

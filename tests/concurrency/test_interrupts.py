@@ -8,10 +8,10 @@ log holds just what the offsets say.
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -19,6 +19,8 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore.store import open_store
+from support.damage import Unsynced
 from support.values import (
     append_one,
     append_records,
@@ -49,30 +51,50 @@ class Interrupt(BaseException):
     """As KeyboardInterrupt, but nobody else's."""
 
 
-@contextlib.contextmanager
-def interrupt_at(line: int) -> Iterator[list[int]]:
-    """Raise `Interrupt` at the n-th line of the engine that runs in the block; gives
-    how many have run."""
-    count = [0]
+def interrupted_at(
+    line: int,
+    call: Callable[[logstore.Partition], object],
+    partition: logstore.Partition,
+) -> bool:
+    """Run `call` in a thread and raise `Interrupt` at the n-th line of the engine.
+
+    Returns whether there were so many lines. What else `call` raises goes on. In a
+    thread of its own because a trace function that raises inside an exception handler
+    leaves that exception behind as the thread's current one.
+    """
+    count = 0
     source = str(Path(logstore.__file__).parent)
+    raised: list[BaseException] = []
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
         name = frame.f_code.co_filename
         if not name.startswith(source) or not name.endswith(ENGINE):
             return None
         if frame.f_code.co_name == "__del__":
             return None  # what is raised there goes nowhere
         if event == "line" and frame.f_lineno not in with_lines(name):
-            count[0] += 1
-            if count[0] == line:
+            count += 1
+            if count == line:
                 raise Interrupt
         return trace
 
-    sys.settrace(trace)
-    try:
-        yield count
-    finally:
-        sys.settrace(None)
+    def run() -> None:
+        sys.settrace(trace)
+        try:
+            call(partition)
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            sys.settrace(None)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    if raised and not isinstance(raised[0], Interrupt):
+        raise raised[0].with_traceback(None)
+    return count >= line
 
 
 CALLS: dict[str, Callable[[logstore.Partition], object]] = {
@@ -96,7 +118,7 @@ def test_append_interrupted_at_any_line_is_whole_or_absent(
     while interrupted:
         number += 1
         path = tmp_path / str(number)
-        with logstore.open(path, config=config) as store:
+        with open_store(path, config=config, files=Unsynced()) as store:
             partition = new_partition(
                 store, magic, segment_bytes=500, index_interval_bytes=100
             )
@@ -104,11 +126,7 @@ def test_append_interrupted_at_any_line_is_whole_or_absent(
             for _ in range(12):
                 end = partition.end_offset
                 try:
-                    with interrupt_at(line) as count:
-                        CALLS[call](partition)
-                    interrupted = line <= count[0]
-                except Interrupt:
-                    interrupted = True
+                    interrupted = interrupted_at(line, CALLS[call], partition)
                 except logstore.SyncFailedError:
                     break
                 now = partition.end_offset
@@ -148,15 +166,10 @@ def test_other_calls_interrupted_at_any_line_lose_nothing(
     line, interrupted = 1, True
     while interrupted:
         path = tmp_path / str(line)
-        with logstore.open(path) as store:
+        with open_store(path, files=Unsynced()) as store:
             partition = new_partition(store, segment_bytes=500)
             fill(partition, 20, call=1)
-            try:
-                with interrupt_at(line) as count:
-                    calls[what](partition)
-                interrupted = line <= count[0]
-            except Interrupt:
-                interrupted = True
+            interrupted = interrupted_at(line, calls[what], partition)
             start, end = partition.start_offset, partition.end_offset
             assert start in ((0, 14) if what == "delete_before" else (0,)), line
             assert end in ((20, 14) if what == "truncate_to" else (20,)), line

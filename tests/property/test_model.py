@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, given, settings
 
 import logstore
 from logstore import Record, TimestampType
-from support.damage import crash
+from logstore.store import open_store
+from support.damage import Unsynced, crash
 from support.values import FORMATS, config_of
 
 payloads = st.one_of(st.none(), st.binary(max_size=60), st.just(bytes(300)))
@@ -57,7 +58,7 @@ class Model:
             magic, codec, segment_bytes=700, index_interval_bytes=100,
             file_delete_delay_ms=0, retention_ms=1000,
         )  # fmt: skip
-        self.store = logstore.open(self.path)
+        self.store = open_store(self.path, files=Unsynced())
         self.partition = self.store.create_topic("orders", config=self.config)[0]
 
     def record(self, row: tuple, offset: int) -> Record:
@@ -102,7 +103,7 @@ class Model:
 
     def append_batches(self, added: list[tuple]) -> None:
         path = self.directory / "from"
-        with logstore.open(path) as store:
+        with open_store(path, files=Unsynced()) as store:
             source = store.create_topic("orders", config=self.config)[0]
             source.append_many(*self.columns(added))
             data = b"".join(bytes(b.buffer) for b in source.read_batches())
@@ -118,7 +119,7 @@ class Model:
 
     def reopen(self, _: None) -> None:
         self.store.close()
-        self.store = logstore.open(self.path)
+        self.store = open_store(self.path, files=Unsynced())
         assert not self.store.recovery_report
         self.partition = self.store.topic("orders")[0]
 
@@ -128,7 +129,7 @@ class Model:
         self.store.close()
         shutil.rmtree(self.path)
         self.path = copy
-        self.store = logstore.open(self.path)
+        self.store = open_store(self.path, files=Unsynced())
         self.partition = self.store.topic("orders")[0]
         assert self.partition.durable_offset == self.end
 

@@ -14,6 +14,8 @@ import pytest
 
 import logstore
 from logstore import Record, TimestampType, TopicConfig
+from logstore.store import open_store
+from support.damage import Unsynced
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 FORMATS = tuple(
@@ -162,7 +164,7 @@ def write_store(
 ) -> Path:
     """Make a store with `count` records in partition orders-0, close it, return the
     partition's directory."""
-    with logstore.open(path) as store:
+    with open_store(path, files=Unsynced()) as store:
         fill(new_partition(store, magic, codec, **settings), count, seed, call)
     return path / "orders-0"
 

@@ -156,12 +156,12 @@ def test_file_that_shrinks_under_a_reader_is_an_error_not_a_crash(
 ) -> None:
     """Bytes that were there and are gone are missed by name."""
     with logstore.open(tmp_path) as store:
-        fill(new_partition(store), 3000, call=1000)
+        fill(new_partition(store), 9000, call=3000)
     partition = follower(tmp_path)
     records = partition.read()
     found = [next(records)]
     log = logs_in(tmp_path / "orders-0")[0]
-    cut(log, frames(log)[2900].pos)
+    cut(log, frames(log)[8000].pos)
     with pytest.raises(logstore.CorruptRecordError) as caught:
         for record in records:
             found.append(record)

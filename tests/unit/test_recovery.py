@@ -14,6 +14,7 @@ import logstore
 from logstore.store import open_store
 from support.damage import (
     FaultyFiles,
+    Unsynced,
     append_garbage,
     crash,
     cut,
@@ -51,7 +52,7 @@ def killed_store(
 ) -> Path:
     """A store as a kill leaves it, with `count` records, the first `durable` synced."""
     config = logstore.StoreConfig(flush_checkpoint_ms=0)
-    with logstore.open(path / "live", config=config) as store:
+    with open_store(path / "live", config=config, files=Unsynced()) as store:
         partition = new_partition(store, magic, codec, **settings)
         fill(partition, durable, call=call)
         if durable:

@@ -12,7 +12,7 @@ import pytest
 import logstore
 from logstore import RetainAge, RetainBytes, RetainFreeSpace, SegmentInfo
 from logstore.store import open_store
-from support.damage import FaultyFiles, FixedClock, crash, frames, logs_in
+from support.damage import FaultyFiles, FixedClock, Unsynced, crash, frames, logs_in
 from support.values import (
     append_one,
     every_magic,
@@ -245,7 +245,7 @@ def test_delete_before_is_exact_at_every_offset(
 ) -> None:
     """The start is the very offset asked for, inside batches, too; files go when all
     their records are below; it stays so after a reopening."""
-    store = logstore.open(tmp_path)
+    store = open_store(tmp_path, files=Unsynced())
     partition = new_partition(
         store, magic, codec, segment_bytes=600, file_delete_delay_ms=0
     )
@@ -351,7 +351,7 @@ def test_truncate_to_any_offset(
     with the two nearest, and nothing changes."""
     for target in (0, 1, 5, 14, 15, 29, 30):
         path = tmp_path / str(target)
-        with logstore.open(path) as store:
+        with open_store(path, files=Unsynced()) as store:
             partition = new_partition(store, magic, codec, segment_bytes=500)
             fill(partition, 30, call=call)
             starts = {b.base_offset for b in partition.read_batches()} | {30}
