@@ -81,12 +81,19 @@ def read_columns(
     segments = deque(view.from_offset(start))
     offset = start
     buffer = native.Buffer(READ_BYTES)
+    ended_at: int | None = None
     while segments and offset < stop and not reader.ended:
         segment = segments.popleft()
+        if ended_at is not None and ended_at != segment.base_offset:
+            # The log was truncated under this read: what follows is another one.
+            raise OffsetOutOfRangeError(
+                offset, view.start_offset, ended_at, partition=view.name
+            )
         walk = _SegmentWalk(segment, buffer, reader, skip)
         yield from walk.columns(offset, stop)
         offset = max(walk.offset, offset)
         buffer = walk.buffer
+        ended_at = walk.ended_at
 
 
 def read_records(
@@ -109,6 +116,8 @@ class _SegmentWalk:
         self.skip = skip
         self.offset = segment.base_offset
         self.generation = segment.generation
+        # One past the last offset, after a walk to the end of a gapless segment.
+        self.ended_at: int | None = None
 
     def columns(
         self, start: int, stop: int, place: Place | None = None
@@ -166,6 +175,7 @@ class _SegmentWalk:
         segment, last = self.segment, self.reader.decoder.last_offset
         if not segment.is_gapless or self.skip or last == native.OFFSET_UNKNOWN:
             return
+        self.ended_at = last + 1
         if last + 1 < stop and segment.generation != self.generation:
             raise OffsetOutOfRangeError(
                 self.offset, segment.base_offset, segment.next_offset

@@ -35,14 +35,16 @@ ENGINE = ("writer.py", "segment.py", "partition.py", "index.py", "encoder.py")
 
 @functools.cache
 def with_lines(path: str) -> frozenset[int]:
-    """The lines of `with` statements. At the end of a block the interpreter comes back
-    to them, and a trace function could raise there before `__exit__` is called; a
-    signal handler cannot (Python looks for signals after that call, not before)."""
+    """The lines of `with` and `try` statements. At the end of a `with` block the
+    interpreter comes back to its line, and a trace function could raise there before
+    `__exit__` is called; the line of a `try` in such a block is not under its guard,
+    either. A signal handler cannot raise there: Python looks for signals at calls and
+    at the ends of loops."""
     tree = ast.parse(Path(path).read_text("utf-8"))
     return frozenset(
         line
         for node in ast.walk(tree)
-        if isinstance(node, ast.With)
+        if isinstance(node, ast.With | ast.Try)
         for line in range(node.lineno, node.body[0].lineno)
     )
 
