@@ -54,7 +54,7 @@ from logstore.recovery import (
     segment_state,
     survey,
 )
-from logstore.segment import Segment, TailScan, scan_log
+from logstore.segment import LOOKUP_BYTES, Segment, TailScan, scan_log
 
 __all__ = ["Loaded", "Loader"]
 
@@ -688,7 +688,28 @@ class Loader:
             return None, None
         index.cut(wanted)
         times.cut(wanted_times)
-        return index, times
+        if self.situation.clean or self.is_borne_out(active, state, index, times):
+            return index, times
+        return None, None
+
+    def is_borne_out(
+        self,
+        active: Segment,
+        state: native.SegmentState,
+        index: OffsetEntries,
+        times: TimeEntries,
+    ) -> bool:
+        """Whether the last entries are those that the state speaks of. Index files are
+        not synced with the log: after a power cut anything may stand in them."""
+        if times.count and times.entry(times.count - 1)[0] != state.raw.time_last:
+            return False
+        if not index.count:
+            return True
+        relative, pos = index.entry(index.count - 1)
+        found = active.first_header(pos, native.Buffer(LOOKUP_BYTES))
+        return found is not None and (
+            found[0].last_offset == active.base_offset + relative
+        )
 
     def finish(
         self,

@@ -39,13 +39,18 @@ def in_child(target: Callable[..., Any], *args: Any) -> Any:
         except BaseException as error:
             out.send((type(error).__name__, getattr(error, "holder_pid", None)))
 
-    child = FORK.Process(target=run, args=(there,))
+    # A daemon: one that hangs must not keep the interpreter from ending.
+    child = FORK.Process(target=run, args=(there,), daemon=True)
     child.start()
     there.close()
-    assert here.poll(30)
-    result = here.recv()
-    child.join(30)
-    assert child.exitcode == 0
+    try:
+        assert here.poll(30), "the child hangs"
+        result = here.recv()
+        child.join(30)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+        here.close()
     return result
 
 

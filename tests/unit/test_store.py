@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import threading
@@ -364,9 +365,11 @@ def test_open_store_leaks_no_descriptor(tmp_path: Path) -> None:
             assert list(partition.read())
 
     cycle()
+    gc.collect()  # what other tests left behind is not to go in between
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         cycle()
+    gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
