@@ -55,7 +55,16 @@ from logstore.segment import SegmentInfo
 from logstore.store import Store
 from logstore.store import open_store as open
 from logstore.topic import Topic
-from logstore.verify import Note, Problem, VerifyReport, rebuild_index, verify
+from logstore.verify import (
+    FileContents,
+    LogEntry,
+    Note,
+    Problem,
+    VerifyReport,
+    inspect_file,
+    rebuild_index,
+    verify,
+)
 
 __version__ = "0.1.0"
 
@@ -70,8 +79,10 @@ __all__ = [
     "CorruptionError",
     "Deletion",
     "DiskFullError",
+    "FileContents",
     "ForkedError",
     "KafkaPartitioner",
+    "LogEntry",
     "LogStoreError",
     "Note",
     "OffsetConflictError",
@@ -106,6 +117,7 @@ __all__ = [
     "TopicNotFoundError",
     "UnsupportedError",
     "VerifyReport",
+    "inspect_file",
     "open",
     "rebuild_index",
     "verify",

@@ -8,7 +8,6 @@ import os
 from typing import Any
 
 import logstore
-from logstore.cli import library
 from logstore.cli.output import Printer, Progress, escape, size_text, time_text
 
 
@@ -80,7 +79,7 @@ def _named(entry: Any) -> dict[str, Any]:
 
 def run_index(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump index`."""
-    contents = library.inspect_file(args.path)
+    contents = logstore.inspect_file(args.path)
     if contents.kind == "log":
         raise _NotAnIndexError(args.path)
     for entry in itertools.islice(contents.entries, args.limit):

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import logstore
-from logstore.cli import library
 from logstore.cli.output import Printer
 
 _PARTITION: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
@@ -76,7 +75,7 @@ class FileSource:
 
     def entries(self) -> Iterator[Any]:
         """All of its `LogEntry` values."""
-        return iter(library.inspect_file(self.path).entries)
+        return iter(logstore.inspect_file(self.path).entries)
 
     def batches(self, printer: Printer) -> Iterator[logstore.RecordBatch]:
         """The sound batches; damage is told on standard error and remembered."""
