@@ -184,9 +184,6 @@ class Files:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
-    def set_mtime(self, fd: int, mtime_ns: int) -> None:
-        os.utime(fd, ns=(mtime_ns, mtime_ns))
-
     def free_bytes(self, fd: int) -> int:
         """Bytes that this user may still write on the file system of `fd`."""
         result = os.fstatvfs(fd)

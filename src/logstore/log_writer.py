@@ -31,7 +31,6 @@ from logstore.descriptors import Descriptors
 from logstore.encoder import Encoder
 from logstore.errors import (
     ConfigError,
-    DiskFullError,
     LogStoreError,
     OffsetConflictError,
     SyncFailedError,
@@ -344,8 +343,8 @@ class LogWriter:
         mark = active.mark()
         try:
             active.reserve(min(total, self._room(active)))
-            if total > self._room(active):
-                self._check_free(total)
+            if total > self._room(active) and not active.has_room(total):
+                raise active.disk_full(total)
             for data, size in runs:
                 done = 0
                 while done < size:
@@ -381,16 +380,6 @@ class LogWriter:
     def _room(self, active: SegmentWriter) -> int:
         return max(self.config.segment_bytes - active.state.size, 0)
 
-    def _check_free(self, size: int) -> None:
-        free = self.files.free_bytes(self._writable().fd)
-        if free - size < self.host.store_config.min_free_bytes:
-            raise DiskFullError(
-                f"cannot append {size} bytes to {self.directory.path}: {free} bytes "
-                f"are free. Nothing was written.",
-                path=self.directory.path,
-                action="append to",
-            )
-
     def _roll_back(
         self,
         before: tuple[Segment, ...],
@@ -400,7 +389,7 @@ class LogWriter:
         active = self._active
         if active is None:
             return
-        if self._creating is not None and self.segments is before:
+        if self._creating is not None:
             self._remove_files(self._creating)
             self._creating = None
         if self.segments is before:
@@ -413,11 +402,8 @@ class LogWriter:
             return
         new = self.segments[len(before) :]
         try:
-            if self._creating is not None:
-                self._remove_files(self._creating)
             for segment in reversed(new):
                 self._remove_files(segment.base_offset)
-            self._creating = None
             self._retire_active()
             self.segments = before
             self._active_state = mark[0].copy()

@@ -57,8 +57,10 @@ class View(NamedTuple):
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
         """The segments in which offsets >= `offset` can be."""
-        bases = [segment.base_offset for segment in self.segments]
-        return self.segments[max(bisect.bisect_right(bases, offset) - 1, 0) :]
+        after = bisect.bisect_right(
+            self.segments, offset, key=lambda segment: segment.base_offset
+        )
+        return self.segments[max(after - 1, 0) :]
 
 
 def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

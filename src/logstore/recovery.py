@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from logstore import _binding as native
+from logstore import checkpoints
 from logstore._files import Directory
 from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import (
+    CorruptCheckpointError,
     CorruptIndexError,
     CorruptRecordError,
     LogStoreError,
@@ -32,6 +34,7 @@ from logstore.layout import (
     DELETED,
     INDEX,
     LOG,
+    PARTITION_STATE,
     SNAPSHOT,
     SWAP,
     TIME_INDEX,
@@ -137,18 +140,29 @@ class PartitionState:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> PartitionState:
-        """Raises KeyError, TypeError or ValueError for what cannot be a state."""
-        sealed = [_five_ints(row) for row in value["sealed"]]
-        active = {name: int(value["active"][name]) for name in STATE_FIELDS}
-        return cls(
-            int(value["start_offset"]),
-            sealed,
-            active,
-            int(value["truncations"]),
-            bool(value["is_gapless"]),
-            bool(value["is_truncating"]),
-        )
+    def read(cls, directory: Directory) -> PartitionState | None:
+        """The state file of a partition; None if there is none.
+
+        Raises:
+            CorruptCheckpointError: it cannot be one.
+        """
+        value = checkpoints.read_state(directory, PARTITION_STATE)
+        if value is None:
+            return None
+        try:
+            return cls(
+                int(value["start_offset"]),
+                [_five_ints(row) for row in value["sealed"]],
+                {name: int(value["active"][name]) for name in STATE_FIELDS},
+                int(value["truncations"]),
+                bool(value["is_gapless"]),
+                bool(value["is_truncating"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            path = directory.path_of(PARTITION_STATE)
+            raise CorruptCheckpointError(
+                f"{path} is no partition state: {error!r}", path=path
+            ) from error
 
 
 # In a state file: the largest timestamp of a sealed segment that nobody has looked for.

@@ -44,8 +44,6 @@ __all__ = ["Segment", "SegmentInfo", "TailScan", "scan_log"]
 # Read this much at a time: it stays in the second-level cache while it is decoded.
 READ_BYTES: Final = 256 * 1024
 LOOKUP_BYTES: Final = 16 * 1024
-# Largest batch there can be: its length field is an int32.
-BATCH_BYTES_MAX: Final = (1 << 31) - 1 + 12
 _FRAME = struct.Struct(">qi4xb")
 FRAME_BYTES: Final = 17
 

@@ -115,13 +115,12 @@ class SegmentWriter:
                 error, "append to", self.path, "Nothing was written."
             ) from error
         if not step:
-            raise self._disk_full(size)
+            raise self.disk_full(size)
         self._reserved = self.state.size + step
 
     def _take(self, size: int) -> int:
         """Reserve `size` bytes behind the log; 0 where they are not to be had."""
-        floor = self.store_config.min_free_bytes
-        if floor and self.files.free_bytes(self.fd) - size < floor:
+        if self.store_config.min_free_bytes and not self.has_room(size):
             return 0
         try:
             self.files.reserve(self.fd, self.state.size, size)
@@ -131,7 +130,13 @@ class SegmentWriter:
             raise
         return size
 
-    def _disk_full(self, size: int) -> DiskFullError:
+    def has_room(self, size: int) -> bool:
+        """Whether the disk has `size` bytes above the reserve of the store."""
+        free = self.files.free_bytes(self.fd)
+        return free - size >= self.store_config.min_free_bytes
+
+    def disk_full(self, size: int) -> DiskFullError:
+        """The error for `size` bytes that find no room."""
         floor = self.store_config.min_free_bytes
         rule = f" and min_free_bytes={floor} are to stay so" if floor else ""
         return DiskFullError(

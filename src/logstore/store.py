@@ -265,16 +265,9 @@ class Store:
         state_error: LogStoreError | None = None
         if self._own:
             try:
-                value = checkpoints.read_state(directory, layout.PARTITION_STATE)
-                state = None if value is None else PartitionState.from_dict(value)
+                state = PartitionState.read(directory)
             except CorruptCheckpointError as error:
                 state_error = error
-            except (KeyError, TypeError, ValueError) as error:
-                state_error = CorruptCheckpointError(
-                    f"{directory.path_of(layout.PARTITION_STATE)} is no partition "
-                    f"state: {error!r}",
-                    path=directory.path_of(layout.PARTITION_STATE),
-                )
         return Situation(
             state,
             self._clean,

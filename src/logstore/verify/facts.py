@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
@@ -14,6 +15,8 @@ from logstore.layout import parse_partition_directory
 from logstore.recovery import PartitionState
 from logstore.verify.places import PARTITION_METADATA
 from logstore.verify.report import CHECKPOINT, OTHER_WRITER, STATE, Run
+
+_Read = TypeVar("_Read")
 
 _METADATA_TEXT: Final = re.compile(
     r"version:\s*[0-9]+\s*\n\s*topic_id:\s*[A-Za-z0-9_-]{22}\s*"
@@ -83,15 +86,7 @@ class StoreFacts:
     def context(self, directory: Directory, run: Run | None) -> Context:
         """What is known of the partition in `directory`."""
         key = parse_partition_directory(directory.name)
-        state: PartitionState | None = None
-        value = own_state(directory, layout.PARTITION_STATE, run)
-        if value is not None:
-            try:
-                state = PartitionState.from_dict(value)
-            except (KeyError, TypeError, ValueError) as error:
-                if run is not None:
-                    path = directory.path_of(layout.PARTITION_STATE)
-                    run.problem(STATE, path, f"{path} is no state: {error!r}")
+        state = read_own(directory, layout.PARTITION_STATE, run, PartitionState.read)
         if key is None:
             return Context()
         return Context(
@@ -106,9 +101,22 @@ def own_state(
     directory: Directory, name: str, run: Run | None
 ) -> dict[str, Any] | None:
     """A state file of logstore's; None where it is missing or (reported) bad."""
+    return read_own(
+        directory, name, run, lambda found: checkpoints.read_state(found, name)
+    )
+
+
+def read_own(
+    directory: Directory,
+    name: str,
+    run: Run | None,
+    read: Callable[[Directory], _Read | None],
+) -> _Read | None:
+    """What `read` makes of a file of logstore's; None where it is missing or bad, which
+    is reported to `run`."""
     path = directory.path_of(name)
     try:
-        return checkpoints.read_state(directory, name)
+        return read(directory)
     except CorruptCheckpointError as error:
         if run is not None:
             run.problem(STATE, path, str(error))

@@ -22,7 +22,7 @@ from logstore.layout import (
 )
 from logstore.producers import parse_snapshot
 from logstore.recovery import PartitionState, Survey, survey
-from logstore.verify.facts import Context, check_checkpoint, own_state
+from logstore.verify.facts import Context, check_checkpoint
 from logstore.verify.indexes import OffsetIndexCheck, TimeIndexCheck, check_txn_index
 from logstore.verify.log import LogCheck
 from logstore.verify.places import PARTITION_METADATA
@@ -174,11 +174,12 @@ class PartitionCheck(Check):
     def _is_deleted_since(self, base: int) -> bool:
         """Whether a writer has deleted a segment after its state was read."""
         for _ in range(_ATTEMPTS):
-            value = own_state(self.directory, layout.PARTITION_STATE, None)
             try:
-                state = None if value is None else PartitionState.from_dict(value)
-            except (KeyError, TypeError, ValueError):
+                state = PartitionState.read(self.directory)
+            except CorruptCheckpointError:
                 return False
+            except OSError:
+                state = None
             if state is None or base < state.start_offset:
                 known = {row[0] for row in state.sealed} if state else set()
                 return base not in known
