@@ -11,6 +11,8 @@ VENV        ?= .venv
 CC          ?= cc
 GCOV        ?= gcov
 PYTEST_ARGS ?=
+SIZE        ?= commit
+FAULTS_ARGS ?=
 BENCH_ARGS  ?=
 
 VPY := $(VENV)/bin/python
@@ -23,17 +25,18 @@ SOURCES := pyproject.toml setup.py \
 	$(wildcard src/logstore/_native/build_ffi.py)
 
 # Targets that exist already, so that a partial tree can be worked on.
-NATIVE_TESTS := $(wildcard tests/unit/native tests/fuzz)
+NATIVE_TESTS := $(wildcard tests/unit/native tests/faults/test_faults.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench sanitize coverage wheel clean
+.PHONY: help demo test lint format faults bench sanitize coverage wheel clean
 
 help:
 	@echo "make demo      set up and show logstore at work"
 	@echo "make test      set up and run all tests (and ruff and mypy)"
 	@echo "make lint      ruff check, ruff format --check, mypy"
 	@echo "make format    let ruff mend what it can"
+	@echo "make faults    crashes, failing calls, damage; SIZE=commit (3 min), nightly, release"
 	@echo "make bench     benchmarks"
 	@echo "make sanitize  C tests and fuzzing under address and undefined sanitizers"
 	@echo "make coverage  coverage of Python and of C"
@@ -92,6 +95,9 @@ format: $(TEST_STAMP)
 	$(VPY) -m ruff check --fix .
 	$(VPY) -m ruff format .
 
+faults: $(TEST_STAMP)
+	@PYTHONPATH=tests $(VPY) -m faults --size $(SIZE) $(FAULTS_ARGS)
+
 bench: $(TEST_STAMP)
 	@$(VPY) -m pytest bench --benchmark-only $(BENCH_ARGS)
 
@@ -122,7 +128,8 @@ sanitize: $(TEST_STAMP)
 	  ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:detect_stack_use_after_return=1 \
 	  UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 	  LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" \
-	  $(VPY) -m pytest -p no:cacheprovider $(NATIVE_TESTS) $(PYTEST_ARGS)
+	  $(VPY) -m pytest -p no:cacheprovider $(NATIVE_TESTS) \
+	  -k "native or fuzz" $(PYTEST_ARGS)
 
 # gcov names the C files as they were compiled; headers of the system are left out.
 coverage: $(TEST_STAMP)

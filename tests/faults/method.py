@@ -1,0 +1,78 @@
+"""What the methods share: sizes, and the count of what was done and what failed."""
+
+from __future__ import annotations
+
+import time
+from types import ModuleType
+from typing import Final, Protocol
+
+SIZES: Final = ("commit", "nightly", "release")
+
+
+class Method(Protocol):
+    """A module of this package, as the table sees it."""
+
+    NAME: str
+    UNIT: str
+    COUNTS: dict[str, int]
+
+    def run(self, count: int, seed: int, tally: Tally) -> None: ...
+
+
+class Tally:
+    """Counts the states, cuts or kills of a method, and keeps what failed.
+
+    Attributes:
+        done: how many were made.
+        failures: a line for each that failed: what, and how to have it again.
+        notes: what else belongs in the table.
+    """
+
+    def __init__(self, total: int, *, show: bool = False) -> None:
+        self.total = total
+        self.done = 0
+        self.failures: list[str] = []
+        self.notes: list[str] = []
+        self._show = show
+        self._begun = self._shown = time.monotonic()
+
+    def passed(self, count: int = 1) -> None:
+        """So many more were made, and nothing was wrong."""
+        self.done += count
+        self._tell()
+
+    def failed(self, what: str) -> None:
+        """One more was made, and this was wrong."""
+        self.done += 1
+        self.failures.append(what)
+        if self._show:
+            print(f"\r\033[KFAIL {what}", flush=True)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if self._show and now - self._shown > 0.5:
+            self._shown = now
+            rate = self.done / max(self.seconds, 1e-9)
+            left = max(self.total - self.done, 0) / max(rate, 1e-9)
+            print(
+                f"\r\033[K  {self.done:,} of {self.total:,}, {left:.0f} s left",
+                end="",
+                flush=True,
+            )
+
+
+def as_method(module: ModuleType) -> Method:
+    """The module, once it has what a method must have."""
+    for name in ("NAME", "UNIT", "COUNTS", "run"):
+        if not hasattr(module, name):
+            raise TypeError(f"{module.__name__} has no {name}")
+    if tuple(module.COUNTS) != SIZES:
+        raise TypeError(f"{module.__name__}.COUNTS is not for {SIZES}")
+    return module  # type: ignore[return-value]

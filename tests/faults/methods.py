@@ -1,0 +1,8 @@
+"""The methods of the programme, in the order of the table."""
+
+from __future__ import annotations
+
+from faults import fuzz
+from faults.method import Method, as_method
+
+METHODS: tuple[Method, ...] = tuple(map(as_method, (fuzz,)))
