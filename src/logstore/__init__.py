@@ -37,6 +37,7 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.partition import Partition
+from logstore.partition_writers import RecoveryProgress
 from logstore.partitioners import (
     ConsistentHashPartitioner,
     KafkaPartitioner,
@@ -97,6 +98,7 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLargeError",
     "RecoveryAction",
+    "RecoveryProgress",
     "RecoveryReport",
     "RetainAge",
     "RetainBytes",

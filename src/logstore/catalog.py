@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from logstore import checkpoints, layout
@@ -25,9 +25,18 @@ from logstore.errors import (
 )
 from logstore.recovery import LOST_SEGMENT, STATE_DAMAGED, RecoveryAction
 
-__all__ = ["Catalog"]
+__all__ = ["Catalog", "leading"]
 
 logger = logging.getLogger("logstore")
+
+
+def leading(numbers: Sequence[int]) -> int:
+    """How many partitions there are from 0 on without a gap (`numbers` are sorted). A
+    broker's log directory may hold any part of a topic's."""
+    for expected, number in enumerate(numbers):
+        if number != expected:
+            return expected
+    return len(numbers)
 
 
 class Catalog:
@@ -117,6 +126,20 @@ class Catalog:
             if settings.get("creating") and not self._read_only:
                 done = {k: v for k, v in settings.items() if k != "creating"}
                 self.write(topic, done)
+
+    def adopt(self) -> None:
+        """Another program was the last writer: of what is known of topics, keep what
+        their directories bear out. Those that it deleted are not lost."""
+        settings = {
+            topic: {
+                "partitions": min(known["partitions"], leading(self.numbers[topic])),
+                "config": known.get("config", {}),
+            }
+            for topic, known in self.settings.items()
+            if topic in self.numbers
+        }
+        if settings != self.settings:
+            self._write(settings)
 
     def _renamed_for_deletion(self) -> set[str]:
         """Topics (of which logstore has settings) that have ``-delete`` directories."""

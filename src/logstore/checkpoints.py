@@ -16,7 +16,7 @@ from typing import Any, Final
 import xxhash
 
 from logstore._files import Directory
-from logstore.errors import CorruptCheckpointError
+from logstore.errors import CorruptCheckpointError, UnsupportedError
 from logstore.layout import (
     CLEAN_SHUTDOWN,
     LEADER_EPOCHS,
@@ -159,7 +159,12 @@ def pack_state(value: Mapping[str, Any]) -> bytes:
 
 
 def unpack_state(path: str, data: bytes) -> dict[str, Any]:
-    """The value of a state file; `CorruptCheckpointError` if it cannot be one."""
+    """The value of a state file.
+
+    Raises:
+        CorruptCheckpointError: it cannot be one.
+        UnsupportedError: a later logstore wrote it.
+    """
     head, _, rest = data.partition(b"\n")
     body = rest[:-1] if rest.endswith(b"\n") else rest
     if head != b"xxh64 %016x" % xxhash.xxh64_intdigest(body):
@@ -168,12 +173,16 @@ def unpack_state(path: str, data: bytes) -> dict[str, Any]:
         value = json.loads(body)
     except ValueError as error:
         raise _bad(path, f"it is not JSON: {error}") from error
-    if not isinstance(value, dict) or value.get("version") != _STATE_VERSION:
-        found = value.get("version") if isinstance(value, dict) else None
-        raise _bad(
-            path, f"its version is {found}, this logstore knows {_STATE_VERSION}"
+    found = value.get("version") if isinstance(value, dict) else None
+    if isinstance(found, int) and found > _STATE_VERSION:
+        raise UnsupportedError(
+            f"{path} has version {found}, this logstore knows {_STATE_VERSION}: a "
+            f"later one has written it. Use that one; nothing was changed",
+            path=path,
         )
-    return value
+    if found != _STATE_VERSION:
+        raise _bad(path, f"its version is {found}, not {_STATE_VERSION}")
+    return dict(value)
 
 
 def read_state(directory: Directory, name: str) -> dict[str, Any] | None:

@@ -59,12 +59,15 @@ class StoreConfig:
         flush_checkpoint_ms: how often, at the most, the durable point of a partition is
             written down while it is being flushed. A longer time makes recovery longer,
             nothing else.
+        recovery_threads: partitions that are recovered at the same time, at most; 0: as
+            many as there are cores, up to 8.
     """
 
     max_open_files: int = 1024
     min_free_bytes: int = 0
     max_batch_decompressed_bytes: int = 256 << 20
     flush_checkpoint_ms: int = 5_000
+    recovery_threads: int = 0
 
     def __post_init__(self) -> None:
         check_int("max_open_files", self.max_open_files, 8, 1 << 20)
@@ -76,6 +79,7 @@ class StoreConfig:
             INT32_MAX,
         )
         check_int("flush_checkpoint_ms", self.flush_checkpoint_ms, 0, INT64_MAX)
+        check_int("recovery_threads", self.recovery_threads, 0, 256)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+from collections.abc import Callable
 
 from logstore import _binding as native
 from logstore import layout
@@ -97,7 +98,8 @@ class Loaded:
 
 
 class Loader:
-    """Loads one partition. `writable` mends; without it nothing on disk changes."""
+    """Loads one partition. `writable` mends; without it nothing on disk changes.
+    `on_checked` is called with the bytes of log that were checked, again and again."""
 
     def __init__(
         self,
@@ -109,6 +111,7 @@ class Loader:
         situation: Situation,
         *,
         writable: bool,
+        on_checked: Callable[[int], None] | None = None,
     ) -> None:
         self.directory = directory
         self.descriptors = descriptors
@@ -117,6 +120,7 @@ class Loader:
         self.config = config
         self.situation = situation
         self.writable = writable
+        self.on_checked = on_checked
         self.actions: list[RecoveryAction] = []
         self.damage: LogStoreError | None = None
         self.tail_start = 0
@@ -496,7 +500,13 @@ class Loader:
         state = native.SegmentState(segment.base_offset)
         try:
             with self.directory.opened(segment.file(LOG)) as fd:
-                scan = scan_log(self.directory, fd, segment.size, state)
+                scan = scan_log(
+                    self.directory,
+                    fd,
+                    segment.size,
+                    state,
+                    on_checked=self.on_checked,
+                )
         except OSError as error:
             self.damage = storage_error(error, "read", segment.path)
             self.report(UNREADABLE, segment.file(LOG), str(self.damage))
@@ -558,6 +568,7 @@ class Loader:
                     times=times,
                     interval=self.config.index_interval_bytes,
                     checks=active.checks,
+                    on_checked=self.on_checked,
                 )
         except OSError as error:
             self.damage = storage_error(error, "read", active.path)

@@ -65,6 +65,10 @@ class Host(Protocol):
     store_config: StoreConfig
     descriptors: Descriptors
 
+    @property
+    def generation(self) -> str:
+        """What state files are written under."""
+
     def begin_writing(self) -> None:
         """Called before the first change: take away the marks of a clean stop."""
 
@@ -702,6 +706,7 @@ class LogWriter:
             state_fields(state),
             self._truncations,
             self._is_gapless,
+            self.host.generation,
         )
 
     def _write_point(self, state: native.SegmentState) -> None:

@@ -121,6 +121,7 @@ class PartitionState:
         truncations: how often its tail was cut by `truncate_to`, so that readers in
             other processes notice.
         is_gapless: see `Segment.is_gapless`; of all segments.
+        generation: that of the store when it was written (see `logstore.marks`).
         is_truncating: `truncate_to` is under way: what lies behind the durable point,
             later segments, too, is to go.
     """
@@ -130,6 +131,7 @@ class PartitionState:
     active: dict[str, int]
     truncations: int
     is_gapless: bool
+    generation: str
     is_truncating: bool = False
 
     @property
@@ -156,6 +158,7 @@ class PartitionState:
                 {name: int(value["active"][name]) for name in STATE_FIELDS},
                 int(value["truncations"]),
                 bool(value["is_gapless"]),
+                str(value["generation"]),
                 bool(value["is_truncating"]),
             )
         except (KeyError, TypeError, ValueError) as error:

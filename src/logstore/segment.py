@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
@@ -592,11 +592,12 @@ def scan_log(
     times: TimeEntries | None = None,
     interval: int = 4096,
     checks: int = native.CHECK_ALL,
+    on_checked: Callable[[int], None] | None = None,
 ) -> TailScan:
     """Check the batches of an open `.log` file from ``state.size`` on, with checksums.
 
-    Moves `state` along and adds the index entries that belong to what was walked over.
-    Never raises for bad bytes.
+    Moves `state` along and adds the index entries that belong to what was walked over;
+    calls `on_checked` with the bytes of each buffer. Never raises for bad bytes.
     """
     files = directory.files
     planner = native.Planner(interval, None)
@@ -630,6 +631,8 @@ def scan_log(
             if times is not None:
                 times.append(time_bytes)
             done += taken
+        if on_checked is not None:
+            on_checked(end)
         at = pos + end
         zeros = stop == native.STOP_ZEROS and end == 0
         if error is not None or zeros or at >= size or n == 0:

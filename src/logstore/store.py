@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import os
 import threading
 import uuid
@@ -16,15 +17,13 @@ import weakref
 from collections.abc import Callable
 from types import TracebackType
 
-from logstore import checkpoints, layout
+from logstore import layout
 from logstore._files import Directory, Files
-from logstore.catalog import Catalog
+from logstore.catalog import Catalog, leading
 from logstore.config import PARTITIONS_MAX, StoreConfig, TopicConfig, check_int
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     ConfigError,
-    CorruptCheckpointError,
-    DiskFullError,
     ForkedError,
     LogStoreError,
     PartitionNotFoundError,
@@ -37,15 +36,12 @@ from logstore.errors import (
 )
 from logstore.housekeeper import Housekeeper
 from logstore.live import LiveLog
-from logstore.loading import Loader
 from logstore.locking import StoreLock, forget_locks
+from logstore.marks import Marks
 from logstore.partition import Partition
+from logstore.partition_writers import PartitionWriters, RecoveryProgress
 from logstore.partitioners import Partitioner
 from logstore.recovery import (
-    OTHER_WRITER,
-    STATE_DAMAGED,
-    UNREADABLE,
-    PartitionState,
     RecoveryAction,
     RecoveryReport,
     Situation,
@@ -69,9 +65,13 @@ def open_store(
     create: bool = True,
     config: StoreConfig | None = None,
     on_recovery: Callable[[RecoveryAction], None] | None = None,
+    on_progress: Callable[[RecoveryProgress], None] | None = None,
     files: Files | None = None,
 ) -> Store:
     """Open a store.
+
+    A partition is looked at, and mended if it has to be, when it is first used, or all
+    of them by `Store.recover`; here at once where one of the callbacks is given.
 
     Args:
         path: its directory; a Kafka log directory is one.
@@ -80,11 +80,13 @@ def open_store(
         create: make the directory if it is not there (never with `read_only`).
         config: how this process uses it.
         on_recovery: called with each action of the recovery as it happens.
+        on_progress: called with a `RecoveryProgress` now and then.
         files: the system calls to use (for tests).
 
     Raises:
         StoreNotFoundError: nothing is there and it is not to be created.
         StoreLockedError: another writer has it.
+        UnsupportedError: a later version of logstore has written to it.
         StorageError: the system refuses.
     """
     return Store(
@@ -93,6 +95,7 @@ def open_store(
         create=create and not read_only,
         config=config or StoreConfig(),
         on_recovery=on_recovery,
+        on_progress=on_progress,
         files=files or Files(),
     )
 
@@ -104,7 +107,6 @@ class Store:
         path: absolute path of its directory.
         read_only: whether it was opened so.
         config: the `StoreConfig` it was opened with.
-        recovery_report: what opening had to mend; false when nothing.
     """
 
     def __init__(
@@ -115,33 +117,33 @@ class Store:
         create: bool,
         config: StoreConfig,
         on_recovery: Callable[[RecoveryAction], None] | None,
+        on_progress: Callable[[RecoveryProgress], None] | None,
         files: Files,
     ) -> None:
         self.path = path
         self.read_only = read_only
         self.config = self.store_config = config
-        self.recovery_report = RecoveryReport()
         self._files = files
         self._lock = threading.RLock()
         self._closed = False
         self._forked = False
         self._store_lock: StoreLock | None = None
-        self._writers: dict[TopicPartition, PartitionWriter] = {}
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._broken: dict[TopicPartition, LogStoreError] = {}
         self._topics: dict[str, Topic] = {}
         self._root_mtime_ns = -1
-        self._writing = False
-        self._starts: dict[TopicPartition, int] = {}
-        self._points: dict[TopicPartition, int] = {}
         self._root = self._open_root(create)
+        self._marks = Marks(self._root)
         self._catalog = Catalog(self._root, read_only=read_only)
         self.descriptors = Descriptors(files, config.max_open_files)
         self._keeper = Housekeeper(files, os.path.basename(path))
+        self._writers = PartitionWriters(self, self._root, self._catalog, self._marks)
+        self._writers.on_recovery = on_recovery
         try:
             if not read_only:
                 self._store_lock = StoreLock(self._root)
-            self._load(on_recovery)
+            self._load()
+            if not read_only and (on_recovery or on_progress):
+                self._writers.recover(on_progress)
         except BaseException:
             self._let_go()
             raise
@@ -176,142 +178,59 @@ class Store:
         except OSError as error:
             raise storage_error(error, "open", self.path) from error
 
-    def _load(self, on_recovery: Callable[[RecoveryAction], None] | None) -> None:
-        actions: list[RecoveryAction] = []
-
-        def note(action: RecoveryAction) -> None:
-            actions.append(action)
-            logger.warning("recovery: %s: %s", action.label, action.message)
-            if on_recovery is not None:
-                on_recovery(action)
-
+    def _load(self) -> None:
+        note = self._writers.note
         try:
             names = self._root.names()
             self._catalog.read(note)
-            self._own, self._clean = self._read_owner(names, note)
-            self._read_checkpoints(note)
+            self._marks.read(names, note)
             self._catalog.find(names)
-            if self._own:
+            if self._marks.is_own:
                 self._catalog.check(note)
-            self._broken.update(self._catalog.lost)
+            self._writers.broken.update(self._catalog.lost)
             if not self.read_only:
                 self._catalog.finish_deletions(self._root.names())
-                for key in self._all_partitions():
-                    if key not in self._broken:
-                        self._load_writer(key, note)
         except OSError as error:
             if isinstance(error, LogStoreError):
                 raise
             raise storage_error(error, "read", self.path) from error
-        self.recovery_report = RecoveryReport(tuple(actions))
 
-    def _note_store(
-        self,
-        note: Callable[[RecoveryAction], None],
-        label: str,
-        name: str,
-        message: str,
-    ) -> None:
-        path = self._root.path_of(name)
-        note(RecoveryAction(label, "", -1, path, -1, 0, -1, None, message))
+    @property
+    def recovery_report(self) -> RecoveryReport:
+        """What opening had to mend; false when nothing.
 
-    def _read_owner(
-        self, names: list[str], note: Callable[[RecoveryAction], None]
-    ) -> tuple[bool, bool]:
-        """(logstore was the last writer, the last writer stopped cleanly)."""
-        kafka_clean = layout.CLEAN_SHUTDOWN in names
-        try:
-            owner = checkpoints.read_state(self._root, layout.OWNER)
-        except CorruptCheckpointError as error:
-            self._note_store(
-                note,
-                STATE_DAMAGED,
-                layout.OWNER,
-                f"{error}; the store was taken as Kafka would take it",
-            )
-            return False, kafka_clean
-        if owner is None:
-            return False, kafka_clean
-        now = checkpoints.store_fingerprint(self._root)
-        if now not in owner["fingerprints"]:
-            self._note_store(
-                note,
-                OTHER_WRITER,
-                layout.OWNER,
-                "another program has written to the store since logstore did; it was "
-                "taken as Kafka would take it",
-            )
-            return False, kafka_clean
-        return True, bool(owner["clean"])
+        Asking for it completes the recovery: see `recover`.
+        """
+        if not self.read_only and not self._closed and not self._forked:
+            self.recover()
+        return self._report()
 
-    def _read_checkpoints(self, note: Callable[[RecoveryAction], None]) -> None:
-        for name, target in (
-            (layout.RECOVERY_CHECKPOINT, self._points),
-            (layout.LOG_START_CHECKPOINT, self._starts),
-        ):
-            try:
-                target.update(checkpoints.read_offsets(self._root, name))
-            except CorruptCheckpointError as error:
-                self._note_store(
-                    note, STATE_DAMAGED, name, f"{error}; taken as empty, as Kafka does"
-                )
+    def _report(self) -> RecoveryReport:
+        key = operator.attrgetter("topic", "partition")
+        return RecoveryReport(tuple(sorted(self._writers.actions, key=key)))
 
-    def _all_partitions(self) -> list[TopicPartition]:
-        return [(t, n) for t, numbers in self._catalog.numbers.items() for n in numbers]
+    def recover(
+        self, on_progress: Callable[[RecoveryProgress], None] | None = None
+    ) -> RecoveryReport:
+        """Look at all partitions, and mend what has to be mended, now.
 
-    def _situation(self, directory: Directory, key: TopicPartition) -> Situation:
-        """What is known of a partition before its files are looked at."""
-        state: PartitionState | None = None
-        state_error: LogStoreError | None = None
-        if self._own:
-            try:
-                state = PartitionState.read(directory)
-            except CorruptCheckpointError as error:
-                state_error = error
-        return Situation(
-            state,
-            self._clean,
-            self._points.get(key, 0),
-            self._starts.get(key, 0),
-            self._own,
-            state_error,
-        )
+        Without it a partition is looked at when it is first used. What has to be read
+        is what was not known to be durable. Several are done at a time
+        (``StoreConfig.recovery_threads``); nothing where all is done already.
 
-    def _load_writer(
-        self, key: TopicPartition, note: Callable[[RecoveryAction], None]
-    ) -> None:
-        topic, number = key
-        directory = self._root.child(layout.partition_directory(topic, number))
-        config = self._catalog.config(topic)
-        try:
-            loaded = Loader(
-                directory,
-                self.descriptors,
-                topic,
-                number,
-                config,
-                self._situation(directory, key),
-                writable=True,
-            ).load()
-        except (OSError, LogStoreError) as error:
-            # One partition that cannot be read does not keep the others from opening.
-            if isinstance(error, LogStoreError):
-                broken = error
-            else:
-                broken = storage_error(error, "open", directory.path)
-            self._broken[key] = broken
-            note(
-                RecoveryAction(
-                    UNREADABLE, topic, number, directory.path, -1, 0, -1, None,
-                    str(broken),
-                )
-            )  # fmt: skip
-            return
-        for action in loaded.actions:
-            note(action)
-        self._writers[key] = PartitionWriter(
-            self, directory, topic, number, config, loaded
-        )
+        Args:
+            on_progress: called in this thread with a `RecoveryProgress`, now and then.
+
+        Returns:
+            What was mended since the store was opened, by topic and partition.
+
+        Raises:
+            StoreClosedError, ReadOnlyError.
+        """
+        self._check_writable("recover")
+        with self._lock:
+            self._writers.recover(on_progress)
+            return self._report()
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]:
         """Numbers of a topic's partitions, in order.
@@ -366,13 +285,14 @@ class Store:
                 mtime_ns = self._root.info().mtime_ns
                 if mtime_ns == self._root_mtime_ns:
                     return
-                self._own, self._clean = self._read_owner(self._root.names(), _ignore)
+                names = self._root.names()
+                self._marks.read_owner(names, _ignore)
                 self._catalog.read(_ignore)
-                self._catalog.find(self._root.names())
+                self._catalog.find(names)
                 self._catalog.lost.clear()
-                if self._own:
+                if self._marks.is_own:
                     self._catalog.check(_ignore)
-                self._broken = dict(self._catalog.lost)
+                self._writers.broken = dict(self._catalog.lost)
                 self._root_mtime_ns = mtime_ns
             except OSError as error:
                 raise storage_error(error, "read", self.path) from error
@@ -468,30 +388,29 @@ class Store:
             )
         self.begin_writing()
         try:
-            total = numbers[-1] + 1
-            settings = {"partitions": total, "config": config.to_dict()}
+            settings = {"partitions": numbers[-1] + 1, "config": config.to_dict()}
             self._catalog.write(name, {**settings, "creating": True})
             for number in numbers:
                 with contextlib.suppress(FileExistsError):
                     self._root.make(layout.partition_directory(name, number))
             self._root.sync()
+            there = (*self._catalog.numbers.get(name, ()), *numbers)
+            settings["partitions"] = leading(there)
             self._catalog.write(name, settings)
         except OSError as error:
             if isinstance(error, LogStoreError):
                 raise
             raise storage_error(error, f"create topic {name} in", self.path) from error
         for number in numbers:
-            self._starts.pop((name, number), None)
-            self._points.pop((name, number), None)
-            self._load_writer((name, number), _ignore)
-        self._catalog.numbers[name] = (*self._catalog.numbers.get(name, ()), *numbers)
+            self._marks.forget((name, number))
+        self._catalog.numbers[name] = there
 
     def configure_topic(self, name: str, config: TopicConfig) -> None:
         self._check_writable(f"configure topic {name}")
         with self._lock:
             numbers = self.partition_numbers(name)
             self.begin_writing()
-            settings = {"partitions": numbers[-1] + 1, "config": config.to_dict()}
+            settings = {"partitions": leading(numbers), "config": config.to_dict()}
             try:
                 self._catalog.write(name, settings)
             except OSError as error:
@@ -499,7 +418,7 @@ class Store:
                     error, f"write the settings of {name} in", self.path
                 ) from error
             for number in numbers:
-                writer = self._writers.get((name, number))
+                writer = self._writers.loaded.get((name, number))
                 if writer is not None and writer.is_sound:
                     writer.configure(config)
                 partition = self._partitions.get((name, number))
@@ -537,16 +456,17 @@ class Store:
             numbers = self._catalog.numbers[name]
             renamed: list[str] = []
             delay_ms = topic.config.file_delete_delay_ms
-            settings = self._catalog.settings.get(name, {"partitions": numbers[-1] + 1})
+            settings = self._catalog.settings.get(
+                name, {"partitions": leading(numbers)}
+            )
             self._catalog.write_if_room(name, {**settings, "deleting": True})
             try:
                 for number in numbers:
                     key = (name, number)
-                    writer = self._writers.pop(key, None)
+                    writer = self._writers.forget(key)
                     if writer is not None:
                         self._end_writer(writer)
                     self._partitions.pop(key, None)
-                    self._broken.pop(key, None)
                     old = layout.partition_directory(name, number)
                     new = layout.deleted_directory(name, number, uuid.uuid4().hex)
                     self._root.rename(old, new)
@@ -589,9 +509,8 @@ class Store:
         if found is not None:
             return found
         with self._lock:
-            broken = self._broken.get(key)
-            if broken is not None:
-                raise broken
+            if key in self._writers.broken:
+                raise self._writers.broken[key]
             if number not in self._catalog.numbers.get(topic, ()):
                 raise PartitionNotFoundError(
                     f"topic {topic} has no partition {number}",
@@ -605,7 +524,7 @@ class Store:
                     topic,
                     number,
                     config,
-                    self._writers[key] if not self.read_only else self._live(key),
+                    self._live(key) if self.read_only else self._writers.get(key),
                     self.check_open,
                     self.config.max_batch_decompressed_bytes,
                 )
@@ -617,9 +536,8 @@ class Store:
         directory = self._root.child(layout.partition_directory(topic, number))
 
         def situation() -> Situation:
-            self._own, self._clean = self._read_owner(self._root.names(), _ignore)
-            self._read_checkpoints(_ignore)
-            return self._situation(directory, key)
+            self._marks.read(self._root.names(), _ignore)
+            return self._marks.situation(directory, key)
 
         return LiveLog(
             directory,
@@ -632,48 +550,20 @@ class Store:
 
     # ------------------------------------------------------------ for the writers
 
-    def begin_writing(self) -> None:
-        """Take away the marks of a clean stop, durably, before the first change.
+    @property
+    def generation(self) -> str:
+        return self._marks.generation
 
-        1. write the owner file: not clean, as it is now or without Kafka's marker;
-        2. remove Kafka's marker; 3. sync the directory.
-        """
+    def begin_writing(self) -> None:
+        """Take away the marks of a clean stop, durably, before the first change."""
         with self._lock:
-            if self._writing:
+            if self._marks.is_writing:
                 return
-            now = checkpoints.store_fingerprint(self._root)
-            after = {**now, "clean_shutdown": None}
-            try:
-                checkpoints.write_state(
-                    self._root,
-                    layout.OWNER,
-                    {"clean": False, "fingerprints": [now, after]},
-                )
-                self._root.unlink(layout.CLEAN_SHUTDOWN, missing_ok=True)
-                self._root.sync()
-            except OSError as error:
-                failed = storage_error(
-                    error, "begin writing to", self.path, "Nothing was written."
-                )
-                if not isinstance(failed, DiskFullError):
-                    raise failed from error
-                self._begin_without_space(failed)
-            self._writing = True
+            self._marks.begin(self._catalog.adopt)
             dying, self._catalog.dying = self._catalog.dying, []
             if dying:
                 delay_ms = TopicConfig().file_delete_delay_ms
                 self._keeper.later(delay_ms, lambda: self._remove(dying))
-
-    def _begin_without_space(self, failed: DiskFullError) -> None:
-        """A full disk must not stop deletion: without the owner file, which cannot be
-        written, the next opening takes the store as Kafka would."""
-        root = self._root
-        try:
-            for name in (layout.OWNER + ".tmp", layout.OWNER, layout.CLEAN_SHUTDOWN):
-                root.unlink(name, missing_ok=True)
-            root.sync()
-        except OSError as error:
-            raise failed from error
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
         self._keeper.later(delay_ms, task)
@@ -690,22 +580,13 @@ class Store:
         """Keep Kafka's log-start-offset-checkpoint true."""
         with self._lock:
             try:
-                self._write_starts()
+                self._marks.write_starts(self._writers.starts())
             except OSError as error:
                 logger.warning(
                     "cannot write %s: %s; logstore's own state has the start offset",
                     layout.LOG_START_CHECKPOINT,
                     error,
                 )
-
-    def _write_starts(self) -> None:
-        starts = {
-            key: writer.start_offset
-            for key, writer in self._writers.items()
-            if writer.segments and writer.start_offset > writer.segments[0].base_offset
-        }
-        if starts or self._root.exists(layout.LOG_START_CHECKPOINT):
-            checkpoints.write_offsets(self._root, layout.LOG_START_CHECKPOINT, starts)
 
     # ------------------------------------------------------------ close
 
@@ -743,54 +624,30 @@ class Store:
         recovery is left as it is.
         """
         failure: LogStoreError | None = None
-        recovered = bool(self._writers) and not self._clean
-        if recovered and not self._writing:
-            # Only so that the next opening is quick: no reason to fail.
-            with contextlib.suppress(LogStoreError):
-                self.begin_writing()
+        writers = self._writers
+        if not self._marks.is_clean:
+            # What nobody has used may be torn as well: what is closed is clean.
+            writers.recover()
+            if writers.loaded and not self._marks.is_writing:
+                # Only so that the next opening is quick: no reason to fail.
+                with contextlib.suppress(LogStoreError):
+                    self.begin_writing()
         closed = StoreClosedError(f"store {self.path} is closed")
-        for writer in self._writers.values():
+        for writer in writers.loaded.values():
             try:
-                writer.close(closed, write_down=self._writing)
+                writer.close(closed, write_down=self._marks.is_writing)
             except LogStoreError as error:
                 failure = failure or error
-        if failure is None and self._writing:
+        if failure is None and self._marks.is_writing:
             self._catalog.catch_up()
+            ends = writers.ends()
             try:
-                self._mark_clean()
+                # Without a marker the next opening looks at every partition again.
+                if ends is not None:
+                    self._marks.end(ends, writers.starts())
             except OSError as error:
                 failure = storage_error(error, "close", self.path)
         return failure
-
-    def _mark_clean(self) -> None:
-        root = self._root
-        sound = {
-            key: writer.end_offset
-            for key, writer in self._writers.items()
-            if writer.is_sound
-        }
-        if len(sound) != len(self._writers) or self._broken:
-            # Without a marker the next opening looks at every partition again.
-            return
-        now = checkpoints.store_fingerprint(root)
-        points = checkpoints.format_offsets(sound)
-        marker = checkpoints.CLEAN_SHUTDOWN_TEXT
-        after = {
-            "clean_shutdown": checkpoints.digest_of(marker),
-            "recovery_points": checkpoints.digest_of(points),
-        }
-        between = {**after, "clean_shutdown": None}
-        checkpoints.write_state(
-            root,
-            layout.OWNER,
-            {"clean": False, "fingerprints": [now, between, after]},
-        )
-        checkpoints.write_offsets(root, layout.RECOVERY_CHECKPOINT, sound)
-        self._write_starts()
-        root.write_file(layout.CLEAN_SHUTDOWN, marker)
-        checkpoints.write_state(
-            root, layout.OWNER, {"clean": True, "fingerprints": [after]}
-        )
 
     def _let_go(self) -> None:
         """Close all descriptors and, with the last, the lock."""

@@ -79,6 +79,7 @@ def test_killed_writer_loses_nothing(tmp_path: Path, magic: int, codec: str) -> 
     assert read_all(path) == expected(magic, 0, COUNT)
     files = FaultyFiles()
     with open_store(path, files=files) as store:
+        assert not store.recover()
         assert files.count("sync", ".log") >= 1
         partition = store.topic("orders")[0]
         assert (partition.durable_offset, partition.end_offset) == (COUNT, COUNT)

@@ -194,6 +194,7 @@ def test_failed_sync_ends_the_partition_for_writing(
     store.close()
     files.forget()
     with open_store(tmp_path, files=files) as store:
+        store.recover()
         # What lies past the durable point is written again, not only synced again.
         assert files.count("write", ".log") >= 1
         assert files.count("sync", ".log") >= 1
@@ -238,6 +239,7 @@ def test_close_whose_sync_fails_raises_and_is_not_clean(tmp_path: Path) -> None:
     files.heal()
     files.forget()
     with open_store(tmp_path, files=files) as store:
+        store.recover()
         assert files.count("read", ".log") > 0
         assert list(store.topic("orders")[0].read()) == expected(1, 0, 5)
 

@@ -10,11 +10,12 @@ from typing import Any, Final, TypeVar
 
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
-from logstore.errors import CorruptCheckpointError
+from logstore.errors import CorruptCheckpointError, UnsupportedError
 from logstore.layout import parse_partition_directory
-from logstore.recovery import PartitionState
+from logstore.marks import Marks
+from logstore.recovery import OTHER_WRITER, PartitionState, RecoveryAction
 from logstore.verify.places import PARTITION_METADATA
-from logstore.verify.report import CHECKPOINT, OTHER_WRITER, STATE, Run
+from logstore.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
 
 _Read = TypeVar("_Read")
 
@@ -47,35 +48,37 @@ class StoreFacts:
         self.root = root
         self.run = run
         self.names = root.names()
-        self.own, self.clean = self._owner()
+        marks = self._marks()
+        self.own, self.clean = marks.is_own, marks.is_clean
+        self.generation = marks.generation
         self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
         self.starts = self._offsets(layout.LOG_START_CHECKPOINT)
 
-    def _owner(self) -> tuple[bool, bool]:
-        clean = layout.CLEAN_SHUTDOWN in self.names
-        owner = own_state(self.root, layout.OWNER, self.run)
-        if owner is None:
-            return False, clean
+    def _marks(self) -> Marks:
+        marks = Marks(self.root)
         try:
-            now = checkpoints.store_fingerprint(self.root)
-            if now in owner["fingerprints"]:
-                return True, bool(owner["clean"])
-        except (KeyError, TypeError) as error:
-            self._bad_state(layout.OWNER, repr(error))
-            return False, clean
-        if self.run is not None:
-            self.run.note(
-                OTHER_WRITER,
-                self.root.path_of(layout.OWNER),
-                "another program has written to the store since logstore did; what "
-                "logstore noted of its partitions does not count",
-            )
-        return False, clean
+            marks.read_owner(self.names, self._note)
+        except UnsupportedError as error:
+            if self.run is not None:
+                self.run.problem(
+                    UNSUPPORTED, self.root.path_of(layout.OWNER), str(error)
+                )
+        except OSError as error:
+            if self.run is not None:
+                self.run.unreadable(self.root.path_of(layout.OWNER), error)
+        return marks
 
-    def _bad_state(self, name: str, reason: str) -> None:
-        if self.run is not None:
-            path = self.root.path_of(name)
-            self.run.problem(STATE, path, f"{path} cannot be used: {reason}")
+    def _note(self, action: RecoveryAction) -> None:
+        if self.run is None:
+            return
+        if action.label == OTHER_WRITER:
+            message = (
+                "another program has written to the store since logstore did; what "
+                "logstore noted of its partitions does not count"
+            )
+            self.run.note(OTHER_WRITER, action.path, message)
+        else:
+            self.run.problem(STATE, action.path, action.message)
 
     def _offsets(self, name: str) -> dict[tuple[str, int], int]:
         try:
@@ -89,8 +92,9 @@ class StoreFacts:
         state = read_own(directory, layout.PARTITION_STATE, run, PartitionState.read)
         if key is None:
             return Context()
+        counts = self.own and state is not None and state.generation == self.generation
         return Context(
-            state if self.own else None,
+            state if counts else None,
             self.clean,
             self.points.get(key, 0),
             self.starts.get(key, 0),
@@ -120,6 +124,9 @@ def read_own(
     except CorruptCheckpointError as error:
         if run is not None:
             run.problem(STATE, path, str(error))
+    except UnsupportedError as error:
+        if run is not None:
+            run.problem(UNSUPPORTED, path, str(error))
     except ValueError as error:
         if run is not None:
             run.problem(STATE, path, f"{path} cannot be used: {error}")

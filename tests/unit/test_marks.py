@@ -1,0 +1,147 @@
+"""Who wrote last: what logstore noted counts only while it is still true."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import checkpoints, layout
+from logstore._files import Directory, Files
+from logstore.store import open_store
+from support.damage import Unsynced, crash, logs_in
+from support.values import append_one, config_of, expected, fill
+
+COUNT = 30
+
+
+def write_two(path: Path) -> None:
+    """A store that was closed cleanly, with two partitions of several segments."""
+    with open_store(path, files=Unsynced()) as store:
+        config = config_of(1, segment_bytes=400)
+        for partition in store.create_topic("orders", 2, config).partitions:
+            fill(partition, COUNT, call=5)
+
+
+def another_writer(path: Path) -> None:
+    """What a broker leaves that stopped cleanly: other marks than logstore's."""
+    (path / layout.CLEAN_SHUTDOWN).write_bytes(b'{"version":0,"brokerEpoch":7}')
+
+
+def drop_first_segment(partition: Path) -> int:
+    """As a broker's retention does; returns the new start offset."""
+    first, second, *_ = logs_in(partition)
+    for file in partition.glob(f"{first.stem}.*"):
+        file.unlink()
+    return int(second.stem)
+
+
+def test_state_of_an_untouched_partition_stays_stale_after_another_writer(
+    tmp_path: Path,
+) -> None:
+    """logstore follows a broker that deleted a segment, writes to one partition and is
+    killed: of the other partition, too, what logstore once noted does not count."""
+    live = tmp_path / "live"
+    write_two(live)
+    another_writer(live)
+    start = drop_first_segment(live / "orders-1")
+    with open_store(live, files=Unsynced()) as store:
+        append_one(store.topic("orders")[0])
+        killed = crash(live, tmp_path / "killed")
+    for path in (live, killed):
+        with logstore.open(path) as store:
+            partition = store.topic("orders")[1]
+            assert (partition.start_offset, partition.end_offset) == (start, COUNT)
+            assert list(partition.read()) == expected(1, start, COUNT)
+            assert append_one(partition) == COUNT
+            assert store.recovery_report.actions == ()
+
+
+def test_topic_that_another_writer_deleted_is_not_lost(tmp_path: Path) -> None:
+    """After a broker has deleted a topic, it is gone, and nobody misses it."""
+    write_two(tmp_path)
+    with logstore.open(tmp_path) as store:
+        store.create_topic("other")
+    another_writer(tmp_path)
+    shutil.rmtree(tmp_path / "orders-0")
+    shutil.rmtree(tmp_path / "orders-1")
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == ["other"]
+        append_one(store.topic("other")[0])
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == ["other"]
+        assert not store.recovery_report
+
+
+def test_part_of_a_topic_that_a_broker_holds_may_be_configured(tmp_path: Path) -> None:
+    """A broker's directory may hold partitions 0 and 2 and no 1: none is missed."""
+    write_two(tmp_path)
+    for own in tmp_path.rglob(".logstore*"):
+        own.unlink()
+    (tmp_path / "orders-1").rename(tmp_path / "orders-2")
+    with logstore.open(tmp_path) as store:
+        store.topic("orders").configure(logstore.TopicConfig(retention_ms=5))
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+        assert [p.number for p in store.topic("orders").partitions] == [0, 2]
+        assert store.topic("orders").config.retention_ms == 5
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["writing", "read-only"])
+@pytest.mark.parametrize("name", [layout.OWNER, layout.TOPICS])
+def test_store_of_a_later_version_is_refused_untouched(
+    tmp_path: Path, name: str, read_only: bool
+) -> None:
+    """Both versions are named, and no byte changes."""
+    write_two(tmp_path)
+    raise_version(tmp_path, name)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(logstore.UnsupportedError, match=r"version 2.* knows 1"):
+        logstore.open(tmp_path, read_only=read_only)
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    report = logstore.verify(tmp_path)
+    assert [problem.kind for problem in report.problems] == ["unsupported"]
+
+
+def test_partition_of_a_later_version_is_refused_the_others_work(
+    tmp_path: Path,
+) -> None:
+    """Only what a later version wrote cannot be used."""
+    write_two(tmp_path)
+    raise_version(tmp_path / "orders-1", layout.PARTITION_STATE)
+    with logstore.open(tmp_path) as store:
+        with pytest.raises(logstore.UnsupportedError, match=r"version 2.* knows 1"):
+            store.topic("orders")[1]
+        assert append_one(store.topic("orders")[0]) == COUNT
+        assert [action.label for action in store.recovery_report.actions] == [
+            "unsupported"
+        ]
+
+
+def raise_version(path: Path, name: str) -> None:
+    """Make a state file one that a later logstore wrote."""
+    files = Files()
+    directory = Directory.open_root(files, str(path))
+    data = directory.read_file(name)
+    value = checkpoints.unpack_state(name, data)
+    later = checkpoints.pack_state(value).replace(b'"version":1', b'"version":2')
+    body = later.split(b"\n")[1]
+    digest = checkpoints.digest_of(body)
+    directory.write_file(name, f"xxh64 {digest}\n".encode() + body + b"\n")
+    directory.close()
+
+
+@pytest.mark.parametrize("value", [{}, {"clean": 1}, {"clean": 1, "fingerprints": 3}])
+def test_owner_file_without_its_fields_is_damaged(
+    tmp_path: Path, value: dict[str, int]
+) -> None:
+    """The store is taken as Kafka would take it, and the report says so."""
+    write_two(tmp_path)
+    (tmp_path / layout.OWNER).write_bytes(checkpoints.pack_state(value))
+    with logstore.open(tmp_path) as store:
+        labels = [action.label for action in store.recovery_report.actions]
+        assert labels == ["state-damaged"]
+        for partition in store.topic("orders").partitions:
+            assert list(partition.read()) == expected(1, 0, COUNT)
