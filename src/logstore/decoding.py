@@ -198,9 +198,10 @@ class ChunkReader:
                     self.stop = native.STOP_OFFSET
                     return
                 deliver = header.last_offset >= start and not header.is_control
-                if header.is_transactional and not header.is_control:
+                if deliver and header.is_transactional:
+                    # Not of what lies before `start`: nobody has read its markers.
                     try:
-                        deliver = wanted(header) and deliver
+                        deliver = wanted(header)
                     except StopReading:
                         self.ended = True
                         self.stop = native.STOP_OFFSET

@@ -13,6 +13,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import xxhash
+
 from logstore import _binding as native
 from logstore.errors import CorruptIndexError
 
@@ -20,10 +22,12 @@ __all__ = [
     "INDEX_ENTRY_BYTES",
     "TIME_ENTRY_BYTES",
     "TXN_ENTRY_BYTES",
+    "UNKNOWN_DIGEST",
     "Entries",
     "OffsetEntries",
     "TimeEntries",
     "TxnEntry",
+    "digest_of",
     "parse_txn_index",
 ]
 
@@ -35,6 +39,15 @@ _INT32_MAX: Final = (1 << 31) - 1
 _INDEX_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
 _TXN_ENTRY = struct.Struct(">hqqqq")
+
+
+# Where nobody knows the digest of an index.
+UNKNOWN_DIGEST: Final = -1
+
+
+def digest_of(data: bytes) -> int:
+    """The digest of an index file's bytes, as `.logstore-state` has it."""
+    return xxhash.xxh32_intdigest(data)
 
 
 class Entries:
@@ -65,6 +78,10 @@ class Entries:
     def cut(self, count: int) -> None:
         """Keep the first `count` entries."""
         self.count = min(self.count, count)
+
+    def digest(self, end: int | None = None) -> int:
+        """XXH32 of the bytes up to (without) slot `end`."""
+        return digest_of(self.data(0, end))
 
     def data(self, first: int = 0, end: int | None = None) -> bytes:
         """The bytes of the entries from slot `first` up to (without) slot `end`."""

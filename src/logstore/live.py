@@ -15,6 +15,7 @@ from logstore._files import Directory
 from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import LogStoreError, storage_error
+from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import LOG, parse_segment_file, segment_file
 from logstore.loading import Loaded, Loader
 from logstore.recovery import Situation
@@ -96,6 +97,8 @@ class LiveLog:
         self._loaded = loaded
         self._mtime_ns = mtime_ns
         self.segments = tuple(loaded.segments)
+        if self.segments:
+            self.segments[-1].show_indexes(loaded.index, loaded.times)
 
     def _exists(self) -> bool:
         try:
@@ -170,11 +173,17 @@ class LiveLog:
             last = segments[-1]
             last.next_offset = max(last.next_offset, base)
             segments = (*segments, segment)
+            segments[-2].show_indexes(None, None)
             self._loaded.active_state = native.SegmentState(base)
+            self._loaded.index, self._loaded.times = OffsetEntries(), TimeEntries()
+            segment.show_indexes(self._loaded.index, self._loaded.times)
             self._scan(segment)
         start = situation.log_start
         if situation.state is not None:
             start = situation.state.start_offset
+            digests = {row[0]: row[-1] for row in situation.state.sealed}
+            for segment in segments[:-1]:
+                segment.time_digest = digests.get(segment.base_offset, UNKNOWN_DIGEST)
             self._loaded.durable_offset = max(
                 self._loaded.durable_offset, situation.state.durable_offset
             )
@@ -206,10 +215,18 @@ class LiveLog:
             size = self.directory.files.size(fd)
             if size <= state.size:
                 return
-            scan = scan_log(self.directory, fd, size, state, checks=segment.checks)
+            scan = scan_log(
+                self.directory,
+                fd,
+                size,
+                state,
+                index=loaded.index,
+                times=loaded.times,
+                interval=self.config.index_interval_bytes,
+                checks=segment.checks,
+            )
         segment.size = scan.pos
         segment.next_offset = state.last_offset + 1
         segment.max_timestamp = None
-        segment.forget_indexes()
         loaded.end_offset = max(loaded.end_offset, state.last_offset + 1)
         loaded.tail_start, loaded.tail_bytes = scan.pos, size - scan.pos

@@ -23,7 +23,7 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.index import OffsetEntries, TimeEntries
+from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import (
     INDEX,
     LOG,
@@ -286,7 +286,8 @@ class Loader:
                 self.lost_segment(base)
             row = known.get(base)
             if row is not None:
-                _, segment.size, segment.next_offset, largest, at = row
+                _, segment.size, segment.next_offset, largest, at, digest = row
+                segment.time_digest = digest
                 segment.max_timestamp_offset = at
                 segment.max_timestamp = (
                     None if largest == UNKNOWN_TIMESTAMP else largest
@@ -351,6 +352,7 @@ class Loader:
             return
         with contextlib.suppress(OSError):
             rebuild(self.directory, segment.base_offset, self.config)
+            segment.time_digest = UNKNOWN_DIGEST
             self.report(
                 INDEX_REBUILT,
                 name,
@@ -403,7 +405,7 @@ class Loader:
         durable = own.active["size"]
         state = segment_state(own.active)
         size = -1 if active.is_lost else self.file_size(active)
-        index, times = self.load_indexes(active, state)
+        index, times = self.load_indexes(active, state, own)
         if 0 <= size < durable:
             self.lost_end(active, size, durable, own)
         is_whole = self.situation.clean and size == durable
@@ -589,7 +591,10 @@ class Loader:
         elif self.below_recovery_point(active, scan, durable_offset):
             return self.finish(segments, start, durable_offset, state, index, times)
         if self.writable and self.damage is None:
-            self.make_durable(active, min(durable_pos, active.size))
+            if not self.situation.clean:
+                relative = max(durable_offset - active.base_offset, 0)
+                durable_pos = max(durable_pos, index.floor(relative)[1])
+                self.make_durable(active, min(durable_pos, active.size))
             durable_offset = state.last_offset + 1
         return self.finish(
             segments, start, state.last_offset + 1, state, index, times, durable_offset
@@ -686,7 +691,7 @@ class Loader:
         directory.sync()
 
     def load_indexes(
-        self, active: Segment, state: native.SegmentState
+        self, active: Segment, state: native.SegmentState, own: PartitionState
     ) -> tuple[OffsetEntries | None, TimeEntries | None]:
         """The index files of the active segment, up to the durable point; None where
         they do not hold what they should."""
@@ -699,21 +704,15 @@ class Loader:
             return None, None
         index.cut(wanted)
         times.cut(wanted_times)
-        if self.situation.clean or self.is_borne_out(active, state, index, times):
-            return index, times
-        return None, None
+        if times.digest() != own.time_digest:
+            return None, None
+        if not self.situation.clean and not self.is_borne_out(active, index):
+            return None, None
+        return index, times
 
-    def is_borne_out(
-        self,
-        active: Segment,
-        state: native.SegmentState,
-        index: OffsetEntries,
-        times: TimeEntries,
-    ) -> bool:
-        """Whether the last entries are those that the state speaks of. Index files are
-        not synced with the log: after a power cut anything may stand in them."""
-        if times.count and times.entry(times.count - 1)[0] != state.raw.time_last:
-            return False
+    def is_borne_out(self, active: Segment, index: OffsetEntries) -> bool:
+        """Whether the log has what the last entry says. Index files are not synced with
+        the log: after a power cut anything may stand in them."""
         if not index.count:
             return True
         relative, pos = index.entry(index.count - 1)

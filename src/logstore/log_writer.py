@@ -136,6 +136,8 @@ class LogWriter:
         self._truncations = loaded.truncations
         self._is_gapless = loaded.is_gapless
         self._deleted = loaded.deleted
+        if self.segments:
+            self.segments[-1].show_indexes(loaded.index, loaded.times)
         self._point_pos = loaded.active_state.size
         self._point_time = self.files.monotonic()
 
@@ -698,12 +700,15 @@ class LogWriter:
                     after.base_offset,
                     UNKNOWN_TIMESTAMP if largest is None else largest,
                     segment.max_timestamp_offset,
+                    segment.time_digest,
                 )
             )
+        times = self._active_times if self._active is None else self._active.times
         return PartitionState(
             self.start_offset,
             sealed,
             state_fields(state),
+            times.digest(state.raw.time_entries),
             self._truncations,
             self._is_gapless,
             self.host.generation,

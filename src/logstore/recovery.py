@@ -21,6 +21,7 @@ from logstore.errors import (
     CorruptIndexError,
     CorruptRecordError,
     LogStoreError,
+    UnsupportedError,
 )
 from logstore.index import (
     TXN_ENTRY_BYTES,
@@ -114,10 +115,12 @@ class PartitionState:
 
     Attributes:
         start_offset: first offset that may be read.
-        sealed: (base offset, size, next offset, largest timestamp, its offset) of each
-            segment but the active one, in order.
+        sealed: (base offset, size, next offset, largest timestamp, its offset, digest
+            of the time index) of each segment but the active one, in order.
         active: the active segment at the durable point: the fields of
             ``ls_segment_state``; ``size`` is the durable position.
+        time_digest: of the entries of the active segment's time index that belong to
+            the durable part.
         truncations: how often its tail was cut by `truncate_to`, so that readers in
             other processes notice.
         is_gapless: see `Segment.is_gapless`; of all segments.
@@ -127,8 +130,9 @@ class PartitionState:
     """
 
     start_offset: int
-    sealed: list[tuple[int, int, int, int, int]]
+    sealed: list[tuple[int, int, int, int, int, int]]
     active: dict[str, int]
+    time_digest: int
     truncations: int
     is_gapless: bool
     generation: str
@@ -154,8 +158,9 @@ class PartitionState:
         try:
             return cls(
                 int(value["start_offset"]),
-                [_five_ints(row) for row in value["sealed"]],
+                [_six_ints(row) for row in value["sealed"]],
                 {name: int(value["active"][name]) for name in STATE_FIELDS},
+                int(value["time_digest"]),
                 int(value["truncations"]),
                 bool(value["is_gapless"]),
                 str(value["generation"]),
@@ -186,9 +191,9 @@ STATE_FIELDS: Final = (
 )
 
 
-def _five_ints(row: Any) -> tuple[int, int, int, int, int]:
-    base, size, next_offset, largest, at = (int(x) for x in row)
-    return base, size, next_offset, largest, at
+def _six_ints(row: Any) -> tuple[int, int, int, int, int, int]:
+    base, size, next_offset, largest, at, digest = (int(x) for x in row)
+    return base, size, next_offset, largest, at, digest
 
 
 def state_fields(state: native.SegmentState) -> dict[str, int]:
@@ -321,7 +326,8 @@ def rebuild(
     """Build both indexes of a sealed segment from its log.
 
     1. walk the log; 2. write each index under a temporary name and sync it; 3. rename
-    it; 4. sync the directory. Returns the numbers of entries.
+    it; 4. sync the directory; 5. note the digest of the time index where the state file
+    has the segment. Returns the numbers of entries.
 
     Raises:
         CorruptRecordError: the log is damaged; the indexes stay as they were.
@@ -353,7 +359,24 @@ def rebuild(
         times.append(entry)
     directory.write_file(segment_file(base_offset, INDEX), index.data())
     directory.write_file(segment_file(base_offset, TIME_INDEX), times.data())
+    _note_time_digest(directory, base_offset, times.digest())
     return index.count, times.count
+
+
+def _note_time_digest(directory: Directory, base_offset: int, digest: int) -> None:
+    """Write into the state file that a sealed segment has another time index."""
+    try:
+        state = PartitionState.read(directory)
+    except (CorruptCheckpointError, UnsupportedError):
+        return
+    if state is None:
+        return
+    changed = [
+        (*row[:5], digest) if row[0] == base_offset else row for row in state.sealed
+    ]
+    if changed != state.sealed:
+        state.sealed = changed
+        checkpoints.write_state(directory, PARTITION_STATE, state.to_dict())
 
 
 def cut_transactions(directory: Directory, base_offset: int, offset: int) -> None:

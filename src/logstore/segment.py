@@ -26,10 +26,7 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.index import (
-    OffsetEntries,
-    TimeEntries,
-)
+from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries, digest_of
 from logstore.layout import (
     DELETED,
     INDEX,
@@ -94,6 +91,9 @@ class Segment:
         next_offset: one past the last offset in it.
         max_timestamp, max_timestamp_offset: largest record timestamp and the last
             offset of the first batch that has it; None until somebody looks.
+        time_digest: of its time index file, where logstore noted it: the file counts
+            only with that (else UNKNOWN_DIGEST). The offset index needs none: what it
+            says is held against the log.
         transition: ".swap" for a segment that recovery would rename, else "".
         generation: goes up when the file was cut; what was read before is void.
         is_lost: its file is gone, and should not be.
@@ -118,6 +118,7 @@ class Segment:
         "max_timestamp_offset",
         "next_offset",
         "size",
+        "time_digest",
         "transition",
     )
 
@@ -147,6 +148,7 @@ class Segment:
         self.is_lost = False
         self.live_index: OffsetEntries | None = None
         self.live_times: TimeEntries | None = None
+        self.time_digest = UNKNOWN_DIGEST
         self.live_state: native.SegmentState | None = None
         self._serial = next(_serials)
         self._pinned = -1
@@ -415,9 +417,18 @@ class Segment:
             return self.live_times
         entries: TimeEntries | None = self.descriptors.index(self._serial, TIME_INDEX)
         if entries is None:
-            entries = TimeEntries.load(self._index_bytes(TIME_INDEX))
+            data = self._index_bytes(TIME_INDEX)
+            if self.time_digest not in (UNKNOWN_DIGEST, digest_of(data)):
+                data = b""
+            entries = TimeEntries.load(data)
             self._keep(TIME_INDEX, entries)
         return entries
+
+    def show_indexes(
+        self, index: OffsetEntries | None, times: TimeEntries | None
+    ) -> None:
+        """Look up in these entries from now on; None: in the index files."""
+        self.live_index, self.live_times = index, times
 
     def _keep(self, suffix: str, entries: OffsetEntries | TimeEntries) -> None:
         size = entries.count * entries.entry_bytes + 256

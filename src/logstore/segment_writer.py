@@ -17,6 +17,7 @@ from logstore.errors import DiskFullError, SyncFailedError, storage_error
 from logstore.index import (
     INDEX_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
+    UNKNOWN_DIGEST,
     OffsetEntries,
     TimeEntries,
     closing_time_entry,
@@ -89,8 +90,8 @@ class SegmentWriter:
         # Slots that the files have; -1: not known to agree, to be written whole.
         self._index_written = -1
         self._time_written = -1
-        segment.live_index = index
-        segment.live_times = times
+        segment.show_indexes(index, times)
+        segment.time_digest = UNKNOWN_DIGEST
         segment.live_state = state
         self._file = segment.descriptors.adopt(segment._serial, fd)
 
@@ -314,6 +315,7 @@ class SegmentWriter:
         if entry:
             self.times.append(entry)
         self.write_indexes(sync=True)
+        self.segment.time_digest = self.times.digest()
         if self._reserved > self.state.size:
             self.files.truncate(self.fd, self.state.size)
             self._reserved = self.state.size
@@ -325,5 +327,4 @@ class SegmentWriter:
         segment.max_timestamp = self.state.max_timestamp
         segment.max_timestamp_offset = self.state.max_timestamp_offset
         segment.live_state = None
-        segment.live_index = None
-        segment.live_times = None
+        segment.show_indexes(None, None)

@@ -48,6 +48,7 @@ class PartitionWriter(LogWriter):
                 self._active.write_indexes()
                 self._active_state = self._active.state
                 self._retire_active()
+                self.segments[-1].show_indexes(self._active_index, self._active_times)
             self.config = config
             self.encoder = Encoder(config)
 

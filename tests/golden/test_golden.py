@@ -219,6 +219,26 @@ def test_reading_between_two_offsets_gives_the_records_between(
         ], f"from {start} to {stop}"
 
 
+@each_isolation
+@pytest.mark.parametrize("golden", [p for p in PARTITIONS if p.topic == "txn"], ids=str)
+def test_reading_transactions_from_any_offset_needs_no_index(
+    tmp_path: Path, golden: GoldenPartition, isolation: str
+) -> None:
+    """Without an index reading begins far before the offset asked for, among batches
+    of transactions whose markers lie before it."""
+    copy = tmp_path / golden.directory.name
+    shutil.copytree(golden.directory, copy)
+    for index in copy.glob("*.index"):
+        index.unlink()
+    expected = golden.records(isolation)
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic(golden.topic)[golden.number]
+        for start in range(partition.start_offset, partition.end_offset):
+            assert read(partition, start, isolation=isolation) == [
+                record for record in expected if record.offset >= start
+            ], f"from {start}"
+
+
 @each_partition
 def test_offsets_outside_the_log_raise(
     stores: OpenStores, golden: GoldenPartition

@@ -289,12 +289,13 @@ def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
         named = [f"{n}*{topic['partitions']}" for n, topic in value["topics"].items()]
         return {**config, "version": value["version"], "topics": " ".join(named)}
     active = value["active"]
-    sealed = [f"{base}-{end - 1}@{size}" for base, size, end, _, _ in value["sealed"]]
+    sealed = [f"{base}-{end - 1}@{size}" for base, size, end, *_ in value["sealed"]]
     first, last = active["base_offset"], active["last_offset"]
     return {
         **active,
         "version": value["version"],
         "start_offset": value["start_offset"],
+        "time_digest": value["time_digest"],
         "sealed": " ".join(sealed),
         "active": f"{first}-{last}@{active['size']}",
     }

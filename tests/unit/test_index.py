@@ -341,3 +341,37 @@ def test_garbage_that_a_power_cut_leaves_in_an_index_is_not_taken_over(
     with logstore.open(tmp_path / "killed") as store:
         assert not store.recovery_report
         assert list(store.topic("orders")[0].read(15)) == expected(1, 15, 40)
+
+
+@pytest.mark.parametrize("state", ["sealed", "closed"])
+@pytest.mark.parametrize("read_only", [False, True], ids=["writing", "read-only"])
+def test_time_index_entry_that_is_true_of_its_batch_misleads_nobody(
+    tmp_path: Path, state: str, read_only: bool
+) -> None:
+    """An entry can be true of its batch and not be the largest timestamp up to there:
+    only the digest that the state file has of the index tells."""
+    # Offsets 1 and 3 have the same timestamp; the largest up to 3 is that of offset 2.
+    times = [10, 20, 90, 20, 95, 99]
+    with logstore.open(tmp_path) as store:
+        config = logstore.TopicConfig(index_interval_bytes=0)
+        partition = store.create_topic("orders", config=config)[0]
+        for timestamp in times:
+            partition.append(b"v", timestamp_ms=timestamp)
+        if state == "sealed":
+            partition.roll()
+    name = tmp_path / "orders-0" / "00000000000000000000.timeindex"
+    entries = list(struct.iter_unpack(">qi", name.read_bytes()))
+    assert entries == [(20, 1), (90, 2), (95, 4), (99, 5)]
+    # Offsets 0 to 3 seem to have nothing later than 20.
+    wrong = [(20, 3), (95, 4), (99, 5)]
+    name.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in wrong))
+    with logstore.open(tmp_path, read_only=read_only) as store:
+        partition = store.topic("orders")[0]
+        assert partition.offset_for_time(50) == 2
+        if state == "closed" and not read_only:
+            labels = [action.label for action in store.recovery_report.actions]
+            assert labels == ["index-rebuilt"]
+            assert list(struct.iter_unpack(">qi", name.read_bytes())) == wrong
+    if state == "sealed":
+        logstore.rebuild_index(tmp_path / "orders-0")
+        assert list(struct.iter_unpack(">qi", name.read_bytes())) == entries
