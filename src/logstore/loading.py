@@ -13,11 +13,12 @@ import itertools
 from collections.abc import Callable
 
 from logstore import _binding as native
-from logstore import layout
+from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import (
+    CorruptCheckpointError,
     CorruptRecordError,
     LogStoreError,
     UnsupportedError,
@@ -173,8 +174,17 @@ class Loader:
             loaded.truncations = state.truncations
             loaded.is_gapless = state.is_gapless
         elif not segments:
-            loaded.is_gapless = True
+            loaded.is_gapless = self.is_without_epochs()
         return loaded
+
+    def is_without_epochs(self) -> bool:
+        """Whether logstore's leader epoch, 0, is right for a log that has no records: a
+        broker may have had it before."""
+        try:
+            epochs = checkpoints.read_epochs(self.directory)
+        except (CorruptCheckpointError, OSError):
+            return False
+        return not any(epoch for epoch, _ in epochs)
 
     # -- 1. names
 

@@ -31,6 +31,7 @@ from logstore.descriptors import Descriptors
 from logstore.encoder import Encoder
 from logstore.errors import (
     ConfigError,
+    CorruptCheckpointError,
     LogStoreError,
     OffsetConflictError,
     SyncFailedError,
@@ -320,12 +321,32 @@ class LogWriter:
         Kafka wants the epoch in leader-epoch-checkpoint before the data.
         """
         if self._epochs is None:
-            self._epochs = checkpoints.read_epochs(self.directory)
+            self._epochs = self._read_epochs()
         if not self._epochs:
             self.host.begin_writing()
-            self._epochs = [(self._newest_epoch(), base)]
-            checkpoints.write_epochs(self.directory, self._epochs)
+            epoch = 0 if self._is_gapless else self._newest_epoch()
+            try:
+                checkpoints.write_epochs(self.directory, [(epoch, base)])
+            except OSError as error:
+                path = self.directory.path_of(layout.LEADER_EPOCHS)
+                raise storage_error(error, "write", path, "Nothing was written.") from (
+                    error
+                )
+            self._epochs = [(epoch, base)]
         return self._epochs[-1][0]
+
+    def _read_epochs(self) -> list[tuple[int, int]]:
+        """What the checkpoint says; nothing where it says what cannot be: it is under
+        no checksum, and logstore alone writes epoch 0 only."""
+        try:
+            epochs = checkpoints.read_epochs(self.directory)
+        except CorruptCheckpointError:
+            if self._is_gapless:
+                return []
+            raise
+        if self._is_gapless and any(epoch for epoch, _ in epochs):
+            return []
+        return epochs
 
     def _newest_epoch(self) -> int:
         """The epoch of the last batches of magic 2; 0 where there are none."""

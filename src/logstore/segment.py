@@ -99,7 +99,7 @@ class Segment:
         is_lost: its file is gone, and should not be.
         is_gapless: every batch begins where the one before ended, and the first one
             where the segment does: so logstore writes, and so it is checked. Kafka's
-            compaction leaves gaps.
+            compaction leaves gaps. And the leader epoch of every batch is 0.
     """
 
     __slots__ = (
@@ -280,7 +280,7 @@ class Segment:
     @property
     def checks(self) -> int:
         """What is checked of its batches."""
-        return native.CHECK_ALL | (native.CHECK_GAPLESS if self.is_gapless else 0)
+        return native.CHECK_ALL | (native.CHECK_OWN if self.is_gapless else 0)
 
     def headers(
         self,

@@ -273,7 +273,7 @@ class PartitionWriter(LogWriter):
         return from_start, index, times
 
     def _cut_epochs(self, offset: int) -> None:
-        epochs = checkpoints.read_epochs(self.directory)
+        epochs = self._read_epochs()
         kept = [entry for entry in epochs if entry[1] < offset]
         if kept != epochs:
             checkpoints.write_epochs(self.directory, kept)

@@ -16,6 +16,8 @@ OFFSET_MAX: Final = (1 << 63) - 1
 CHECK_CRC: Final[int] = lib.LS_CHECK_CRC
 CHECK_ORDER: Final[int] = lib.LS_CHECK_ORDER
 CHECK_ALL: Final[int] = lib.LS_CHECK_CRC | lib.LS_CHECK_ORDER
+# What logstore alone wrote: no gaps, and its leader epoch.
+CHECK_OWN: Final[int] = lib.LS_CHECK_GAPLESS | lib.LS_CHECK_EPOCH
 CHECK_GAPLESS: Final[int] = lib.LS_CHECK_GAPLESS
 OFFSET_UNKNOWN: Final[int] = lib.LS_OFFSET_UNKNOWN
 
@@ -53,6 +55,7 @@ _REASONS: Final[dict[int, str]] = {
     lib.LS_E_EMPTY: "a wrapper holds no record",
     lib.LS_E_TOO_LARGE: "a record is larger than the limit",
     lib.LS_E_HEADER_KEY: "a header name is null or not UTF-8",
+    lib.LS_E_EPOCH: "the leader epoch is not the one that logstore writes",
 }
 
 

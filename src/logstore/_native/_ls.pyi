@@ -33,6 +33,8 @@ class _Lib:
     LS_CHECK_CRC: Final[int]
     LS_CHECK_ORDER: Final[int]
     LS_CHECK_GAPLESS: Final[int]
+    LS_CHECK_EPOCH: Final[int]
+    LS_E_EPOCH: Final[int]
     LS_OFFSET_UNKNOWN: Final[int]
     LS_CRC_PORTABLE: Final[int]
     LS_CRC_HARDWARE: Final[int]

@@ -25,7 +25,8 @@ enum ls_status {
     LS_E_NESTED = -18,     /* an inner message that is itself compressed, or of another magic */
     LS_E_EMPTY = -19,      /* a wrapper without records or with a null value */
     LS_E_TOO_LARGE = -20,  /* to be written: a record larger than the limit */
-    LS_E_HEADER_KEY = -21  /* a record header with a null or non UTF-8 key */
+    LS_E_HEADER_KEY = -21, /* a record header with a null or non UTF-8 key */
+    LS_E_EPOCH = -22       /* a leader epoch other than the one that logstore writes */
 };
 
 /* Why a walk over batches came to an end without an error. */
@@ -45,8 +46,9 @@ enum ls_stop {
 enum ls_check {
     LS_CHECK_CRC = 1,   /* checksums of batches (and of the inner messages of wrappers) */
     LS_CHECK_ORDER = 2, /* offsets increase from batch to batch */
-    LS_CHECK_GAPLESS = 4 /* with LS_CHECK_ORDER: each batch begins where the one before ended (a wrapper, whose
-                            first offset is not known here, behind it) */
+    LS_CHECK_GAPLESS = 4, /* with LS_CHECK_ORDER: each batch begins where the one before ended (a wrapper, whose
+                             first offset is not known here, behind it) */
+    LS_CHECK_EPOCH = 8 /* the leader epoch of a batch of magic 2, which no checksum covers, is 0 */
 };
 
 /* ls_walk.last_offset where it is not known, so that the first batch is taken as it is. */

@@ -87,6 +87,9 @@ static int32_t ls_scan_parse(const uint8_t *buf, const ls_frame *frame, uint32_t
     if (status == LS_OK && (checks & LS_CHECK_ORDER) != 0) {
         status = ls_scan_order(batch, checks, walk->last_offset, error);
     }
+    if (status == LS_OK && (checks & LS_CHECK_EPOCH) != 0 && batch->magic == 2 && batch->leader_epoch != 0) {
+        status = ls_error_set(error, LS_E_EPOCH, batch->pos, batch->base_offset, 0, batch->leader_epoch);
+    }
     return status;
 }
 

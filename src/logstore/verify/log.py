@@ -80,7 +80,7 @@ class LogCheck:
         self._forgiven = -1
         self._checks = native.CHECK_ALL
         if context.state is not None and context.state.is_gapless:
-            self._checks |= native.CHECK_GAPLESS
+            self._checks |= native.CHECK_OWN
         self._planner = native.Planner(0, None)
         self.state = native.SegmentState(base)
         # As if a batch were before the first one: so the planner tells of it, too.

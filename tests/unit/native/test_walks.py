@@ -324,6 +324,17 @@ def test_gapless_walk_over_entries_that_follow_each_other_is_well(walk, at):
     assert walk(at(0), checks=GAPLESS).status == 0
 
 
+@pytest.mark.parametrize("epoch", [1, -1, 2**31 - 1, -(2**31)])
+def test_walk_over_a_leader_epoch_that_is_not_ours_is_an_error(walk, epoch):
+    """No checksum covers it; where nobody asks it passes."""
+    ours = patched(V2, 12, bytes(4))
+    data = patched(V2, 12, epoch.to_bytes(4, "big", signed=True))
+    assert walk(data).status == 0
+    found = walk(ours + patched(data, 7, b"\x08"), checks=ALL | lib.LS_CHECK_EPOCH)
+    assert (found.status, found.pos) == (lib.LS_E_EPOCH, len(ours))
+    assert (found.error.expected, found.error.found) == (0, epoch)
+
+
 @pytest.mark.parametrize("second", [0, 4, 5, 7, 8, 2**40, 2**63 - 1, -1, -(2**63)])
 def test_gapless_walk_over_a_gap_or_overlap_is_an_error(walk, at, second):
     """Ahead, again and behind; without the check a gap passes."""
