@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_binding", "layout", "config", "records"),
     ("_files", "compression", "index", "partitioners"),
     ("decoding", "checkpoints", "descriptors", "housekeeper", "locking"),
-    ("arrow", "batches", "encoder"),
+    ("arrow", "batches", "digests", "encoder"),
     ("segment", "producer_batches"),
     ("segment_writer", "reader", "recovery", "retention"),
     ("producers", "catalog", "loading", "marks"),

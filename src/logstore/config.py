@@ -107,6 +107,8 @@ class TopicConfig:
         message_format: magic of what is written: 0, 1 (default) or 2.
         flush_messages: sync after this many records at the latest (M).
         flush_ms: sync at the latest this long after an append (S), in milliseconds.
+        segment_digests: write a side file with a digest (XXH3) of each segment when it
+            is rolled, by which `verify` tells any change. Reads the segment once more.
         cleanup_policy: kept for Kafka; logstore deletes, it does not compact.
     """
 
@@ -127,11 +129,18 @@ class TopicConfig:
     message_format: int = 1
     flush_messages: int = 10_000
     flush_ms: int = 1_000
+    segment_digests: bool = False
     cleanup_policy: str = "delete"
 
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             check_int(name, getattr(self, name), low, high)
+        if not isinstance(self.segment_digests, bool):
+            raise ConfigError(
+                f"segment_digests={self.segment_digests!r} is not True or False",
+                name="segment_digests",
+                value=self.segment_digests,
+            )
         if self.compression_type in ("uncompressed", "producer"):
             object.__setattr__(self, "compression_type", "none")
         _check_choice("compression_type", self.compression_type, CODECS)
@@ -200,6 +209,13 @@ class TopicConfig:
 
 
 def _parse(name: str, text: object, kind: object) -> object:
+    if kind == "bool":
+        chosen = {"true": True, "false": False}.get(str(text).strip().lower())
+        if chosen is None:
+            raise ConfigError(
+                f"{name}={text!r} is not true or false", name=name, value=text
+            )
+        return chosen
     if kind != "int":
         return text
     try:

@@ -31,6 +31,8 @@ __all__ = [
     "SegmentFile",
     "check_new_topic_name",
     "check_topic_name",
+    "digest_file",
+    "parse_digest_file",
     "parse_partition_directory",
     "parse_segment_file",
     "partition_directory",
@@ -61,6 +63,7 @@ OWNER = ".logstore-owner"
 TOPICS = ".logstore-topics"
 PARTITION_STATE = ".logstore-state"
 TORN_PREFIX = ".logstore-torn-"
+DIGEST_PREFIX = ".logstore-digest-"
 
 TOPIC_NAME_BYTES_MAX = 249
 OFFSET_MAX = (1 << 63) - 1
@@ -122,6 +125,18 @@ class SegmentFile(NamedTuple):
 
 def segment_file(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
+
+
+def digest_file(base_offset: int) -> str:
+    return f"{DIGEST_PREFIX}{base_offset:020d}"
+
+
+def parse_digest_file(name: str) -> int | None:
+    """The base offset that the side file of a segment is for; None for other names."""
+    digits = name.removeprefix(DIGEST_PREFIX)
+    if digits == name or len(digits) != 20 or not digits.isascii():
+        return None
+    return int(digits) if digits.isdigit() else None
 
 
 def parse_segment_file(name: str) -> SegmentFile | None:

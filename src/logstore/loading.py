@@ -77,6 +77,7 @@ class Loaded:
         is_written_down: logstore's own state says all this already, and
         is_unclean: it does not say where the log ends.
         deleted: `.deleted` files that wait for their end.
+        digested: base offsets of the segments that have a digest.
         truncations, is_gapless: as in `PartitionState`.
     """
 
@@ -94,6 +95,7 @@ class Loaded:
     is_written_down: bool = False
     is_unclean: bool = False
     deleted: list[str] = dataclasses.field(default_factory=list)
+    digested: set[int] = dataclasses.field(default_factory=set)
     truncations: int = 0
     is_gapless: bool = False
 
@@ -169,6 +171,7 @@ class Loader:
         segments = self.open_segments(found)
         loaded = self.settle(segments)
         loaded.deleted = found.deleted
+        loaded.digested = self.digests_among(found)
         state = self.situation.state
         if state is not None:
             loaded.truncations = state.truncations
@@ -267,6 +270,22 @@ class Loader:
                 and parsed.base_offset not in found.logs
             ):
                 self.directory.unlink(name, missing_ok=True)
+
+    def digests_among(self, found: Survey) -> set[int]:
+        """The sealed segments that have a digest; one of a segment that is appended to,
+        or gone, is stale, and removed."""
+        bases = {
+            base
+            for name in found.names
+            if (base := layout.parse_digest_file(name)) is not None
+        }
+        sealed = bases & set(sorted(found.logs)[:-1])
+        if self.situation.state is None and self.situation.state_error is None:
+            sealed = set()  # another program may have changed the segments
+        if self.writable and self.damage is None:
+            for base in bases - sealed:
+                self.directory.unlink(layout.digest_file(base), missing_ok=True)
+        return sealed
 
     # -- 2. segments
 

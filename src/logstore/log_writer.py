@@ -28,6 +28,7 @@ from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.config import StoreConfig, TopicConfig
 from logstore.descriptors import Descriptors
+from logstore.digests import SegmentDigest, hash_log, write_digest
 from logstore.encoder import Encoder
 from logstore.errors import (
     ConfigError,
@@ -45,7 +46,7 @@ from logstore.recovery import (
     PartitionState,
     state_fields,
 )
-from logstore.segment import Segment
+from logstore.segment import Segment, scan_log
 from logstore.segment_writer import SegmentWriter
 
 __all__ = ["Host", "LogWriter"]
@@ -137,6 +138,7 @@ class LogWriter:
         self._truncations = loaded.truncations
         self._is_gapless = loaded.is_gapless
         self._deleted = loaded.deleted
+        self._digested = loaded.digested
         if self.segments:
             self.segments[-1].show_indexes(loaded.index, loaded.times)
         self._point_pos = loaded.active_state.size
@@ -433,6 +435,7 @@ class LogWriter:
                 self._remove_files(segment.base_offset)
             self._retire_active()
             self.segments = before
+            self._drop_digests(before[-1:])
             self._active_state = mark[0].copy()
             self._active_state.raw.time_entries = mark[2]
             self._active_index = OffsetEntries(before[-1].offset_entries().data())
@@ -450,6 +453,50 @@ class LogWriter:
                     action="undo",
                 )
             )
+
+    def digests_due(self, *, closing: bool = False) -> None:
+        """Called by the store's thread: write the digests of sealed segments that have
+        none. What is damaged gets none."""
+        for segment in self.segments[:-1]:
+            base, generation = segment.base_offset, segment.generation
+            if base in self._digested or (self._is_blocked and not closing):
+                continue
+            try:
+                digest = self._digest_of(segment)
+                with self.lock:
+                    sealed = segment in self.segments[:-1]
+                    if sealed and segment.generation == generation:
+                        self._digested.add(base)
+                        if digest is not None:
+                            write_digest(self.directory, digest)
+            except OSError as error:
+                logger.warning("cannot write the digest of %s: %s", segment.path, error)
+
+    def _digest_of(self, segment: Segment) -> SegmentDigest | None:
+        """The digest of a sealed segment whose batches are sound."""
+        base, size = segment.base_offset, segment.size
+        state = native.SegmentState(base)
+        with self.directory.opened(segment.file(LOG)) as fd:
+            found = self.files.size(fd)
+            scan = scan_log(self.directory, fd, found, state, checks=segment.checks)
+        if found != size or not scan.is_whole:
+            logger.warning("no digest of %s: it is damaged", segment.path)
+            return None
+        return SegmentDigest(
+            base,
+            segment.next_offset,
+            size,
+            state.max_timestamp,
+            state.max_timestamp_offset,
+            hash_log(self.directory, base, size),
+        )
+
+    def _drop_digests(self, segments: Iterable[Segment]) -> None:
+        """Forget what segments were that go, or that are appended to again."""
+        for segment in segments:
+            base = segment.base_offset
+            self._digested.discard(base)
+            self.directory.unlink(layout.digest_file(base), missing_ok=True)
 
     def _remove_files(self, base_offset: int) -> None:
         """Remove the files of a segment that no reader was told of."""
@@ -473,6 +520,8 @@ class LogWriter:
             if deleted:
                 delay_ms = self.config.file_delete_delay_ms
                 self.host.unlink_later(self.directory, deleted, delay_ms)
+            if self.config.segment_digests and self.segments[:-1]:
+                self.host.call_later(self.digests_due, 0)
         return self._active
 
     def _open_active(self, *, write_all: bool = False) -> SegmentWriter:
@@ -557,6 +606,8 @@ class LogWriter:
         self._synced = base
         self._creating = None
         self._write_point(self._active.state.copy())
+        if self.config.segment_digests:
+            self.host.call_later(self.digests_due, 0)
         return self._active
 
     def _retire_active(self) -> None:

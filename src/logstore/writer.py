@@ -148,6 +148,9 @@ class PartitionWriter(LogWriter):
     def _rename_deleted(self, segments: Iterable[Segment]) -> None:
         """Rename the files of dropped segments; another process may still read them."""
         names: list[str] = []
+        segments = tuple(segments)
+        with contextlib.suppress(OSError):
+            self._drop_digests(segments)
         for segment in segments:
             for suffix in SEGMENT_SUFFIXES:
                 name = segment_file(segment.base_offset, suffix)
@@ -223,6 +226,7 @@ class PartitionWriter(LogWriter):
         checkpoints.write_state(
             self.directory, layout.PARTITION_STATE, commit.to_dict()
         )
+        self._drop_digests([segment])
         self._rename_deleted(reversed(dropped))
         self.directory.sync()
         segment.generation += 1
@@ -321,6 +325,8 @@ class PartitionWriter(LogWriter):
         self._sync_fd(active)
         self._synced = self.end_offset
         active.seal()
+        if self.config.segment_digests:
+            self.digests_due(closing=True)
         if write_down:
             checkpoints.write_state(
                 self.directory,

@@ -194,7 +194,9 @@ def test_defaults_in_durability_are_those_of_the_code() -> None:
         for name, text in zip(names, shown, strict=True):
             seen.add(name)
             value = settings[name]
-            if isinstance(value, int) and value != -1:
+            if isinstance(value, bool):
+                assert text == ("on" if value else "off"), name
+            elif isinstance(value, int) and value != -1:
                 assert number(text) == value, name
             else:
                 assert text == "none", name
@@ -260,6 +262,7 @@ OWN_FILES = {
     "owner": ".logstore-owner",
     "topics": ".logstore-topics",
     "partition": ".logstore-state",
+    "digest": ".logstore-digest-*",
 }
 STATE = re.compile(r"```state (\w+)\n(.*?)```\n```fields\n(.*?)```", re.DOTALL)
 STATES = [pytest.param(*found, id=found[0]) for found in STATE.findall(FORMAT)]
@@ -288,6 +291,8 @@ def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
         (config,) = [topic["config"] for topic in value["topics"].values()]
         named = [f"{n}*{topic['partitions']}" for n, topic in value["topics"].items()]
         return {**config, "version": value["version"], "topics": " ".join(named)}
+    if kind == "digest":
+        return value
     active = value["active"]
     sealed = [f"{base}-{end - 1}@{size}" for base, size, end, *_ in value["sealed"]]
     first, last = active["base_offset"], active["last_offset"]
@@ -330,7 +335,7 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with several segments that was closed cleanly."""
     root = tmp_path_factory.mktemp("docs") / "data"
     with logstore.open(root) as store:
-        config = logstore.TopicConfig(segment_bytes=400)
+        config = logstore.TopicConfig(segment_bytes=400, segment_digests=True)
         partition = store.create_topic("orders", config=config)[0]
         for n in range(25):
             partition.append(b"%d" % n)
@@ -342,7 +347,7 @@ def test_tables_have_the_fields_that_are_written(kind: str, closed_store: Path) 
     """All fields of a file that a store has just written are in its table, and the
     table has no others."""
     name = OWN_FILES[kind]
-    (path,) = closed_store.rglob(name)
+    path = next(closed_store.rglob(name))
     text = chapter(FORMAT, f"### `{name}`")
     listed = {in_code(cells[0])[0] for cells in rows(text, "field")}
     written = set(field_names(unpack(path.read_bytes())))

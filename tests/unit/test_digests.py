@@ -1,0 +1,164 @@
+"""Digests of sealed segments: written behind the roll, true as long as they stand."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import xxhash
+
+import logstore
+from logstore import checkpoints, layout
+from logstore._files import Directory, Files
+from logstore.digests import read_digest
+from support.damage import crash, flip_bit, logs_in
+from support.values import append_one, config_of, every_magic, expected, fill
+
+
+def digests_in(partition: Path) -> set[int]:
+    names = [path.name for path in partition.iterdir()]
+    found = {layout.parse_digest_file(name) for name in names}
+    return {base for base in found if base is not None}
+
+
+def sealed_in(partition: Path) -> set[int]:
+    return {int(path.stem) for path in logs_in(partition)[:-1]}
+
+
+def await_digests(partition: Path) -> None:
+    """Wait for the store's thread, which writes them behind the roll."""
+    deadline = time.monotonic() + 30
+    while digests_in(partition) != sealed_in(partition):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def new_partition(store: logstore.Store, magic: int = 1) -> logstore.Partition:
+    config = config_of(magic, segment_bytes=400, segment_digests=True)
+    return store.create_topic("orders", config=config)[0]
+
+
+@every_magic
+def test_digest_says_what_a_sealed_segment_was(tmp_path: Path, magic: int) -> None:
+    """Offsets, size, times and XXH3 are those of the file."""
+    directory = tmp_path / "orders-0"
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic)
+        fill(partition, 30, call=3)
+        await_digests(directory)
+        infos = partition.segments[:-1]
+        records = expected(magic, 0, 30)
+    assert len(infos) > 2
+    root = Directory.open_root(Files(), str(directory))
+    for info in infos:
+        digest = read_digest(root, info.base_offset)
+        assert digest is not None
+        data = Path(info.path).read_bytes()
+        assert digest.xxh3 == xxhash.xxh3_128(data).hexdigest()
+        assert (digest.size, digest.next_offset) == (len(data), info.next_offset)
+        inside = records[info.base_offset : info.next_offset]
+        assert digest.max_timestamp == max(r.timestamp_ms for r in inside)
+    root.close()
+
+
+def test_closing_writes_the_digests_that_are_due(tmp_path: Path) -> None:
+    """And opening with the setting on makes up for those that a crash left out."""
+    directory = tmp_path / "orders-0"
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 30, call=3)
+    assert digests_in(directory) == sealed_in(directory)
+    for path in directory.glob(f"{layout.DIGEST_PREFIX}*"):
+        path.unlink()
+    with logstore.open(tmp_path) as store:
+        append_one(store.topic("orders")[0])
+        await_digests(directory)
+
+
+def test_without_the_setting_there_are_none(tmp_path: Path) -> None:
+    """They cost a reading of each segment, so they have to be asked for."""
+    with logstore.open(tmp_path) as store:
+        fill(store.create_topic("orders", config=config_of(1))[0], 30)
+        store.topic("orders")[0].roll()
+    assert digests_in(tmp_path / "orders-0") == set()
+
+
+def test_digest_goes_with_its_segment(tmp_path: Path) -> None:
+    """Deleted with it; and one that is appended to again is sealed no more."""
+    directory = tmp_path / "orders-0"
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        fill(partition, 30, call=3)
+        await_digests(directory)
+        bases = sorted(sealed_in(directory))
+        partition.delete_before(bases[1])
+        assert digests_in(directory) == set(bases[1:])
+        partition.truncate_to(bases[-1])
+        assert digests_in(directory) == set(bases[1:-1])
+        fill(partition, 9, call=3)
+        await_digests(directory)
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+    assert logstore.verify(tmp_path).ok
+
+
+def test_stale_digest_of_a_crash_is_removed(tmp_path: Path) -> None:
+    """One of the active segment, and one without a segment."""
+    with logstore.open(tmp_path / "live") as store:
+        partition = new_partition(store)
+        fill(partition, 30, call=3)
+        await_digests(tmp_path / "live" / "orders-0")
+        path = crash(tmp_path / "live", tmp_path / "killed")
+    directory = path / "orders-0"
+    active = int(logs_in(directory)[-1].stem)
+    before = digests_in(directory)
+    data = (directory / layout.digest_file(0)).read_bytes()
+    for base in (active, 999):
+        (directory / layout.digest_file(base)).write_bytes(data)
+    with logstore.open(path) as store:
+        assert store.topic("orders")[0].end_offset == 30
+        assert digests_in(directory) == before
+
+
+def test_digests_do_not_count_after_another_writer(tmp_path: Path) -> None:
+    """It may have compacted the segments."""
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 30, call=3)
+    (tmp_path / layout.CLEAN_SHUTDOWN).write_bytes(b"another")
+    with logstore.open(tmp_path) as store:
+        assert store.topic("orders")[0].end_offset == 30
+        assert digests_in(tmp_path / "orders-0") == set()
+
+
+def test_damaged_segment_gets_no_digest(tmp_path: Path) -> None:
+    """A digest is never made of bytes that are known to be wrong."""
+    directory = tmp_path / "orders-0"
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 30, call=3)
+    (directory / layout.digest_file(0)).unlink()
+    flip_bit(logs_in(directory)[0], 8 * 30)
+    with logstore.open(tmp_path) as store:
+        append_one(store.topic("orders")[0])
+    assert digests_in(directory) == sealed_in(directory) - {0}
+
+
+@pytest.mark.parametrize("value", [{}, {"base_offset": 3}, {"base_offset": "x"}])
+def test_bad_digest_is_an_error(tmp_path: Path, value: dict[str, object]) -> None:
+    """It says so, and which file it is."""
+    (tmp_path / layout.digest_file(3)).write_bytes(checkpoints.pack_state(value))
+    root = Directory.open_root(Files(), str(tmp_path))
+    with pytest.raises(logstore.CorruptCheckpointError, match=r"digest-0+3 is no"):
+        read_digest(root, 3)
+    assert read_digest(root, 4) is None
+    root.close()
+
+
+@pytest.mark.parametrize("text", ["yes", "1", ""])
+def test_setting_is_true_or_false(text: str) -> None:
+    """From Kafka-style texts, too."""
+    properties = {"segment.digests": "True"}
+    assert logstore.TopicConfig.from_properties(properties).segment_digests is True
+    with pytest.raises(logstore.ConfigError):
+        logstore.TopicConfig.from_properties({"segment.digests": text})
+    with pytest.raises(logstore.ConfigError):
+        logstore.TopicConfig(segment_digests=1)  # type: ignore[arg-type]
