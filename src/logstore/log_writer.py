@@ -55,6 +55,8 @@ logger = logging.getLogger("logstore")
 
 # The durable point is written down after this many flushed bytes, whatever the time.
 _CHECKPOINT_BYTES: Final = 16 << 20
+# What a roll may take beside records: a step of reserved space, indexes, state, names.
+_ROLL_BYTES: Final = 256 * 1024
 # How long to wait for another thread's sync before looking whether it is still at it.
 _TURN_S: Final = 0.05
 # A flush_ms beyond this needs no thread: ten years.
@@ -124,6 +126,8 @@ class LogWriter:
         self.failed: LogStoreError | None = None
         self.closed: LogStoreError | None = None
         self._is_blocked = loaded.damage is not None
+        # False where a full disk kept the end of the log from being written down.
+        self.is_noted = True
         self._synced = loaded.durable_offset
         self._active_state = loaded.active_state
         self._active_index = loaded.index
@@ -363,17 +367,22 @@ class LogWriter:
         """Write runs of whole batches; all of them or none.
 
         Space for them is reserved first, so that a full disk shows before a reader
-        in another process could see a part.
+        in another process could see a part. For the same reason what fits into one
+        segment goes into one, as in Kafka: a roll is over before the first byte.
         """
         active = self._writable()
         if active.segment.next_offset != self.end_offset:
             raise self._half_done()
+        if self._room(active) < total <= self.config.segment_bytes:
+            active = self._roll_or_undo(active)
         before, synced = self.segments, self._synced
         mark = active.mark()
         try:
             active.reserve(min(total, self._room(active)))
-            if total > self._room(active) and not active.has_room(total):
-                raise active.disk_full(total)
+            if total > self._room(active):
+                rolls = total // self.config.segment_bytes + 1
+                if not active.has_room(total + rolls * _ROLL_BYTES):
+                    raise active.disk_full(total)
             for data, size in runs:
                 done = 0
                 while done < size:
@@ -388,6 +397,9 @@ class LogWriter:
             if self.end_offset != mark[0].last_offset + 1:
                 raise  # it is all in, and published
             self._roll_back(before, mark)
+            # Whoever keeps the error keeps this frame: not the files with it, which a
+            # deletion may let go.
+            before = ()
             self._synced = min(self._synced, max(synced, self._active_base()))
             if isinstance(error, SyncFailedError):
                 raise self._fail(error) from error.__cause__
@@ -620,16 +632,19 @@ class LogWriter:
         with self.sync_lock, self.lock:
             self._check()
             active = self._writable()
-            if not active.state.size:
-                return
-            before, mark = self.segments, active.mark()
-            try:
-                self._roll(active)
-            except BaseException as error:
-                self._roll_back(before, mark)
-                if isinstance(error, SyncFailedError):
-                    raise self._fail(error) from error.__cause__
-                raise
+            if active.state.size:
+                self._roll_or_undo(active)
+
+    def _roll_or_undo(self, active: SegmentWriter) -> SegmentWriter:
+        """Begin a new segment behind one that is not empty, or change nothing."""
+        before, mark = self.segments, active.mark()
+        try:
+            return self._roll(active)
+        except BaseException as error:
+            self._roll_back(before, mark)
+            if isinstance(error, SyncFailedError):
+                raise self._fail(error) from error.__cause__
+            raise
 
     # ------------------------------------------------------------ sync
 

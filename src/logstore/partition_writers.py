@@ -222,8 +222,11 @@ class PartitionWriters:
         return known
 
     def ends(self) -> dict[TopicPartition, int] | None:
-        """The end offsets of all logs; None where one is not known to be sound."""
-        if self.broken or not all(w.is_sound for w in self.loaded.values()):
+        """The end offsets of all logs; None where one is not known to be sound, or its
+        end is not written down."""
+        if self.broken or not all(
+            writer.is_sound and writer.is_noted for writer in self.loaded.values()
+        ):
             return None
         known = self._of_pending(self._marks.points)
         known.update((key, writer.end_offset) for key, writer in self.loaded.items())

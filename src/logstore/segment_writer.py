@@ -308,17 +308,17 @@ class SegmentWriter:
     def seal(self) -> None:
         """Finish the segment, at a roll or at the close; its log is synced already.
 
-        1. add the closing entry to the time index; 2. write and sync both indexes;
-        3. give back what was reserved behind the log.
+        1. give back what was reserved behind the log: a full disk may lack just that;
+        2. add the closing entry to the time index; 3. write and sync both indexes.
         """
+        if self._reserved > self.state.size:
+            self.files.truncate(self.fd, self.state.size)
+            self._reserved = self.state.size
         entry = closing_time_entry(self.state)
         if entry:
             self.times.append(entry)
         self.write_indexes(sync=True)
         self.segment.time_digest = self.times.digest()
-        if self._reserved > self.state.size:
-            self.files.truncate(self.fd, self.state.size)
-            self._reserved = self.state.size
 
     def release(self) -> None:
         """Hand the descriptor to the cache: this segment is not written any more."""

@@ -24,6 +24,7 @@ from logstore.config import PARTITIONS_MAX, StoreConfig, TopicConfig, check_int
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     ConfigError,
+    DiskFullError,
     ForkedError,
     LogStoreError,
     PartitionNotFoundError,
@@ -647,6 +648,12 @@ class Store:
                     self._marks.end(ends, writers.starts())
             except OSError as error:
                 failure = storage_error(error, "close", self.path)
+        if isinstance(failure, DiskFullError):
+            # All records are durable; the next opening looks at the logs again.
+            logger.warning(
+                "%s is durable and not marked as closed: %s", self.path, failure
+            )
+            return None
         return failure
 
     def _let_go(self) -> None:

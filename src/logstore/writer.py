@@ -296,7 +296,8 @@ class PartitionWriter(LogWriter):
         `reason` is what later calls raise.
 
         Raises:
-            SyncFailedError, StorageError: it may not be durable.
+            SyncFailedError, StorageError: it may not be durable. A full disk is none of
+                these: what was appended has its place.
         """
         with self.sync_lock, self.lock:
             if self.closed is not None:
@@ -324,14 +325,24 @@ class PartitionWriter(LogWriter):
         active = self._writable()
         self._sync_fd(active)
         self._synced = self.end_offset
-        active.seal()
-        if self.config.segment_digests:
-            self.digests_due(closing=True)
-        if write_down:
-            checkpoints.write_state(
-                self.directory,
-                layout.PARTITION_STATE,
-                self._state_at(active.state).to_dict(),
+        try:
+            active.seal()
+            if self.config.segment_digests:
+                self.digests_due(closing=True)
+            if write_down:
+                checkpoints.write_state(
+                    self.directory,
+                    layout.PARTITION_STATE,
+                    self._state_at(active.state).to_dict(),
+                )
+        except OSError as error:
+            failed = storage_error(error, "close", self.directory.path)
+            if not isinstance(failed, DiskFullError):
+                raise failed from error
+            # All records are durable; the next opening builds what is missing.
+            self.is_noted = False
+            logger.warning(
+                "%s is durable and not marked as closed: %s", self.name, failed
             )
 
 
