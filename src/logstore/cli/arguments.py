@@ -257,6 +257,13 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--deep", action="store_true", help="look inside compressed batches, too"
     )
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=_count,
+        help="check so many segments beside each other, 1 to 64 (default: one for each "
+        "core, 8 at the most)",
+    )
 
 
 def _add_rebuild_index(

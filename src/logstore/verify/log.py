@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from logstore import _binding as native
 from logstore._files import Directory
@@ -38,6 +38,23 @@ from logstore.verify.sound import (
 _RELATIVE_MAX: Final = (1 << 31) - 1
 
 
+class SoundRun(NamedTuple):
+    """Sound batches, one right behind the other, with offsets in order.
+
+    Attributes:
+        begin, end: bytes of the file.
+        first: first offset; -1 where the batch does not tell (a wrapper).
+        last: last offset, inclusive.
+        head_bytes: size of its first batch.
+    """
+
+    begin: int
+    end: int
+    first: int
+    last: int
+    head_bytes: int
+
+
 class LogCheck:
     """One pass over a `.log` file, behind damage, too, with its indexes beside it.
 
@@ -48,6 +65,11 @@ class LogCheck:
         is_sound: whether nothing in it was damaged.
         is_skipped: whether a part before the present run was damaged.
         is_gone: whether the file was deleted before it could be opened.
+        index_names: the index files to be held against it, if any.
+        runs: the sound batches, run by run.
+        bad: (first, last) offsets of what is wrong inside of sound batches.
+        is_foreign: whether it holds what is not understood and must not be cut.
+        is_unreadable: whether the system refused to read it.
     """
 
     def __init__(
@@ -81,7 +103,11 @@ class LogCheck:
         self._checks = native.CHECK_ALL
         if context.state is not None and context.state.is_gapless:
             self._checks |= native.CHECK_GAPLESS
-        self._planner = native.Planner(0, None)
+        self.index_names: tuple[str, str] | None = None
+        self.runs: list[SoundRun] = []
+        self.bad: list[tuple[int, int]] = []
+        self.is_foreign = self.is_unreadable = False
+        self._is_broken = True  # whether the next batch begins a new run
         self.state = native.SegmentState(base)
         # As if a batch were before the first one: so the planner tells of it, too.
         self.state.raw.bytes_since = 1
@@ -95,8 +121,17 @@ class LogCheck:
         return any(low < end and first < high for low, high in self._gaps)
 
     def run(self) -> None:
+        self.walk()
+        self.conclude()
+
+    def walk(self) -> None:
+        """All that needs no other segment: may be done beside them."""
         run = self.run_of
         run.segments += 1
+        if self.index_names is not None:
+            self.index = OffsetIndexCheck(self, self.index_names[0])
+            self.times = TimeIndexCheck(self, self.index_names[1])
+        self._planner = native.Planner(0, None)
         try:
             with self.directory.opened(self.name) as fd:
                 self.size = self.directory.files.size(fd)
@@ -108,16 +143,23 @@ class LogCheck:
             return
         except OSError as error:
             run.unreadable(self.path, error)
-            self.is_sound = False
+            self.is_sound, self.is_unreadable = False, True
             return
+        finally:
+            del self._planner
         run.bytes += self.size
         run.batches += self.batches
         if grown:
             run.note(IN_USE, self.path, f"{self.path} is being written to")
-        self._check_overlap()
-        for companion in (self.index, self.times):
-            if companion is not None:
-                companion.finish()
+
+    def conclude(self) -> None:
+        """The rest, when `last_before` is known. Forgets the indexes."""
+        if not self.is_gone and not self.is_unreadable:
+            self._check_overlap()
+            for companion in (self.index, self.times):
+                if companion is not None:
+                    companion.finish()
+        self.index = self.times = None
 
     def _check_overlap(self) -> None:
         if self.last_before >= self.base:
@@ -147,8 +189,9 @@ class LogCheck:
                 break
             end, error, stop = self._decode(buffer, n, pos)
             if end:
+                self._note_run(buffer, n, pos, pos + end)
                 self._tabulate(buffer, end, pos)
-                run.advance(end)
+                run.meter.advance(end)
                 pos = self.end = pos + end
                 continue
             if error is None and stop == native.STOP_PARTIAL and n >= FRAME.size:
@@ -157,8 +200,19 @@ class LogCheck:
                     buffer = native.Buffer(length)
                     continue
             after = self._damage(buffer, n, pos, error, stop)
-            run.advance(after - pos)
+            run.meter.advance(after - pos)
             pos = after
+
+    def _note_run(self, buffer: native.Buffer, n: int, pos: int, end: int) -> None:
+        """Note the sound batches of [pos, end)."""
+        last = self.run_of.decoder.last_offset
+        if not self._is_broken:
+            self.runs[-1] = self.runs[-1]._replace(end=end, last=last)
+            return
+        self._is_broken = False
+        header = native.first_header(buffer.c, n, checks=0).headers[0]
+        first = max(header.base_offset, -1)
+        self.runs.append(SoundRun(pos, end, first, last, header.size))
 
     def _decode(
         self, buffer: native.Buffer, n: int, file_pos: int
@@ -204,6 +258,7 @@ class LogCheck:
             try:
                 read_headers(columns.c, columns.raw, columns.size, places[slot], count)
             except Damage as damage:
+                self.bad.append((offsets[slot], offsets[slot]))
                 self.run_of.problem(
                     DAMAGED_BATCH,
                     self.path,
@@ -301,6 +356,7 @@ class LogCheck:
 
     def _bad_inside(self, position: int, first: int, last: int, reason: str) -> None:
         self.is_sound = False
+        self.bad.append((first, last))
         self.run_of.problem(
             DAMAGED_BATCH,
             self.path,
@@ -369,6 +425,7 @@ class LogCheck:
         )
         self.batches += batches
         self.is_skipped = True
+        self.bad.append((self.base + _RELATIVE_MAX + 1, native.OFFSET_MAX))
         if not self.is_sound:
             return  # said already: they lie below the base
         self.run_of.problem(
@@ -391,6 +448,7 @@ class LogCheck:
     ) -> int:
         """Report what is wrong at `pos` and return where to go on."""
         decoder = self.run_of.decoder
+        self._is_broken = True
         last = max(decoder.last_offset, self.last_offset)
         segment = RawSegment(
             self.directory, self.run_of.descriptors, self.name, self.base, self.size
@@ -409,13 +467,21 @@ class LogCheck:
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
         end, found = next_sound(segment, pos, last)
+        if found is None and self._forgiven >= 0:
+            # A batch before may have claimed an offset that is far too large.
+            end, found = next_sound(segment, pos, self.base - 1)
         kind, reason = _kind_of(error, stop)
         size = end - pos
         self.is_skipped = True
         self._gaps.append((pos, end))
         self.state.raw.bytes_since = 1
         lost = None if found is None or found.base_offset < 0 else found.base_offset - 1
-        if self._is_torn(pos, last, has_more=found is not None):
+        is_torn = self._is_torn(pos, last, has_more=found is not None)
+        if kind == UNSUPPORTED and error is not None:
+            # Of logstore's own making it cannot be: it writes no magic above 2.
+            own_tail = is_torn and self.context.state is not None
+            self.is_foreign |= not own_tail or error.status != native.E_MAGIC
+        if is_torn:
             self.run_of.note(
                 TORN_TAIL,
                 self.path,
@@ -470,7 +536,7 @@ class LogCheck:
         """A batch whose checksum is right and whose codec is not known."""
         length: int = FRAME.unpack_from(buffer.raw)[1]
         size = length + FRAME.size
-        self.is_skipped = True
+        self.is_skipped = self.is_foreign = True
         self._gaps.append((pos, pos + size))
         self.state.raw.bytes_since = 1
         self.run_of.decoder.begin(native.OFFSET_UNKNOWN)

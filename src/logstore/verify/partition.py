@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from logstore import layout
@@ -23,7 +25,7 @@ from logstore.layout import (
 from logstore.producers import parse_snapshot
 from logstore.recovery import PartitionState, Survey, survey
 from logstore.verify.facts import Context, check_checkpoint
-from logstore.verify.indexes import OffsetIndexCheck, TimeIndexCheck, check_txn_index
+from logstore.verify.indexes import check_txn_index
 from logstore.verify.log import LogCheck
 from logstore.verify.places import PARTITION_METADATA
 from logstore.verify.report import (
@@ -38,39 +40,67 @@ from logstore.verify.report import (
     Check,
     Run,
 )
+from logstore.verify.threads import Job
 
 _ATTEMPTS: Final = 3
 
 
 class PartitionCheck(Check):
-    """One partition directory."""
+    """One partition directory.
 
-    def __init__(self, run: Run, directory: Directory, context: Context) -> None:
+    `on_segment` is called with each segment when all is known of it, in order.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        directory: Directory,
+        context: Context,
+        on_segment: Callable[[LogCheck], None] | None = None,
+    ) -> None:
         super().__init__(run, directory)
         self.directory = directory
         self.context = context
+        self.on_segment = on_segment
         self.aborted: set[tuple[int, int]] = set()
+        self._last: LogCheck | None = None
+        self._last_offset = -1
 
     def size(self) -> int:
         return log_bytes(self.directory)
 
-    def run(self) -> None:
+    def jobs(self) -> Iterator[Job]:
         names = self._regular(self.directory.names())
         found = self._survey(names)
         bases = sorted(found.logs)
         self._check_missing(found)
-        last_before = -1
         for base in bases:
             log = self._segment(base, found, is_last=base == bases[-1])
-            log.last_before = last_before
-            log.run()
-            self._check_next_offset(log)
-            last_before = max(log.last_offset, last_before)
-        if bases and not log.is_gone:
-            self._check_end(log)
-        elif not bases and self.context.state is None:
-            self._check_empty()
-        self._check_others(names, found)
+            yield Job(log.walk, partial(self._take, log))
+        yield Job(None, partial(self._finish, names, found))
+
+    def _take(self, log: LogCheck) -> None:
+        """Go on with a segment that was walked over; those before it are done."""
+        log.last_before = self._last_offset
+        log.conclude()
+        self.run_of.merge(log.run_of)
+        self._check_next_offset(log)
+        self._last_offset = max(log.last_offset, self._last_offset)
+        self._last = log
+        if self.on_segment is not None:
+            self.on_segment(log)
+
+    def _finish(self, names: list[str], found: Survey) -> None:
+        """What is left when all segments are done."""
+        try:
+            if self._last is None:
+                if self.context.state is None:
+                    self._check_empty()
+            elif not self._last.is_gone:
+                self._check_end(self._last)
+            self._check_others(names, found)
+        except OSError as error:
+            self.run_of.unreadable(self.directory.path, error)
 
     def _regular(self, names: list[str]) -> list[str]:
         """The names without those that are no regular files."""
@@ -131,7 +161,7 @@ class PartitionCheck(Check):
     def _segment(self, base: int, found: Survey, *, is_last: bool) -> LogCheck:
         transition = found.logs[base]
         log = LogCheck(
-            self.run_of,
+            self.run_of.child(),
             self.directory,
             segment_file(base, LOG) + transition,
             base,
@@ -139,8 +169,10 @@ class PartitionCheck(Check):
             is_last=is_last,
             aborted=self.aborted,
         )
-        log.index = OffsetIndexCheck(log, segment_file(base, INDEX) + transition)
-        log.times = TimeIndexCheck(log, segment_file(base, TIME_INDEX) + transition)
+        log.index_names = (
+            segment_file(base, INDEX) + transition,
+            segment_file(base, TIME_INDEX) + transition,
+        )
         return log
 
     def _check_missing(self, found: Survey) -> None:
