@@ -44,6 +44,7 @@ from logstore.partitioners import (
 )
 from logstore.records import Record, RecordMetadata, TimestampType
 from logstore.recovery import RecoveryAction, RecoveryReport
+from logstore.repair import RepairAction, RepairReport, repair
 from logstore.retention import (
     Deletion,
     RetainAge,
@@ -98,6 +99,8 @@ __all__ = [
     "RecordTooLargeError",
     "RecoveryAction",
     "RecoveryReport",
+    "RepairAction",
+    "RepairReport",
     "RetainAge",
     "RetainBytes",
     "RetainFreeSpace",
@@ -120,5 +123,6 @@ __all__ = [
     "inspect_file",
     "open",
     "rebuild_index",
+    "repair",
     "verify",
 ]

@@ -61,6 +61,7 @@ OWNER = ".logstore-owner"
 TOPICS = ".logstore-topics"
 PARTITION_STATE = ".logstore-state"
 TORN_PREFIX = ".logstore-torn-"
+QUARANTINE_PREFIX = ".logstore-quarantine-"
 
 TOPIC_NAME_BYTES_MAX = 249
 OFFSET_MAX = (1 << 63) - 1

@@ -46,6 +46,7 @@ from logstore.verify.report import (
     NOT_REGULAR,
     UNCLEAN_STOP,
     Check,
+    Problem,
     Progress,
     Run,
     VerifyReport,
@@ -129,12 +130,7 @@ class StoreCheck(Check):
 
     def jobs(self) -> Iterator[Job]:
         run, root = self.run_of, self.root
-        facts = StoreFacts(root, run)
-        self._check_names(facts.names)
-        for name in OFFSET_CHECKPOINTS:
-            if name in facts.names:
-                check_checkpoint(run, root, name)
-        self._check_topics(facts)
+        facts = self._check_root()
         if self.partitions and not facts.clean:
             run.note(
                 UNCLEAN_STOP,
@@ -151,6 +147,21 @@ class StoreCheck(Check):
             except OSError as error:
                 found.unreadable(directory.path, error)
             yield Job(None, partial(run.merge, found))
+
+    def root_problems(self) -> list[Problem]:
+        """What is wrong in the store's directory, without its partitions."""
+        self._check_root()
+        return self.run_of.problems
+
+    def _check_root(self) -> StoreFacts:
+        run, root = self.run_of, self.root
+        facts = StoreFacts(root, run)
+        self._check_names(facts.names)
+        for name in OFFSET_CHECKPOINTS:
+            if name in facts.names:
+                check_checkpoint(run, root, name)
+        self._check_topics(facts)
+        return facts
 
     def _check_topics(self, facts: StoreFacts) -> None:
         """The partitions that logstore's list of topics knows of are there."""

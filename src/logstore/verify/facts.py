@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
-from logstore.errors import CorruptCheckpointError
+from logstore.config import TopicConfig
+from logstore.errors import ConfigError, CorruptCheckpointError
 from logstore.layout import parse_partition_directory
 from logstore.recovery import PartitionState
 from logstore.verify.places import PARTITION_METADATA
@@ -161,3 +162,15 @@ def context_of(files: Files, directory: Directory, run: Run | None) -> Context:
         return Context()
     finally:
         root.close()
+
+
+def topic_config(root: Directory, directory: Directory) -> TopicConfig:
+    """The settings of a partition's topic, or the defaults."""
+    key = parse_partition_directory(directory.name)
+    value = own_state(root, layout.TOPICS, None)
+    try:
+        settings = value["topics"][key[0]]["config"] if value and key else {}
+        known = TopicConfig.__dataclass_fields__
+        return TopicConfig(**{k: v for k, v in settings.items() if k in known})
+    except (KeyError, TypeError, ConfigError):
+        return TopicConfig()

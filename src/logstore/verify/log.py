@@ -67,7 +67,8 @@ class LogCheck:
         is_gone: whether the file was deleted before it could be opened.
         index_names: the index files to be held against it, if any.
         runs: the sound batches, run by run.
-        bad: (first, last) offsets of what is wrong inside of sound batches.
+        bad_ranges: positions where batches begin that are sound and wrong inside, and
+        bad_offsets: offsets of records that are.
         is_foreign: whether it holds what is not understood and must not be cut.
         is_unreadable: whether the system refused to read it.
     """
@@ -105,7 +106,8 @@ class LogCheck:
             self._checks |= native.CHECK_GAPLESS
         self.index_names: tuple[str, str] | None = None
         self.runs: list[SoundRun] = []
-        self.bad: list[tuple[int, int]] = []
+        self.bad_ranges: list[tuple[int, int]] = []
+        self.bad_offsets: list[int] = []
         self.is_foreign = self.is_unreadable = False
         self._is_broken = True  # whether the next batch begins a new run
         self.state = native.SegmentState(base)
@@ -258,7 +260,7 @@ class LogCheck:
             try:
                 read_headers(columns.c, columns.raw, columns.size, places[slot], count)
             except Damage as damage:
-                self.bad.append((offsets[slot], offsets[slot]))
+                self.bad_offsets.append(offsets[slot])
                 self.run_of.problem(
                     DAMAGED_BATCH,
                     self.path,
@@ -356,7 +358,7 @@ class LogCheck:
 
     def _bad_inside(self, position: int, first: int, last: int, reason: str) -> None:
         self.is_sound = False
-        self.bad.append((first, last))
+        self.bad_ranges.append((position, position + 1))
         self.run_of.problem(
             DAMAGED_BATCH,
             self.path,
@@ -425,7 +427,7 @@ class LogCheck:
         )
         self.batches += batches
         self.is_skipped = True
-        self.bad.append((self.base + _RELATIVE_MAX + 1, native.OFFSET_MAX))
+        self.bad_ranges.append((file_pos + done, file_pos + end))
         if not self.is_sound:
             return  # said already: they lie below the base
         self.run_of.problem(
