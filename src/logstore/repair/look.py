@@ -117,9 +117,8 @@ def look(run: Run, facts: StoreFacts, directory: Directory, threads: int) -> Loo
         if log.base in known:
             _, known_size, known_next, _, _ = known[log.base]
         elif state is not None and log.base == state.active["base_offset"]:
+            known_size = state.active["size"]
             if context.clean:
-                known_size = state.active["size"]
-            if log.size == state.active["size"]:
                 known_next = state.durable_offset
         seen.found.append(
             Found(

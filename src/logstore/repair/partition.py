@@ -57,7 +57,7 @@ from logstore.repair.report import (
 from logstore.repair.surgery import Surgery
 from logstore.segment import Segment, scan_log
 from logstore.verify.facts import StoreFacts
-from logstore.verify.report import Run
+from logstore.verify.report import LOST_BYTES, LOST_SEGMENT, OFFSETS, Run
 
 
 @dataclasses.dataclass(slots=True)
@@ -195,10 +195,12 @@ class PartitionRepair:
             targets, end = [], start
         wanted = max(end, floor) if self.mode == "skip" else end
         if not targets:
-            first = found[0].base if found and self.mode == "cut" else 0
-            wanted = max(wanted, start, first)
+            # Without a state nobody knows where the log starts but by its first name.
+            is_named = found and self.mode == "cut" and seen.context.state is None
+            wanted = max(wanted, start, found[0].base if is_named else 0)
         empty = None
-        if wanted > end or (not targets and (found or wanted > 0)):
+        had_log = found or wanted > 0 or seen.lost()
+        if wanted > end or (not targets and had_log):
             empty = wanted
         kept = {id(target.found) for target in targets}
         removed = [f for f in found if id(f) not in kept]
@@ -378,7 +380,7 @@ class PartitionRepair:
     def _change(self, seen: Look, plan: Plan, bad_indexes: set[int]) -> None:
         directory = self.directory
         state = seen.context.state
-        if plan.is_change and self.mode == "skip" and state and state.is_gapless:
+        if self._leaves_gaps(seen, plan) and state and state.is_gapless:
             # The next try must not take the gaps for damage.
             loose = dataclasses.replace(state, is_gapless=False)
             checkpoints.write_state(directory, layout.PARTITION_STATE, loose.to_dict())
@@ -402,6 +404,14 @@ class PartitionRepair:
             if target.base != bases[-1] and (changed or was_last):
                 rebuild(directory, target.base, self.config)
         self._write_down(seen, plan, bases)
+
+    def _leaves_gaps(self, seen: Look, plan: Plan) -> bool:
+        """Whether the log may lack offsets from now on."""
+        if self.mode == "cut":
+            return False
+        return plan.is_change or any(
+            p.kind in (LOST_BYTES, LOST_SEGMENT, OFFSETS) for p in seen.problems
+        )
 
     def _cut_epochs(self, end: int) -> None:
         with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):
@@ -440,8 +450,7 @@ class PartitionRepair:
                 largest, at = row[3], row[4]
             sealed.append((target.base, size, following, largest, at))
         gapless = own is not None and own.is_gapless
-        if plan.is_change and self.mode == "skip":
-            gapless = False
+        gapless = gapless and not self._leaves_gaps(seen, plan)
         new = PartitionState(
             plan.start,
             sealed,

@@ -32,8 +32,8 @@ class Found:
         runs: its sound batches.
         bad_ranges: positions where batches begin that are sound and wrong inside, and
         bad_offsets: offsets of records that are.
-        known_size: how long it must be, and
-        known_next: with which offset the next one begins; None where nobody knows.
+        known_size: how long it must be at least, and
+        known_next: where its offsets must end; None where nobody knows.
     """
 
     directory: Directory
@@ -143,8 +143,9 @@ def plan_cut(
         if _is_misplaced(runs[0], here.base, is_gapless=is_gapless):
             break
         following = found[slot + 1].base if slot + 1 < len(found) else None
-        if following is not None and runs[0].last >= following:
-            run = _tail_cut(here, runs[0], following)
+        if following is not None and here.known_next is None:
+            if runs[0].last >= following:
+                run = _tail_cut(here, runs[0], following)
         if run is None:
             break
         targets.append(
@@ -166,17 +167,16 @@ def _is_misplaced(run: SoundRun, base: int, *, is_gapless: bool) -> bool:
 
 
 def _limited(found: Found) -> list[SoundRun]:
-    """The runs of a segment, without what lies behind its known end and without batches
-    that are wrong inside."""
-    runs = []
+    """The runs of a segment, without batches that are wrong inside, and without those
+    behind the known end of its offsets (of which some may be a single stray one)."""
+    runs: list[SoundRun] = []
     for run in found.runs:
-        limit = found.known_size
-        if limit is not None and run.end > limit:
-            kept = [b for b in found.batches(run) if b[1] <= limit]
-            if not kept:
-                continue
-            run = run._replace(end=kept[-1][1], last=kept[-1][3])
-        runs += _without_bad(found, run)
+        for part in _without_bad(found, run):
+            kept: SoundRun | None = part
+            if found.known_next is not None and part.last >= found.known_next:
+                kept = _tail_cut(found, part, found.known_next)
+            if kept is not None:
+                runs.append(kept)
     return runs
 
 

@@ -293,6 +293,8 @@ class LogCheck:
                     records += self._check_payload(header, buffer)
                 elif header.record_count >= 0:
                     records += header.record_count
+                elif decoder.last_offset == native.OFFSET_UNKNOWN:
+                    records += 1  # or more: nobody can tell
                 else:
                     records += header.last_offset - decoder.last_offset
                 decoder.begin(header.last_offset)
@@ -309,7 +311,7 @@ class LogCheck:
         run, decoder = self.run_of, self.run_of.decoder
         last = decoder.last_offset
         position = self._at + header.pos
-        first = header.base_offset if header.base_offset >= 0 else last + 1
+        first = header.base_offset if header.base_offset >= 0 else max(last + 1, 0)
         try:
             payload = open_payload(header, buffer.raw, run.limit)
         except Damage as damage:
@@ -427,7 +429,8 @@ class LogCheck:
         )
         self.batches += batches
         self.is_skipped = True
-        self.bad_ranges.append((file_pos + done, file_pos + end))
+        if last > self.base + _RELATIVE_MAX:
+            self.bad_ranges.append((file_pos + done, file_pos + end))
         if not self.is_sound:
             return  # said already: they lie below the base
         self.run_of.problem(
@@ -457,14 +460,14 @@ class LogCheck:
         )
         here = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
         if error is not None and error.status == native.E_OFFSET and here is not None:
-            stored = max(here[0].base_offset, here[0].last_offset)
+            is_known = here[0].base_offset >= 0
+            stored = here[0].base_offset if is_known else here[0].last_offset
             if self._forgiven != pos and stored >= 0:
                 # A sound batch in the wrong place: say so, and go on from it.
                 self._forgiven = pos
                 self._out_of_order(pos, last, here[0])
-                decoder.begin(
-                    (here[0].base_offset if here[0].base_offset >= 0 else stored) - 1
-                )
+                # The first offset of a wrapper is inside of it.
+                decoder.begin(stored - 1 if is_known else native.OFFSET_UNKNOWN)
                 return pos
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
@@ -479,10 +482,8 @@ class LogCheck:
         self.state.raw.bytes_since = 1
         lost = None if found is None or found.base_offset < 0 else found.base_offset - 1
         is_torn = self._is_torn(pos, last, has_more=found is not None)
-        if kind == UNSUPPORTED and error is not None:
-            # Of logstore's own making it cannot be: it writes no magic above 2.
-            own_tail = is_torn and self.context.state is not None
-            self.is_foreign |= not own_tail or error.status != native.E_MAGIC
+        if kind == UNSUPPORTED:
+            self.is_foreign |= self._is_framed(segment, pos, last)
         if is_torn:
             self.run_of.note(
                 TORN_TAIL,
@@ -551,6 +552,30 @@ class LogCheck:
             first=last + 1,
         )
         return pos + size
+
+    def _is_framed(self, segment: RawSegment, pos: int, last: int) -> bool:
+        """Whether what is not understood may be a batch all the same: it has offset and
+        length as a batch has, and ends where the file does or the next one begins; and
+        it does not lie past the durable point of a log that logstore wrote last, which
+        writes no magic above 2. Random bytes are hardly ever framed so."""
+        state = self.context.state
+        if state is not None:
+            durable = {row[0]: row[1] for row in state.sealed}
+            durable[state.active["base_offset"]] = state.active["size"]
+            if pos >= durable.get(self.base, self.size):
+                return False
+        scratch = native.Buffer(FRAME.size)
+        for _ in range(2):
+            if segment.read(scratch.view, pos) < FRAME.size:
+                return False
+            offset, length = FRAME.unpack_from(scratch.raw)
+            pos += length + FRAME.size
+            if offset <= last or length < 14 or pos > self.size:
+                return False
+            if pos == self.size:
+                return True
+            last = offset
+        return True
 
     def _is_torn(self, pos: int, last: int, *, has_more: bool) -> bool:
         """Whether opening for writing would cut the log here as a torn tail."""
