@@ -130,6 +130,7 @@ def look(run: Run, facts: StoreFacts, directory: Directory, threads: int) -> Loo
                 log.runs,
                 log.bad_ranges,
                 log.bad_offsets,
+                log.jumps,
                 known_size,
                 known_next,
             )

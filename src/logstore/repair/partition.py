@@ -390,7 +390,7 @@ class PartitionRepair:
         surgery = Surgery(directory, self.quarantine)
         surgery.remove(plan.removed)
         surgery.cut(plan.targets)
-        surgery.rewrite(plan.targets)
+        made = surgery.rewrite(plan.targets)
         if plan.is_change:
             self._cut_epochs(plan.end)
         if plan.empty is not None:
@@ -399,7 +399,8 @@ class PartitionRepair:
         if plan.empty is not None:
             bases.append(plan.empty)
         for target in plan.targets:
-            changed = target.is_changed or target.found.base in bad_indexes
+            changed = target.is_changed or target in made
+            changed |= target.found.base in bad_indexes
             was_last = target.found is seen.found[-1]
             if target.base != bases[-1] and (changed or was_last):
                 rebuild(directory, target.base, self.config)

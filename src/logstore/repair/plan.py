@@ -32,6 +32,7 @@ class Found:
         runs: its sound batches.
         bad_ranges: positions where batches begin that are sound and wrong inside, and
         bad_offsets: offsets of records that are.
+        jumps: as in `LogCheck`.
         known_size: how long it must be at least, and
         known_next: where its offsets must end; None where nobody knows.
     """
@@ -44,6 +45,7 @@ class Found:
     runs: list[SoundRun]
     bad_ranges: list[tuple[int, int]]
     bad_offsets: list[int]
+    jumps: dict[int, int]
     known_size: int | None = None
     known_next: int | None = None
 
@@ -143,9 +145,9 @@ def plan_cut(
         if _is_misplaced(runs[0], here.base, is_gapless=is_gapless):
             break
         following = found[slot + 1].base if slot + 1 < len(found) else None
-        if following is not None and here.known_next is None:
-            if runs[0].last >= following:
-                run = _tail_cut(here, runs[0], following)
+        is_known = following is None or here.known_next is not None
+        if following is not None and not is_known and runs[0].last >= following:
+            run = _tail_cut(here, runs[0], following)
         if run is None:
             break
         targets.append(
@@ -159,31 +161,31 @@ def plan_cut(
 
 def _is_misplaced(run: SoundRun, base: int, *, is_gapless: bool) -> bool:
     """Whether a segment cannot begin with a run."""
-    if run.begin or run.last < base:
+    if run.begin or run.lowest < base:
         return True
-    if run.first < 0:
-        return False
-    return run.first < base or (is_gapless and run.first != base)
+    return is_gapless and run.first >= 0 and run.first != base
 
 
-def _limited(found: Found) -> list[SoundRun]:
+def _limited(found: Found, *, bounded: bool = True) -> list[SoundRun]:
     """The runs of a segment, without batches that are wrong inside, and without those
     behind the known end of its offsets (of which some may be a single stray one)."""
     runs: list[SoundRun] = []
     for run in found.runs:
         for part in _without_bad(found, run):
             kept: SoundRun | None = part
-            if found.known_next is not None and part.last >= found.known_next:
-                kept = _tail_cut(found, part, found.known_next)
+            limit = found.known_next if bounded else None
+            if limit is not None and part.last >= limit:
+                kept = _tail_cut(found, part, limit)
             if kept is not None:
                 runs.append(kept)
     return runs
 
 
 def _without_bad(found: Found, run: SoundRun) -> Iterator[SoundRun]:
-    """The parts of a run between batches that are wrong inside."""
+    """The parts of a run between batches that are wrong inside, or that jump."""
     touched = [r for r in found.bad_ranges if r[0] < run.end and run.begin < r[1]]
-    if not touched and not any(o <= run.last for o in found.bad_offsets):
+    is_touched = touched or any(run.begin <= pos < run.end for pos in found.jumps)
+    if not is_touched and not any(o <= run.last for o in found.bad_offsets):
         yield run
         return
     part: SoundRun | None = None
@@ -194,8 +196,11 @@ def _without_bad(found: Found, run: SoundRun) -> Iterator[SoundRun]:
             if part is not None:
                 yield part
             part = None
-        elif part is None:
-            part = SoundRun(begin, end, first, last, end - begin)
+        elif part is None or begin in found.jumps:
+            if part is not None:
+                yield part
+            first = found.jumps.get(begin, first)
+            part = SoundRun(begin, end, first, last, end - begin, last)
         else:
             part = part._replace(end=end, last=last)
     if part is not None:
@@ -222,16 +227,16 @@ def _true_bases(found: Sequence[Found]) -> dict[int, int]:
     keys = {}
     for slot, here in enumerate(found):
         keys[here.base] = here.base
-        if not here.runs:
+        runs = _limited(here, bounded=False)
+        if not runs:
             continue
-        home = max(here.runs, key=lambda run: run.end - run.begin)
-        at = home.first if home.first >= 0 else home.last
-        is_single = home.end - home.begin == home.head_bytes
+        home = max(runs, key=lambda run: run.end - run.begin)
+        at = home.lowest
         following = found[slot + 1].base if slot + 1 < len(found) else None
         beyond = following is not None and at >= following
         # One batch alone is more likely damaged than a segment misnamed.
-        if (at < here.base or beyond) and not is_single:
-            keys[here.base] = home.first if home.first >= 0 else here.base
+        if (at < here.base or beyond) and not home.is_single:
+            keys[here.base] = at
     return keys
 
 
@@ -242,7 +247,7 @@ def _believed(here: Found, base: int, *, is_gapless: bool) -> Iterator[Piece]:
         if is_gapless and run.begin == pos and _is_stray(here, run, last):
             continue
         kept: SoundRun | None = run
-        if 0 <= run.first < base or run.last < base:
+        if run.lowest < base:
             kept = _head_cut(here, run, base - 1)
         if kept is None:
             continue
@@ -253,8 +258,7 @@ def _believed(here: Found, base: int, *, is_gapless: bool) -> Iterator[Piece]:
 def _is_stray(here: Found, run: SoundRun, last: int) -> bool:
     """Whether a run is one batch that jumps ahead, in a log without gaps, although no
     byte before it is damaged: then its offset is, unless it ends where it must."""
-    is_single = run.end - run.begin == run.head_bytes
-    if not is_single or run.first <= last + 1:
+    if not run.is_single or run.first <= last + 1:
         return False
     return here.known_next is None or run.last + 1 != here.known_next
 
@@ -269,7 +273,9 @@ def _head_cut(here: Found, run: SoundRun, last: int) -> SoundRun | None:
             break
     if head is None:
         return None
-    return run._replace(begin=head[0], first=head[2], head_bytes=head[1] - head[0])
+    return run._replace(
+        begin=head[0], first=head[2], head_bytes=head[1] - head[0], head_last=head[3]
+    )
 
 
 def _tail_cut(here: Found, run: SoundRun, offset: int) -> SoundRun | None:
@@ -289,7 +295,7 @@ def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
     here, run = new
     while pieces:
         there, other = pieces[-1]
-        first = run.first if run.first >= 0 else run.last
+        first = run.lowest
         if first > other.last:
             break
         head = _head_cut(here, run, other.last)
@@ -319,8 +325,7 @@ def _targets(ordered: Sequence[Found], pieces: Sequence[Piece]) -> list[Target]:
                 last = here.base - 1
             continue
         first = runs[0].first
-        lowest = first if first >= 0 else runs[0].last
-        base = here.base if last < here.base <= lowest else first
+        base = here.base if last < here.base <= runs[0].lowest else first
         if base < 0:
             base = last + 1
         ranges: list[tuple[int, int]] = []

@@ -58,15 +58,18 @@ class Surgery:
                 directory.files.sync(fd)
             cut_transactions(directory, target.base, target.last + 1)
 
-    def rewrite(self, targets: list[Target]) -> None:
-        """Make the other changed segments anew, group by group."""
+    def rewrite(self, targets: list[Target]) -> list[Target]:
+        """Make the other changed segments anew, group by group; which were made."""
         renamed = [t for t in targets if t.base != t.found.base]
         group = _closure(targets, renamed)
         if group:
             self._swap(group)
+        made = list(group)
         for target in reversed(targets):
             if target not in group and not target.is_whole and not target.is_prefix:
                 self._swap([target])
+                made.append(target)
+        return made
 
     def create(self, base: int) -> None:
         """An empty segment, durably."""

@@ -45,7 +45,7 @@ class SoundRun(NamedTuple):
         begin, end: bytes of the file.
         first: first offset; -1 where the batch does not tell (a wrapper).
         last: last offset, inclusive.
-        head_bytes: size of its first batch.
+        head_bytes, head_last: size and last offset of its first batch.
     """
 
     begin: int
@@ -53,6 +53,17 @@ class SoundRun(NamedTuple):
     first: int
     last: int
     head_bytes: int
+    head_last: int
+
+    @property
+    def lowest(self) -> int:
+        """What is known of its first offset: that, or the last of its first batch."""
+        return self.first if self.first >= 0 else self.head_last
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one batch."""
+        return self.end - self.begin == self.head_bytes
 
 
 class LogCheck:
@@ -69,6 +80,8 @@ class LogCheck:
         runs: the sound batches, run by run.
         bad_ranges: positions where batches begin that are sound and wrong inside, and
         bad_offsets: offsets of records that are.
+        jumps: position -> first offset of sound wrappers that do not follow the batch
+            before them.
         is_foreign: whether it holds what is not understood and must not be cut.
         is_unreadable: whether the system refused to read it.
     """
@@ -108,6 +121,7 @@ class LogCheck:
         self.runs: list[SoundRun] = []
         self.bad_ranges: list[tuple[int, int]] = []
         self.bad_offsets: list[int] = []
+        self.jumps: dict[int, int] = {}
         self.is_foreign = self.is_unreadable = False
         self._is_broken = True  # whether the next batch begins a new run
         self.state = native.SegmentState(base)
@@ -214,7 +228,9 @@ class LogCheck:
         self._is_broken = False
         header = native.first_header(buffer.c, n, checks=0).headers[0]
         first = max(header.base_offset, -1)
-        self.runs.append(SoundRun(pos, end, first, last, header.size))
+        self.runs.append(
+            SoundRun(pos, end, first, last, header.size, header.last_offset)
+        )
 
     def _decode(
         self, buffer: native.Buffer, n: int, file_pos: int
@@ -332,25 +348,34 @@ class LogCheck:
         base = decoder.decode_payload(
             header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
         )
-        reason = ""
+        reason = jump = ""
         if decoder.error is not None:
             reason = decoder.error.reason
         elif decoder.count and header.magic < 2:
-            reason = self._wrapper_fault(base, last, header)
-        if reason:
-            self._bad_inside(position, first, header.last_offset, reason)
+            reason = self._wrapper_fault(header)
+            jump = self._wrapper_jump(base, last)
+        if reason or jump:
+            if not reason:
+                self.jumps[position] = base
+            self._bad_inside(
+                position, first, header.last_offset, reason or jump, is_bad=bool(reason)
+            )
         else:
             self._check_headers(
                 Columns(decoder, c, memoryview_slicer(payload), len(payload))
             )
         return decoder.count
 
-    def _wrapper_fault(self, base: int, last: int, header: native.BatchHeader) -> str:
+    def _wrapper_fault(self, header: native.BatchHeader) -> str:
         """What is wrong with the offsets inside a wrapper; "" where nothing is."""
         decoder = self.run_of.decoder
         inner = int(decoder.offset[decoder.count - 1])
         if inner != header.last_offset:
             return f"its own offset is {header.last_offset}, that of its last {inner}"
+        return ""
+
+    def _wrapper_jump(self, base: int, last: int) -> str:
+        """Why a wrapper does not follow the batch before; "" where it does."""
         if base <= last:
             return f"it begins with offset {base}, the batch before ends with {last}"
         is_known = last != native.OFFSET_UNKNOWN
@@ -358,9 +383,18 @@ class LogCheck:
             return f"it begins with offset {base}, not {last + 1}: others are missing"
         return ""
 
-    def _bad_inside(self, position: int, first: int, last: int, reason: str) -> None:
+    def _bad_inside(
+        self,
+        position: int,
+        first: int,
+        last: int,
+        reason: str,
+        *,
+        is_bad: bool = True,
+    ) -> None:
         self.is_sound = False
-        self.bad_ranges.append((position, position + 1))
+        if is_bad:
+            self.bad_ranges.append((position, position + 1))
         self.run_of.problem(
             DAMAGED_BATCH,
             self.path,
