@@ -7,6 +7,7 @@ A case damages a store that was closed and says which offsets `skip` cannot keep
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Callable
@@ -25,7 +26,6 @@ from support.damage import (
     flip_bit,
     logs_in,
     overwrite,
-    snapshot_of,
     zero,
 )
 from support.mending import (
@@ -38,11 +38,6 @@ from support.mending import (
     offsets_read,
 )
 from support.values import (
-    config_of,
-    every_format,
-    few_formats,
-    fill,
-    new_partition,
     write_store,
 )
 
@@ -307,7 +302,7 @@ CASES: list[Case] = [
     missing_segment, missing_first, missing_last, missing_all, garbage_tail,
     old_batch_tail, sealed_tail, lost_end, lost_end_between, emptied_end, damaged_end,
     damaged_start, in_every_segment, misnamed_lower, misnamed_higher, misnamed_far,
-    copied_behind, copied_between,
+    names_swapped, copied_behind, copied_between,
 ]  # fmt: skip
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 
@@ -345,7 +340,7 @@ def test_repair_keeps_what_is_sound(
         end = min(lost) if end is None else end
         offsets = list(range(end))
     before = log_bytes(partition)
-    report = logstore.repair(store, mode)
+    report = logstore.repair(store, mode, files=Unsynced())
     assert report.ok, report.remaining
     assert report.actions
     check_nothing_is_lost(partition, before, manifests(partition))
@@ -354,3 +349,149 @@ def test_repair_keeps_what_is_sound(
     check_mended(store, offsets, end)
     again = logstore.repair(store, mode)
     assert (again.actions, again.remaining) == ((), ())
+
+
+# ------------------------------------------------------- other writers, other ends
+
+# What no state is needed for to be noticed.
+PLAIN: list[Case] = [
+    flipped_body, flipped_length, offset_too_high, offset_too_low, zeros_inside,
+    zeroed_segment, repeated, garbage_between, garbage_tail, old_batch_tail, lost_end,
+    damaged_end, damaged_start, in_every_segment, copied_behind,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.__name__)
+@both_modes
+def test_repair_of_what_another_program_wrote(
+    sound: Path, tmp_path: Path, case: Case, mode: str
+) -> None:
+    """Without logstore's own state, with Kafka's recovery points: the same."""
+    store = tmp_path / "store"
+    shutil.copytree(sound, store)
+    partition = store / "orders-0"
+    batches = batches_in(partition)
+    for path in [store / ".logstore-owner", partition / ".logstore-state"]:
+        path.unlink()
+    lost, end = case(partition, batches)
+    if mode == "skip":
+        offsets = [o for o in range(COUNT) if o not in lost]
+        end = COUNT
+    else:
+        end = min(lost) if end is None else end
+        offsets = list(range(end))
+    before = log_bytes(partition)
+    report = logstore.repair(partition, mode, files=Unsynced())
+    assert report.ok, report.remaining
+    check_nothing_is_lost(partition, before, manifests(partition))
+    check_mended(store, offsets, end)
+
+
+@every_case
+@both_modes
+def test_repair_behind_a_crash(
+    sound: Path, tmp_path: Path, case: Case, mode: str
+) -> None:
+    """The writer was killed, then the damage came: as if it had been closed; what lies
+    past the durable point is a torn tail and may end the log."""
+    store = tmp_path / "store"
+    shutil.copytree(sound, tmp_path / "open")
+    with open_store(tmp_path / "open", files=Unsynced()) as found:
+        found.topic("orders").configure(found.topic("orders").config)
+        crash(tmp_path / "open", store)
+    assert "unclean-stop" in {n.kind for n in logstore.verify(store).notes}
+    partition = store / "orders-0"
+    batches = batches_in(partition)
+    lost, end = case(partition, batches)
+    before = log_bytes(partition)
+    report = logstore.repair(store, mode, files=Unsynced())
+    assert report.ok, report.remaining
+    check_nothing_is_lost(partition, before, manifests(partition))
+    if mode == "skip":
+        offsets, end = [o for o in range(COUNT) if o not in lost], COUNT
+    else:
+        end = min(lost) if end is None else end
+        offsets = list(range(end))
+    check_mended(store, offsets, end)
+
+
+# ------------------------------------------------------------------ failures
+
+
+class Faulty(FaultyFiles):
+    """Fails what it is told to, and otherwise asks nothing of the disk."""
+
+    def sync(self, fd: int) -> None:
+        self._noted("sync", fd)
+
+    def sync_directory(self, dir_fd: int) -> None:
+        self._noted("sync_directory", dir_fd)
+
+    def _noted(self, method: str, fd: int) -> None:
+        self.counts[method] += 1
+        fault = self._fault(method, self._names.get(fd, ""))
+        if fault is not None:
+            raise OSError(fault.error, os.strerror(fault.error))
+
+
+FAULTS = [
+    "create", "make_directory", "move", "open", "open_directory", "read", "rename",
+    "sync", "sync_directory", "truncate", "unlink", "write", "list",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", FAULTS)
+@pytest.mark.parametrize(
+    "case", [in_every_segment, misnamed_far, lost_end], ids=lambda case: case.__name__
+)
+@both_modes
+def test_repair_interrupted_at_any_call_is_finished_by_the_next(
+    tmp_path: Path, case: Case, mode: str, method: str
+) -> None:
+    """Each call failing once: an error, nothing sound gone, and a second try that comes
+    to the end of an undisturbed one."""
+    sound = tmp_path / "sound"
+    write_store(sound, COUNT, 2, call=3, **SMALL)
+    batches = batches_in(sound / "orders-0")
+    data_of = {b: b.log.read_bytes()[b.pos : b.pos + b.size] for b in batches}
+    lost, end = case(sound / "orders-0", batches)
+    whole = [data for batch, data in data_of.items() if not batch.offsets & lost]
+    if mode == "skip":
+        offsets, end = [o for o in range(COUNT) if o not in lost], COUNT
+    else:
+        end = min(lost) if end is None else end
+        offsets = list(range(end))
+    rng = random.Random(f"{case.__name__}/{mode}/{method}")
+    nth = 0
+    while True:
+        # Calls that there are many of are sampled.
+        nth += 1 if nth < 12 else rng.randrange(1, 12)
+        store = tmp_path / "store"
+        shutil.copytree(sound, store)
+        files = Faulty()
+        files.fail(method, nth=nth, times=1)
+        try:
+            logstore.repair(store, mode, files=files)
+        except logstore.LogStoreError:
+            failed = True
+        else:
+            failed = False
+        if nth > files.counts[method]:
+            break
+        # Whatever failed, opening loses nothing that a repair would have kept.
+        if failed:
+            with open_store(store, files=Unsynced()) as found:
+                found.topic("orders")
+        report = logstore.repair(store, mode, files=Unsynced())
+        assert report.ok, (nth, report.remaining)
+        assert offsets_read(store) == offsets, nth
+        with open_store(store, files=Unsynced()) as found:
+            assert found.topic("orders")[0].end_offset == end
+        partition = store / "orders-0"
+        kept = b"".join(
+            path.read_bytes()
+            for path in sorted(partition.rglob("*.log*"))
+            if path.is_file()
+        )
+        assert all(data in kept for data in whole), nth
+        shutil.rmtree(store)

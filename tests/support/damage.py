@@ -115,8 +115,8 @@ def crash(store: Path, to: Path) -> Path:
 # ---------------------------------------------------------------- calls
 
 _COUNTED = (
-    "create", "list", "lock", "make_directory", "move", "open", "open_directory", "read",
-    "remove_directory", "rename", "reserve", "stat", "stat_name", "sync",
+    "create", "list", "lock", "make_directory", "move", "open", "open_directory",
+    "read", "remove_directory", "rename", "reserve", "stat", "stat_name", "sync",
     "sync_directory", "truncate", "unlink", "write",
 )  # fmt: skip
 

@@ -6,7 +6,7 @@ import dataclasses
 import os
 
 from logstore._files import Directory
-from logstore.layout import parse_segment_file
+from logstore.layout import INDEX, TIME_INDEX, parse_segment_file
 from logstore.repair.plan import Found
 from logstore.verify import Note, Problem
 from logstore.verify.facts import Context, StoreFacts
@@ -17,16 +17,19 @@ from logstore.verify.report import (
     LOST_BYTES,
     LOST_SEGMENT,
     MISSING_INDEX,
+    NOT_REGULAR,
     OFFSET_INDEX,
     PRODUCER_SNAPSHOT,
     STATE,
     TIME_INDEX_FAULT,
     TXN_INDEX_FAULT,
+    UNREADABLE,
     Run,
 )
 from logstore.verify.threads import run_jobs
 
 _INDEX_KINDS = (OFFSET_INDEX, TIME_INDEX_FAULT, MISSING_INDEX)
+_REFUSED_KINDS = (UNREADABLE, NOT_REGULAR)
 _SMALL_KINDS = (PRODUCER_SNAPSHOT, CHECKPOINT, STATE, TXN_INDEX_FAULT)
 
 
@@ -76,9 +79,23 @@ class Look:
         names = [
             os.path.basename(finding.path)
             for finding in self.findings
-            if finding.kind in _INDEX_KINDS
+            if finding.kind in (*_INDEX_KINDS, *_REFUSED_KINDS)
         ]
-        return {p.base_offset for name in names if (p := parse_segment_file(name))}
+        return {
+            p.base_offset
+            for name in names
+            if (p := parse_segment_file(name)) and p.suffix in (INDEX, TIME_INDEX)
+        }
+
+    def refused(self) -> list[Problem]:
+        """What cannot be read, and cannot be made anew: nobody knows what it holds, so
+        that it must not be taken for something that is not there."""
+        return [
+            problem
+            for problem in self.problems
+            if problem.kind in _REFUSED_KINDS
+            and not problem.path.endswith((INDEX, TIME_INDEX))
+        ]
 
     def bad_files(self) -> dict[str, str]:
         """Small files that are damaged: name -> what is wrong."""
@@ -138,6 +155,8 @@ def look(run: Run, facts: StoreFacts, directory: Directory, threads: int) -> Loo
 
     check = PartitionCheck(run, directory, context, note)
     run_jobs(check.jobs(), threads, run.meter.stop)
+    told = {path for path, _ in seen.foreign}
+    seen.foreign += [(p.path, p.message) for p in seen.refused() if p.path not in told]
     if state is not None:
         active = state.active["base_offset"]
         there = {found.base for found in seen.found}

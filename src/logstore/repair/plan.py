@@ -231,7 +231,7 @@ def _true_bases(found: Sequence[Found]) -> dict[int, int]:
         if not runs:
             continue
         home = max(runs, key=lambda run: run.end - run.begin)
-        at = home.lowest
+        at = home.lowest if home.lowest >= here.base else _lowest_borne_out(here, home)
         following = found[slot + 1].base if slot + 1 < len(found) else None
         beyond = following is not None and at >= following
         # One batch alone is more likely damaged than a segment misnamed.
@@ -240,10 +240,21 @@ def _true_bases(found: Sequence[Found]) -> dict[int, int]:
     return keys
 
 
+def _lowest_borne_out(here: Found, run: SoundRun) -> int:
+    """The offset of the first batch of a run that the one behind it goes on from."""
+    before = -1, -1  # lowest, last
+    for _, _, first, last in here.batches(run):
+        if before[1] >= 0 and first in (-1, before[1] + 1):
+            return before[0]
+        before = (first if first >= 0 else last), last
+    return run.lowest
+
+
 def _believed(here: Found, base: int, *, is_gapless: bool) -> Iterator[Piece]:
     """The runs of a segment whose offsets are possible there."""
     pos, last = 0, base - 1
-    for run in _limited(here):
+    # What is known by its name does not hold for one that lies.
+    for run in _limited(here, bounded=base == here.base):
         if is_gapless and run.begin == pos and _is_stray(here, run, last):
             continue
         kept: SoundRun | None = run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from logstore import layout
 from logstore._files import Directory, Files
 from logstore.config import TopicConfig
 from logstore.errors import (
@@ -24,7 +25,12 @@ from logstore.verify import Problem
 from logstore.verify.check import StoreCheck
 from logstore.verify.facts import StoreFacts, topic_config
 from logstore.verify.partition import PartitionCheck, log_bytes
-from logstore.verify.places import is_partition, is_store, open_root
+from logstore.verify.places import (
+    OFFSET_CHECKPOINTS,
+    is_partition,
+    is_store,
+    open_root,
+)
 from logstore.verify.report import Progress, Run
 from logstore.verify.threads import check_threads, run_jobs
 
@@ -141,6 +147,15 @@ def _partitions(root: Directory) -> list[str]:
     ]
 
 
+def _facts_of(root: Directory) -> StoreFacts:
+    """What the store's files say. One that the system refuses to read is an error, and
+    not as if it were missing."""
+    for name in (layout.OWNER, *OFFSET_CHECKPOINTS):
+        with contextlib.suppress(FileNotFoundError):
+            root.read_file(name)
+    return StoreFacts(root)
+
+
 class _StoreRepair:
     """One call of `repair`."""
 
@@ -175,7 +190,7 @@ class _StoreRepair:
         # Everything is looked at before, and once more afterwards.
         total = sum(log_bytes(self.root.child(name)) for name in names)
         self.run_of.meter.total = total if self.dry_run else 2 * total
-        facts = StoreFacts(self.root)
+        facts = _facts_of(self.root)
         marks = Marks(self.root, facts)
         ends: dict[tuple[str, int], int] = {}
         for name in names:
