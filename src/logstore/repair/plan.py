@@ -243,7 +243,9 @@ def _true_bases(found: Sequence[Found]) -> dict[int, int]:
 def _lowest_borne_out(here: Found, run: SoundRun) -> int:
     """The offset of the first batch of a run that the one behind it goes on from."""
     before = -1, -1  # lowest, last
-    for _, _, first, last in here.batches(run):
+    for begin, _, first, last in here.batches(run):
+        if begin == run.begin:
+            first = run.first
         if before[1] >= 0 and first in (-1, before[1] + 1):
             return before[0]
         before = (first if first >= 0 else last), last

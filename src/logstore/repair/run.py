@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
-from logstore import layout
 from logstore._files import Directory, Files
 from logstore.config import TopicConfig
 from logstore.errors import (
     ConfigError,
     LogStoreError,
+    StorageError,
     StoreNotFoundError,
     storage_error,
 )
@@ -25,13 +26,8 @@ from logstore.verify import Problem
 from logstore.verify.check import StoreCheck
 from logstore.verify.facts import StoreFacts, topic_config
 from logstore.verify.partition import PartitionCheck, log_bytes
-from logstore.verify.places import (
-    OFFSET_CHECKPOINTS,
-    is_partition,
-    is_store,
-    open_root,
-)
-from logstore.verify.report import Progress, Run
+from logstore.verify.places import is_partition, is_store, open_root
+from logstore.verify.report import UNREADABLE, Progress, Run
 from logstore.verify.threads import check_threads, run_jobs
 
 PathLike = str | os.PathLike[str]
@@ -150,10 +146,18 @@ def _partitions(root: Directory) -> list[str]:
 def _facts_of(root: Directory) -> StoreFacts:
     """What the store's files say. One that the system refuses to read is an error, and
     not as if it were missing."""
-    for name in (layout.OWNER, *OFFSET_CHECKPOINTS):
-        with contextlib.suppress(FileNotFoundError):
-            root.read_file(name)
-    return StoreFacts(root)
+    run = Run(root.files, False, None)
+    facts = StoreFacts(root, run)
+    for problem in run.problems:
+        if problem.kind == UNREADABLE:
+            raise StorageError(
+                f"{problem.message}. Nothing was done",
+                errno=errno.EIO,
+                path=problem.path,
+                action="read",
+            )
+    facts.run = None
+    return facts
 
 
 class _StoreRepair:

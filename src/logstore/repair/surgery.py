@@ -60,16 +60,48 @@ class Surgery:
 
     def rewrite(self, targets: list[Target]) -> list[Target]:
         """Make the other changed segments anew, group by group; which were made."""
-        renamed = [t for t in targets if t.base != t.found.base]
+        made = self._rename(targets)
+        renamed = [t for t in targets if t.base != t.found.base and t not in made]
         group = _closure(targets, renamed)
         if group:
             self._swap(group)
-        made = list(group)
+        made += group
         for target in reversed(targets):
-            if target not in group and not target.is_whole and not target.is_prefix:
+            if target not in made and not target.is_whole and not target.is_prefix:
                 self._swap([target])
                 made.append(target)
         return made
+
+    def _rename(self, targets: list[Target]) -> list[Target]:
+        """Rename the segments of which all stays and whose right name is free: there
+        is no moment at which both names are there. Which were renamed.
+
+        1. unlink the indexes; 2. rename the log, and the transaction index; sync.
+        """
+        directory = self.directory
+        done: list[Target] = []
+        while True:
+            taken = set(directory.names())
+            free = [
+                target
+                for target in targets
+                if target.base != target.found.base
+                and target.is_whole
+                and target not in done
+                and segment_file(target.base, LOG) not in taken
+            ]
+            if not free:
+                return done
+            target = free[0]
+            self._unlink_indexes(target.found.base)
+            directory.rename(target.found.name, segment_file(target.base, LOG))
+            with contextlib.suppress(FileNotFoundError):
+                directory.rename(
+                    segment_file(target.found.base, TXN_INDEX),
+                    segment_file(target.base, TXN_INDEX),
+                )
+            directory.sync()
+            done.append(target)
 
     def create(self, base: int) -> None:
         """An empty segment, durably."""

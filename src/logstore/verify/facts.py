@@ -64,6 +64,9 @@ class StoreFacts:
         except (KeyError, TypeError) as error:
             self._bad_state(layout.OWNER, repr(error))
             return False, clean
+        except OSError as error:
+            self._unreadable(layout.RECOVERY_CHECKPOINT, error)
+            return False, clean
         if self.run is not None:
             self.run.note(
                 OTHER_WRITER,
@@ -78,10 +81,17 @@ class StoreFacts:
             path = self.root.path_of(name)
             self.run.problem(STATE, path, f"{path} cannot be used: {reason}")
 
+    def _unreadable(self, name: str, error: OSError) -> None:
+        if self.run is not None:
+            self.run.unreadable(self.root.path_of(name), error)
+
     def _offsets(self, name: str) -> dict[tuple[str, int], int]:
         try:
             return checkpoints.read_offsets(self.root, name)
-        except (CorruptCheckpointError, OSError):
+        except CorruptCheckpointError:
+            return {}
+        except OSError as error:
+            self._unreadable(name, error)
             return {}
 
     def context(self, directory: Directory, run: Run | None) -> Context:
