@@ -302,28 +302,52 @@ def _tail_cut(here: Found, run: SoundRun, offset: int) -> SoundRun | None:
 
 
 def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
-    """Add a piece behind others, where offsets overlap at the price of fewer bytes: the
-    end of those before, or the beginning of the new one (of two that are equal, the
-    first stays). So one batch with a wrong offset cannot push out all that follows."""
+    """Add a piece behind others, where offsets overlap at the price of fewer batches:
+    the end of those before, or the beginning of the new one. Where both cost the same,
+    what its neighbour does not bear out goes, else the new one. So one batch with a
+    wrong offset can neither push out all that follows nor take another's place."""
     here, run = new
     while pieces:
         there, other = pieces[-1]
         first = run.lowest
         if first > other.last:
             break
-        head = _head_cut(here, run, other.last)
-        tail = _tail_cut(there, other, first)
-        lost_head = run.end - run.begin if head is None else head.begin - run.begin
-        lost_tail = other.end - (other.begin if tail is None else tail.end)
-        if lost_tail < lost_head:
+        if _price_of_tail(there, other, first) < _price_of_head(here, run, other.last):
             pieces.pop()
+            tail = _tail_cut(there, other, first)
             if tail is not None:
                 pieces.append(Piece(there, tail))
             continue
+        head = _head_cut(here, run, other.last)
         if head is None:
             return
         run = head
     pieces.append(Piece(here, run))
+
+
+def _price_of_head(here: Found, run: SoundRun, last: int) -> tuple[int, bool]:
+    """(batches of a run that begin at or below `last`, whether the batch behind the
+    last of them goes on from it)."""
+    count, before = 0, -1
+    for _, _, first, last_of in here.batches(run):
+        if (first if first >= 0 else last_of) > last:
+            return count, first in (-1, before + 1)
+        count, before = count + 1, last_of
+    return count, count > 1
+
+
+def _price_of_tail(here: Found, run: SoundRun, offset: int) -> tuple[int, bool]:
+    """(batches of a run from the first that reaches `offset` on, whether that goes on
+    from the one before it)."""
+    count, before, follows = 0, -1, True
+    for begin, _, first, last_of in here.batches(run):
+        if not count and last_of < offset:
+            before = last_of
+            continue
+        if not count:
+            follows = begin > run.begin and first in (-1, before + 1)
+        count += 1
+    return count, follows or (before < 0 and count > 1)
 
 
 def _targets(ordered: Sequence[Found], pieces: Sequence[Piece]) -> list[Target]:
