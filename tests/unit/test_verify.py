@@ -951,3 +951,19 @@ def test_verify_refuses_a_bad_number_of_threads(
     """Before anything is opened."""
     with pytest.raises(logstore.ConfigError, match="threads"):
         logstore.verify(partition, threads=threads)  # type: ignore[arg-type]
+
+
+def test_what_looks_like_a_message_in_a_damaged_wrapper_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    """Behind a damaged length the search goes on at every byte; an offset that no
+    segment can have does not end it, and does not overlap with those that follow."""
+    partition = write_store(
+        tmp_path, 90, 0, "snappy", call=3, segment_bytes=900, index_interval_bytes=100
+    )
+    for log in logs_in(partition):
+        for frame in frames(log)[:-1]:
+            flip_bit(log, 8 * (frame.pos + 8) + 1)
+            report = logstore.verify(partition, deep=True)
+            assert kinds(report) == ["partial-batch"], (log, frame)
+            flip_bit(log, 8 * (frame.pos + 8) + 1)

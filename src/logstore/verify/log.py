@@ -492,6 +492,9 @@ class LogCheck:
         segment = RawSegment(
             self.directory, self.run_of.descriptors, self.name, self.base, self.size
         )
+        # Inside a compressed batch may lie what looks like a message, behind what is no
+        # offset: one that no segment can have is not believed.
+        segment.next_offset = min(self.base + _RELATIVE_MAX + 1, native.OFFSET_MAX)
         here = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
         if error is not None and error.status == native.E_OFFSET and here is not None:
             is_known = here[0].base_offset >= 0
