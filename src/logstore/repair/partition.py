@@ -405,6 +405,16 @@ class PartitionRepair:
             if target.base != bases[-1] and (changed or was_last):
                 rebuild(directory, target.base, self.config)
         self._write_down(seen, plan, bases)
+        for name in directory.names():
+            parsed = layout.parse_segment_file(name)
+            if (
+                parsed is not None
+                and parsed.suffix in (INDEX, TIME_INDEX)
+                and not parsed.transition
+                and parsed.base_offset not in bases
+            ):
+                # Without its log, as opening would do.
+                directory.unlink(name, missing_ok=True)
 
     def _leaves_gaps(self, seen: Look, plan: Plan) -> bool:
         """Whether the log may lack offsets from now on."""
