@@ -495,3 +495,66 @@ def test_repair_interrupted_at_any_call_is_finished_by_the_next(
         )
         assert all(data in kept for data in whole), nth
         shutil.rmtree(store)
+
+
+# ------------------------------------------------------------------ at random
+
+
+@pytest.mark.parametrize("seed", range(60))
+@both_modes
+def test_repair_of_several_damages_at_random(
+    sound: Path, tmp_path: Path, seed: int, mode: str
+) -> None:
+    """Two to four of them: whatever no damage has touched stays in mode skip, what is
+    read is what was written, and nothing is out of the store's and quarantine's
+    reach."""
+    rng = random.Random(f"{sound.parent.name}/{seed}")
+    store = tmp_path / "store"
+    shutil.copytree(sound, store)
+    partition = store / "orders-0"
+    batches = batches_in(partition)
+    hurt: set[Batch] = set()
+    ends = [COUNT]  # where cut must end at the latest
+    for _ in range(rng.randrange(2, 5)):
+        log = rng.choice(logs_in(partition))
+        size = log.stat().st_size
+        if not size:
+            continue
+        begin = rng.randrange(size)
+        end = min(size, begin + rng.randrange(1, 150))
+        kind = rng.choice(["flip", "zero", "random", "cut", "garbage"])
+        if kind == "flip":
+            flip_bit(log, 8 * begin + rng.randrange(8))
+            end = begin + 1
+        elif kind == "zero":
+            zero(log, begin, end)
+        elif kind == "random":
+            overwrite(log, begin, rng.randbytes(end - begin))
+        elif kind == "cut":
+            cut(log, begin)
+            end = 1 << 40
+        else:
+            append_garbage(log, rng.randbytes(end - begin))
+            ends.append(max(b.last + 1 for b in batches if b.log == log))
+            continue
+        hurt |= {
+            b
+            for b in batches
+            if b.log == log and b.pos < end and begin < b.pos + b.size
+        }
+    before = log_bytes(partition)
+    report = logstore.repair(store, mode, files=Unsynced())
+    if "left-alone" in {action.label for action in report.actions}:
+        assert log_bytes(partition) == before
+        return
+    assert report.ok, report.remaining
+    check_nothing_is_lost(partition, before, manifests(partition))
+    offsets = offsets_read(store)
+    untouched = set().union(*(b.offsets for b in batches if b not in hurt))
+    if mode == "skip":
+        assert untouched <= set(offsets)
+        check_mended(store, offsets, COUNT)
+    else:
+        assert offsets == list(range(len(offsets)))
+        assert len(offsets) >= min([*ends, *(b.first for b in hurt)])
+        check_mended(store, offsets, len(offsets))
