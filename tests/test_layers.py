@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("topic",),
     ("store",),
     ("verify",),
+    ("repair",),
     ("cli", "demo"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}

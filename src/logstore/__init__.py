@@ -45,6 +45,7 @@ from logstore.partitioners import (
 )
 from logstore.records import Record, RecordMetadata, TimestampType
 from logstore.recovery import RecoveryAction, RecoveryReport
+from logstore.repair import RepairAction, RepairReport, repair
 from logstore.retention import (
     Deletion,
     RetainAge,
@@ -100,6 +101,8 @@ __all__ = [
     "RecoveryAction",
     "RecoveryProgress",
     "RecoveryReport",
+    "RepairAction",
+    "RepairReport",
     "RetainAge",
     "RetainBytes",
     "RetainFreeSpace",
@@ -122,5 +125,6 @@ __all__ = [
     "inspect_file",
     "open",
     "rebuild_index",
+    "repair",
     "verify",
 ]

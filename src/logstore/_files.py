@@ -172,6 +172,10 @@ class Files:
     def rename(self, dir_fd: int, old: str, new: str) -> None:
         os.rename(old, new, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
+    def move(self, dir_fd: int, old: str, to_fd: int, new: str) -> None:
+        """Rename a file into another directory of the same file system."""
+        os.rename(old, new, src_dir_fd=dir_fd, dst_dir_fd=to_fd)
+
     def unlink(self, dir_fd: int, name: str) -> None:
         os.unlink(name, dir_fd=dir_fd)
 
@@ -317,6 +321,11 @@ class Directory:
     def rename(self, old: str, new: str) -> None:
         with self.use() as fd:
             self.files.rename(fd, old, new)
+
+    def move(self, old: str, to: Directory, new: str) -> None:
+        """Rename a file into another directory of the same file system."""
+        with self.use() as fd, to.use() as to_fd:
+            self.files.move(fd, old, to_fd, new)
 
     def unlink(self, name: str, *, missing_ok: bool = False) -> None:
         try:

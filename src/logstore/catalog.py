@@ -244,10 +244,22 @@ class Catalog:
         for name in names:
             directory = self._root.child(name)
             try:
-                for file in directory.names():
-                    directory.unlink(file, missing_ok=True)
+                _empty(directory)
                 self._root.remove(name)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 logger.warning("cannot remove %s: %s", directory.path, error)
+
+
+def _empty(directory: Directory) -> None:
+    """Remove the files of a partition's directory, and the directories in it that are
+    logstore's own (`layout.QUARANTINE_PREFIX`)."""
+    for name in directory.names():
+        if name.startswith(layout.OWN_PREFIX) and directory.stat(name).is_directory:
+            inner = directory.child(name)
+            for file in inner.names():
+                inner.unlink(file, missing_ok=True)
+            directory.remove(name)
+        else:
+            directory.unlink(name, missing_ok=True)

@@ -199,8 +199,11 @@ def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> No
 def _digest(directory: Directory, name: str) -> str | None:
     try:
         return f"{xxhash.xxh64_intdigest(directory.read_file(name)):016x}"
-    except OSError:
-        return None
+    except OSError as error:
+        # What cannot be read is not what is not there: that would be another writer.
+        if error.errno in (errno.ENOENT, *_NOT_A_FILE):
+            return None
+        raise
 
 
 def store_fingerprint(root: Directory) -> dict[str, str | None]:

@@ -64,6 +64,7 @@ TOPICS = ".logstore-topics"
 PARTITION_STATE = ".logstore-state"
 TORN_PREFIX = ".logstore-torn-"
 DIGEST_PREFIX = ".logstore-digest-"
+QUARANTINE_PREFIX = ".logstore-quarantine-"
 
 TOPIC_NAME_BYTES_MAX = 249
 OFFSET_MAX = (1 << 63) - 1

@@ -222,6 +222,13 @@ class Marks:
         root.write_file(layout.CLEAN_SHUTDOWN, marker)
         self._write_owner(True, after)
 
+    def move_points(self, points: Mapping[TopicPartition, int]) -> None:
+        """Replace the recovery points of a store that stays open, or unclean."""
+        now = checkpoints.store_fingerprint(self._root)
+        digest = checkpoints.digest_of(checkpoints.format_offsets(points))
+        self._write_owner(False, now, {**now, "recovery_points": digest})
+        checkpoints.write_offsets(self._root, layout.RECOVERY_CHECKPOINT, points)
+
     def _write_owner(self, clean: bool, *fingerprints: dict[str, Any]) -> None:
         checkpoints.write_state(
             self._root,

@@ -109,6 +109,10 @@ class RecoveryReport:
         return {"actions": [dataclasses.asdict(action) for action in self.actions]}
 
 
+# See `PartitionState.sealed`.
+SealedRow = tuple[int, int, int, int, int, int]
+
+
 @dataclasses.dataclass(slots=True)
 class PartitionState:
     """What logstore knew of a partition when it last wrote its state file.
@@ -130,7 +134,7 @@ class PartitionState:
     """
 
     start_offset: int
-    sealed: list[tuple[int, int, int, int, int, int]]
+    sealed: list[SealedRow]
     active: dict[str, int]
     time_digest: int
     truncations: int
@@ -191,7 +195,7 @@ STATE_FIELDS: Final = (
 )
 
 
-def _six_ints(row: Any) -> tuple[int, int, int, int, int, int]:
+def _six_ints(row: Any) -> SealedRow:
     base, size, next_offset, largest, at, digest = (int(x) for x in row)
     return base, size, next_offset, largest, at, digest
 

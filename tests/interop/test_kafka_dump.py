@@ -15,8 +15,10 @@ import pytest
 
 import logstore
 from logstore.cli.main import main
+from support.damage import flip_bit, frames, logs_in
 from support.golden import SLICE
 from support.kafka_tools import Dump, KafkaTools
+from support.values import write_store
 
 pytestmark = pytest.mark.kafka
 
@@ -245,3 +247,30 @@ def record_line(record: Any, magic: int) -> str:
     if record.value is not None:
         parts.append(f"payload: {record.value.decode()}")
     return " ".join(parts)
+
+
+@pytest.mark.parametrize("mode", ["cut", "skip"])
+def test_kafka_finds_nothing_in_what_was_repaired(
+    kafka_tools: KafkaTools, tmp_path: Path, mode: str
+) -> None:
+    """Logs and indexes of a partition that had damage in each of its segments, and one
+    under a wrong name."""
+    partition = write_store(
+        tmp_path / "store", 90, 2, call=3, segment_bytes=900, index_interval_bytes=100
+    )
+    first, second, third, *_ = logs_in(partition)
+    for log in (second, logs_in(partition)[-1]):
+        frame = frames(log)[1]
+        flip_bit(log, 8 * (frame.pos + frame.size - 2))
+    third.rename(third.with_name(f"{77_777:020d}.log"))
+    assert logstore.repair(partition, mode).ok
+    suffixes = (".log", ".index", ".timeindex")
+    files = sorted(path for path in partition.iterdir() if path.suffix in suffixes)
+    dump = kafka_tools.dump(files, "--deep-iteration", root=partition.parent)
+    gaps = ("Non-consecutive offsets", "is followed by")
+    complaints = [c for c in dump.complaints if not any(gap in c for gap in gaps)]
+    assert complaints == []
+    assert (mode == "skip") == bool(dump.complaints)
+    assert "isvalid: false" not in dump.text
+    assert "invalid bytes" not in dump.text
+    assert first.name in dump.text

@@ -115,8 +115,8 @@ def crash(store: Path, to: Path) -> Path:
 # ---------------------------------------------------------------- calls
 
 _COUNTED = (
-    "create", "list", "lock", "make_directory", "open", "open_directory", "read",
-    "remove_directory", "rename", "reserve", "stat", "stat_name", "sync",
+    "create", "list", "lock", "make_directory", "move", "open", "open_directory",
+    "read", "remove_directory", "rename", "reserve", "stat", "stat_name", "sync",
     "sync_directory", "truncate", "unlink", "write",
 )  # fmt: skip
 
@@ -196,7 +196,7 @@ class FaultyFiles(Files):
     def _name(self, method: str, args: tuple[Any, ...]) -> str:
         if method in ("make_directory", "remove_directory", "unlink", "stat_name"):
             return str(args[1])
-        if method in ("open", "create", "open_directory", "rename"):
+        if method in ("open", "create", "open_directory", "rename", "move"):
             return str(args[1])
         return self._names.get(args[0], "") if args else ""
 

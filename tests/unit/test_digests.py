@@ -12,7 +12,7 @@ import logstore
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
 from logstore.digests import read_digest
-from support.damage import crash, flip_bit, logs_in
+from support.damage import crash, fix_crc, flip_bit, frames, logs_in, overwrite
 from support.values import append_one, config_of, every_magic, expected, fill
 
 
@@ -162,3 +162,45 @@ def test_setting_is_true_or_false(text: str) -> None:
         logstore.TopicConfig.from_properties({"segment.digests": text})
     with pytest.raises(logstore.ConfigError):
         logstore.TopicConfig(segment_digests=1)  # type: ignore[arg-type]
+
+
+def test_verify_tells_a_segment_that_is_not_what_was_sealed(tmp_path: Path) -> None:
+    """Also where all checksums are right: somebody has computed them anew."""
+    directory = tmp_path / "orders-0"
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 30, call=3)
+    assert logstore.verify(tmp_path).ok
+    log = logs_in(directory)[0]
+    frame = frames(log)[1]
+    overwrite(log, frame.pos + frame.size - 1, b"?")
+    fix_crc(log, frame)
+    (problem,) = logstore.verify(tmp_path).problems
+    assert (problem.kind, problem.first_offset) == ("digest", 0)
+    assert problem.path == str(directory / layout.digest_file(0))
+    assert str(log) in problem.message
+
+
+def test_verify_tells_a_bad_digest(tmp_path: Path) -> None:
+    """A side file that is damaged itself."""
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 30, call=3)
+    path = tmp_path / "orders-0" / layout.digest_file(0)
+    flip_bit(path, 8 * 60)
+    (problem,) = logstore.verify(tmp_path).problems
+    assert (problem.kind, problem.path) == ("state", str(path))
+
+
+def test_repair_puts_a_digest_aside_that_is_not_borne_out(tmp_path: Path) -> None:
+    """The segment stays, and its digest is kept for whoever wants to look into it."""
+    directory = tmp_path / "orders-0"
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 30, call=3)
+    log = logs_in(directory)[0]
+    frame = frames(log)[1]
+    overwrite(log, frame.pos + frame.size - 1, b"?")
+    fix_crc(log, frame)
+    report = logstore.repair(directory, mode="skip")
+    assert report.ok
+    assert [action.label for action in report.actions] == ["put-aside"]
+    assert 0 not in digests_in(directory)
+    assert logstore.verify(tmp_path).ok

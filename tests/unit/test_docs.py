@@ -28,6 +28,7 @@ import xxhash
 
 import logstore
 from logstore import errors, recovery
+from logstore.repair import report as repair_report
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -79,14 +80,35 @@ LABELS = {
 }
 
 
-def labels_in_table() -> list[str]:
-    return [in_code(cells[0])[0] for cells in rows(page("design.md"), "label")]
+def labels_in_table(heading: str) -> list[str]:
+    text = chapter(page("design.md"), heading)
+    return [label for cells in rows(text, "label") for label in in_code(cells[0])]
 
 
 def test_recovery_table_has_the_labels_of_the_code() -> None:
     """A label that recovery can give is in the table, and no other."""
     assert len(LABELS) >= 12
-    assert sorted(labels_in_table()) == sorted(LABELS)
+    assert sorted(labels_in_table("## Recovery")) == sorted(LABELS)
+
+
+def test_repair_tables_have_the_labels_of_the_code() -> None:
+    """Those of `RepairAction`, in the design, on the command's page, in its docstring;
+    and each is given by some module."""
+    labels = {
+        name: value
+        for name, value in vars(repair_report).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    assert len(labels) == 12
+    wanted = sorted(labels.values())
+    assert sorted(labels_in_table("## Repair")) == wanted
+    listed = rows(chapter(page("cli.md"), "## `repair`"), "label of an action")
+    assert sorted(one for cells in listed for one in in_code(cells[0])) == wanted
+    told = set(re.findall(r"``([a-z-]+)``", repair_report.RepairAction.__doc__ or ""))
+    assert set(wanted) <= told
+    text = "".join(path.read_text() for path in (SOURCES / "repair").glob("*.py"))
+    for name in labels:
+        assert len(re.findall(rf"\b{name}\b", text)) > 2, name
 
 
 def test_every_label_is_used_in_the_code() -> None:

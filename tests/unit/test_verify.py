@@ -881,3 +881,84 @@ def test_verify_reads_large_batches(tmp_path: Path) -> None:
         orders.append(b"next")
     report = logstore.verify(tmp_path, deep=True)
     assert (report.ok, report.batches, report.records) == (True, 2, 2)
+
+
+# ------------------------------------------------------------------ threads
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+@pytest.mark.parametrize("deep", [False, True], ids=["shallow", "deep"])
+def test_verify_in_threads_reports_the_same(
+    tmp_path: Path, threads: int, deep: bool
+) -> None:
+    """Problems and notes in the same order, the same counts, on a store with damage in
+    each of its partitions."""
+    path = tmp_path / "store"
+    with logstore.open(path) as store:
+        for number in range(5):
+            topic = store.create_topic(
+                f"t{number}",
+                config=logstore.TopicConfig(**SMALL, message_format=number % 3),
+            )
+            fill(topic[0], RECORDS)
+    for number in range(5):
+        logs = logs_in(path / f"t{number}-0")
+        zero(logs[1], 100, 300)
+        append_garbage(logs[-1])
+        flip_bit(logs[0], 8 * 70)
+        logs[2].with_suffix(".index").write_bytes(b"\x01" * 20)
+    one = logstore.verify(path, deep, threads=1)
+    assert len(one.problems) > 15
+    for _ in range(3):
+        assert logstore.verify(path, deep, threads=threads) == one
+
+
+def test_verify_in_threads_tells_a_progress_that_rises(partition: Path) -> None:
+    """One call at a time, up to the end."""
+    told: list[int] = []
+    report = logstore.verify(
+        partition, on_progress=lambda done, total: told.append(done), threads=4
+    )
+    assert told == sorted(told)
+    assert told[-1] == report.bytes
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_verify_ends_with_what_its_progress_raises(
+    partition: Path, threads: int
+) -> None:
+    """All threads end, and no more calls are made."""
+    calls: list[int] = []
+
+    def fail(done: int, total: int) -> None:
+        calls.append(done)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        logstore.verify(partition.parent, on_progress=fail, threads=threads)
+    assert len(calls) <= threads
+
+
+@pytest.mark.parametrize("threads", [0, 65, 1.5, True, "2"])
+def test_verify_refuses_a_bad_number_of_threads(
+    partition: Path, threads: object
+) -> None:
+    """Before anything is opened."""
+    with pytest.raises(logstore.ConfigError, match="threads"):
+        logstore.verify(partition, threads=threads)  # type: ignore[arg-type]
+
+
+def test_what_looks_like_a_message_in_a_damaged_wrapper_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    """Behind a damaged length the search goes on at every byte; an offset that no
+    segment can have does not end it, and does not overlap with those that follow."""
+    partition = write_store(
+        tmp_path, 90, 0, "snappy", call=3, segment_bytes=900, index_interval_bytes=100
+    )
+    for log in logs_in(partition):
+        for frame in frames(log)[:-1]:
+            flip_bit(log, 8 * (frame.pos + 8) + 1)
+            report = logstore.verify(partition, deep=True)
+            assert kinds(report) == ["partial-batch"], (log, frame)
+            flip_bit(log, 8 * (frame.pos + 8) + 1)

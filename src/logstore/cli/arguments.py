@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 import logstore
-from logstore.cli import checking, export, overview, records
+from logstore.cli import checking, export, overview, records, repairing
 from logstore.cli.output import PAYLOADS, Printer
 from logstore.cli.sources import parse_bound
 
@@ -18,7 +18,7 @@ Command = Callable[[argparse.Namespace, Printer], int]
 _DESCRIPTION: Final = """\
 Look at stores, partitions and single files of logstore and of Kafka. PATH is a store
 (a Kafka log directory is one), a partition directory or one file. Everything but
-rebuild-index only reads, and may run while a writer or a broker works."""
+rebuild-index and repair only reads, and may run while a writer or a broker works."""
 
 _EPILOG: Final = """\
 exit status: 0 clean (also with notes), 1 problems found, 2 unusable arguments or
@@ -47,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         _add_index,
         _add_verify,
         _add_rebuild_index,
+        _add_repair,
         _add_stat,
         _add_tail,
         _add_export,
@@ -257,6 +258,13 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--deep", action="store_true", help="look inside compressed batches, too"
     )
+    parser.add_argument(
+        "--threads",
+        metavar="N",
+        type=_count,
+        help="check so many segments beside each other, 1 to 64 (default: one for each "
+        "core, 8 at the most)",
+    )
 
 
 def _add_rebuild_index(
@@ -277,6 +285,52 @@ def _add_rebuild_index(
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="only tell what would be built"
+    )
+
+
+def _add_repair(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "repair",
+        repairing.run_repair,
+        "mend a damaged store or partition, keeping what is taken out (needs the "
+        "writer's lock)",
+        [
+            "repair data --dry-run",
+            "repair data/orders-0 --mode skip",
+            "repair data/orders-0 --mode cut --quarantine /mnt/other/aside --yes",
+            "repair data --mode skip --to data.salvaged",
+        ],
+    )
+    _add_path(parser, "a store or a partition directory")
+    parser.add_argument(
+        "--mode",
+        choices=("cut", "skip"),
+        default="cut",
+        help="cut: the log ends at its first damage; skip: only what is damaged goes, "
+        "and leaves a gap in the offsets (default: cut)",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only tell what would be done; needs no lock",
+    )
+    parser.add_argument(
+        "--quarantine",
+        metavar="DIR",
+        help="keep what is taken out there (default: in .logstore-quarantine-* inside "
+        "the partition)",
+    )
+    parser.add_argument(
+        "--to",
+        metavar="DIR",
+        help="copy it to DIR, which must be missing or empty, and repair the copy; "
+        "PATH is only read",
+    )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="do not ask; without it, and without a terminal, nothing is changed",
     )
 
 

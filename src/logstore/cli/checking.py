@@ -14,7 +14,9 @@ from logstore.cli.output import Printer, Progress, escape, size_text, time_text
 def run_verify(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump verify`."""
     with Progress("verifying", printer.err) as progress:
-        report = logstore.verify(args.paths, deep=args.deep, on_progress=progress)
+        report = logstore.verify(
+            args.paths, deep=args.deep, on_progress=progress, threads=args.threads
+        )
     if args.format == "jsonl":
         value = report.to_dict()
         for kind in ("problem", "note"):

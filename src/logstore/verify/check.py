@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 from logstore import layout
 from logstore._files import Directory, Files
@@ -45,10 +46,12 @@ from logstore.verify.report import (
     NOT_REGULAR,
     UNCLEAN_STOP,
     Check,
+    Problem,
     Progress,
     Run,
     VerifyReport,
 )
+from logstore.verify.threads import Job, check_threads, run_jobs
 
 PathLike = str | os.PathLike[str]
 
@@ -58,6 +61,7 @@ def verify(
     deep: bool = False,
     on_progress: Progress | None = None,
     *,
+    threads: int | None = None,
     files: Files | None = None,
 ) -> VerifyReport:
     """Check stores, partition directories or single files, and list all problems.
@@ -79,21 +83,25 @@ def verify(
         path_or_paths: a store, a partition directory, or a file (`.log`, `.index`,
             `.timeindex`, `.txnindex`, `.snapshot`, a checkpoint), or several of them.
         deep: decompress and decode everything.
-        on_progress: called with (bytes done, bytes in all) of `.log` files.
+        on_progress: called with (bytes done, bytes in all) of `.log` files, never by
+            two threads at a time; the first number never goes down.
+        threads: how many check segments beside each other (1 to 64); None: as many as
+            there are cores, 8 at the most. The report is the same for any number.
         files: the system calls to use (for tests).
 
     Raises:
+        ConfigError: a bad number of threads.
         StoreNotFoundError: a path is not there, or is nothing that can be checked.
         StorageError: a path cannot be read. What cannot be read below it is a problem.
     """
     if isinstance(path_or_paths, str | os.PathLike):
         path_or_paths = [path_or_paths]
+    count = check_threads(threads, os.cpu_count())
     run = Run(files or Files(), deep, on_progress)
     checks = [_target(run, os.path.abspath(os.fspath(p))) for p in path_or_paths]
     try:
-        run.total = sum(check.size() for check in checks)
-        for check in checks:
-            check.run()
+        run.meter.total = sum(check.size() for check in checks)
+        run_jobs((job for c in checks for job in c.jobs()), count, run.meter.stop)
     finally:
         for check in checks:
             check.close()
@@ -120,14 +128,9 @@ class StoreCheck(Check):
     def size(self) -> int:
         return sum(log_bytes(directory) for directory in self.partitions)
 
-    def run(self) -> None:
+    def jobs(self) -> Iterator[Job]:
         run, root = self.run_of, self.root
-        facts = StoreFacts(root, run)
-        self._check_names(facts.names)
-        for name in OFFSET_CHECKPOINTS:
-            if name in facts.names:
-                check_checkpoint(run, root, name)
-        self._check_topics(facts)
+        facts = self._check_root()
         if self.partitions and not facts.clean:
             run.note(
                 UNCLEAN_STOP,
@@ -136,11 +139,29 @@ class StoreCheck(Check):
                 "mends what is torn",
             )
         for directory in self.partitions:
+            # Its first jobs may be made while those of others are under way.
+            found = run.child()
             try:
-                context = facts.context(directory, run)
-                PartitionCheck(run, directory, context).run()
+                context = facts.context(directory, found)
+                yield from PartitionCheck(found, directory, context).jobs()
             except OSError as error:
-                run.unreadable(directory.path, error)
+                found.unreadable(directory.path, error)
+            yield Job(None, partial(run.merge, found))
+
+    def root_problems(self) -> list[Problem]:
+        """What is wrong in the store's directory, without its partitions."""
+        self._check_root()
+        return self.run_of.problems
+
+    def _check_root(self) -> StoreFacts:
+        run, root = self.run_of, self.root
+        facts = StoreFacts(root, run)
+        self._check_names(facts.names)
+        for name in OFFSET_CHECKPOINTS:
+            if name in facts.names:
+                check_checkpoint(run, root, name)
+        self._check_topics(facts)
+        return facts
 
     def _check_topics(self, facts: StoreFacts) -> None:
         """The partitions that logstore's list of topics knows of are there."""
@@ -219,7 +240,10 @@ class FileCheck(Check):
             return self.name
         return segment_file(self.parsed.base_offset, LOG) + self.parsed.transition
 
-    def run(self) -> None:
+    def jobs(self) -> Iterator[Job]:
+        yield Job(None, self._check)
+
+    def _check(self) -> None:
         run, root, name = self.run_of, self.root, self.name
         if self.kind in (LOG, INDEX, TIME_INDEX):
             self._check_log()

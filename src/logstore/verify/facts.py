@@ -10,7 +10,8 @@ from typing import Any, Final, TypeVar
 
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
-from logstore.errors import CorruptCheckpointError, UnsupportedError
+from logstore.config import TopicConfig
+from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
 from logstore.layout import parse_partition_directory
 from logstore.marks import Marks
 from logstore.recovery import OTHER_WRITER, PartitionState, RecoveryAction
@@ -80,10 +81,17 @@ class StoreFacts:
         else:
             self.run.problem(STATE, action.path, action.message)
 
+    def _unreadable(self, name: str, error: OSError) -> None:
+        if self.run is not None:
+            self.run.unreadable(self.root.path_of(name), error)
+
     def _offsets(self, name: str) -> dict[tuple[str, int], int]:
         try:
             return checkpoints.read_offsets(self.root, name)
-        except (CorruptCheckpointError, OSError):
+        except CorruptCheckpointError:
+            return {}
+        except OSError as error:
+            self._unreadable(name, error)
             return {}
 
     def context(self, directory: Directory, run: Run | None) -> Context:
@@ -168,3 +176,15 @@ def context_of(files: Files, directory: Directory, run: Run | None) -> Context:
         return Context()
     finally:
         root.close()
+
+
+def topic_config(root: Directory, directory: Directory) -> TopicConfig:
+    """The settings of a partition's topic, or the defaults."""
+    key = parse_partition_directory(directory.name)
+    value = own_state(root, layout.TOPICS, None)
+    try:
+        settings = value["topics"][key[0]]["config"] if value and key else {}
+        known = TopicConfig.__dataclass_fields__
+        return TopicConfig(**{k: v for k, v in settings.items() if k in known})
+    except (KeyError, TypeError, ConfigError):
+        return TopicConfig()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from logstore import _binding as native
 from logstore._files import Directory
@@ -38,6 +38,34 @@ from logstore.verify.sound import (
 _RELATIVE_MAX: Final = (1 << 31) - 1
 
 
+class SoundRun(NamedTuple):
+    """Sound batches, one right behind the other, with offsets in order.
+
+    Attributes:
+        begin, end: bytes of the file.
+        first: first offset; -1 where the batch does not tell (a wrapper).
+        last: last offset, inclusive.
+        head_bytes, head_last: size and last offset of its first batch.
+    """
+
+    begin: int
+    end: int
+    first: int
+    last: int
+    head_bytes: int
+    head_last: int
+
+    @property
+    def lowest(self) -> int:
+        """What is known of its first offset: that, or the last of its first batch."""
+        return self.first if self.first >= 0 else self.head_last
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is one batch."""
+        return self.end - self.begin == self.head_bytes
+
+
 class LogCheck:
     """One pass over a `.log` file, behind damage, too, with its indexes beside it.
 
@@ -48,6 +76,14 @@ class LogCheck:
         is_sound: whether nothing in it was damaged.
         is_skipped: whether a part before the present run was damaged.
         is_gone: whether the file was deleted before it could be opened.
+        index_names: the index files to be held against it, if any.
+        runs: the sound batches, run by run.
+        bad_ranges: positions where batches begin that are sound and wrong inside, and
+        bad_offsets: offsets of records that are.
+        jumps: position -> first offset of sound wrappers that do not follow the batch
+            before them.
+        is_foreign: whether it holds what is not understood and must not be cut.
+        is_unreadable: whether the system refused to read it.
     """
 
     def __init__(
@@ -81,7 +117,13 @@ class LogCheck:
         self._checks = native.CHECK_ALL
         if context.state is not None and context.state.is_gapless:
             self._checks |= native.CHECK_OWN
-        self._planner = native.Planner(0, None)
+        self.index_names: tuple[str, str] | None = None
+        self.runs: list[SoundRun] = []
+        self.bad_ranges: list[tuple[int, int]] = []
+        self.bad_offsets: list[int] = []
+        self.jumps: dict[int, int] = {}
+        self.is_foreign = self.is_unreadable = False
+        self._is_broken = True  # whether the next batch begins a new run
         self.state = native.SegmentState(base)
         # As if a batch were before the first one: so the planner tells of it, too.
         self.state.raw.bytes_since = 1
@@ -95,8 +137,17 @@ class LogCheck:
         return any(low < end and first < high for low, high in self._gaps)
 
     def run(self) -> None:
+        self.walk()
+        self.conclude()
+
+    def walk(self) -> None:
+        """All that needs no other segment: may be done beside them."""
         run = self.run_of
         run.segments += 1
+        if self.index_names is not None:
+            self.index = OffsetIndexCheck(self, self.index_names[0])
+            self.times = TimeIndexCheck(self, self.index_names[1])
+        self._planner = native.Planner(0, None)
         try:
             with self.directory.opened(self.name) as fd:
                 self.size = self.directory.files.size(fd)
@@ -108,16 +159,23 @@ class LogCheck:
             return
         except OSError as error:
             run.unreadable(self.path, error)
-            self.is_sound = False
+            self.is_sound, self.is_unreadable = False, True
             return
+        finally:
+            del self._planner
         run.bytes += self.size
         run.batches += self.batches
         if grown:
             run.note(IN_USE, self.path, f"{self.path} is being written to")
-        self._check_overlap()
-        for companion in (self.index, self.times):
-            if companion is not None:
-                companion.finish()
+
+    def conclude(self) -> None:
+        """The rest, when `last_before` is known. Forgets the indexes."""
+        if not self.is_gone and not self.is_unreadable:
+            self._check_overlap()
+            for companion in (self.index, self.times):
+                if companion is not None:
+                    companion.finish()
+        self.index = self.times = None
 
     def _check_overlap(self) -> None:
         if self.last_before >= self.base:
@@ -147,8 +205,9 @@ class LogCheck:
                 break
             end, error, stop = self._decode(buffer, n, pos)
             if end:
+                self._note_run(buffer, n, pos, pos + end)
                 self._tabulate(buffer, end, pos)
-                run.advance(end)
+                run.meter.advance(end)
                 pos = self.end = pos + end
                 continue
             if error is None and stop == native.STOP_PARTIAL and n >= FRAME.size:
@@ -157,8 +216,21 @@ class LogCheck:
                     buffer = native.Buffer(length)
                     continue
             after = self._damage(buffer, n, pos, error, stop)
-            run.advance(after - pos)
+            run.meter.advance(after - pos)
             pos = after
+
+    def _note_run(self, buffer: native.Buffer, n: int, pos: int, end: int) -> None:
+        """Note the sound batches of [pos, end)."""
+        last = self.run_of.decoder.last_offset
+        if not self._is_broken:
+            self.runs[-1] = self.runs[-1]._replace(end=end, last=last)
+            return
+        self._is_broken = False
+        header = native.first_header(buffer.c, n, checks=0).headers[0]
+        first = max(header.base_offset, -1)
+        self.runs.append(
+            SoundRun(pos, end, first, last, header.size, header.last_offset)
+        )
 
     def _decode(
         self, buffer: native.Buffer, n: int, file_pos: int
@@ -204,6 +276,7 @@ class LogCheck:
             try:
                 read_headers(columns.c, columns.raw, columns.size, places[slot], count)
             except Damage as damage:
+                self.bad_offsets.append(offsets[slot])
                 self.run_of.problem(
                     DAMAGED_BATCH,
                     self.path,
@@ -236,6 +309,8 @@ class LogCheck:
                     records += self._check_payload(header, buffer)
                 elif header.record_count >= 0:
                     records += header.record_count
+                elif decoder.last_offset == native.OFFSET_UNKNOWN:
+                    records += 1  # or more: nobody can tell
                 else:
                     records += header.last_offset - decoder.last_offset
                 decoder.begin(header.last_offset)
@@ -252,7 +327,7 @@ class LogCheck:
         run, decoder = self.run_of, self.run_of.decoder
         last = decoder.last_offset
         position = self._at + header.pos
-        first = header.base_offset if header.base_offset >= 0 else last + 1
+        first = header.base_offset if header.base_offset >= 0 else max(last + 1, 0)
         try:
             payload = open_payload(header, buffer.raw, run.limit)
         except Damage as damage:
@@ -273,25 +348,34 @@ class LogCheck:
         base = decoder.decode_payload(
             header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
         )
-        reason = ""
+        reason = jump = ""
         if decoder.error is not None:
             reason = decoder.error.reason
         elif decoder.count and header.magic < 2:
-            reason = self._wrapper_fault(base, last, header)
-        if reason:
-            self._bad_inside(position, first, header.last_offset, reason)
+            reason = self._wrapper_fault(header)
+            jump = self._wrapper_jump(base, last)
+        if reason or jump:
+            if not reason:
+                self.jumps[position] = base
+            self._bad_inside(
+                position, first, header.last_offset, reason or jump, is_bad=bool(reason)
+            )
         else:
             self._check_headers(
                 Columns(decoder, c, memoryview_slicer(payload), len(payload))
             )
         return decoder.count
 
-    def _wrapper_fault(self, base: int, last: int, header: native.BatchHeader) -> str:
+    def _wrapper_fault(self, header: native.BatchHeader) -> str:
         """What is wrong with the offsets inside a wrapper; "" where nothing is."""
         decoder = self.run_of.decoder
         inner = int(decoder.offset[decoder.count - 1])
         if inner != header.last_offset:
             return f"its own offset is {header.last_offset}, that of its last {inner}"
+        return ""
+
+    def _wrapper_jump(self, base: int, last: int) -> str:
+        """Why a wrapper does not follow the batch before; "" where it does."""
         if base <= last:
             return f"it begins with offset {base}, the batch before ends with {last}"
         is_known = last != native.OFFSET_UNKNOWN
@@ -299,8 +383,18 @@ class LogCheck:
             return f"it begins with offset {base}, not {last + 1}: others are missing"
         return ""
 
-    def _bad_inside(self, position: int, first: int, last: int, reason: str) -> None:
+    def _bad_inside(
+        self,
+        position: int,
+        first: int,
+        last: int,
+        reason: str,
+        *,
+        is_bad: bool = True,
+    ) -> None:
         self.is_sound = False
+        if is_bad:
+            self.bad_ranges.append((position, position + 1))
         self.run_of.problem(
             DAMAGED_BATCH,
             self.path,
@@ -369,6 +463,8 @@ class LogCheck:
         )
         self.batches += batches
         self.is_skipped = True
+        if last > self.base + _RELATIVE_MAX:
+            self.bad_ranges.append((file_pos + done, file_pos + end))
         if not self.is_sound:
             return  # said already: they lie below the base
         self.run_of.problem(
@@ -391,31 +487,41 @@ class LogCheck:
     ) -> int:
         """Report what is wrong at `pos` and return where to go on."""
         decoder = self.run_of.decoder
+        self._is_broken = True
         last = max(decoder.last_offset, self.last_offset)
         segment = RawSegment(
             self.directory, self.run_of.descriptors, self.name, self.base, self.size
         )
+        # Inside a compressed batch may lie what looks like a message, behind what is no
+        # offset: one that no segment can have is not believed.
+        segment.next_offset = min(self.base + _RELATIVE_MAX + 1, native.OFFSET_MAX)
         here = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
         if error is not None and error.status == native.E_OFFSET and here is not None:
-            stored = max(here[0].base_offset, here[0].last_offset)
+            is_known = here[0].base_offset >= 0
+            stored = here[0].base_offset if is_known else here[0].last_offset
             if self._forgiven != pos and stored >= 0:
                 # A sound batch in the wrong place: say so, and go on from it.
                 self._forgiven = pos
                 self._out_of_order(pos, last, here[0])
-                decoder.begin(
-                    (here[0].base_offset if here[0].base_offset >= 0 else stored) - 1
-                )
+                # The first offset of a wrapper is inside of it.
+                decoder.begin(stored - 1 if is_known else native.OFFSET_UNKNOWN)
                 return pos
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
         end, found = next_sound(segment, pos, last)
+        if found is None and self._forgiven >= 0:
+            # A batch before may have claimed an offset that is far too large.
+            end, found = next_sound(segment, pos, self.base - 1)
         kind, reason = _kind_of(error, stop)
         size = end - pos
         self.is_skipped = True
         self._gaps.append((pos, end))
         self.state.raw.bytes_since = 1
         lost = None if found is None or found.base_offset < 0 else found.base_offset - 1
-        if self._is_torn(pos, last, has_more=found is not None):
+        is_torn = self._is_torn(pos, last, has_more=found is not None)
+        if kind == UNSUPPORTED:
+            self.is_foreign |= self._is_framed(segment, pos, last)
+        if is_torn:
             self.run_of.note(
                 TORN_TAIL,
                 self.path,
@@ -470,7 +576,7 @@ class LogCheck:
         """A batch whose checksum is right and whose codec is not known."""
         length: int = FRAME.unpack_from(buffer.raw)[1]
         size = length + FRAME.size
-        self.is_skipped = True
+        self.is_skipped = self.is_foreign = True
         self._gaps.append((pos, pos + size))
         self.state.raw.bytes_since = 1
         self.run_of.decoder.begin(native.OFFSET_UNKNOWN)
@@ -483,6 +589,30 @@ class LogCheck:
             first=last + 1,
         )
         return pos + size
+
+    def _is_framed(self, segment: RawSegment, pos: int, last: int) -> bool:
+        """Whether what is not understood may be a batch all the same: it has offset and
+        length as a batch has, and ends where the file does or the next one begins; and
+        it does not lie past the durable point of a log that logstore wrote last, which
+        writes no magic above 2. Random bytes are hardly ever framed so."""
+        state = self.context.state
+        if state is not None:
+            durable = {row[0]: row[1] for row in state.sealed}
+            durable[state.active["base_offset"]] = state.active["size"]
+            if pos >= durable.get(self.base, self.size):
+                return False
+        scratch = native.Buffer(FRAME.size)
+        for _ in range(2):
+            if segment.read(scratch.view, pos) < FRAME.size:
+                return False
+            offset, length = FRAME.unpack_from(scratch.raw)
+            pos += length + FRAME.size
+            if offset <= last or length < 14 or pos > self.size:
+                return False
+            if pos == self.size:
+                return True
+            last = offset
+        return True
 
     def _is_torn(self, pos: int, last: int, *, has_more: bool) -> bool:
         """Whether opening for writing would cut the log here as a torn tail."""

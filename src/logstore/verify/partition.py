@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from logstore import layout
 from logstore._files import Directory
-from logstore.errors import CorruptCheckpointError
+from logstore.digests import hash_log, read_digest
+from logstore.errors import CorruptCheckpointError, UnsupportedError
+from logstore.index import UNKNOWN_DIGEST, digest_of
 from logstore.layout import (
     CLEANED,
     DELETED,
@@ -21,12 +25,13 @@ from logstore.layout import (
     segment_file,
 )
 from logstore.producers import parse_snapshot
-from logstore.recovery import PartitionState, Survey, survey
+from logstore.recovery import PartitionState, SealedRow, Survey, survey
 from logstore.verify.facts import Context, check_checkpoint
-from logstore.verify.indexes import OffsetIndexCheck, TimeIndexCheck, check_txn_index
+from logstore.verify.indexes import check_txn_index
 from logstore.verify.log import LogCheck
 from logstore.verify.places import PARTITION_METADATA
 from logstore.verify.report import (
+    DIGEST,
     EXTRA_BYTES,
     LEFTOVER,
     LOST_BYTES,
@@ -35,42 +40,131 @@ from logstore.verify.report import (
     OFFSETS,
     ORPHAN,
     PRODUCER_SNAPSHOT,
+    STATE,
+    TIME_INDEX_FAULT,
     Check,
     Run,
 )
+from logstore.verify.threads import Job
 
 _ATTEMPTS: Final = 3
 
 
 class PartitionCheck(Check):
-    """One partition directory."""
+    """One partition directory.
 
-    def __init__(self, run: Run, directory: Directory, context: Context) -> None:
+    `on_segment` is called with each segment when all is known of it, in order.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        directory: Directory,
+        context: Context,
+        on_segment: Callable[[LogCheck], None] | None = None,
+    ) -> None:
         super().__init__(run, directory)
         self.directory = directory
         self.context = context
+        self.on_segment = on_segment
         self.aborted: set[tuple[int, int]] = set()
+        self._last: LogCheck | None = None
+        self._last_offset = -1
 
     def size(self) -> int:
         return log_bytes(self.directory)
 
-    def run(self) -> None:
+    def jobs(self) -> Iterator[Job]:
         names = self._regular(self.directory.names())
         found = self._survey(names)
         bases = sorted(found.logs)
         self._check_missing(found)
-        last_before = -1
         for base in bases:
             log = self._segment(base, found, is_last=base == bases[-1])
-            log.last_before = last_before
-            log.run()
-            self._check_next_offset(log)
-            last_before = max(log.last_offset, last_before)
-        if bases and not log.is_gone:
-            self._check_end(log)
-        elif not bases and self.context.state is None:
-            self._check_empty()
-        self._check_others(names, found)
+            yield Job(partial(self._walk, log), partial(self._take, log))
+        yield Job(None, partial(self._finish, names, found))
+
+    def _row(self, log: LogCheck) -> SealedRow | None:
+        """What logstore's state says of a sealed segment that seems sound."""
+        state = self.context.state
+        if state is None or not log.is_sound or log.is_gone:
+            return None
+        return next((row for row in state.sealed if row[0] == log.base), None)
+
+    def _walk(self, log: LogCheck) -> None:
+        """All that needs no other segment."""
+        log.walk()
+        if self._row(log) is not None:
+            self._check_digest(log)
+
+    def _check_digest(self, log: LogCheck) -> None:
+        """The side file of a sealed segment, if there is one."""
+        run, path = log.run_of, self.directory.path_of(layout.digest_file(log.base))
+        try:
+            digest = read_digest(self.directory, log.base)
+            if digest is None:
+                return
+            found = hash_log(self.directory, log.base, log.size)
+        except FileNotFoundError:
+            return
+        except (CorruptCheckpointError, UnsupportedError) as error:
+            run.problem(STATE, path, str(error))
+            return
+        except OSError as error:
+            run.unreadable(path, error)
+            return
+        if (digest.size, digest.xxh3) != (log.size, found):
+            run.problem(
+                DIGEST,
+                path,
+                f"{log.path} is not what it was when it was sealed: {log.size} bytes "
+                f"with digest {found}, not {digest.size} with {digest.xxh3}, and "
+                f"nothing else is wrong with it",
+                first=log.base,
+                last=log.last_offset,
+            )
+
+    def _check_time_digest(self, log: LogCheck, digest: int) -> None:
+        """The time index of a sealed segment, as logstore noted it."""
+        name = segment_file(log.base, TIME_INDEX)
+        try:
+            data = self.directory.read_file(name)
+        except OSError:
+            return  # told with the index
+        path = self.directory.path_of(name)
+        told = any(problem.path == path for problem in log.run_of.problems)
+        if digest not in (UNKNOWN_DIGEST, digest_of(data)) and not told:
+            log.run_of.problem(
+                TIME_INDEX_FAULT,
+                path,
+                f"time index {path} is not what it was when its segment was sealed",
+            )
+
+    def _take(self, log: LogCheck) -> None:
+        """Go on with a segment that was walked over; those before it are done."""
+        log.last_before = self._last_offset
+        log.conclude()
+        row = self._row(log)
+        if row is not None:
+            self._check_time_digest(log, row[-1])
+        self.run_of.merge(log.run_of)
+        self._check_next_offset(log)
+        self._last_offset = max(log.last_offset, self._last_offset)
+        self._last = log
+        if self.on_segment is not None:
+            self.on_segment(log)
+
+    def _finish(self, names: list[str], found: Survey) -> None:
+        """What is left when all segments are done."""
+        try:
+            if self._last is None:
+                if self.context.state is None:
+                    self._check_empty()
+            elif not self._last.is_gone:
+                self._check_end(self._last)
+            self._check_others(names, found)
+        except OSError as error:
+            self.run_of.unreadable(self.directory.path, error)
 
     def _regular(self, names: list[str]) -> list[str]:
         """The names without those that are no regular files."""
@@ -131,7 +225,7 @@ class PartitionCheck(Check):
     def _segment(self, base: int, found: Survey, *, is_last: bool) -> LogCheck:
         transition = found.logs[base]
         log = LogCheck(
-            self.run_of,
+            self.run_of.child(),
             self.directory,
             segment_file(base, LOG) + transition,
             base,
@@ -139,8 +233,10 @@ class PartitionCheck(Check):
             is_last=is_last,
             aborted=self.aborted,
         )
-        log.index = OffsetIndexCheck(log, segment_file(base, INDEX) + transition)
-        log.times = TimeIndexCheck(log, segment_file(base, TIME_INDEX) + transition)
+        log.index_names = (
+            segment_file(base, INDEX) + transition,
+            segment_file(base, TIME_INDEX) + transition,
+        )
         return log
 
     def _check_missing(self, found: Survey) -> None:

@@ -6,11 +6,9 @@ import contextlib
 import os
 
 from logstore import _binding as native
-from logstore import layout
 from logstore._files import Directory, Files
 from logstore.config import TopicConfig
 from logstore.errors import (
-    ConfigError,
     CorruptionError,
     CorruptRecordError,
     LogStoreError,
@@ -27,7 +25,7 @@ from logstore.layout import (
 from logstore.locking import StoreLock
 from logstore.recovery import rebuild
 from logstore.segment import scan_log
-from logstore.verify.facts import own_state
+from logstore.verify.facts import topic_config
 from logstore.verify.places import is_directory, is_partition, is_store, open_root
 
 PathLike = str | os.PathLike[str]
@@ -100,7 +98,7 @@ def _rebuild_all(
     built: list[tuple[str, int, int]] = []
     failure: CorruptionError | None = None
     for directory in partitions:
-        chosen = config or _config_of(root, directory)
+        chosen = config or topic_config(root, directory)
         try:
             logs = [
                 p.base_offset
@@ -157,15 +155,3 @@ def _dry_rebuild(
             offset=scan.last_offset + 1,
         )
     return index.count, times.count + bool(closing_time_entry(state))
-
-
-def _config_of(root: Directory, directory: Directory) -> TopicConfig:
-    """The settings of a partition's topic, or the defaults."""
-    key = parse_partition_directory(directory.name)
-    value = own_state(root, layout.TOPICS, None)
-    try:
-        settings = value["topics"][key[0]]["config"] if value and key else {}
-        known = TopicConfig.__dataclass_fields__
-        return TopicConfig(**{k: v for k, v in settings.items() if k in known})
-    except (KeyError, TypeError, ConfigError):
-        return TopicConfig()

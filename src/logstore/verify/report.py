@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import errno
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 from logstore import _binding as native
@@ -12,6 +14,7 @@ from logstore._files import Directory, Files
 from logstore.config import StoreConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import storage_error
+from logstore.verify.threads import Job
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -31,6 +34,7 @@ TXN_INDEX_FAULT: Final = "transaction-index"
 PRODUCER_SNAPSHOT: Final = "producer-snapshot"
 CHECKPOINT: Final = "checkpoint"
 STATE: Final = "state"
+DIGEST: Final = "digest"
 UNSUPPORTED: Final = "unsupported"
 # What is worth saying: the kinds of a `Note` (those above occur, too, where opening
 # would mend it).
@@ -54,7 +58,7 @@ class Problem:
             ``offsets``, ``lost-bytes``, ``extra-bytes``, ``lost-segment``,
             ``not-a-regular-file``, ``unreadable``, ``offset-index``, ``time-index``,
             ``transaction-index``, ``producer-snapshot``, ``checkpoint``, ``state``,
-            ``unsupported``.
+            ``digest``, ``unsupported``.
         path: absolute path of the file.
         position: byte where it begins; None where that means nothing.
         first_offset, last_offset: the offsets that cannot be read for it, inclusive;
@@ -120,20 +124,75 @@ class VerifyReport:
         return {"ok": self.ok, **dataclasses.asdict(self)}
 
 
+class StoppedError(Exception):
+    """The call has ended meanwhile: what a thread still does is of no use."""
+
+
+class Meter:
+    """Bytes done and in all, told to `on_progress` by one thread at a time."""
+
+    def __init__(self, on_progress: Progress | None) -> None:
+        self.on_progress = on_progress
+        self.done = self.total = 0
+        self.is_stopped = False
+        self._lock = threading.Lock()
+
+    def advance(self, size: int) -> None:
+        with self._lock:
+            if self.is_stopped:
+                raise StoppedError
+            self.done += size
+            if self.on_progress is not None:
+                self.on_progress(min(self.done, self.total), self.total)
+
+    def stop(self) -> None:
+        """Have all threads end at their next step."""
+        self.is_stopped = True
+
+
 class Run:
-    """The findings of one call, and what all its parts share."""
+    """The findings of one call, and what all its parts share.
+
+    A part that is checked beside others collects its findings in a `child`, which is
+    merged when its turn comes: the order is the same for any number of threads.
+    """
 
     def __init__(self, files: Files, deep: bool, on_progress: Progress | None) -> None:
         self.files = files
         self.deep = deep
-        self.on_progress = on_progress
+        self.meter = Meter(on_progress)
         self.descriptors = Descriptors(files, 16)
-        self.decoder = native.Decoder()
         self.limit = StoreConfig().max_batch_decompressed_bytes
+        self._decoders = threading.local()
+        self._begin()
+
+    def _begin(self) -> None:
         self.problems: list[Problem] = []
         self.notes: list[Note] = []
         self.segments = self.batches = self.records = self.bytes = 0
-        self.done = self.total = 0
+
+    @property
+    def decoder(self) -> native.Decoder:
+        """The decoder of this thread."""
+        found: native.Decoder | None = getattr(self._decoders, "decoder", None)
+        if found is None:
+            found = self._decoders.decoder = native.Decoder()
+        return found
+
+    def child(self) -> Run:
+        """A run of the same call without findings."""
+        child = copy.copy(self)
+        child._begin()
+        return child
+
+    def merge(self, child: Run) -> None:
+        """Take over the findings of a child, behind those that are here."""
+        self.problems += child.problems
+        self.notes += child.notes
+        self.segments += child.segments
+        self.batches += child.batches
+        self.records += child.records
+        self.bytes += child.bytes
 
     def problem(
         self,
@@ -158,11 +217,6 @@ class Run:
         last: int | None = None,
     ) -> None:
         self.notes.append(Note(kind, path, position, first, last, message))
-
-    def advance(self, size: int) -> None:
-        self.done += size
-        if self.on_progress is not None:
-            self.on_progress(min(self.done, self.total), self.total)
 
     def unreadable(self, path: str, error: OSError) -> None:
         """What the system does not let us read, or what is no regular file."""
@@ -194,7 +248,8 @@ class Check:
         """Bytes of `.log` files, as far as they can be seen."""
         raise NotImplementedError
 
-    def run(self) -> None:
+    def jobs(self) -> Iterator[Job]:
+        """What there is to do, in order (`logstore.verify.threads`)."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ def next_sound(
     segment: Segment, pos: int, last: int
 ) -> tuple[int, native.BatchHeader | None]:
     """Where the next sound batch behind a damaged one at `pos` begins, with its header;
-    else the end of the file.
+    else the end of the file. Its offsets lie behind `last`, and in the segment.
 
     First where the damaged one says that it ends, then at every byte.
     """
@@ -54,7 +54,10 @@ def next_sound(
         at = pos + length + FRAME.size
         if pos < at < segment.size:
             framed = segment.first_header(at, scratch)
-            if framed is not None and framed[0].last_offset > last:
+            if (
+                framed is not None
+                and last < framed[0].last_offset < segment.next_offset
+            ):
                 return at, framed[0]
     found = next_sound_batch(segment, _skip_zeros(segment, pos), last + 1)
     if found is None:

@@ -1,0 +1,376 @@
+"""What of a log stays: decided from what `verify` found, before anything is done.
+
+`Found` is a segment as it is, `Target` what is to become of it. Both modes come to a
+list of targets; what no target holds is taken out. Neither mode invents anything: no
+batch is changed, none is moved before another.
+
+A checksum does not cover the offset of a batch. So a sound batch may claim any offset,
+and must not be believed against all of its neighbours: see `_settle_overlaps` and
+`_is_stray`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from logstore import _binding as native
+from logstore._files import Directory
+from logstore.descriptors import Descriptors
+from logstore.segment import Place
+from logstore.verify.log import SoundRun
+from logstore.verify.sound import RawSegment
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Found:
+    """A segment as `verify` found it.
+
+    Attributes:
+        base, name, size: of its `.log` file.
+        runs: its sound batches.
+        bad_ranges: positions where batches begin that are sound and wrong inside, and
+        bad_offsets: offsets of records that are.
+        jumps: as in `LogCheck`.
+        known_size: how long it must be at least, and
+        known_next: where its offsets must end; None where nobody knows.
+    """
+
+    directory: Directory
+    descriptors: Descriptors
+    base: int
+    name: str
+    size: int
+    runs: list[SoundRun]
+    bad_ranges: list[tuple[int, int]]
+    bad_offsets: list[int]
+    jumps: dict[int, int]
+    known_size: int | None = None
+    known_next: int | None = None
+
+    def batches(self, run: SoundRun) -> Iterator[tuple[int, int, int, int]]:
+        """(begin, end, first offset or -1, last offset) of each batch of a run."""
+        segment = RawSegment(
+            self.directory, self.descriptors, self.name, self.base, run.end
+        )
+        place = Place(run.begin, native.OFFSET_UNKNOWN)
+        for header, _, pos in segment.headers(place, checks=0):
+            first = max(header.base_offset, -1)
+            yield pos, pos + header.size, first, header.last_offset
+
+
+class Piece(NamedTuple):
+    """Sound batches of a segment that stay."""
+
+    found: Found
+    run: SoundRun
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Target:
+    """What becomes of a segment.
+
+    Attributes:
+        found: what it is made from.
+        base: its base offset then.
+        ranges: the bytes that stay, in order.
+        first, last: its offsets; first -1 where nobody can tell, last -1 where it is
+            empty.
+    """
+
+    found: Found
+    base: int
+    ranges: list[tuple[int, int]]
+    first: int = -1
+    last: int = -1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes of the file stay."""
+        whole = [(0, self.found.size)] if self.found.size else []
+        return self.ranges == whole
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether what stays is its beginning, so that cutting the file is enough."""
+        return not self.ranges or (len(self.ranges) == 1 and self.ranges[0][0] == 0)
+
+    @property
+    def is_changed(self) -> bool:
+        return not self.is_whole or self.base != self.found.base
+
+    def dropped(self) -> list[tuple[int, int]]:
+        """The bytes of the file that do not stay."""
+        return complement(self.ranges, self.found.size)
+
+
+def complement(ranges: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """The ranges of [0, size) between those given."""
+    left, pos = [], 0
+    for begin, end in [*ranges, (size, size)]:
+        if begin > pos:
+            left.append((pos, begin))
+        pos = end
+    return left
+
+
+# ------------------------------------------------------------------ cut
+
+
+def plan_cut(
+    found: Sequence[Found], missing: Sequence[int], *, is_gapless: bool
+) -> list[Target]:
+    """The log up to its first damage.
+
+    `missing`: base offsets of segments that must be there and are not.
+    """
+    targets: list[Target] = []
+    next_offset = -1  # of the log so far
+    before = -1
+    for slot, here in enumerate(found):
+        is_hole = is_gapless and targets and here.base != next_offset
+        is_lost = any(before < base < here.base for base in missing)
+        if here.base < next_offset or is_hole or is_lost:
+            break
+        before = here.base
+        runs = _limited(here)
+        if not runs:
+            if here.size == 0 and not here.known_size:
+                targets.append(Target(here, here.base, []))
+                next_offset = max(next_offset, here.base)
+                continue
+            break
+        run: SoundRun | None = runs[0]
+        if _is_misplaced(runs[0], here.base, is_gapless=is_gapless):
+            break
+        following = found[slot + 1].base if slot + 1 < len(found) else None
+        is_known = following is None or here.known_next is not None
+        if following is not None and not is_known and runs[0].last >= following:
+            run = _tail_cut(here, runs[0], following)
+        if run is None:
+            break
+        targets.append(
+            Target(here, here.base, [(0, run.end)], max(run.first, -1), run.last)
+        )
+        next_offset = run.last + 1
+        if run.end < max(here.size, here.known_size or 0):
+            break
+    return targets
+
+
+def _is_misplaced(run: SoundRun, base: int, *, is_gapless: bool) -> bool:
+    """Whether a segment cannot begin with a run."""
+    if run.begin or run.lowest < base:
+        return True
+    return is_gapless and run.first >= 0 and run.first != base
+
+
+def _limited(found: Found, *, bounded: bool = True) -> list[SoundRun]:
+    """The runs of a segment, without batches that are wrong inside, and without those
+    behind the known end of its offsets (of which some may be a single stray one)."""
+    runs: list[SoundRun] = []
+    for run in found.runs:
+        for part in _without_bad(found, run):
+            kept: SoundRun | None = part
+            limit = found.known_next if bounded else None
+            if limit is not None and part.last >= limit:
+                kept = _tail_cut(found, part, limit)
+            if kept is not None:
+                runs.append(kept)
+    return runs
+
+
+def _without_bad(found: Found, run: SoundRun) -> Iterator[SoundRun]:
+    """The parts of a run between batches that are wrong inside, or that jump."""
+    touched = [r for r in found.bad_ranges if r[0] < run.end and run.begin < r[1]]
+    is_touched = touched or any(run.begin <= pos < run.end for pos in found.jumps)
+    if not is_touched and not any(o <= run.last for o in found.bad_offsets):
+        yield run
+        return
+    part: SoundRun | None = None
+    for begin, end, first, last in found.batches(run):
+        if any(low <= begin < high for low, high in touched) or any(
+            first <= offset <= last for offset in found.bad_offsets
+        ):
+            if part is not None:
+                yield part
+            part = None
+        elif part is None or begin in found.jumps:
+            if part is not None:
+                yield part
+            first = found.jumps.get(begin, first)
+            part = SoundRun(begin, end, first, last, end - begin, last)
+        else:
+            part = part._replace(end=end, last=last)
+    if part is not None:
+        yield part
+
+
+# ------------------------------------------------------------------ skip
+
+
+def plan_skip(found: Sequence[Found], *, is_gapless: bool) -> list[Target]:
+    """The log without what is damaged."""
+    keys = _true_bases(found)
+    ordered = sorted(found, key=lambda f: (keys[f.base], f.base != keys[f.base]))
+    pieces: list[Piece] = []
+    for here in ordered:
+        for piece in _believed(here, keys[here.base], is_gapless=is_gapless):
+            _settle_overlaps(pieces, piece)
+    return _targets(ordered, pieces)
+
+
+def _true_bases(found: Sequence[Found]) -> dict[int, int]:
+    """Where each segment belongs: where its name says, unless most of it has offsets
+    that cannot be there."""
+    keys = {}
+    for slot, here in enumerate(found):
+        keys[here.base] = here.base
+        runs = _limited(here, bounded=False)
+        if not runs:
+            continue
+        home = max(runs, key=lambda run: run.end - run.begin)
+        at = home.lowest if home.lowest >= here.base else _lowest_borne_out(here, home)
+        following = found[slot + 1].base if slot + 1 < len(found) else None
+        beyond = following is not None and at >= following
+        # One batch alone is more likely damaged than a segment misnamed.
+        if (at < here.base or beyond) and not home.is_single:
+            keys[here.base] = at
+    return keys
+
+
+def _lowest_borne_out(here: Found, run: SoundRun) -> int:
+    """The offset of the first batch of a run that the one behind it goes on from."""
+    before = -1, -1  # lowest, last
+    for begin, _, first, last in here.batches(run):
+        if begin == run.begin:
+            first = run.first
+        if before[1] >= 0 and first in (-1, before[1] + 1):
+            return before[0]
+        before = (first if first >= 0 else last), last
+    return run.lowest
+
+
+def _believed(here: Found, base: int, *, is_gapless: bool) -> Iterator[Piece]:
+    """The runs of a segment whose offsets are possible there."""
+    pos, last = 0, base - 1
+    # What is known by its name does not hold for one that lies.
+    for run in _limited(here, bounded=base == here.base):
+        if is_gapless and run.begin == pos and _is_stray(here, run, last):
+            continue
+        kept: SoundRun | None = run
+        if run.lowest < base:
+            kept = _head_cut(here, run, base - 1)
+        if kept is None:
+            continue
+        pos, last = kept.end, kept.last
+        yield Piece(here, kept)
+
+
+def _is_stray(here: Found, run: SoundRun, last: int) -> bool:
+    """Whether a run is one batch that jumps ahead, in a log without gaps, although no
+    byte before it is damaged: then its offset is, unless it ends where it must."""
+    if not run.is_single or run.first <= last + 1:
+        return False
+    return here.known_next is None or run.last + 1 != here.known_next
+
+
+def _head_cut(here: Found, run: SoundRun, last: int) -> SoundRun | None:
+    """A run without its batches that begin at or below `last`."""
+    head: tuple[int, int, int, int] | None = None
+    for batch in here.batches(run):
+        first = batch[2] if batch[2] >= 0 else batch[3]
+        if first > last:
+            head = batch
+            break
+    if head is None:
+        return None
+    return run._replace(
+        begin=head[0], first=head[2], head_bytes=head[1] - head[0], head_last=head[3]
+    )
+
+
+def _tail_cut(here: Found, run: SoundRun, offset: int) -> SoundRun | None:
+    """A run without its batches from the first that reaches `offset` on."""
+    end, last = run.begin, -1
+    for batch in here.batches(run):
+        if batch[3] >= offset:
+            break
+        end, last = batch[1], batch[3]
+    return None if end == run.begin else run._replace(end=end, last=last)
+
+
+def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
+    """Add a piece behind others, where offsets overlap at the price of fewer batches:
+    the end of those before, or the beginning of the new one. Where both cost the same,
+    what its neighbour does not bear out goes, else the new one. So one batch with a
+    wrong offset can neither push out all that follows nor take another's place."""
+    here, run = new
+    while pieces:
+        there, other = pieces[-1]
+        first = run.lowest
+        if first > other.last:
+            break
+        if _price_of_tail(there, other, first) < _price_of_head(here, run, other.last):
+            pieces.pop()
+            tail = _tail_cut(there, other, first)
+            if tail is not None:
+                pieces.append(Piece(there, tail))
+            continue
+        head = _head_cut(here, run, other.last)
+        if head is None:
+            return
+        run = head
+    pieces.append(Piece(here, run))
+
+
+def _price_of_head(here: Found, run: SoundRun, last: int) -> tuple[int, bool]:
+    """(batches of a run that begin at or below `last`, whether the batch behind the
+    last of them goes on from it)."""
+    count, before = 0, -1
+    for _, _, first, last_of in here.batches(run):
+        if (first if first >= 0 else last_of) > last:
+            return count, first in (-1, before + 1)
+        count, before = count + 1, last_of
+    return count, count > 1
+
+
+def _price_of_tail(here: Found, run: SoundRun, offset: int) -> tuple[int, bool]:
+    """(batches of a run from the first that reaches `offset` on, whether that goes on
+    from the one before it)."""
+    count, before, follows = 0, -1, True
+    for begin, _, first, last_of in here.batches(run):
+        if not count and last_of < offset:
+            before = last_of
+            continue
+        if not count:
+            follows = begin > run.begin and first in (-1, before + 1)
+        count += 1
+    return count, follows or (before < 0 and count > 1)
+
+
+def _targets(ordered: Sequence[Found], pieces: Sequence[Piece]) -> list[Target]:
+    """The segments that hold the pieces; those that were empty stay."""
+    targets: list[Target] = []
+    last = -1
+    for here in ordered:
+        runs = [run for found, run in pieces if found is here]
+        if not runs:
+            if here.size == 0 and here.base > last:
+                targets.append(Target(here, here.base, []))
+                last = here.base - 1
+            continue
+        first = runs[0].first
+        base = here.base if last < here.base <= runs[0].lowest else first
+        if base < 0:
+            base = last + 1
+        ranges: list[tuple[int, int]] = []
+        for run in runs:
+            if ranges and ranges[-1][1] == run.begin:
+                ranges[-1] = (ranges[-1][0], run.end)
+            else:
+                ranges.append((run.begin, run.end))
+        last = runs[-1].last
+        targets.append(Target(here, base, ranges, first, last))
+    return targets
