@@ -708,6 +708,7 @@ class LogWriter:
         """Write down the durable point. The old one stays true if that fails."""
         point = self._state_at(state)
         try:
+            self._sync_indexes(state)
             checkpoints.write_state(
                 self.directory, layout.PARTITION_STATE, point.to_dict()
             )
@@ -719,3 +720,12 @@ class LogWriter:
         self._is_written_down = True
         self._point_pos = state.size
         self._point_time = self.files.monotonic()
+
+    def _sync_indexes(self, state: native.SegmentState) -> None:
+        """Make the index entries durable that a state is about to count: opening takes
+        them up without looking at each."""
+        active = self._active
+        if active is not None and active.segment.base_offset == state.raw.base_offset:
+            entries = state.raw.index_entries, state.raw.time_entries
+            if any(entries):
+                active.write_indexes(*entries, sync=True)

@@ -8,6 +8,7 @@ index files yet: they are written once the log they point at is synced.
 from __future__ import annotations
 
 import errno
+import os
 from typing import Any, Final
 
 from logstore import _binding as native
@@ -294,8 +295,9 @@ class SegmentWriter:
             size = entries.entry_bytes
             first = max(written, 0)
             if written < 0 or files.size(fd) != first * size:
-                files.truncate(fd, 0)
-                first = 0
+                # What it has right stays: a state file may count on it being durable.
+                first = self._agreeing(name, entries, count)
+                files.truncate(fd, first * size)
             if count > first:
                 files.write(fd, entries.data(first, count), first * size)
             if sync:
@@ -303,6 +305,18 @@ class SegmentWriter:
         finally:
             files.close(fd)
         return count
+
+    def _agreeing(
+        self, name: str, entries: OffsetEntries | TimeEntries, count: int
+    ) -> int:
+        """How many of the first entries an index file has as they must be."""
+        data, size = self.segment.directory.read_file(name), entries.entry_bytes
+        count = min(count, len(data) // size)
+        wanted = bytes(entries.data(0, count))
+        if data.startswith(wanted):
+            return count
+        same = os.path.commonprefix([data, wanted])
+        return len(same) // size
 
     def seal(self) -> None:
         """Finish the segment, at a roll or at the close; its log is synced already.

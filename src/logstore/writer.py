@@ -107,6 +107,7 @@ class PartitionWriter(LogWriter):
             self._sync_now(self.end_offset)
         state = self._state_at(point)
         try:
+            self._sync_indexes(point)
             checkpoints.write_state(
                 self.directory, layout.PARTITION_STATE, state.to_dict()
             )
