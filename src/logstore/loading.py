@@ -15,6 +15,7 @@ from logstore import _binding as native
 from logstore import layout
 from logstore._files import Directory
 from logstore.config import TopicConfig
+from logstore.decoding import ChunkReader, Damage
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     CorruptRecordError,
@@ -24,6 +25,7 @@ from logstore.errors import (
 )
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.layout import (
+    DELETED,
     INDEX,
     LOG,
     SEGMENT_SUFFIXES,
@@ -54,9 +56,19 @@ from logstore.recovery import (
     segment_state,
     survey,
 )
-from logstore.segment import LOOKUP_BYTES, Segment, TailScan, scan_log
+from logstore.segment import (
+    LOOKUP_BYTES,
+    READ_BYTES,
+    Place,
+    Segment,
+    TailScan,
+    scan_log,
+)
 
 __all__ = ["Loaded", "Loader"]
+
+# A batch that decompresses to more is left to readers, who have a limit of their own.
+_LIMIT = 256 << 20
 
 
 @dataclasses.dataclass(slots=True)
@@ -157,6 +169,7 @@ class Loader:
             )
         found = survey(self.directory, self.descriptors)
         self.finish_truncation(found)
+        self.finish_deletion(found)
         if self.writable:
             self.finish_transitions(found)
             self.remove_deleted(found)
@@ -196,6 +209,27 @@ class Loader:
             if self.writable:
                 for suffix in SEGMENT_SUFFIXES:
                     self.directory.unlink(segment_file(later, suffix), missing_ok=True)
+
+    def finish_deletion(self, found: Survey) -> None:
+        """Go on with a deletion that was cut short behind its commit: the segments
+        below the first one that the state knows. Their names may be back in any order.
+        """
+        state = self.situation.state
+        if state is None:
+            return
+        first = min([row[0] for row in state.sealed] + [state.active["base_offset"]])
+        if state.start_offset < first:
+            return
+        dropped = [b for b, swap in found.logs.items() if b < first and not swap]
+        for base in dropped:
+            del found.logs[base]
+            if not self.writable:
+                continue
+            for suffix in SEGMENT_SUFFIXES:
+                name = segment_file(base, suffix)
+                with contextlib.suppress(FileNotFoundError):
+                    self.directory.rename(name, name + DELETED)
+                    found.deleted.append(name + DELETED)
 
     def finish_transitions(self, found: Survey) -> None:
         """Finish or undo what an interrupted compaction or swap left behind.
@@ -400,10 +434,15 @@ class Loader:
         state = segment_state(own.active)
         size = -1 if active.is_lost else self.file_size(active)
         index, times = self.load_indexes(active, state)
+        if own.is_truncating and size > durable:
+            # Read-only: what is to be cut is not served.
+            self.tail_start, self.tail_bytes = durable, size - durable
+            size = durable
         if 0 <= size < durable:
             self.lost_end(active, size, durable, own)
         is_whole = self.situation.clean and size == durable
-        if size < durable or (is_whole and index is not None):
+        is_cut = own.is_truncating and not self.writable
+        if size < durable or is_cut or (is_whole and index is not None):
             active.size = durable
             return self.finish(segments, start, own.durable_offset, state, index, times)
         if self.situation.clean and not is_whole:
@@ -546,19 +585,33 @@ class Loader:
         """
         active = segments[-1]
         name = active.file(LOG)
+        begin, entries = state.copy(), (index.count, times.count)
+
+        def walk(fd: int, end: int) -> TailScan:
+            return scan_log(
+                self.directory,
+                fd,
+                end,
+                state,
+                index=index,
+                times=times,
+                interval=self.config.index_interval_bytes,
+                checks=active.checks,
+            )
+
         try:
             with self.directory.opened(name) as fd:
                 size = self.directory.files.size(fd)
-                scan = scan_log(
-                    self.directory,
-                    fd,
-                    size,
-                    state,
-                    index=index,
-                    times=times,
-                    interval=self.config.index_interval_bytes,
-                    checks=active.checks,
-                )
+                scan = walk(fd, size)
+                active.size = scan.pos
+                place = Place(durable_pos, durable_offset - 1)
+                damage = _unreadable(active, place if durable_pos else active.start)
+                if damage is not None:
+                    # As far as a reader would come, and no farther.
+                    state = begin
+                    index.cut(entries[0])
+                    times.cut(entries[1])
+                    scan = walk(fd, damage[0])._replace(size=size, why=damage[1])
         except OSError as error:
             self.damage = storage_error(error, "read", active.path)
             self.report(UNREADABLE, name, str(self.damage))
@@ -688,6 +741,9 @@ class Loader:
             return None, None
         index.cut(wanted)
         times.cut(wanted_times)
+        own = self.situation.state
+        if own is not None and own.is_truncating:
+            return None, None  # they were not synced before that was written
         if self.situation.clean or self.is_borne_out(active, state, index, times):
             return index, times
         return None, None
@@ -761,6 +817,36 @@ class Loader:
             self.situation.state is not None,
             not self.situation.clean,
         )
+
+
+def _unreadable(active: Segment, place: Place) -> tuple[int, str] | None:
+    """Where, from a place on, a batch begins that no reader can read although its
+    checksum is right, and why; None where there is none.
+
+    The offset of a wrapper (magic 0 and 1) is under no checksum: only the offsets of
+    the messages inside say what it must be. Where logs may have gaps, they do not.
+    """
+    if not active.is_gapless:
+        return None
+    reader = ChunkReader(_LIMIT, with_headers=False)
+    buffer = native.Buffer(READ_BYTES)
+    pos = place.pos
+    reader.begin(place.last_offset, active.checks)
+    while pos < active.size:
+        n = active.read(buffer.view, pos)
+        try:
+            for _ in reader.columns(buffer.c, buffer.raw, n, 0, 0, native.OFFSET_MAX):
+                pass
+            offset = reader.decoder.last_offset + 1
+            buffer = active.next_buffer(
+                buffer, n, reader.pos, reader.stop, pos, offset
+            )
+        except Damage as damage:
+            if damage.unsupported or damage.too_large is not None:
+                return None
+            return pos + damage.pos, damage.reason
+        pos += reader.pos
+    return None
 
 
 def _copy(
