@@ -190,7 +190,10 @@ def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> No
 def _digest(directory: Directory, name: str) -> str | None:
     try:
         return f"{xxhash.xxh64_intdigest(directory.read_file(name)):016x}"
-    except OSError:
+    except OSError as error:
+        # Anything else is no answer: "not there" would be taken for another writer.
+        if error.errno not in (errno.ENOENT, *_NOT_A_FILE):
+            raise
         return None
 
 

@@ -133,17 +133,25 @@ class SegmentWriter:
 
     def has_room(self, size: int) -> bool:
         """Whether the disk has `size` bytes above the reserve of the store."""
-        free = self.files.free_bytes(self.fd)
+        try:
+            free = self.files.free_bytes(self.fd)
+        except OSError as error:
+            raise storage_error(
+                error, "append to", self.path, "Nothing was written."
+            ) from error
         return free - size >= self.store_config.min_free_bytes
 
     def disk_full(self, size: int) -> DiskFullError:
         """The error for `size` bytes that find no room."""
         floor = self.store_config.min_free_bytes
         rule = f" and min_free_bytes={floor} are to stay so" if floor else ""
+        try:
+            free: int | str = self.files.free_bytes(self.fd)
+        except OSError:
+            free = "too few"
         return DiskFullError(
-            f"cannot append {size} bytes to {self.path}: "
-            f"{self.files.free_bytes(self.fd)} bytes are free{rule}. Nothing was "
-            f"written.",
+            f"cannot append {size} bytes to {self.path}: {free} bytes are free{rule}. "
+            f"Nothing was written.",
             errno=errno.ENOSPC,
             path=self.path,
             action="append to",

@@ -641,9 +641,9 @@ class Store:
         with self._lock:
             if self._writing:
                 return
-            now = checkpoints.store_fingerprint(self._root)
-            after = {**now, "clean_shutdown": None}
             try:
+                now = checkpoints.store_fingerprint(self._root)
+                after = {**now, "clean_shutdown": None}
                 checkpoints.write_state(
                     self._root,
                     layout.OWNER,
