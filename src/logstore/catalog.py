@@ -137,6 +137,7 @@ class Catalog:
         numbers = self.numbers.pop(topic, ())
         if self._read_only:
             return
+        self._root.sync()  # what says so may be in the page cache only
         for number in numbers:
             self._root.rename(
                 layout.partition_directory(topic, number),

@@ -87,7 +87,7 @@ class Loaded:
         is_written_down: logstore's own state says all this already, and
         is_unclean: it does not say where the log ends.
         deleted: `.deleted` files that wait for their end.
-        truncations, is_gapless: as in `PartitionState`.
+        truncations, is_gapless, is_truncating: as in `PartitionState`.
     """
 
     segments: list[Segment]
@@ -106,6 +106,7 @@ class Loaded:
     deleted: list[str] = dataclasses.field(default_factory=list)
     truncations: int = 0
     is_gapless: bool = False
+    is_truncating: bool = False
 
 
 class Loader:
@@ -181,6 +182,7 @@ class Loader:
         if state is not None:
             loaded.truncations = state.truncations
             loaded.is_gapless = state.is_gapless
+            loaded.is_truncating = state.is_truncating
         elif not segments:
             loaded.is_gapless = True
         return loaded
@@ -190,14 +192,17 @@ class Loader:
     def finish_truncation(self, found: Survey) -> None:
         """Go on with a `truncate_to` that was cut short behind its commit.
 
-        1. cut the last segment that stays, and sync it; 2. forget the later ones:
-        their files are removed.
+        1. sync the directory: its commit may be in the page cache only; 2. cut the last
+        segment that stays, and sync it; 3. remove the later ones; 4. sync the directory.
+        The state file still says so: it is written again before the first append.
         """
         state = self.situation.state
         if state is None or not state.is_truncating:
             return
         base, size = state.active["base_offset"], state.active["size"]
         dropped = [b for b in found.logs if b > base]
+        if self.writable:
+            self.directory.sync()
         if self.writable and base in found.logs:
             files = self.directory.files
             with self.directory.opened(segment_file(base, LOG), write=True) as fd:
@@ -209,6 +214,8 @@ class Loader:
             if self.writable:
                 for suffix in SEGMENT_SUFFIXES:
                     self.directory.unlink(segment_file(later, suffix), missing_ok=True)
+        if self.writable and dropped:
+            self.directory.sync()
 
     def finish_deletion(self, found: Survey) -> None:
         """Go on with a deletion that was cut short behind its commit: the segments
@@ -221,6 +228,8 @@ class Loader:
         if state.start_offset < first:
             return
         dropped = [b for b, swap in found.logs.items() if b < first and not swap]
+        if dropped and self.writable:
+            self.directory.sync()  # the state may be in the page cache only
         for base in dropped:
             del found.logs[base]
             if not self.writable:
@@ -261,6 +270,8 @@ class Loader:
         for base, transition in found.logs.items():
             if transition:
                 found.logs[base] = ""
+        if found.swaps or found.superseded:
+            found.names = frozenset(directory.names())
 
     def remove_deleted(self, found: Survey) -> None:
         """Remove `.deleted` files whose delay is over; keep the others in `found`."""
@@ -324,7 +335,10 @@ class Loader:
                 if base in found.logs:
                     self.check_sealed(segment, row[1])
             elif base in found.logs:
-                segment.size = max(self.file_size(segment), 0)
+                segment.size = self.file_size(segment)
+                if self.damage is not None and segment.size < 0:
+                    # Its records would be left out, and nobody would notice.
+                    raise self.damage
             segments.append(segment)
         for segment, after in itertools.pairwise(segments):
             if segment.base_offset not in known:
@@ -614,8 +628,11 @@ class Loader:
                     scan = walk(fd, damage[0])._replace(size=size, why=damage[1])
         except OSError as error:
             self.damage = storage_error(error, "read", active.path)
+            if self.situation.state is None:
+                raise self.damage from error  # nobody knows where it ends
             self.report(UNREADABLE, name, str(self.damage))
-            return self.finish(segments, start, durable_offset, state, index, times)
+            active.size = durable_pos
+            return self.finish(segments, start, durable_offset, begin, index, times)
         active.size = scan.pos
         if not scan.is_whole:
             below = scan.pos < durable_pos or scan.last_offset + 1 < durable_offset
