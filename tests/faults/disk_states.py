@@ -100,15 +100,14 @@ class Crashes:
         self.checker.harmless = HARMLESS | self.program.harmless
         self._seen.clear()
         for number, moment in enumerate(step.moments):
-            self.at(moment, step.during, f"{step.name} {number}", step.is_live)
+            self.at(moment, step.during, f"{step.name} {number}")
         self._seen.clear()
         end = self.program.disk.moment("after the return")
-        self.at(end, step.after, step.name, True)
+        self.at(end, step.after, step.name)
 
-    def at(self, moment: Moment, promises: Promises, where: str, is_live: bool) -> None:
+    def at(self, moment: Moment, promises: Promises, where: str) -> None:
         """The states of a moment."""
-        if is_live:
-            self.one(moment.nodes, promises, moment, f"{where}: killed", is_killed=True)
+        self.one(moment.nodes, promises, moment, f"{where}: killed", is_killed=True)
         for words, nodes in cuts(moment, self.rng, self.most, model=self.model):
             self.one(nodes, promises, moment, f"{where}: {words}")
 

@@ -27,6 +27,7 @@ class Log:
         durable: below this offset all is acknowledged as durable.
         starts: where the log may begin.
         ends: where a truncation that is not over may have ended it.
+        is_cut: the power was cut, and nobody has looked yet what is left of it.
     """
 
     records: list[Record] = dataclasses.field(default_factory=list)
@@ -34,6 +35,7 @@ class Log:
     durable: int = 0
     starts: frozenset[int] = frozenset({0})
     ends: frozenset[int] = frozenset()
+    is_cut: bool = False
 
     def copy(self) -> Log:
         return dataclasses.replace(self, records=list(self.records))
@@ -52,9 +54,10 @@ class Log:
         start, end, records = shown
         if start not in self.starts:
             return f"starts at {start}, not at one of {sorted(self.starts)}"
-        least = self.end if is_killed else min(self.durable, self.end)
+        is_whole = is_killed and not self.is_cut
+        least = self.end if is_whole else min(self.durable, self.end)
         if end < least and end not in self.ends:
-            kind = "written" if is_killed else "durable"
+            kind = "written" if is_whole else "durable"
             return f"ends at {end}, and {least} was {kind}"
         if end > len(self.records):
             return f"ends at {end}, and only {len(self.records)} were appended"
@@ -74,6 +77,7 @@ class Log:
         self.durable = end
         self.starts = frozenset({start})
         self.ends = frozenset()
+        self.is_cut = False
 
 
 @dataclasses.dataclass(slots=True)

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from faults.checker import PATH, HandKeeper, open_quietly, view_of
+from faults.checker import HandKeeper, open_quietly, shown, view_of
 from faults.promises import Log, Promises, TopicPromise
 from logstore import (
     LogStoreError,
@@ -57,15 +57,12 @@ class Step(NamedTuple):
         moments: of the disk while it ran.
         during: what is promised while it runs.
         after: and once it has returned.
-        is_live: whether what was written before must be found after a kill in it (not
-            while the store is being opened after a power cut).
     """
 
     name: str
     moments: list[Moment]
     during: Promises
     after: Promises
-    is_live: bool
 
 
 def _config(rng: random.Random) -> TopicConfig:
@@ -110,6 +107,7 @@ class Program:
         disk: as the present process sees it.
         promises: what must be found now.
         harmless: labels of recovery that the program itself gives rise to.
+        is_disk_full: a deletion goes on without its state file, segment by segment.
     """
 
     def __init__(self, seed: int, *, model: str = "weak", topics: int = 2) -> None:
@@ -118,6 +116,7 @@ class Program:
         self.disk = MemoryDisk(model=model, seed=seed)
         self.promises = Promises()
         self.harmless: set[str] = set()
+        self.is_disk_full = False
         self._topics = topics
         self._seed = seed * 1000
         self._config = StoreConfig(flush_checkpoint_ms=self.rng.choice((0, 0, 5000)))
@@ -149,20 +148,18 @@ class Program:
                     self.leave_leftovers()
                 elif name == "kafka":
                     self.forget_own_files()
-            yield self._taken("open", self.open, is_live=name != "cut")
+            yield self._taken("open", self.open)
         else:
             yield self._taken(name, getattr(self, f"do_{name}"))
 
-    def _taken(
-        self, name: str, call: Callable[[], None], *, is_live: bool = True
-    ) -> Step:
+    def _taken(self, name: str, call: Callable[[], None]) -> Step:
         """Run a step; what is promised while it runs is known when it calls `began`."""
         self._during = self.promises.copy()
         moments = self.disk.record()
         call()
         moments = list(moments)
         self.disk.medium.moments = None
-        return Step(name, moments, self._during, self.promises.copy(), is_live)
+        return Step(name, moments, self._during, self.promises.copy())
 
     def began(self) -> None:
         """Called by a step when it is about to make its call."""
@@ -175,6 +172,8 @@ class Program:
             if not topic.is_certain or name not in self.store.topics():
                 continue
             for number, log in enumerate(topic.logs):
+                if (name, number) in self.store._broken:
+                    continue
                 partition = self.store.topic(name)[number]
                 told = partition.durable_offset
                 if self.rng.random() < 0.2:
@@ -187,8 +186,18 @@ class Program:
     def open(self) -> None:
         """Open the store, and hold it against what was promised."""
         self.store = open_quietly(self.disk, config=self._config)
-        self.promises.settle(view_of(self.store))
-
+        trouble = {
+            key for key, w in self.store._writers.items() if w.damage is not None
+        }
+        if not self.store._broken and not trouble:
+            self.promises.settle(view_of(self.store))
+            return
+        # Calls failed while it was opened: what could be opened is settled.
+        for name, topic in self.promises.topics.items():
+            for number, log in enumerate(topic.logs if topic.is_certain else ()):
+                if (name, number) not in trouble | self.store._broken.keys():
+                    log.settle(shown(self.store.topic(name)[number]))
+    
     def close(self) -> None:
         self.see()
         self.store.close()
@@ -199,6 +208,9 @@ class Program:
     def cut(self) -> None:
         """Cut the power now, go on with one of the states that it may leave."""
         moment = self.disk.moment()
+        for topic in self.promises.topics.values():
+            for log in topic.logs:
+                log.is_cut = True
         states = list(cuts(moment, self.rng, 6, model=self.model))
         self.restart(self.rng.choice(states)[1])
 
@@ -216,8 +228,12 @@ class Program:
         found: list[tuple[Log, Partition]] = []
         for name, topic in self.promises.topics.items():
             if topic.is_certain and not topic.growing:
-                there = self.store.topic(name)
-                found += zip(topic.logs, there.partitions, strict=True)
+                found += [
+                    (log, self.store.topic(name)[number])
+                    for number, log in enumerate(topic.logs)
+                    if (name, number) not in self.store._broken
+                    and self.store._writers[name, number].damage is None
+                ]
         return [(log, p) for log, p in found if not log.coming and not log.ends]
 
     def pick(self) -> tuple[Log, Partition] | None:
@@ -360,10 +376,15 @@ class Program:
         if picked is not None:
             log, partition = picked
             target = self.rng.randint(partition.start_offset, partition.end_offset)
-            self._delete(log, target, lambda: partition.delete_before(target))
+            bases = {s.base_offset for s in partition.segments}
+            self._delete(log, target, bases, lambda: partition.delete_before(target))
 
-    def _delete(self, log: Log, target: int, call: Callable[[], object]) -> None:
+    def _delete(
+        self, log: Log, target: int, bases: set[int], call: Callable[[], object]
+    ) -> None:
         log.starts |= {target}
+        if self.is_disk_full:
+            log.starts |= {b for b in bases if min(log.starts) < b < target}
         self.began()
         call()
         log.starts = frozenset({target})
@@ -378,8 +399,12 @@ class Program:
         planned = partition.apply_retention(dry_run=True, policies=[policy])
         if planned:
             target = max(planned[-1].segment.next_offset, partition.start_offset)
+            bases = {deletion.segment.base_offset for deletion in planned}
             self._delete(
-                log, target, lambda: partition.apply_retention(policies=[policy])
+                log,
+                target,
+                bases,
+                lambda: partition.apply_retention(policies=[policy]),
             )
 
     def do_truncate_to(self) -> None:

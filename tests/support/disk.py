@@ -178,6 +178,7 @@ class MemoryDisk(Files):
         self._is_dead = False
         self._fds: dict[int, tuple[int, str]] = {}
         self._next_fd = _FIRST_FD
+        self._written: set[int] = set()
         self._faults: list[_Fault] = []
         self._bad: list[tuple[str, int, int, bool]] = []
 
@@ -471,12 +472,16 @@ class MemoryDisk(Files):
         return self._new_fd(node, name)
 
     def close(self, fd: int) -> None:
-        # Never counted and never failed: the engine asks nothing of it.
-        node, _ = self._fds.pop(fd, (0, ""))
+        node, name = self._fds.pop(fd, (0, ""))
         if not node:
             raise _error(errno.EBADF)
         if self.medium.locks.get(node) == self.pid:
             del self.medium.locks[node]  # POSIX: with any descriptor of the file
+        if node in self.medium.nodes and fd in self._written:
+            self._written.discard(fd)
+            # May fail, and the descriptor is gone all the same. One that was only
+            # read from, or a directory's, has nothing to fail with.
+            self._call("close", name)
 
     def read(self, fd: int, buffer: Any, pos: int) -> int:
         name = self._name(fd)
@@ -500,6 +505,7 @@ class MemoryDisk(Files):
         fault = self._call("write", name)
         node = self._node(fd)
         given = bytes(data)
+        self._written.add(fd)
         if fault is not None:
             given = given[: max(fault.short, 0)]
         fits = self._room(node, pos + len(given)) - pos
