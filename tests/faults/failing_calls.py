@@ -14,19 +14,18 @@ from __future__ import annotations
 import errno
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from faults.checker import HARMLESS, StateCheck, open_quietly, shown, view_of
 from faults.method import Tally
 from faults.workloads import Program
 from logstore import LogStoreError, Partition, SyncFailedError
-from support.disk import MemoryDisk
 from support.power_cut import cuts
 
 NAME = "failing_calls"
 UNIT = "failing calls"
-COUNTS = {"commit": 700, "nightly": 12_000, "release": 40_000}
+COUNTS = {"commit": 400, "nightly": 12_000, "release": 40_000}
 
 _OPEN = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)
 _NAMES = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
@@ -243,18 +242,22 @@ def cases(seed: int) -> Iterator[Case]:
 
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many failing calls: all of some programs, in random order."""
-    rng = random.Random(seed)
     number = seed * 1000
     while tally.done < count:
-        found = list(cases(number))
-        rng.shuffle(found)
-        for case in found[: count - tally.done]:
+        for case in shuffled(number)[: count - tally.done]:
             text = problem(case)
             if text:
                 tally.failed(f"{case}: {text}")
             else:
                 tally.passed()
         number += 1
+
+
+def shuffled(seed: int, only: Sequence[str] = ()) -> list[Case]:
+    """All cases of a program in random order; `only` those of these scenarios."""
+    found = [case for case in cases(seed) if not only or case.scenario in only]
+    random.Random(seed).shuffle(found)
+    return found
 
 
 def problem(case: Case) -> str:
@@ -413,10 +416,3 @@ class _Case:
         program.store = store
         program.promises.settle(view)
         return self._cut_now("after the reopening")
-
-
-def read_only_cases() -> Iterator[tuple[str, MemoryDisk]]:
-    """Stores whose reading is to be disturbed (see `faults.failing_reads`)."""
-    for seed in range(4):
-        program = _closed(seed)
-        yield f"seed {seed}", program.disk

@@ -71,9 +71,9 @@ def problems(seed: int) -> list[str]:
     for _ in range(_EACH - len(found)):
         # Logs are most of what there is, and small files most of the names.
         path, size = rng.choice([*files, *[f for f in files if f[0].endswith(".log")]])
-        at, lie = rng.randrange(size), rng.random() < 0.7
+        at, lie = rng.randrange(size), rng.choice((0, 1 << rng.randrange(8)))
         text = _guarded(lambda: _lie(program, path, at, lie, rng))  # noqa: B023
-        kind = "another bit" if lie else "EIO"
+        kind = f"bits {lie:#x} changed" if lie else "EIO"
         found.append(f"{path} at byte {at}, {kind}: {text}" if text else "")
     return found
 
@@ -85,7 +85,7 @@ def _guarded(call: Any) -> str:
         return f"raised {type(error).__name__}: {error}"
 
 
-def _lie(program: Program, path: str, at: int, lie: bool, rng: random.Random) -> str:
+def _lie(program: Program, path: str, at: int, lie: int, rng: random.Random) -> str:
     disk = MemoryDisk(program.disk.medium.nodes, clock=program.disk.medium.clock)
     name = path.rpartition("/")[2]
     for read_only in (True, False):
@@ -98,7 +98,8 @@ def _lie(program: Program, path: str, at: int, lie: bool, rng: random.Random) ->
             continue
         for topic_name, topic in program.promises.topics.items():
             for number, log in enumerate(topic.logs):
-                text = _read(store, topic_name, number, log.records, rng)
+                many = 100 if name.endswith("index") else 1
+                text = _read(store, topic_name, number, log.records, rng, many)
                 if text:
                     return text
         ill.kill()
@@ -115,15 +116,21 @@ def _lie(program: Program, path: str, at: int, lie: bool, rng: random.Random) ->
 
 
 def _read(
-    store: Any, topic: str, number: int, records: list[Any], rng: random.Random
+    store: Any,
+    topic: str,
+    number: int,
+    records: list[Any],
+    rng: random.Random,
+    many: int,
 ) -> str:
-    """Read a partition from its start, and from somewhere."""
+    """Read a partition from its start, and from so many other offsets."""
     try:
         partition = store.topic(topic)[number]
         start, end = partition.start_offset, partition.end_offset
     except LogStoreError:
         return ""
-    for first in {start, rng.randint(start, end) if start <= end else start}:
+    offsets = range(start, end + 1)
+    for first in {start, *rng.sample(offsets, min(many, len(offsets)))}:
         got = []
         complete = False
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from faults.checker import HandKeeper, open_quietly, shown, view_of
@@ -125,6 +125,12 @@ class Program:
         self._weights = list(WEIGHTS.values())
 
     # ------------------------------------------------------------ running
+
+    def take_only(self, names: Sequence[str]) -> None:
+        """Take no other steps than these (none: all)."""
+        if names:
+            self._steps = list(names)
+            self._weights = [WEIGHTS[name] for name in names]
 
     def run(self, count: int) -> Iterator[Step]:
         """Open a store that is not there, then take so many steps, then close it."""

@@ -180,7 +180,7 @@ class MemoryDisk(Files):
         self._next_fd = _FIRST_FD
         self._written: set[int] = set()
         self._faults: list[_Fault] = []
-        self._bad: list[tuple[str, int, int, bool]] = []
+        self._bad: list[tuple[str, int, int, int]] = []
 
     # ------------------------------------------------------------ for tests
 
@@ -234,9 +234,9 @@ class MemoryDisk(Files):
         """
         self._faults.append(_Fault(method, error, nth, times, name, short))
 
-    def damage(self, name: str, begin: int, end: int, *, lie: bool = False) -> None:
+    def damage(self, name: str, begin: int, end: int, *, lie: int = 0) -> None:
         """Reads of these bytes of files whose name ends so fail with EIO; with `lie`
-        they return other bytes instead."""
+        they return the first of them with these bits changed instead."""
         self._bad.append((name, begin, end, lie))
 
     def heal(self) -> None:
@@ -496,7 +496,7 @@ class MemoryDisk(Files):
                 if not lie:
                     raise _error(errno.EIO)
                 at = max(low, pos) - pos
-                data = data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]
+                data = data[:at] + bytes([data[at] ^ lie]) + data[at + 1 :]
         view[: len(data)] = data
         return len(data)
 
