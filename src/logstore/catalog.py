@@ -115,7 +115,7 @@ class Catalog:
             if have:
                 self.numbers[topic] = tuple(sorted(have))
             if settings.get("creating") and not self._read_only:
-                self._root.sync()  # the directories before what says that they are there
+                self._root.sync()  # before what says that they are there
                 done = {k: v for k, v in settings.items() if k != "creating"}
                 self.write(topic, done)
 

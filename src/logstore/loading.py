@@ -193,8 +193,9 @@ class Loader:
         """Go on with a `truncate_to` that was cut short behind its commit.
 
         1. sync the directory: its commit may be in the page cache only; 2. cut the last
-        segment that stays, and sync it; 3. remove the later ones; 4. sync the directory.
-        The state file still says so: it is written again before the first append.
+        segment that stays, and sync it; 3. remove the later ones; 4. sync the
+        directory. The state file still says so: it is written again before the first
+        append.
         """
         state = self.situation.state
         if state is None or not state.is_truncating:
@@ -855,9 +856,7 @@ def _unreadable(active: Segment, place: Place) -> tuple[int, str] | None:
             for _ in reader.columns(buffer.c, buffer.raw, n, 0, 0, native.OFFSET_MAX):
                 pass
             offset = reader.decoder.last_offset + 1
-            buffer = active.next_buffer(
-                buffer, n, reader.pos, reader.stop, pos, offset
-            )
+            buffer = active.next_buffer(buffer, n, reader.pos, reader.stop, pos, offset)
         except Damage as damage:
             if damage.unsupported or damage.too_large is not None:
                 return None

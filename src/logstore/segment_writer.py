@@ -8,7 +8,6 @@ index files yet: they are written once the log they point at is synced.
 from __future__ import annotations
 
 import errno
-import os
 from typing import Any, Final
 
 from logstore import _binding as native
@@ -320,11 +319,13 @@ class SegmentWriter:
         """How many of the first entries an index file has as they must be."""
         data, size = self.segment.directory.read_file(name), entries.entry_bytes
         count = min(count, len(data) // size)
-        wanted = bytes(entries.data(0, count))
+        wanted = entries.data(0, count)
         if data.startswith(wanted):
             return count
-        same = os.path.commonprefix([data, wanted])
-        return len(same) // size
+        places = range(0, count * size, size)
+        return next(
+            i // size for i in places if not data.startswith(wanted[i : i + size], i)
+        )
 
     def seal(self) -> None:
         """Finish the segment, at a roll or at the close; its log is synced already.

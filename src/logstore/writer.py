@@ -12,7 +12,6 @@ from logstore import checkpoints, layout
 from logstore.config import TopicConfig
 from logstore.encoder import Encoder
 from logstore.errors import (
-    DiskFullError,
     LogStoreError,
     OffsetOutOfRangeError,
     SyncFailedError,

@@ -126,13 +126,10 @@ class Crashes:
         if key in self._seen:
             return
         self._seen.add(key)
-        text = self.checker.problem(
-            nodes, promises, moment.clock, is_killed=is_killed
-        )
+        text = self.checker.problem(nodes, promises, moment.clock, is_killed=is_killed)
         if text:
-            self.failures.append(
-                f"program {self.seed} ({self.model}), {where}, {touched(moment)}: {text}"
-            )
+            program = f"program {self.seed} ({self.model})"
+            self.failures.append(f"{program}, {where}, {touched(moment)}: {text}")
             return
         self.passed += 1
         if depth < 2 and self.rng.random() < _AGAIN * (1 + 4 * depth):

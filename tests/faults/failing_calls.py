@@ -11,6 +11,7 @@ and are not on the disk.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import random
@@ -334,9 +335,7 @@ class _Case:
         program = self.program
         moment = program.disk.moment()
         promises, clock = program.promises, moment.clock
-        text = self.checker.problem(
-            moment.nodes, promises, clock, is_killed=True
-        )
+        text = self.checker.problem(moment.nodes, promises, clock, is_killed=True)
         if text:
             return f"killed {when}: {text}"
         for words, nodes in cuts(moment, self.rng, 3):
@@ -397,10 +396,9 @@ class _Case:
         """Close (or kill) and open again in the same boot; then cut the power."""
         program = self.program
         if self.is_open and self.rng.random() < 0.5:
-            try:
+            # What could not be made durable is told, and only that.
+            with contextlib.suppress(LogStoreError):
                 program.store.close()
-            except LogStoreError:
-                pass  # what could not be made durable is told, and only that
         program.disk = program.disk.kill()
         try:
             store = open_quietly(program.disk)

@@ -224,7 +224,8 @@ BUGS = (
         "truncation without a commit",
         "writer.py",
         (("        checkpoints.write_state(\n            self.directory, "
-          "layout.PARTITION_STATE, commit.to_dict()\n        )\n", "        del commit\n"),),
+          "layout.PARTITION_STATE, commit.to_dict()\n        )\n",
+          "        del commit\n"),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
     ),
@@ -238,8 +239,7 @@ BUGS = (
     Bug(
         "recovery syncs what lies past the durable point, and does not write it again",
         "loading.py",
-        (("            _copy(directory, fd, durable_pos, active.size, fd, durable_pos)\n",
-          ""),),
+        (("_copy(directory, fd, durable_pos, active.size, fd, durable_pos)", "pass"),),
         "failing_calls",
         ("append, durable", "flush"),
     ),
@@ -255,8 +255,8 @@ BUGS = (
         "a gap between batches is not noticed",
         "segment.py",
         (("(native.CHECK_GAPLESS if self.is_gapless else 0)", "0"),
-         ("if self.is_gapless and header.last_offset", "if False and header.last_offset"),
-         ),
+         ("if self.is_gapless and header.last_offset",
+          "if False and header.last_offset")),
         "lying_disk",
     ),
     Bug(
@@ -291,7 +291,8 @@ BUGS = (
     Bug(
         "a topic's deletion has no commit",
         "store.py",
-        (('self._catalog.write_if_room(name, {**settings, "deleting": True})', "pass"),),
+        (('self._catalog.write_if_room(name, {**settings, "deleting": True})',
+          "pass"),),
         "disk_states",
         ("create_topic", "delete_topic"),
     ),
@@ -352,9 +353,7 @@ def run(count: int, seed: int, tally: Tally) -> None:
                 _ended(bug, process, tally)
 
 
-def _start(
-    bug: Bug, folder: pathlib.Path, seed: int
-) -> subprocess.Popen[str] | str:
+def _start(bug: Bug, folder: pathlib.Path, seed: int) -> subprocess.Popen[str] | str:
     """The method on a copy with the bug; or why it cannot be."""
     package = folder / "logstore"
     shutil.copytree(_SOURCE, package)

@@ -88,7 +88,12 @@ def encoded(magic: int, codec: str, count: int, first: int, seed: int) -> bytes:
 
 
 def append_rows(
-    partition: Partition, offsets: range, magic: int, seed: int, *, durable: bool = False
+    partition: Partition,
+    offsets: range,
+    magic: int,
+    seed: int,
+    *,
+    durable: bool = False,
 ) -> None:
     """Append the records that belong to these offsets, in one call."""
     partition.append_many(
@@ -203,7 +208,7 @@ class Program:
             for number, log in enumerate(topic.logs if topic.is_certain else ()):
                 if (name, number) not in trouble | self.store._broken.keys():
                     log.settle(shown(self.store.topic(name)[number]))
-    
+
     def close(self) -> None:
         self.see()
         self.store.close()

@@ -155,7 +155,7 @@ class _Medium:
 class MemoryDisk(Files):
     """System calls of one process on a disk in memory.
 
-    Not for several threads at once. `wait` returns at once and moves the clock.
+    Not for several threads at once. The clock moves with each call, and by `advance`.
 
     Attributes:
         calls: (method, name) of each call, once it is set to a list.
@@ -616,8 +616,7 @@ class MemoryDisk(Files):
         return self.medium.clock / 1e9
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
-        self.advance(seconds or 0)
-        return event.is_set()
+        return event.wait(seconds)
 
 
 def _error(number: int) -> OSError:

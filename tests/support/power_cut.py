@@ -7,13 +7,14 @@ that are known to matter, one change at a time, and mixes them at random.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 
 from support.disk import Change, Moment, Names, Nodes, Write, apply
 
-# What no checksum of a batch covers: a tear in it before a block with an old batch of the
-# same length makes a batch that nobody can tell from a new one.
+# What no checksum of a batch covers: a tear in it before a block with an old batch of
+# the same length makes a batch that nobody can tell from a new one.
 _HEADER = 21
 
 # (words, changes that reached the disk, in order)
@@ -28,17 +29,13 @@ def cuts(
     Nothing and everything reaching the disk come first, then a sample of the rest.
     """
     pending = moment.pending
-    done = 0
-    for words, changes in _outcomes(moment, rng, most):
-        if done == most:
-            return
+    for words, changes in itertools.islice(_outcomes(moment, rng, most), most):
         if model == "ext4":
             changes = _in_order(changes, pending)
         nodes = dict(moment.base)
         for change in changes:
             apply(nodes, change)
         yield words, nodes
-        done += 1
 
 
 def _outcomes(moment: Moment, rng: random.Random, most: int) -> Iterator[Outcome]:
