@@ -336,10 +336,11 @@ class Loader:
                 if base in found.logs:
                     self.check_sealed(segment, row[1])
             elif base in found.logs:
-                segment.size = self.file_size(segment)
-                if self.damage is not None and segment.size < 0:
+                size = self.file_size(segment)
+                if size < 0 and self.damage is not None and base != active_base:
                     # Its records would be left out, and nobody would notice.
                     raise self.damage
+                segment.size = max(size, 0)
             segments.append(segment)
         for segment, after in itertools.pairwise(segments):
             if segment.base_offset not in known:
