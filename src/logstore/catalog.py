@@ -124,6 +124,7 @@ class Catalog:
             if have:
                 self.numbers[topic] = tuple(sorted(have))
             if settings.get("creating") and not self._read_only:
+                self._root.sync()  # before what says that they are there
                 done = {k: v for k, v in settings.items() if k != "creating"}
                 self.write(topic, done)
 
@@ -159,6 +160,7 @@ class Catalog:
         numbers = self.numbers.pop(topic, ())
         if self._read_only:
             return
+        self._root.sync()  # what says so may be in the page cache only
         for number in numbers:
             self._root.rename(
                 layout.partition_directory(topic, number),

@@ -6,6 +6,7 @@ deleted segments. It never creates, changes or locks anything.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -46,6 +47,8 @@ class LiveLog:
         self._situation = situation
         self._lock = threading.Lock()
         self._mtime_ns = -1
+        # Size and time of a file whose end was looked at and found torn.
+        self._torn = (-1, -1)
         self._loaded: Loaded
         self.segments: tuple[Segment, ...] = ()
         self._load()
@@ -99,6 +102,11 @@ class LiveLog:
         self.segments = tuple(loaded.segments)
         if self.segments:
             self.segments[-1].show_indexes(loaded.index, loaded.times)
+        if loaded.tail_bytes:
+            with contextlib.suppress(OSError):
+                info = self.directory.stat(self.segments[-1].file(LOG))
+                if info.size == loaded.tail_start + loaded.tail_bytes:
+                    self._torn = info.size, info.mtime_ns
 
     def _exists(self) -> bool:
         try:
@@ -201,10 +209,10 @@ class LiveLog:
 
     def _follow_tail(self) -> None:
         segment = self.segments[-1]
-        size = self.directory.stat(segment.file(LOG)).size
-        if size < segment.size:
+        info = self.directory.stat(segment.file(LOG))
+        if info.size < segment.size:
             self._start_over()
-        elif size > segment.size:
+        elif info.size > segment.size and (info.size, info.mtime_ns) != self._torn:
             self._scan(segment)
 
     def _scan(self, segment: Segment) -> None:

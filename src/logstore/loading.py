@@ -16,6 +16,7 @@ from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.config import TopicConfig
+from logstore.decoding import ChunkReader, Damage
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     CorruptCheckpointError,
@@ -26,6 +27,7 @@ from logstore.errors import (
 )
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import (
+    DELETED,
     INDEX,
     LOG,
     SEGMENT_SUFFIXES,
@@ -56,9 +58,19 @@ from logstore.recovery import (
     segment_state,
     survey,
 )
-from logstore.segment import LOOKUP_BYTES, Segment, TailScan, scan_log
+from logstore.segment import (
+    LOOKUP_BYTES,
+    READ_BYTES,
+    Place,
+    Segment,
+    TailScan,
+    scan_log,
+)
 
 __all__ = ["Loaded", "Loader"]
+
+# A batch that decompresses to more is left to readers, who have a limit of their own.
+_LIMIT = 256 << 20
 
 
 @dataclasses.dataclass(slots=True)
@@ -78,7 +90,7 @@ class Loaded:
         is_unclean: it does not say where the log ends.
         deleted: `.deleted` files that wait for their end.
         digested: base offsets of the segments that have a digest.
-        truncations, is_gapless: as in `PartitionState`.
+        truncations, is_gapless, is_truncating: as in `PartitionState`.
     """
 
     segments: list[Segment]
@@ -98,6 +110,7 @@ class Loaded:
     digested: set[int] = dataclasses.field(default_factory=set)
     truncations: int = 0
     is_gapless: bool = False
+    is_truncating: bool = False
 
 
 class Loader:
@@ -164,6 +177,7 @@ class Loader:
             )
         found = survey(self.directory, self.descriptors)
         self.finish_truncation(found)
+        self.finish_deletion(found)
         if self.writable:
             self.finish_transitions(found)
             self.remove_deleted(found)
@@ -176,6 +190,7 @@ class Loader:
         if state is not None:
             loaded.truncations = state.truncations
             loaded.is_gapless = state.is_gapless
+            loaded.is_truncating = state.is_truncating
         elif not segments:
             loaded.is_gapless = self.is_without_epochs()
         return loaded
@@ -194,14 +209,18 @@ class Loader:
     def finish_truncation(self, found: Survey) -> None:
         """Go on with a `truncate_to` that was cut short behind its commit.
 
-        1. cut the last segment that stays, and sync it; 2. forget the later ones:
-        their files are removed.
+        1. sync the directory: its commit may be in the page cache only; 2. cut the last
+        segment that stays, and sync it; 3. remove the later ones; 4. sync the
+        directory. The state file still says so: it is written again before the first
+        append.
         """
         state = self.situation.state
         if state is None or not state.is_truncating:
             return
         base, size = state.active["base_offset"], state.active["size"]
         dropped = [b for b in found.logs if b > base]
+        if self.writable:
+            self.directory.sync()
         if self.writable and base in found.logs:
             files = self.directory.files
             with self.directory.opened(segment_file(base, LOG), write=True) as fd:
@@ -213,6 +232,31 @@ class Loader:
             if self.writable:
                 for suffix in SEGMENT_SUFFIXES:
                     self.directory.unlink(segment_file(later, suffix), missing_ok=True)
+        if self.writable and dropped:
+            self.directory.sync()
+
+    def finish_deletion(self, found: Survey) -> None:
+        """Go on with a deletion that was cut short behind its commit: the segments
+        below the first one that the state knows. Their names may be back in any order.
+        """
+        state = self.situation.state
+        if state is None:
+            return
+        first = min([row[0] for row in state.sealed] + [state.active["base_offset"]])
+        if state.start_offset < first:
+            return
+        dropped = [b for b, swap in found.logs.items() if b < first and not swap]
+        if dropped and self.writable:
+            self.directory.sync()  # the state may be in the page cache only
+        for base in dropped:
+            del found.logs[base]
+            if not self.writable:
+                continue
+            for suffix in SEGMENT_SUFFIXES:
+                name = segment_file(base, suffix)
+                with contextlib.suppress(FileNotFoundError):
+                    self.directory.rename(name, name + DELETED)
+                    found.deleted.append(name + DELETED)
 
     def finish_transitions(self, found: Survey) -> None:
         """Finish or undo what an interrupted compaction or swap left behind.
@@ -244,6 +288,8 @@ class Loader:
         for base, transition in found.logs.items():
             if transition:
                 found.logs[base] = ""
+        if found.swaps or found.superseded:
+            found.names = frozenset(directory.names())
 
     def remove_deleted(self, found: Survey) -> None:
         """Remove `.deleted` files whose delay is over; keep the others in `found`."""
@@ -324,7 +370,11 @@ class Loader:
                 if base in found.logs:
                     self.check_sealed(segment, row[1])
             elif base in found.logs:
-                segment.size = max(self.file_size(segment), 0)
+                size = self.file_size(segment)
+                if size < 0 and self.damage is not None and base != active_base:
+                    # Its records would be left out, and nobody would notice.
+                    raise self.damage
+                segment.size = max(size, 0)
             segments.append(segment)
         for segment, after in itertools.pairwise(segments):
             if segment.base_offset not in known:
@@ -435,10 +485,15 @@ class Loader:
         state = segment_state(own.active)
         size = -1 if active.is_lost else self.file_size(active)
         index, times = self.load_indexes(active, state, own)
+        if own.is_truncating and size > durable:
+            # Read-only: what is to be cut is not served.
+            self.tail_start, self.tail_bytes = durable, size - durable
+            size = durable
         if 0 <= size < durable:
             self.lost_end(active, size, durable, own)
         is_whole = self.situation.clean and size == durable
-        if size < durable or (is_whole and index is not None):
+        is_cut = own.is_truncating and not self.writable
+        if size < durable or is_cut or (is_whole and index is not None):
             active.size = durable
             return self.finish(segments, start, own.durable_offset, state, index, times)
         if self.situation.clean and not is_whole:
@@ -587,24 +642,41 @@ class Loader:
         """
         active = segments[-1]
         name = active.file(LOG)
+        begin, entries = state.copy(), (index.count, times.count)
+
+        def walk(fd: int, end: int) -> TailScan:
+            return scan_log(
+                self.directory,
+                fd,
+                end,
+                state,
+                index=index,
+                times=times,
+                interval=self.config.index_interval_bytes,
+                checks=active.checks,
+                on_checked=self.on_checked,
+            )
+
         try:
             with self.directory.opened(name) as fd:
                 size = self.directory.files.size(fd)
-                scan = scan_log(
-                    self.directory,
-                    fd,
-                    size,
-                    state,
-                    index=index,
-                    times=times,
-                    interval=self.config.index_interval_bytes,
-                    checks=active.checks,
-                    on_checked=self.on_checked,
-                )
+                scan = walk(fd, size)
+                active.size = scan.pos
+                place = Place(durable_pos, durable_offset - 1)
+                damage = _unreadable(active, place if durable_pos else active.start)
+                if damage is not None:
+                    # As far as a reader would come, and no farther.
+                    state = begin
+                    index.cut(entries[0])
+                    times.cut(entries[1])
+                    scan = walk(fd, damage[0])._replace(size=size, why=damage[1])
         except OSError as error:
             self.damage = storage_error(error, "read", active.path)
+            if self.situation.state is None:
+                raise self.damage from error  # nobody knows where it ends
             self.report(UNREADABLE, name, str(self.damage))
-            return self.finish(segments, start, durable_offset, state, index, times)
+            active.size = durable_pos
+            return self.finish(segments, start, durable_offset, begin, index, times)
         active.size = scan.pos
         if not scan.is_whole:
             below = scan.pos < durable_pos or scan.last_offset + 1 < durable_offset
@@ -733,8 +805,8 @@ class Loader:
             return None, None
         index.cut(wanted)
         times.cut(wanted_times)
-        if times.digest() != own.time_digest:
-            return None, None
+        if own.is_truncating or times.digest() != own.time_digest:
+            return None, None  # or they were not synced before that was written
         if not self.situation.clean and not self.is_borne_out(active, index):
             return None, None
         return index, times
@@ -800,6 +872,34 @@ class Loader:
             self.situation.state is not None,
             not self.situation.clean,
         )
+
+
+def _unreadable(active: Segment, place: Place) -> tuple[int, str] | None:
+    """Where, from a place on, a batch begins that no reader can read although its
+    checksum is right, and why; None where there is none.
+
+    The offset of a wrapper (magic 0 and 1) is under no checksum: only the offsets of
+    the messages inside say what it must be. Where logs may have gaps, they do not.
+    """
+    if not active.is_gapless:
+        return None
+    reader = ChunkReader(_LIMIT, with_headers=False)
+    buffer = native.Buffer(READ_BYTES)
+    pos = place.pos
+    reader.begin(place.last_offset, active.checks)
+    while pos < active.size:
+        n = active.read(buffer.view, pos)
+        try:
+            for _ in reader.columns(buffer.c, buffer.raw, n, 0, 0, native.OFFSET_MAX):
+                pass
+            offset = reader.decoder.last_offset + 1
+            buffer = active.next_buffer(buffer, n, reader.pos, reader.stop, pos, offset)
+        except Damage as damage:
+            if damage.unsupported or damage.too_large is not None:
+                return None
+            return pos + damage.pos, damage.reason
+        pos += reader.pos
+    return None
 
 
 def _copy(

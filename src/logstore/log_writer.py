@@ -16,6 +16,7 @@ all of their state.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import random
@@ -33,8 +34,10 @@ from logstore.encoder import Encoder
 from logstore.errors import (
     ConfigError,
     CorruptCheckpointError,
+    DiskFullError,
     LogStoreError,
     OffsetConflictError,
+    StorageError,
     SyncFailedError,
     storage_error,
 )
@@ -116,6 +119,8 @@ class LogWriter:
         self._turn = threading.Condition(threading.Lock())
         # Base offset of the segment that is being created, for `_roll_back`.
         self._creating: int | None = None
+        # The same, once that has failed, until its file is gone.
+        self._stray: int | None = None
         self._is_syncing = False
         self.waiting_readers = 0
         self.encoder = Encoder(config)
@@ -141,6 +146,7 @@ class LogWriter:
         self._is_unclean = loaded.is_unclean
         self._truncations = loaded.truncations
         self._is_gapless = loaded.is_gapless
+        self._is_truncating = loaded.is_truncating
         self._deleted = loaded.deleted
         self._digested = loaded.digested
         if self.segments:
@@ -167,6 +173,7 @@ class LogWriter:
             ) from self.failed
         if self.damage is not None:
             raise self.damage
+        self._remove_stray()
 
     def _half_done(self) -> SyncFailedError:
         """A call was interrupted where it could not be undone: write no more."""
@@ -326,19 +333,22 @@ class LogWriter:
 
         Kafka wants the epoch in leader-epoch-checkpoint before the data.
         """
-        if self._epochs is None:
-            self._epochs = self._read_epochs()
-        if not self._epochs:
-            self.host.begin_writing()
-            epoch = 0 if self._is_gapless else self._newest_epoch()
-            try:
-                checkpoints.write_epochs(self.directory, [(epoch, base)])
-            except OSError as error:
-                path = self.directory.path_of(layout.LEADER_EPOCHS)
-                raise storage_error(error, "write", path, "Nothing was written.") from (
-                    error
-                )
-            self._epochs = [(epoch, base)]
+        try:
+            if self._epochs is None:
+                self._epochs = self._read_epochs()
+            if not self._epochs:
+                self.host.begin_writing()
+                epoch = 0 if self._is_gapless else self._newest_epoch()
+                epochs = [(epoch, base)]
+                checkpoints.write_epochs(self.directory, epochs)
+                self._epochs = epochs
+        except OSError as error:
+            if isinstance(error, LogStoreError):
+                raise
+            path = self.directory.path_of(layout.LEADER_EPOCHS)
+            raise storage_error(
+                error, "read or write", path, "Nothing was appended."
+            ) from error
         return self._epochs[-1][0]
 
     def _read_epochs(self) -> list[tuple[int, int]]:
@@ -431,8 +441,10 @@ class LogWriter:
         if active is None:
             return
         if self._creating is not None:
-            self._remove_files(self._creating)
-            self._creating = None
+            # At once: an append that is not blocked does not look for a stray file.
+            self._is_blocked, self._stray, self._creating = True, self._creating, None
+            with contextlib.suppress(StorageError):
+                self._remove_stray()
         if self.segments is before:
             if (active.state.size, active.times.count) == (mark[0].size, mark[2]):
                 return
@@ -443,19 +455,22 @@ class LogWriter:
             return
         new = self.segments[len(before) :]
         try:
-            for segment in reversed(new):
-                self._remove_files(segment.base_offset)
             self._retire_active()
             self.segments = before
             self._drop_digests(before[-1:])
             self._active_state = mark[0].copy()
             self._active_state.raw.time_entries = mark[2]
+            # The state file names the new segments: first it has to let go of them.
+            self._commit(self._active_state, is_truncating=True)
+            for segment in reversed(new):
+                self._remove_files(segment.base_offset)
+            self.directory.sync()
             self._active_index = OffsetEntries(before[-1].offset_entries().data())
             self._active_times = TimeEntries(before[-1].time_entries().data())
             self._active = self._open_active(write_all=True)
             self._active.back_to(mark)
             self._synced = min(self._synced, self.end_offset)
-            self._write_point(self._active.state.copy())
+            self._commit(self._active.state)
         except (OSError, LogStoreError) as error:
             self._fail(
                 SyncFailedError(
@@ -512,10 +527,31 @@ class LogWriter:
 
     def _remove_files(self, base_offset: int) -> None:
         """Remove the files of a segment that no reader was told of."""
-        with contextlib.suppress(OSError):
-            for suffix in SEGMENT_SUFFIXES:
-                name = segment_file(base_offset, suffix)
-                self.directory.unlink(name, missing_ok=True)
+        for suffix in SEGMENT_SUFFIXES:
+            name = segment_file(base_offset, suffix)
+            self.directory.unlink(name, missing_ok=True)
+
+    def _remove_stray(self) -> None:
+        """Remove what the failed beginning of a segment may have left, durably.
+
+        Nothing may be appended before: an opening would take the file for the active
+        segment, and what lies behind its base in the one before for damage.
+
+        Raises:
+            StorageError: it may be there still.
+        """
+        if self._stray is None:
+            return
+        try:
+            self._remove_files(self._stray)
+            self.directory.sync()
+        except OSError as error:
+            path = self.directory.path_of(segment_file(self._stray, LOG))
+            raise storage_error(error, "remove", path, "Nothing was written.") from (
+                error
+            )
+        self._stray = None
+        self._is_blocked = bool(self.closed or self.failed or self.damage)
 
     # ------------------------------------------------------------ segments
 
@@ -525,8 +561,11 @@ class LogWriter:
             self.host.begin_writing()
             if not self.segments:
                 self._create_segment(self.end_offset)
-                self._creating = None
                 self._write_point(self._active_state)
+            if self._is_truncating:
+                # As long as the state says so, the next opening cuts what is appended.
+                self._commit(self._active_state)
+                self._is_truncating = False
             self._active = self._open_active()
             deleted, self._deleted = self._deleted, []
             if deleted:
@@ -580,8 +619,9 @@ class LogWriter:
                 )
             self.directory.sync()
         except OSError as error:
-            with contextlib.suppress(OSError):
-                self.directory.unlink(name, missing_ok=True)
+            self._is_blocked, self._stray = True, base_offset
+            with contextlib.suppress(StorageError):
+                self._remove_stray()
             raise storage_error(
                 error, "create", self.directory.path_of(name), "Nothing was written."
             ) from error
@@ -597,7 +637,8 @@ class LogWriter:
         self._active_state = native.SegmentState(base_offset, self.files.now_ms())
         self._active_index = OffsetEntries()
         self._active_times = TimeEntries()
-        self.segments = (*self.segments, segment)
+        # At once: what is in the list is no longer to be removed as half made.
+        self.segments, self._creating = (*self.segments, segment), None
 
     def _roll(self, active: SegmentWriter) -> SegmentWriter:
         """Begin a new segment behind the active one.
@@ -616,7 +657,6 @@ class LogWriter:
         self._retire_active()
         self._active = self._open_active()
         self._synced = base
-        self._creating = None
         self._write_point(self._active.state.copy())
         if self.config.segment_digests:
             self.host.call_later(self.digests_due, 0)
@@ -656,7 +696,7 @@ class LogWriter:
     def flush_due(self) -> None:
         """Called by the store's thread when flush_ms is over."""
         self._flush_scheduled = False
-        if self._is_blocked:
+        if self._is_blocked and self._stray is None:
             return
         with contextlib.suppress(LogStoreError):
             # Whoever appends next gets the error.
@@ -773,7 +813,10 @@ class LogWriter:
 
     def free_bytes(self) -> int:
         """Bytes free on the file system, with those that wait to be freed."""
-        return self.directory.free_bytes() + self.host.waiting_bytes()
+        try:
+            return self.directory.free_bytes() + self.host.waiting_bytes()
+        except OSError as error:
+            raise storage_error(error, "look at", self.directory.path) from error
 
     def _state_at(self, state: native.SegmentState) -> PartitionState:
         """The state file's content with `state` as that of the active segment."""
@@ -805,6 +848,7 @@ class LogWriter:
         """Write down the durable point. The old one stays true if that fails."""
         point = self._state_at(state)
         try:
+            self._sync_indexes(state)
             checkpoints.write_state(
                 self.directory, layout.PARTITION_STATE, point.to_dict()
             )
@@ -816,3 +860,49 @@ class LogWriter:
         self._is_written_down = True
         self._point_pos = state.size
         self._point_time = self.files.monotonic()
+
+    def _commit(
+        self, state: native.SegmentState, *, is_truncating: bool = False
+    ) -> bool:
+        """Write down a changed list of segments, or raise.
+
+        A full disk must not stop what frees space: then the state file is removed.
+        Without it the next opening takes the partition as Kafka would, which costs
+        time and nothing else, as long as the log starts where its first segment does.
+
+        Returns False where it was removed.
+
+        Raises:
+            StorageError: the state file is as it was, or nobody knows.
+        """
+        written = True
+        point = dataclasses.replace(self._state_at(state), is_truncating=is_truncating)
+        directory = self.directory
+        try:
+            self._sync_indexes(state)
+            checkpoints.write_state(directory, layout.PARTITION_STATE, point.to_dict())
+        except OSError as error:
+            failed = storage_error(error, "write the state of", directory.path)
+            at_boundary = self.start_offset == self.segments[0].base_offset
+            if not isinstance(failed, DiskFullError) or not at_boundary:
+                raise failed from error
+            try:
+                for name in (layout.PARTITION_STATE + ".tmp", layout.PARTITION_STATE):
+                    directory.unlink(name, missing_ok=True)
+                directory.sync()
+            except OSError:
+                raise failed from error
+            written = False
+        self._is_written_down = True
+        self._point_pos = state.size
+        self._point_time = self.files.monotonic()
+        return written
+
+    def _sync_indexes(self, state: native.SegmentState) -> None:
+        """Make the index entries durable that a state is about to count: opening takes
+        them up without looking at each."""
+        active = self._active
+        if active is not None and active.segment.base_offset == state.raw.base_offset:
+            entries = state.raw.index_entries, state.raw.time_entries
+            if any(entries):
+                active.write_indexes(*entries, sync=True)

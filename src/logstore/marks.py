@@ -167,9 +167,9 @@ class Marks:
         """
         if self.is_writing:
             return
-        now = checkpoints.store_fingerprint(self._root)
-        after = {**now, "clean_shutdown": None}
         try:
+            now = checkpoints.store_fingerprint(self._root)
+            after = {**now, "clean_shutdown": None}
             if not self.is_own:
                 adopt()
             self._write_owner(False, now, after)

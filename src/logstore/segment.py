@@ -571,6 +571,7 @@ class TailScan(NamedTuple):
         stop: native.STOP_*; 0 when `error` is set.
         error: the damage at `pos`.
         size: bytes of the file.
+        why: the damage at `pos`, where C did not find it.
     """
 
     pos: int
@@ -579,6 +580,7 @@ class TailScan(NamedTuple):
     stop: int
     error: native.NativeError | None
     size: int
+    why: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -588,6 +590,8 @@ class TailScan(NamedTuple):
     def reason(self) -> str:
         if self.error is not None:
             return self.error.reason
+        if self.why:
+            return self.why
         if self.stop == native.STOP_ZEROS:
             return "zeros instead of a batch"
         return "a batch goes on past the end of the file"

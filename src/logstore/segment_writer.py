@@ -133,17 +133,25 @@ class SegmentWriter:
 
     def has_room(self, size: int) -> bool:
         """Whether the disk has `size` bytes above the reserve of the store."""
-        free = self.files.free_bytes(self.fd)
+        try:
+            free = self.files.free_bytes(self.fd)
+        except OSError as error:
+            raise storage_error(
+                error, "append to", self.path, "Nothing was written."
+            ) from error
         return free - size >= self.store_config.min_free_bytes
 
     def disk_full(self, size: int) -> DiskFullError:
         """The error for `size` bytes that find no room."""
         floor = self.store_config.min_free_bytes
         rule = f" and min_free_bytes={floor} are to stay so" if floor else ""
+        try:
+            free: int | str = self.files.free_bytes(self.fd)
+        except OSError:
+            free = "too few"
         return DiskFullError(
-            f"cannot append {size} bytes to {self.path}: "
-            f"{self.files.free_bytes(self.fd)} bytes are free{rule}. Nothing was "
-            f"written.",
+            f"cannot append {size} bytes to {self.path}: {free} bytes are free{rule}. "
+            f"Nothing was written.",
             errno=errno.ENOSPC,
             path=self.path,
             action="append to",
@@ -295,8 +303,9 @@ class SegmentWriter:
             size = entries.entry_bytes
             first = max(written, 0)
             if written < 0 or files.size(fd) != first * size:
-                files.truncate(fd, 0)
-                first = 0
+                # What it has right stays: a state file may count on it being durable.
+                first = self._agreeing(name, entries, count)
+                files.truncate(fd, first * size)
             if count > first:
                 files.write(fd, entries.data(first, count), first * size)
             if sync:
@@ -304,6 +313,20 @@ class SegmentWriter:
         finally:
             files.close(fd)
         return count
+
+    def _agreeing(
+        self, name: str, entries: OffsetEntries | TimeEntries, count: int
+    ) -> int:
+        """How many of the first entries an index file has as they must be."""
+        data, size = self.segment.directory.read_file(name), entries.entry_bytes
+        count = min(count, len(data) // size)
+        wanted = entries.data(0, count)
+        if data.startswith(wanted):
+            return count
+        places = range(0, count * size, size)
+        return next(
+            i // size for i in places if not data.startswith(wanted[i : i + size], i)
+        )
 
     def seal(self) -> None:
         """Finish the segment, at a roll or at the close; its log is synced already.

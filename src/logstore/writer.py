@@ -77,11 +77,11 @@ class PartitionWriter(LogWriter):
             try:
                 self.segments = self.segments[len(dropped) :]
                 self.start_offset = offset
-                self._commit_state(active)
+                is_committed = self._commit_state(active)
             except BaseException:
                 self.segments, self.start_offset = before
                 raise
-            self._rename_deleted(dropped)
+            self._rename_deleted(dropped, is_committed=is_committed)
             logger.info(
                 "%s starts at offset %d: %s; %d segments with %d bytes deleted",
                 self.name,
@@ -101,40 +101,12 @@ class PartitionWriter(LogWriter):
                 return index
         return len(self.segments) - 1
 
-    def _commit_state(self, active: SegmentWriter) -> None:
-        """Write down a changed list of segments."""
+    def _commit_state(self, active: SegmentWriter) -> bool:
+        """Write down a changed list of segments; False as `_commit`."""
         point = active.state.copy()
         if self._synced < self.end_offset:
             self._sync_now(self.end_offset)
-        state = self._state_at(point)
-        try:
-            checkpoints.write_state(
-                self.directory, layout.PARTITION_STATE, state.to_dict()
-            )
-        except OSError as error:
-            self._after_failed_commit(error)
-        self._is_written_down = True
-        self._point_pos = point.size
-        self._point_time = self.files.monotonic()
-
-    def _after_failed_commit(
-        self,
-        error: OSError,
-    ) -> None:
-        """A full disk must not stop deletion: go on without the state file.
-
-        Without it the next opening takes the partition as Kafka would, which costs
-        time and nothing else, as long as the log starts where its first segment does.
-        """
-        failed = storage_error(error, "write the state of", self.directory.path)
-        at_boundary = self.start_offset == self.segments[0].base_offset
-        if isinstance(failed, DiskFullError) and at_boundary:
-            with contextlib.suppress(OSError):
-                self.directory.unlink(layout.PARTITION_STATE + ".tmp", missing_ok=True)
-                self.directory.unlink(layout.PARTITION_STATE, missing_ok=True)
-                self.directory.sync()
-                return
-        raise failed from error
+        return self._commit(point)
 
     def _pin(self, segments: Iterable[Segment]) -> None:
         for segment in segments:
@@ -145,13 +117,22 @@ class PartitionWriter(LogWriter):
         """Keep the files for readers that have begun: their directory is to go."""
         self._pin(self.segments)
 
-    def _rename_deleted(self, segments: Iterable[Segment]) -> None:
-        """Rename the files of dropped segments; another process may still read them."""
+    def _rename_deleted(
+        self, segments: Iterable[Segment], *, is_committed: bool = True
+    ) -> None:
+        """Rename the files of dropped segments; another process may still read them.
+
+        Raises:
+            StorageError: not `is_committed`, and so the new names are all that says
+                that they are dropped; they may come back.
+        """
         names: list[str] = []
         segments = tuple(segments)
         with contextlib.suppress(OSError):
             self._drop_digests(segments)
         for segment in segments:
+            if names and not is_committed:
+                self._sync_names()
             for suffix in SEGMENT_SUFFIXES:
                 name = segment_file(segment.base_offset, suffix)
                 try:
@@ -159,13 +140,25 @@ class PartitionWriter(LogWriter):
                 except FileNotFoundError:
                     continue
                 except OSError as error:
+                    if not is_committed:
+                        raise storage_error(
+                            error, "rename", self.directory.path_of(name)
+                        ) from error
                     logger.warning("cannot rename %s: %s", name, error)
                     continue
                 names.append(name + DELETED)
+        if not is_committed:
+            self._sync_names()
         if names:
             self.host.unlink_later(
                 self.directory, names, self.config.file_delete_delay_ms
             )
+
+    def _sync_names(self) -> None:
+        try:
+            self.directory.sync()
+        except OSError as error:
+            raise storage_error(error, "sync", self.directory.path) from error
 
     def truncate_to(self, offset: int, boundary: tuple[int, int]) -> int:
         """Drop all records from `offset` on.
@@ -252,7 +245,8 @@ class PartitionWriter(LogWriter):
         self._synced = offset
         self._synced_state = None
         self.start_offset = min(self.start_offset, offset)
-        self._write_point(self._active.state.copy())
+        # As long as the state on disk says "truncating", what is appended would be cut.
+        self._commit(self._active.state)
 
     def _state_up_to(
         self, segment: Segment, pos: int

@@ -1,0 +1,152 @@
+"""Every state that a power cut, or a kill, may leave of a store at work.
+
+Seeded programs run on a disk in memory. After each of their calls to the system the
+changes that no sync covers yet are dropped, kept, torn, zeroed, overwritten and
+reordered; each state is opened and held against what the store had promised by then.
+The recovery of some of them is cut again, and the recovery of that one, too.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+from collections.abc import Iterator, Sequence
+
+from faults.checker import HARMLESS, StateCheck, open_quietly
+from faults.method import Tally
+from faults.promises import Promises
+from faults.workloads import Program, Step
+from support.disk import MemoryDisk, Moment, Nodes, tree
+from support.power_cut import cuts, touched
+
+NAME = "disk_states"
+UNIT = "crash states"
+COUNTS = {"commit": 5_000, "nightly": 100_000, "release": 300_000}
+
+# Of each program: steps, and states for a moment of it.
+_STEPS = 14
+_PER_MOMENT = 6
+# How often the recovery of a state is cut in turn.
+_AGAIN = 0.02
+
+
+def run(count: int, seed: int, tally: Tally) -> None:
+    """So many states, from as many programs as that takes."""
+    workers = min(os.cpu_count() or 1, max(count // 20_000, 1))
+    if workers == 1:
+        _until_done(count, map(states_of, _seeds(seed)), tally)
+        return
+    with multiprocessing.Pool(workers) as pool:
+        _until_done(count, pool.imap_unordered(states_of, _seeds(seed)), tally)
+        pool.terminate()
+
+
+def _seeds(seed: int) -> Iterator[int]:
+    number = seed * 1_000_000
+    while True:
+        yield number
+        number += 1
+
+
+def _until_done(
+    count: int, results: Iterator[tuple[int, list[str]]], tally: Tally
+) -> None:
+    for passed, failures in results:
+        tally.passed(passed)
+        for text in failures:
+            tally.failed(text)
+        if tally.done >= count:
+            return
+
+
+def states_of(seed: int, only: Sequence[str] = ()) -> tuple[int, list[str]]:
+    """Check the states of the program of a seed: (how many were sound, failures).
+
+    `only`: it takes no steps but these.
+    """
+    crashes = Crashes(seed)
+    crashes.program.take_only(only)
+    try:
+        for step in crashes.program.run(_STEPS):
+            crashes.check(step)
+            if len(crashes.failures) > 3:
+                break
+    except Exception as error:
+        crashes.failures.append(f"program {seed}: {type(error).__name__}: {error}")
+    return crashes.passed, crashes.failures
+
+
+class Crashes:
+    """The states of one program.
+
+    Attributes:
+        passed: how many states were sound.
+        failures: a line for each of the others.
+    """
+
+    def __init__(self, seed: int, *, most: int = _PER_MOMENT) -> None:
+        self.seed = seed
+        self.rng = random.Random(f"crashes {seed}")
+        self.model = "ext4" if self.rng.random() < 0.3 else "weak"
+        self.program = Program(seed, model=self.model)
+        self.checker = StateCheck(self.rng)
+        self.most = most
+        self.passed = 0
+        self.failures: list[str] = []
+        self._seen: set[int] = set()
+
+    def check(self, step: Step) -> None:
+        """The states of a step: those while it ran, and that after it."""
+        self.checker.harmless = HARMLESS | self.program.harmless
+        self._seen.clear()
+        for number, moment in enumerate(step.moments):
+            self.at(moment, step.during, f"{step.name} {number}")
+        self._seen.clear()
+        end = self.program.disk.moment("after the return")
+        self.at(end, step.after, step.name)
+
+    def at(self, moment: Moment, promises: Promises, where: str) -> None:
+        """The states of a moment."""
+        self.one(moment.nodes, promises, moment, f"{where}: killed", is_killed=True)
+        for words, nodes in cuts(moment, self.rng, self.most, model=self.model):
+            self.one(nodes, promises, moment, f"{where}: {words}")
+
+    def one(
+        self,
+        nodes: Nodes,
+        promises: Promises,
+        moment: Moment,
+        where: str,
+        *,
+        is_killed: bool = False,
+        depth: int = 0,
+    ) -> None:
+        key = hash((is_killed, frozenset(tree(nodes).items())))
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        text = self.checker.problem(nodes, promises, moment.clock, is_killed=is_killed)
+        if text:
+            program = f"program {self.seed} ({self.model})"
+            self.failures.append(f"{program}, {where}, {touched(moment)}: {text}")
+            return
+        self.passed += 1
+        if depth < 2 and self.rng.random() < _AGAIN * (1 + 4 * depth):
+            self._recovery(nodes, promises, moment.clock, where, depth + 1)
+
+    def _recovery(
+        self, nodes: Nodes, promises: Promises, clock: int, where: str, depth: int
+    ) -> None:
+        """Cut the recovery of a state."""
+        disk = MemoryDisk(nodes, model=self.model, seed=self.seed, clock=clock)
+        moments = disk.record()
+        with open_quietly(disk):
+            pass
+        moments = list(moments)
+        self.rng.shuffle(moments)
+        for moment in moments[:12]:
+            for words, again in cuts(moment, self.rng, 3, model=self.model):
+                self.one(
+                    again, promises, moment, f"{where}; recovery {words}", depth=depth
+                )

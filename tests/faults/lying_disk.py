@@ -1,0 +1,186 @@
+"""Disks that lie or refuse while they are read: loud or right, never something else.
+
+Every place of every file of a store, now with another bit, now with EIO: each read
+gives the records that were promised, up to an error with a name; nothing is cut for it,
+so that once the disk is well again everything is there; the rest of the store can be
+read. With them go two small ones: a system that reads and writes a few bytes at a time,
+and a second process that wants to write.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from typing import Any
+from unittest import mock
+
+from faults.checker import PATH, open_quietly
+from faults.method import Tally
+from faults.workloads import Program, append_rows
+from logstore import LogStoreError, StoreConfig, StoreLockedError, _files
+from logstore.store import open_store
+from support.disk import MemoryDisk
+from support.values import config_of, expected
+
+NAME = "lying_disk"
+UNIT = "lies and refusals"
+COUNTS = {"commit": 800, "nightly": 20_000, "release": 100_000}
+
+# Cases for one store.
+_EACH = 100
+
+
+def run(count: int, seed: int, tally: Tally) -> None:
+    """So many cases, some for each store."""
+    number = seed * 1000
+    while tally.done < count:
+        for text in problems(number):
+            if text:
+                tally.failed(f"store {number}: {text}")
+            else:
+                tally.passed()
+        number += 1
+
+
+def problems(seed: int) -> list[str]:
+    """What was wrong with each case of a store; "" for nothing."""
+    rng = random.Random(f"lies {seed}")
+    program = Program(seed, topics=2)
+    # The durable point follows each sync: past it, damage is taken for a torn tail.
+    program._config = StoreConfig(flush_checkpoint_ms=0)
+    program.open()
+    program.do_create_topic()
+    for _ in range(8):
+        program.do_append_many()
+        program.do_append_durable()
+    program.do_delete_before()
+    for _, partition in program.partitions():
+        partition.flush()
+    program.see()
+    found = [_guarded(lambda: _locked(program.disk)), _guarded(lambda: _small(seed))]
+    if rng.random() < 0.5:
+        program.close()
+    else:
+        program.disk = program.disk.kill()
+    files = [
+        (path, size)
+        for path, data in program.disk.tree().items()
+        if (size := len(data)) and data != b"/"
+    ]
+    for _ in range(_EACH - len(found)):
+        # Logs are most of what there is, and small files most of the names.
+        path, size = rng.choice([*files, *[f for f in files if f[0].endswith(".log")]])
+        at, lie = rng.randrange(size), rng.choice((0, 1 << rng.randrange(8)))
+        text = _guarded(lambda: _lie(program, path, at, lie, rng))  # noqa: B023
+        kind = f"bits {lie:#x} changed" if lie else "EIO"
+        found.append(f"{path} at byte {at}, {kind}: {text}" if text else "")
+    return found
+
+
+def _guarded(call: Any) -> str:
+    try:
+        return str(call())
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+
+
+def _lie(program: Program, path: str, at: int, lie: int, rng: random.Random) -> str:
+    disk = MemoryDisk(program.disk.medium.nodes, clock=program.disk.medium.clock)
+    name = path.rpartition("/")[2]
+    for read_only in (True, False):
+        ill = disk.process()
+        ill.damage(name, at, at + 1, lie=lie)
+        try:
+            store = open_quietly(ill, read_only=read_only)
+        except LogStoreError:
+            ill.kill()
+            continue
+        for topic_name, topic in program.promises.topics.items():
+            for number, log in enumerate(topic.logs):
+                many = 100 if name.endswith("index") else 1
+                text = _read(store, topic_name, number, log.records, rng, many)
+                if text:
+                    return text
+        ill.kill()
+    with open_quietly(disk) as store:
+        for topic_name, topic in program.promises.topics.items():
+            for number, log in enumerate(topic.logs):
+                partition = store.topic(topic_name)[number]
+                start = partition.start_offset
+                if list(partition.read()) != log.records[start:]:
+                    return f"{partition.name} is not what it was, once the disk is well"
+                if start > min(log.starts):
+                    return f"{partition.name} begins at {start}"
+    return ""
+
+
+def _read(
+    store: Any,
+    topic: str,
+    number: int,
+    records: list[Any],
+    rng: random.Random,
+    many: int,
+) -> str:
+    """Read a partition from its start, and from so many other offsets."""
+    try:
+        partition = store.topic(topic)[number]
+        start, end = partition.start_offset, partition.end_offset
+    except LogStoreError:
+        return ""
+    offsets = range(start, end + 1)
+    for first in {start, *rng.sample(offsets, min(many, len(offsets)))}:
+        got = []
+        complete = False
+        try:
+            for record in partition.read(first):
+                got.append(record)
+            complete = True
+        except LogStoreError:
+            pass
+        wanted = records[first : first + len(got)]
+        if got != wanted:
+            return f"{partition.name} from {first}: {got[-1:]} for {wanted[-1:]}"
+        if complete and first + len(got) != end:
+            return f"{partition.name} from {first}: {len(got)} records, up to {end}"
+    return ""
+
+
+def _locked(disk: MemoryDisk) -> str:
+    try:
+        open_quietly(disk.process())
+    except StoreLockedError:
+        return ""
+    return "a second process may write"
+
+
+class _FewBytes:
+    """`os`, with reads and writes that stop after a few bytes."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def pwrite(self, fd: int, data: Any, pos: int) -> int:
+        size = len(data)
+        return os.pwrite(fd, data[: self._rng.randint(min(1, size), size)], pos)
+
+    def preadv(self, fd: int, views: list[memoryview], pos: int) -> int:
+        size = len(views[0])
+        return os.preadv(fd, [views[0][: self._rng.randint(min(1, size), size)]], pos)
+
+
+def _small(seed: int) -> str:
+    few = _FewBytes(random.Random(seed))
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        path = folder + PATH
+        with mock.patch.object(_files, "os", few):
+            with open_store(path) as store:
+                topic = store.create_topic("few", config=config_of(1, "none"))
+                append_rows(topic[0], range(9), 1, seed)
+            with open_store(path) as store:
+                read = list(store.topic("few")[0].read())
+    return "" if read == expected(1, 0, 9, seed) else f"{len(read)} records were read"

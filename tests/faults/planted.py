@@ -1,0 +1,427 @@
+"""Bugs planted in the engine: a method that nobody has seen fail is not known to work.
+
+Each bug is a change of a few lines in a copy of the source. The method that must catch
+it runs on that copy, in a process of its own, until it fails; one that does not is the
+failure here, and so is a change whose lines are not in the source any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import logstore
+from faults import disk_states, failing_calls, lying_disk
+from faults.method import Tally
+
+NAME = "planted"
+UNIT = "bugs caught"
+
+_TESTS = pathlib.Path(__file__).resolve().parents[1]
+_SOURCE = pathlib.Path(logstore.__file__).parent
+# At most so many programs, cases and stores are tried, unless a bug says otherwise.
+_TRIES = {"disk_states": 40, "failing_calls": 1500, "lying_disk": 6}
+
+
+class Bug(NamedTuple):
+    """A bug.
+
+    Attributes:
+        what: in words.
+        file: of the package.
+        changes: (lines as they are, lines as they are to be).
+        method: which must catch it.
+        only: steps of programs, or scenarios, that are enough; none: all.
+        quick: whether it is among those of the smallest size.
+    """
+
+    what: str
+    file: str
+    changes: tuple[tuple[str, str], ...]
+    method: str
+    only: tuple[str, ...] = ()
+    quick: bool = False
+
+
+_APPENDS = ("append", "append_many", "append_durable", "flush")
+
+BUGS = (
+    Bug(
+        "no sync before the promise",
+        "log_writer.py",
+        (("self.files.sync(active.fd if fd is None else fd)", "pass"),),
+        "disk_states",
+        _APPENDS,
+        quick=True,
+    ),
+    Bug(
+        "directory not synced after a segment was created",
+        "log_writer.py",
+        (("            self.directory.sync()\n        except OSError as error:\n"
+          "            self._is_blocked", "        except OSError as error:\n"
+          "            self._is_blocked"),),
+        "disk_states",
+        (*_APPENDS, "roll"),
+    ),
+    Bug(
+        "directory not synced after a state file was renamed",
+        "_files.py",
+        (("        self.rename(temporary, name)\n        self.sync()",
+          "        self.rename(temporary, name)"),),
+        "disk_states",
+    ),
+    Bug(
+        "renamed before its bytes are synced",
+        "_files.py",
+        (("            self.files.write(fd, data, 0)\n            self.files.sync(fd)",
+          "            self.files.write(fd, data, 0)"),),
+        "disk_states",
+    ),
+    Bug(
+        "checksums not checked by readers",
+        "reader.py",
+        (("reader.begin(before, segment.checks)",
+          "reader.begin(before, segment.checks & ~native.CHECK_CRC)"),),
+        "lying_disk",
+        quick=True,
+    ),
+    Bug(
+        "checksums not checked by recovery",
+        "loading.py",
+        (("checks=active.checks", "checks=active.checks & ~native.CHECK_CRC"),
+         ("reader.begin(place.last_offset, active.checks)",
+          "reader.begin(place.last_offset, active.checks & ~native.CHECK_CRC)")),
+        "disk_states",
+        _APPENDS,
+    ),
+    Bug(
+        "zeros at the end taken for log",
+        "segment.py",
+        (("return TailScan(at, last_offset, batches, stop, error, size)\n"
+          "        if end == 0:",
+          "return TailScan(size if zeros else at, last_offset, batches, stop, error,"
+          " size)\n        if end == 0:"),),
+        "disk_states",
+        _APPENDS,
+    ),
+    Bug(
+        "a torn tail is not cut",
+        "loading.py",
+        (("                files.truncate(fd, pos)\n                files.sync(fd)",
+          "                pass"),),
+        "disk_states",
+        _APPENDS,
+    ),
+    Bug(
+        "cut below the durable point",
+        "loading.py",
+        (("if below or self.is_foreign(scan):", "if self.is_foreign(scan):"),
+         ("        if 0 <= size < durable:\n            self.lost_end(active, size, "
+          "durable, own)\n", "        durable = 0\n"),
+         ("self.load_indexes(active, state)",
+          "(None, None)")),
+        "lying_disk",
+    ),
+    Bug(
+        "a failed sync is tried again",
+        "log_writer.py",
+        (("        except OSError as error:\n            raise SyncFailedError(\n"
+          '                f"a sync of',
+          "        except OSError as error:\n            self.files.sync(active.fd)\n"
+          "            return\n            raise SyncFailedError(\n"
+          '                f"a sync of'),),
+        "failing_calls",
+        ("append, durable", "flush"),
+        quick=True,
+    ),
+    Bug(
+        "a failed sync does not end the writer",
+        "log_writer.py",
+        (("        if self.failed is None:\n            self.failed = error",
+          "        if False:\n            self.failed = error"),),
+        "failing_calls",
+        ("append, durable", "flush"),
+    ),
+    Bug(
+        "a failed append is not undone",
+        "segment_writer.py",
+        (("            self.files.truncate(self.fd, self.state.size)\n"
+          "            self._reserved = self.state.size\n        except",
+          "            self._reserved = self.state.size\n        except"),),
+        "failing_calls",
+        ("append many", "append batches"),
+    ),
+    Bug(
+        "durable point written before the sync",
+        "log_writer.py",
+        (("        self.end_offset = active.segment.next_offset\n        if not",
+          "        self.end_offset = active.segment.next_offset\n"
+          "        self._write_point(active.state.copy())\n        if not"),),
+        "disk_states",
+        _APPENDS,
+    ),
+    Bug(
+        "clean mark not removed before the first append",
+        "store.py",
+        (('{"clean": False, "fingerprints": [now, after]}',
+          '{"clean": self._clean, "fingerprints": [now, after]}'),),
+        "disk_states",
+        (*_APPENDS, "reopen"),
+    ),
+    Bug(
+        "clean mark written before the partitions are synced",
+        "store.py",
+        (("        for writer in self._writers.values():\n            try:\n"
+          "                writer.close",
+          "        if self._writing:\n            self._mark_clean()\n"
+          "        for writer in self._writers.values():\n            try:\n"
+          "                writer.close"),),
+        "disk_states",
+        (*_APPENDS, "reopen"),
+    ),
+    Bug(
+        "an index is trusted by readers",
+        "segment.py",
+        (("        found = self.first_header(pos, buffer)\n        if found is None:\n"
+          "            return None\n        header",
+          "        return Place(pos, native.OFFSET_UNKNOWN)\n"
+          "        found = self.first_header(pos, buffer)\n        if found is None:\n"
+          "            return None\n        header"),),
+        "lying_disk",
+    ),
+    Bug(
+        "index entries counted before they are synced",
+        "log_writer.py",
+        (("            self._sync_indexes(state)\n", "            pass\n"),),
+        "disk_states",
+        (*_APPENDS, "append_batches", "delete_before"),
+    ),
+    Bug(
+        "a deletion is promised before its commit",
+        "writer.py",
+        (("is_committed = self._commit_state(active)", "is_committed = True"),),
+        "disk_states",
+        (*_APPENDS, "delete_before", "retention"),
+        quick=True,
+    ),
+    Bug(
+        "a swap is finished wrongly",
+        "loading.py",
+        (("directory.rename(name, name.removesuffix(SWAP))",
+          "directory.unlink(name)"),),
+        "disk_states",
+        ("append_many", "roll", "leftovers"),
+    ),
+    Bug(
+        "truncation without a commit",
+        "writer.py",
+        (("        checkpoints.write_state(\n            self.directory, "
+          "layout.PARTITION_STATE, commit.to_dict()\n        )\n",
+          "        del commit\n"),),
+        "disk_states",
+        (*_APPENDS, "truncate_to"),
+    ),
+    Bug(
+        "a finished truncation is finished again after appends",
+        "log_writer.py",
+        (("            if self._is_truncating:\n", "            if False:\n"),),
+        "disk_states",
+        (*_APPENDS, "truncate_to"),
+    ),
+    Bug(
+        "recovery syncs what lies past the durable point, and does not write it again",
+        "loading.py",
+        (("_copy(directory, fd, durable_pos, active.size, fd, durable_pos)", "pass"),),
+        "failing_calls",
+        ("append, durable", "flush"),
+    ),
+    Bug(
+        "recovery does not make durable what it keeps",
+        "loading.py",
+        (("        if active.size == durable_pos:\n            return\n",
+          "        if True:\n            return\n"),),
+        "disk_states",
+        (*_APPENDS, "kill"),
+    ),
+    Bug(
+        "a gap between batches is not noticed",
+        "segment.py",
+        (("(native.CHECK_GAPLESS if self.is_gapless else 0)", "0"),
+         ("if self.is_gapless and header.last_offset",
+          "if False and header.last_offset")),
+        "lying_disk",
+    ),
+    Bug(
+        "the lock is not taken",
+        "locking.py",
+        (("holder = files.lock(fd)", "holder = None"),),
+        "lying_disk",
+        quick=True,
+    ),
+    Bug(
+        "a roll does not sync the old segment",
+        "log_writer.py",
+        (("        self._sync_fd(active)\n        base = ", "        base = "),),
+        "disk_states",
+        (*_APPENDS, "roll"),
+    ),
+    Bug(
+        "a short write is taken for a whole one",
+        "_files.py",
+        (("        while done < len(data):\n            done += os.pwrite",
+          "        while False:\n            done += os.pwrite"),),
+        "lying_disk",
+    ),
+    Bug(
+        "durable_only reads past the durable offset",
+        "partition.py",
+        (("log.durable_offset if durable_only else log.end_offset",
+          "log.end_offset"),),
+        "disk_states",
+        _APPENDS,
+    ),
+    Bug(
+        "a topic's deletion has no commit",
+        "store.py",
+        (('self._catalog.write_if_room(name, {**settings, "deleting": True})',
+          "pass"),),
+        "disk_states",
+        ("create_topic", "delete_topic"),
+    ),
+    Bug(
+        "settings say that a topic is complete before its directories are synced",
+        "store.py",
+        (("            self._root.sync()\n            self._catalog.write(name, "
+          "settings)", "            self._catalog.write(name, settings)"),),
+        "disk_states",
+        ("create_topic", "add_partitions"),
+    ),
+    Bug(
+        "appends go on beside half of a new segment",
+        "log_writer.py",
+        (("            raise self.damage\n        self._remove_stray()\n",
+          "            raise self.damage\n        self._stray = None\n"),),
+        "failing_calls",
+        ("append many", "roll"),
+    ),
+    Bug(
+        "recovery does not look inside wrappers",
+        "loading.py",
+        (("    if not active.is_gapless:\n        return None\n",
+          "    return None\n"),),
+        "disk_states",
+        ("append_many", "append_batches"),
+    ),
+    Bug(
+        "an append that fails behind a roll leaves the state as it is",
+        "log_writer.py",
+        (("            self._commit(self._active_state, is_truncating=True)\n", ""),
+         ("            self._commit(self._active.state)\n        except",
+          "        except")),
+        "failing_calls",
+        ("append many", "append batches"),
+    ),
+)  # fmt: skip
+
+COUNTS = {
+    "commit": sum(bug.quick for bug in BUGS),
+    "nightly": len(BUGS),
+    "release": len(BUGS),
+}
+
+
+def run(count: int, seed: int, tally: Tally) -> None:
+    """So many bugs, the quick ones first."""
+    bugs = sorted(BUGS, key=lambda bug: not bug.quick)[:count]
+    at_once = os.cpu_count() or 1
+    for begin in range(0, len(bugs), at_once):
+        some = bugs[begin : begin + at_once]
+        with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+            started = [
+                _start(bug, pathlib.Path(folder) / str(number), seed)
+                for number, bug in enumerate(some)
+            ]
+            for bug, process in zip(some, started, strict=True):
+                _ended(bug, process, tally)
+
+
+def _start(bug: Bug, folder: pathlib.Path, seed: int) -> subprocess.Popen[str] | str:
+    """The method on a copy with the bug; or why it cannot be."""
+    package = folder / "logstore"
+    shutil.copytree(_SOURCE, package)
+    file = package / bug.file
+    text = file.read_text(encoding="utf-8")
+    for old, new in bug.changes:
+        if old not in text:
+            return f"these lines are not in {bug.file} any more: {old!r}"
+        text = text.replace(old, new)
+    file.write_text(text, encoding="utf-8")
+    path = os.pathsep.join([str(folder), str(_TESTS)])
+    command = [sys.executable, "-m", "faults.planted", str(BUGS.index(bug))]
+    return subprocess.Popen(
+        [*command, "--seed", str(seed)],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _ended(bug: Bug, process: subprocess.Popen[str] | str, tally: Tally) -> None:
+    if isinstance(process, str):
+        tally.failed(f"{bug.what}: {process}")
+        return
+    out = process.communicate()[0]
+    last = out.strip().rpartition("\n")[2]
+    if process.returncode == 1 and last.startswith("caught"):
+        tally.passed()
+        tally.note(f"{bug.what}: {last}")
+    else:
+        tally.failed(f"{bug.what}: not caught by {bug.method}: {out[-600:]}")
+
+
+# ---------------------------------------------------------------- in the other process
+
+
+def hunt(bug: Bug, seed: int) -> Iterator[str]:
+    """What the method finds, one text after each of its tries; "" for nothing."""
+    tries = _TRIES[bug.method]
+    if bug.method == "disk_states":
+        for number in range(tries):
+            yield from disk_states.states_of(seed * 1000 + number, bug.only)[1] or [""]
+    elif bug.method == "failing_calls":
+        for number in range(3):
+            for case in failing_calls.shuffled(seed * 1000 + number, bug.only)[:tries]:
+                yield failing_calls.problem(case)
+    else:
+        for number in range(tries):
+            yield from lying_disk.problems(seed * 1000 + number)
+
+
+def main() -> int:
+    """Look for one bug; returns 1 once it shows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bug", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    bug = BUGS[options.bug]
+    for number, text in enumerate(hunt(bug, options.seed), 1):
+        if text:
+            print(text)
+            print(f"caught by {bug.method}, try {number}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

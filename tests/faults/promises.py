@@ -1,0 +1,154 @@
+"""What a store has promised, held against what is found in one.
+
+Each return of a call is a promise. A call that is under way, or that has failed, leaves
+more than one outcome open until the store is opened again; `Log` says which.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from logstore import Record
+
+# What a store shows of a partition: start offset, end offset, records.
+Shown = tuple[int, int, list[Record]]
+# topic -> its partitions, in order
+View = dict[str, list[Shown]]
+
+
+@dataclasses.dataclass(slots=True)
+class Log:
+    """What may be found of a partition.
+
+    Attributes:
+        records: all that was ever appended, by offset, without what was truncated.
+        coming: the last so many of them were not acknowledged at all.
+        durable: below this offset all is acknowledged as durable.
+        starts: where the log may begin.
+        ends: where a truncation that is not over may have ended it.
+        is_cut: the power was cut, and nobody has looked yet what is left of it.
+    """
+
+    records: list[Record] = dataclasses.field(default_factory=list)
+    coming: int = 0
+    durable: int = 0
+    starts: frozenset[int] = frozenset({0})
+    ends: frozenset[int] = frozenset()
+    is_cut: bool = False
+
+    def copy(self) -> Log:
+        return dataclasses.replace(self, records=list(self.records))
+
+    @property
+    def end(self) -> int:
+        """The end offset, as far as calls have returned."""
+        return len(self.records) - self.coming
+
+    def problem(self, shown: Shown, *, is_killed: bool) -> str:
+        """What contradicts the promises in what is shown; "" if nothing does.
+
+        After a kill all that was appended is there, after a power cut all that is
+        durable.
+        """
+        start, end, records = shown
+        if start not in self.starts:
+            return f"starts at {start}, not at one of {sorted(self.starts)}"
+        is_whole = is_killed and not self.is_cut
+        least = self.end if is_whole else min(self.durable, self.end)
+        if end < least and end not in self.ends:
+            kind = "written" if is_whole else "durable"
+            return f"ends at {end}, and {least} was {kind}"
+        if end > len(self.records):
+            return f"ends at {end}, and only {len(self.records)} were appended"
+        wanted = self.records[start:end]
+        if records != wanted:
+            for found, there in zip(records, wanted, strict=False):
+                if found != there:
+                    return f"reads {found!r} at offset {there.offset}, not {there!r}"
+            return f"reads {len(records)} records from {start} to {end}"
+        return ""
+
+    def settle(self, shown: Shown) -> None:
+        """It was opened for writing: what is there now is durable, and all there is."""
+        start, end, _ = shown
+        del self.records[end:]
+        self.coming = 0
+        self.durable = end
+        self.starts = frozenset({start})
+        self.ends = frozenset()
+        self.is_cut = False
+
+
+@dataclasses.dataclass(slots=True)
+class TopicPromise:
+    """What may be found of a topic.
+
+    Attributes:
+        logs: its partitions.
+        is_certain: False while it is being created or deleted: it may be there or not.
+        growing: so many more partitions may be there, all of them or none.
+    """
+
+    logs: list[Log]
+    is_certain: bool = True
+    growing: int = 0
+
+    def copy(self) -> TopicPromise:
+        logs = [log.copy() for log in self.logs]
+        return dataclasses.replace(self, logs=logs)
+
+
+@dataclasses.dataclass(slots=True)
+class Promises:
+    """What a store has promised, by topic."""
+
+    topics: dict[str, TopicPromise] = dataclasses.field(default_factory=dict)
+
+    def copy(self) -> Promises:
+        return Promises({name: topic.copy() for name, topic in self.topics.items()})
+
+    def problem(
+        self, view: View, *, is_killed: bool = False, is_recovered: bool = True
+    ) -> str:
+        """What contradicts the promises in a view of the whole store; "" if nothing.
+
+        Before recovery (`is_recovered` False) half of a topic that is being made or
+        deleted may be seen.
+        """
+        for name in view.keys() - self.topics.keys():
+            return f"topic {name} is there and should not be"
+        for name, topic in self.topics.items():
+            shown = view.get(name, [])
+            count = len(topic.logs)
+            if not shown and not topic.is_certain:
+                continue
+            half = not is_recovered and (topic.growing or not topic.is_certain)
+            if len(shown) not in (count, count + topic.growing) and not half:
+                return f"topic {name} has {len(shown)} partitions, not {count}"
+            if not is_recovered and not topic.is_certain:
+                continue  # its partitions go one by one
+            for number, log in enumerate(_with(topic.logs, len(shown))):
+                text = log.problem(shown[number], is_killed=is_killed)
+                if text:
+                    return f"{name}-{number} {text}"
+        return ""
+
+    def settle(self, view: View) -> None:
+        """The store was opened for writing, and this is what is there."""
+        for name in list(self.topics):
+            shown = view.get(name)
+            if not shown:
+                del self.topics[name]
+                continue
+            topic = self.topics[name]
+            topic.logs = list(_with(topic.logs, len(shown)))
+            topic.is_certain, topic.growing = True, 0
+            for log, found in zip(topic.logs, shown, strict=True):
+                log.settle(found)
+
+
+def _with(logs: Iterable[Log], count: int) -> Iterable[Log]:
+    """The first `count` of these; empty ones where there are fewer."""
+    found = list(logs)[:count]
+    return [*found, *(Log() for _ in range(count - len(found)))]

@@ -1,0 +1,158 @@
+"""The states that a power cut may leave of a moment of a `MemoryDisk`.
+
+Each pending change has a fate of its own: it reached the disk or not, and of a write
+also a part of it, or zeros or other bytes in its place. `cuts` goes through the fates
+that are known to matter, one change at a time, and mixes them at random.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+
+from support.disk import Change, Moment, Names, Nodes, Write, apply
+
+# What no checksum of a batch covers: a tear in it before a block with an old batch of
+# the same length makes a batch that nobody can tell from a new one.
+_HEADER = 21
+
+# (words, changes that reached the disk, in order)
+Outcome = tuple[str, list[Change]]
+
+
+def cuts(
+    moment: Moment, rng: random.Random, most: int, *, model: str = "weak"
+) -> Iterator[tuple[str, Nodes]]:
+    """At most so many states: (what happened, the nodes after it).
+
+    Nothing and everything reaching the disk come first, then a sample of the rest.
+    """
+    pending = moment.pending
+    for words, changes in itertools.islice(_outcomes(moment, rng, most), most):
+        if model == "ext4":
+            changes = _in_order(changes, pending)
+        nodes = dict(moment.base)
+        for change in changes:
+            apply(nodes, change)
+        yield words, nodes
+
+
+def _outcomes(moment: Moment, rng: random.Random, most: int) -> Iterator[Outcome]:
+    pending = moment.pending
+    yield "nothing", []
+    if not pending:
+        return
+    yield "all", list(pending)
+    single = list(_single(moment, rng))
+    rng.shuffle(single)
+    mixed = max(most // 3, 1) if len(pending) > 1 else 0
+    yield from single[: max(most - 2 - mixed, 0)]
+    for _ in range(mixed):
+        yield _mixed(moment, rng)
+
+
+def _single(moment: Moment, rng: random.Random) -> Iterator[Outcome]:
+    """One change has another fate than the others."""
+    pending = moment.pending
+    count = len(pending)
+    for at in range(count):
+        before, change, after = pending[:at], pending[at], pending[at + 1 :]
+        if at:
+            yield f"the first {at}", [*before]
+        if count > 1:
+            yield f"all but {at}", [*before, *after]
+            yield f"only {at}", [change]
+        if isinstance(change, Write):
+            for words, other in _fates(change, moment, rng):
+                yield f"{at} {words}", [*before, *other, *after]
+                yield f"{at} {words}, nothing behind", [*before, *other]
+
+
+def _fates(write: Write, moment: Moment, rng: random.Random) -> Iterator[Outcome]:
+    """What may be of a write but all of it or nothing."""
+    node, pos, data = write
+    size = len(data)
+
+    def other(found: bytes) -> list[Change]:
+        return [Write(node, pos, _rewritten(write, found, moment))]
+
+    yield "zeros", other(bytes(size))
+    yield "garbage", other(rng.randbytes(size))
+    stale = _stale(write, moment)
+    if stale:
+        yield "stale", other(stale)
+    for _ in range(3):
+        at = _tear(size, rng)
+        if at:
+            yield f"torn at {at}", [Write(node, pos, data[:at])]
+            yield f"torn at {at}, then zeros", other(data[:at] + bytes(size - at))
+            yield f"zeros up to {at}", other(bytes(at) + data[at:])
+            if stale and _HEADER <= at < int.from_bytes(data[8:12], "big"):
+                yield f"torn at {at}, then stale", other(data[:at] + stale[at:])
+
+
+def _rewritten(write: Write, found: bytes, moment: Moment) -> bytes:
+    """What stands where a write was cut short and something else is found: bytes that
+    were saved before and were written with the same value are as they were."""
+    base = moment.base.get(write.node, b"")
+    old = base[write.pos : write.pos + len(write.data)]
+    if not old:
+        return found
+    same = bytes(
+        mine if mine == there else other
+        for mine, there, other in zip(write.data, old, found, strict=False)
+    )
+    return same + found[len(same) :]
+
+
+def _tear(size: int, rng: random.Random) -> int:
+    """Where a write is torn: anywhere, and often inside the header of a batch."""
+    if size < 2:
+        return 0
+    return rng.randrange(1, min(size, rng.choice((20, 70, size))))
+
+
+def _stale(write: Write, moment: Moment) -> bytes:
+    """Bytes that a block had before: the beginning of the same file. (Its offsets are
+    lower, and that is how it is told from what belongs there.)"""
+    old = moment.nodes.get(write.node, b"")
+    if not isinstance(old, bytes) or not 0 < len(write.data) <= write.pos:
+        return b""
+    return old[: len(write.data)]
+
+
+def _mixed(moment: Moment, rng: random.Random) -> Outcome:
+    """Each change has its own fate."""
+    changes: list[Change] = []
+    words: list[str] = []
+    kept = rng.choice((0.3, 0.6, 0.9))
+    for at, change in enumerate(moment.pending):
+        if rng.random() < kept:
+            changes.append(change)
+        elif isinstance(change, Write) and rng.random() < 0.6:
+            name, other = rng.choice(list(_fates(change, moment, rng)))
+            changes += other
+            words.append(f"{at} {name}")
+        else:
+            words.append(f"without {at}")
+    return ", ".join(words) or "all", changes
+
+
+def _in_order(changes: Sequence[Change], pending: Sequence[Change]) -> list[Change]:
+    """Names and lengths survive in the order of the calls: none behind a lost one."""
+    kept = {id(change) for change in changes}
+    lawful = set()
+    for change in pending:
+        if isinstance(change, Write):
+            continue
+        if id(change) not in kept:
+            break
+        lawful.add(id(change))
+    return [c for c in changes if isinstance(c, Write) or id(c) in lawful]
+
+
+def touched(moment: Moment) -> str:
+    """What a moment is about, for messages."""
+    names = sum(isinstance(change, Names) for change in moment.pending)
+    return f"{moment.what} ({len(moment.pending)} pending, {names} of names)"

@@ -1,0 +1,246 @@
+"""Crashes and failing calls that once lost or hid something, one by one.
+
+`tests/faults` found them; here each is a short story on a disk in memory.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+
+import logstore
+from faults.checker import PATH, open_quietly
+from logstore import Partition, Store, StoreConfig
+from support.damage import fixed_crc
+from support.disk import MemoryDisk, Nodes, Write, apply, tree
+from support.power_cut import cuts
+from support.values import append_one, expected, fill, new_partition
+
+LOG_0 = "store/orders-0/00000000000000000000.log"
+
+
+def opened(disk: MemoryDisk, **options: object) -> Store:
+    """The store, without a thread."""
+    return open_quietly(disk, **options)
+
+
+def orders(store: Store) -> Partition:
+    return store.topic("orders")[0]
+
+
+def at_work(count: int = 12, magic: int = 1, codec: str = "none", **settings: int):
+    """A disk, with a store on it that has some segments."""
+    disk = MemoryDisk()
+    settings = {"segment_bytes": 300, "file_delete_delay_ms": 0, **settings}
+    store = opened(disk)
+    partition = new_partition(store, magic, codec, **settings)
+    fill(partition, count, call=2)
+    partition.flush()
+    return disk, partition
+
+
+def after_cut(disk: MemoryDisk, nodes: Nodes | None = None) -> MemoryDisk:
+    """The disk after a power cut that took all that it could (or with `nodes`)."""
+    return MemoryDisk(disk.medium.base if nodes is None else nodes)
+
+
+def labels(store: Store) -> list[str]:
+    return [action.label for action in store.recovery_report.actions]
+
+
+def test_topic_that_recovery_completes_has_its_directories_first() -> None:
+    """Whatever a power cut in that recovery leaves, no partition is lost."""
+    disk = MemoryDisk()
+    moments = disk.record()
+    opened(disk).create_topic("orders", 3)
+    begun = next(m for m in moments if m.what == "mkdir orders-0")
+    again = after_cut(disk, begun.base)
+    moments = again.record()
+    opened(again)
+    rng = random.Random(1)
+    for moment in moments:
+        for words, nodes in cuts(moment, rng, 40):
+            assert labels(opened(after_cut(disk, nodes))) == [], (moment.what, words)
+
+
+def test_deletion_whose_renames_were_lost_in_part_is_finished() -> None:
+    """The segments below the first one that the state knows are gone."""
+    disk, partition = at_work(20)
+    bases = [segment.base_offset for segment in partition.segments]
+    assert len(bases) > 3
+    partition.delete_before(bases[3])
+    left = dict(disk.medium.base)
+    for change in disk.medium.pending:
+        if f"{bases[1]:020d}.log" in str(change):
+            apply(left, change)
+    assert LOG_0 in tree(left)
+    again = after_cut(disk, left)
+    with opened(again) as store:
+        assert labels(store) == []
+        assert [s.base_offset for s in orders(store).segments] == bases[3:]
+    assert LOG_0 not in again.tree()
+    assert logstore.verify(PATH, files=again).ok
+
+
+def cut_short(disk: MemoryDisk, partition: Partition) -> MemoryDisk:
+    """Kill a truncation to 3 behind its commit."""
+    disk.fail("truncate", errno.EIO, name=".log")
+    with pytest.raises(logstore.SyncFailedError):
+        partition.truncate_to(3)
+    return disk.kill()
+
+
+def test_reader_sees_an_interrupted_truncation_as_recovery_will() -> None:
+    """Behind the commit the records are gone for whoever opens the store."""
+    disk, partition = at_work(6, segment_bytes=5000)
+    disk = cut_short(disk, partition)
+    with opened(disk, read_only=True) as store:
+        assert list(orders(store).read()) == expected(1, 0, 3)
+
+
+def test_records_after_a_finished_truncation_stay() -> None:
+    """The next opening does not finish it once more, at their cost."""
+    disk, partition = at_work(6, segment_bytes=5000)
+    disk = cut_short(disk, partition)
+    partition = orders(opened(disk, config=StoreConfig()))  # writes no state at a sync
+    assert append_one(partition, durable=True) == 3
+    with opened(after_cut(disk)) as store:
+        assert labels(store) == []
+        assert list(orders(store).read()) == expected(1, 0, 4)
+
+
+def test_truncation_ends_the_writer_where_its_last_step_fails() -> None:
+    """Else the state would go on to say that a truncation is under way."""
+    disk, partition = at_work(6, segment_bytes=5000)
+    disk.fail("rename", errno.EIO, nth=2, name="-state.tmp", times=1)
+    with pytest.raises(logstore.SyncFailedError):
+        partition.truncate_to(3)
+    with pytest.raises(logstore.SyncFailedError):
+        append_one(partition)
+    with opened(disk.kill()) as store:
+        assert list(orders(store).read()) == expected(1, 0, 3)
+
+
+def test_recovery_acts_on_no_state_that_may_be_taken_back() -> None:
+    """A commit whose directory sync failed is made durable before it is acted on."""
+    disk, partition = at_work(6, segment_bytes=5000)
+    disk.fail("sync_directory", errno.EIO, times=1)
+    with pytest.raises(logstore.SyncFailedError):
+        partition.truncate_to(3)
+    disk = disk.kill()
+    opened(disk).recover()
+    with opened(after_cut(disk)) as store:
+        assert labels(store) == []
+        assert list(orders(store).read()) == expected(1, 0, 3)
+
+
+def test_index_entries_that_a_state_counts_are_durable() -> None:
+    """After a flush that wrote the state down, and after one that followed a close."""
+    disk, _ = at_work(6, segment_bytes=5000, index_interval_bytes=60)
+    for _ in range(2):
+        index = LOG_0.replace(".log", ".index")
+        assert len(disk.tree()[index]) >= 16
+        assert tree(disk.medium.base)[index] == disk.tree()[index]
+        opened_again = orders(opened(disk := disk.kill()))
+        fill(opened_again, 4, call=2)
+        opened_again.flush()
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_wrapper_with_a_lost_offset_is_a_torn_tail(magic: int) -> None:
+    """Its offset is under no checksum; the messages inside say what it has to be."""
+    disk, partition = at_work(0, magic, "gzip")
+    fill(partition, 4, call=4)
+    write = disk.medium.pending[-1]
+    assert isinstance(write, Write)
+    nodes = dict(disk.medium.nodes)
+    lost = bytes(8) + write.data[8:]
+    assert fixed_crc(lost) == lost
+    apply(nodes, write._replace(data=lost))
+    with opened(after_cut(disk, nodes)) as store:
+        assert labels(store) == ["torn-tail"]
+        assert list(orders(store).read()) == []
+        assert append_one(orders(store)) == 0
+
+
+@pytest.mark.parametrize("nth", range(1, 12))
+def test_append_that_fails_behind_a_roll_leaves_no_trace_after_a_kill(nth: int) -> None:
+    """Not in the state file either, and not when nothing can be written any more."""
+    disk, partition = at_work(3)
+    disk.fail("write", errno.ENOSPC, nth=nth)
+    with pytest.raises(logstore.StorageError):
+        partition.append_many([b"x" * 100] * 9)
+    disk = disk.kill()
+    with opened(disk) as store:
+        assert set(labels(store)) <= {"torn-tail"}
+        assert list(orders(store).read()) == expected(1, 0, 3)
+        assert append_one(orders(store)) == 3
+
+
+def test_half_made_segment_blocks_appends_until_it_is_gone() -> None:
+    """An empty file behind the active segment would hide what is appended past it."""
+    disk, partition = at_work(3, segment_bytes=5000)
+    disk.fail("unlink", errno.EACCES)
+    with pytest.raises(logstore.StorageError):
+        partition.roll()
+    with pytest.raises(logstore.StorageError):
+        append_one(partition)
+    disk.heal()
+    assert append_one(partition, durable=True) == 3
+    with opened(after_cut(disk)) as store:
+        assert list(orders(store).read()) == expected(1, 0, 4)
+
+
+def test_marks_that_cannot_be_read_are_not_taken_for_missing() -> None:
+    """The first append fails, and the store is still logstore's own."""
+    disk, partition = at_work(3)
+    fill(partition, 1)
+    disk = disk.kill()
+    opened(disk).close()
+    partition = orders(opened(disk))
+    disk.fail("open", errno.EMFILE, name=".kafka_cleanshutdown")
+    with pytest.raises(logstore.StorageError):
+        append_one(partition)
+    disk.heal()
+    with opened(disk.kill()) as store:
+        assert labels(store) == []
+
+
+def test_deletion_on_a_full_disk_is_durable() -> None:
+    """Its new names are synced, since no state file says that it happened."""
+    disk, partition = at_work()
+    base = partition.segments[2].base_offset
+    disk.fill(0)
+    assert partition.delete_before(base) == base
+    with opened(after_cut(disk)) as store:
+        assert orders(store).start_offset == base
+
+
+def test_segment_of_unknown_size_that_cannot_be_opened_is_no_gap() -> None:
+    """In a store of Kafka's: an error, and not a read that goes on behind it."""
+    disk, partition = at_work()
+    base = partition.segments[1].base_offset
+    partition._writer.host.close()  # type: ignore[union-attr]
+    nodes = dict(disk.medium.nodes)
+    for number, node in nodes.items():
+        if isinstance(node, dict):
+            nodes[number] = {n: i for n, i in node.items() if ".logstore-" not in n}
+    disk = after_cut(disk, nodes)
+    disk.fail("open", errno.EMFILE, name=f"{base:020d}.log", times=1)
+    with opened(disk) as store:
+        assert labels(store) == ["unreadable"]
+        with pytest.raises(logstore.StorageError):
+            orders(store)
+    with opened(disk) as store:
+        assert list(orders(store).read()) == expected(1, 0, 12)
+
+
+def test_leader_epochs_that_cannot_be_written_have_a_name() -> None:
+    """The append fails as any other does, and is tried again."""
+    disk, partition = at_work(0, 2)
+    disk.fail("create", errno.EROFS, name="leader-epoch-checkpoint.tmp", times=1)
+    with pytest.raises(logstore.StorageError, match="leader-epoch-checkpoint"):
+        append_one(partition)
+    assert append_one(partition) == 0
