@@ -565,7 +565,10 @@ class Loader:
             return self.finish(segments, start, durable_offset, state, index, times)
         active.size = scan.pos
         if not scan.is_whole:
+            # The offset of a batch may be what is damaged: after a clean stop, nothing
+            # is torn, whatever the last one says.
             below = scan.pos < durable_pos or scan.last_offset + 1 < durable_offset
+            below = below or self.situation.clean
             if below or self.is_foreign(scan):
                 # Served up to here; what follows is an error for whoever reads it.
                 active.size = max(size, durable_pos)
@@ -595,7 +598,9 @@ class Loader:
         self, active: Segment, scan: TailScan, durable_offset: int
     ) -> bool:
         """Whether a log that is whole ends before what is known to be flushed."""
-        if scan.last_offset + 1 >= durable_offset or scan.batches == 0:
+        if scan.last_offset + 1 >= durable_offset:
+            return False
+        if scan.batches == 0 and not self.situation.clean:
             return False
         self.damage = CorruptRecordError(
             f"the log ends at offset {scan.last_offset + 1}, {durable_offset} was "
