@@ -45,6 +45,7 @@ class LiveLog:
         self._situation = situation
         self._lock = threading.Lock()
         self._mtime_ns = -1
+        self._is_truncating = False
         self._loaded: Loaded
         self.segments: tuple[Segment, ...] = ()
         self._load()
@@ -96,6 +97,8 @@ class LiveLog:
         self._loaded = loaded
         self._mtime_ns = mtime_ns
         self.segments = tuple(loaded.segments)
+        state = situation.state
+        self._is_truncating = state is not None and state.is_truncating
 
     def _exists(self) -> bool:
         try:
@@ -113,6 +116,11 @@ class LiveLog:
         with self._lock:
             try:
                 mtime_ns = self.directory.info().mtime_ns
+                if self._is_truncating:
+                    # What is behind the end goes; the state file will say when.
+                    if mtime_ns != self._mtime_ns:
+                        self._start_over()
+                    return
                 if mtime_ns != self._mtime_ns or self._is_recent():
                     self._follow_names(mtime_ns)
                 if self.segments and self._loaded.damage is None:

@@ -24,6 +24,7 @@ from logstore.errors import (
 )
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.layout import (
+    DELETED,
     INDEX,
     LOG,
     SEGMENT_SUFFIXES,
@@ -157,6 +158,7 @@ class Loader:
             )
         found = survey(self.directory, self.descriptors)
         self.finish_truncation(found)
+        self.finish_deletion(found)
         if self.writable:
             self.finish_transitions(found)
             self.remove_deleted(found)
@@ -196,6 +198,21 @@ class Loader:
             if self.writable:
                 for suffix in SEGMENT_SUFFIXES:
                     self.directory.unlink(segment_file(later, suffix), missing_ok=True)
+
+    def finish_deletion(self, found: Survey) -> None:
+        """Go on with a deletion from the head that was cut short behind its commit, the
+        state file: the names of what it dropped may have come back with a power cut."""
+        state = self.situation.state
+        if state is None:
+            return
+        first = min([row[0] for row in state.sealed], default=state.active["base_offset"])
+        for base in [b for b in found.logs if b < first <= state.start_offset]:
+            del found.logs[base]
+            for suffix in SEGMENT_SUFFIXES if self.writable else ():
+                name = segment_file(base, suffix)
+                with contextlib.suppress(FileNotFoundError):
+                    self.directory.rename(name, name + DELETED)
+                    found.deleted.append(name + DELETED)
 
     def finish_transitions(self, found: Survey) -> None:
         """Finish or undo what an interrupted compaction or swap left behind.
@@ -402,6 +419,10 @@ class Loader:
         index, times = self.load_indexes(active, state)
         if 0 <= size < durable:
             self.lost_end(active, size, durable, own)
+        if own.is_truncating and not self.writable:
+            # What is behind the durable point is about to be cut.
+            active.size = durable
+            return self.finish(segments, start, own.durable_offset, state, index, times)
         is_whole = self.situation.clean and size == durable
         if size < durable or (is_whole and index is not None):
             active.size = durable

@@ -83,6 +83,13 @@ class Disk:
         if change.kind == "names" and change.pos:
             self.directories.setdefault(change.node, {})
 
+    def beside(self, node: int) -> list[bytes]:
+        """The files of the directory that a file is in."""
+        for names in self.directories.values():
+            if node in names.values():
+                return [self.files[n] for n in names.values() if n in self.files]
+        return []
+
     def tree(self, at: int = ROOT, path: str = "") -> Iterator[tuple[str, bytes | None]]:
         """(path, bytes or None for a directory) of all that can be reached."""
         for name, node in sorted(self.directories.get(at, {}).items()):
@@ -217,10 +224,12 @@ class Cut:
             self.pending.append((self._made, event.change))
             self._made += 1
         elif event.kind == "sync":
-            left = []
+            left: list[tuple[int, Change]] = []
             for number, change in self.pending:
                 if number < event.upto and self._covers(number, change, event.node):
                     self.durable.apply(change)
+                    if change.kind != "names":
+                        left = list(self._without(left, change))
                 else:
                     left.append((number, change))
             self.pending = left
@@ -233,6 +242,23 @@ class Cut:
                 and change.kind == "write"
                 and change.node == event.node
             }
+
+    def _without(
+        self, pending: list[tuple[int, Change]], done: Change
+    ) -> Iterator[tuple[int, Change]]:
+        """What is left of writes that a failed sync gave up, where a later change of
+        the same bytes is durable."""
+        for number, write in pending:
+            if write.node != done.node or number not in self._lost:
+                yield number, write
+                continue
+            begin, end = write.pos, write.pos + len(write.data)
+            low = done.pos
+            high = end if done.kind == "size" else done.pos + len(done.data)
+            for first, last in ((begin, min(end, low)), (max(begin, high), end)):
+                if first < last:
+                    data = write.data[first - begin : last - begin]
+                    yield number, write._replace(pos=first, data=data)
 
     def _covers(self, number: int, change: Change, node: int) -> bool:
         if number in self._lost:
@@ -289,8 +315,10 @@ def _spoilt(
     size = len(write.data)
     yield "zeros for", write._replace(data=bytes(size))
     yield "garbage for", write._replace(data=rng.randbytes(size))
-    # What another file, or this one, had in a block that is used again.
-    old = rng.choice(sorted(disk.files.items()))[1] if disk.files else b""
+    # What another file of the directory, or this one, had in a block that is used
+    # again. (One of another partition may have just what belongs there: nothing in the
+    # format tells whose a batch is.)
+    old = rng.choice([b"", *disk.beside(write.node)])
     if old:
         at = rng.randrange(len(old)) if rng.random() < 0.5 else 0
         stale = (old[at:] + old)[:size].ljust(size, b"\0")
