@@ -114,21 +114,32 @@ class LiveLog:
             StorageError: the partition is gone, or cannot be read.
         """
         with self._lock:
-            try:
-                mtime_ns = self.directory.info().mtime_ns
-                if self._is_truncating:
-                    # What is behind the end goes; the state file will say when.
-                    if mtime_ns != self._mtime_ns:
-                        self._start_over()
+            for attempt in range(_ATTEMPTS):
+                try:
+                    self._refresh()
                     return
-                if mtime_ns != self._mtime_ns or self._is_recent():
-                    self._follow_names(mtime_ns)
-                if self.segments and self._loaded.damage is None:
-                    self._follow_tail()
-            except OSError as error:
-                if isinstance(error, LogStoreError):
-                    raise
-                raise storage_error(error, "read", self.directory.path) from error
+                except FileNotFoundError as error:
+                    # The writer deleted between two looks: look at all names again.
+                    if attempt + 1 < _ATTEMPTS and self._exists():
+                        self._mtime_ns = -1
+                        continue
+                    raise storage_error(error, "read", self.directory.path) from error
+                except OSError as error:
+                    if isinstance(error, LogStoreError):
+                        raise
+                    raise storage_error(error, "read", self.directory.path) from error
+
+    def _refresh(self) -> None:
+        mtime_ns = self.directory.info().mtime_ns
+        if self._is_truncating:
+            # What is behind the end goes; the state file will say when.
+            if mtime_ns != self._mtime_ns:
+                self._start_over()
+            return
+        if mtime_ns != self._mtime_ns or self._is_recent():
+            self._follow_names(mtime_ns)
+        if self.segments and self._loaded.damage is None:
+            self._follow_tail()
 
     def _is_recent(self) -> bool:
         """Whether there is a new segment although the directory's time stands still."""

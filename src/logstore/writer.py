@@ -303,8 +303,7 @@ class PartitionWriter(LogWriter):
             try:
                 if self.is_sound:
                     self._finish(write_down)
-                elif self.failed is not None and self._synced < self.end_offset:
-                    # Who closes has to know, whoever else has been told before.
+                elif self.failed is not None and self._is_unheard:
                     raise self.failed
             except SyncFailedError as error:
                 raise self._fail(error) from error.__cause__

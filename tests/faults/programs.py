@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import promises
-from logstore import LogStoreError, StoreConfig
+from logstore import LogStoreError, StoreConfig, SyncFailedError
 from logstore.store import open_store
 from support.values import (
     FORMATS,
@@ -42,11 +42,17 @@ class _Writer:
         self.store = store
         self.say = say
         self.rng = rng
+        self.has_failed = False
 
     @contextlib.contextmanager
     def trying(self) -> Iterator[None]:
-        with contextlib.suppress(LogStoreError):
+        try:
             yield
+        except SyncFailedError:
+            # Told once: closing says nothing of it any more.
+            self.has_failed = True
+        except LogStoreError:
+            pass
 
     def create(
         self, name: str, count: int, form: tuple[int, str], **settings: Any
@@ -169,7 +175,7 @@ def _writing(path: Path, say: Say, rng: random.Random) -> Iterator[_Writer]:
     ends = {p.name: p.end_offset for p in writer.partitions()}
     with contextlib.suppress(LogStoreError):
         store.close()
-        for name, end in ends.items():
+        for name, end in ends.items() if not writer.has_failed else ():
             say(promises.DURABLE, name, end)
 
 
