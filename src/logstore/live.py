@@ -17,6 +17,7 @@ from logstore.descriptors import Descriptors
 from logstore.errors import LogStoreError, storage_error
 from logstore.layout import LOG, parse_segment_file, segment_file
 from logstore.loading import Loaded, Loader
+from logstore.reader import wrappers_end
 from logstore.recovery import Situation
 from logstore.segment import Segment, scan_log
 
@@ -225,7 +226,8 @@ class LiveLog:
             size = self.directory.files.size(fd)
             if size <= state.size:
                 return
-            scan = scan_log(self.directory, fd, size, state, checks=segment.checks)
+            sound = wrappers_end(segment, self.config, state, size)
+            scan = scan_log(self.directory, fd, sound, state, checks=segment.checks)
         segment.size = scan.pos
         segment.next_offset = state.last_offset + 1
         segment.max_timestamp = None

@@ -34,6 +34,7 @@ from logstore.layout import (
     parse_segment_file,
     segment_file,
 )
+from logstore.reader import wrappers_end
 from logstore.recovery import (
     CORRUPT,
     INDEX_REBUILT,
@@ -164,6 +165,7 @@ class Loader:
             self.remove_deleted(found)
             self.remove_orphans(found)
         segments = self.open_segments(found)
+        self.drop_unconnected(segments)
         loaded = self.settle(segments)
         loaded.deleted = found.deleted
         state = self.situation.state
@@ -205,7 +207,9 @@ class Loader:
         state = self.situation.state
         if state is None:
             return
-        first = min([row[0] for row in state.sealed], default=state.active["base_offset"])
+        first = min(
+            [row[0] for row in state.sealed], default=state.active["base_offset"]
+        )
         for base in [b for b in found.logs if b < first <= state.start_offset]:
             del found.logs[base]
             for suffix in SEGMENT_SUFFIXES if self.writable else ():
@@ -370,6 +374,61 @@ class Loader:
                 f"built the missing index {name} from the log",
                 first_offset=segment.base_offset,
             )
+
+    def drop_unconnected(self, segments: list[Segment]) -> None:
+        """Put aside segments that a roll began and that were undone: without a sync of
+        the directory, a power cut may bring their names back.
+
+        They are those behind the last one that the state knows of, where the one before
+        is whole and ends at another offset than they begin at.
+        """
+        own = self.situation.state
+        if own is None or self.situation.clean or self.damage is not None:
+            return
+        states = {own.active["base_offset"]: segment_state(own.active)}
+        for slot, (segment, after) in enumerate(itertools.pairwise(segments)):
+            base = segment.base_offset
+            if base < own.active["base_offset"]:
+                continue
+            state = states.get(base) or native.SegmentState(base)
+            try:
+                with self.directory.opened(segment.file(LOG)) as fd:
+                    size = self.directory.files.size(fd)
+                    scan = scan_log(
+                        self.directory, fd, size, state, checks=segment.checks
+                    )
+            except OSError:
+                return
+            if not scan.is_whole or size < own.active["size"]:
+                return
+            if state.last_offset + 1 != after.base_offset:
+                for leftover in segments[slot + 1 :]:
+                    self.put_aside(leftover)
+                del segments[slot + 1 :]
+                return
+
+    def put_aside(self, segment: Segment) -> None:
+        """Rename a segment that is left over from an undone roll; nobody was told of
+        what is in it."""
+        if not self.writable:
+            return
+        base, name = segment.base_offset, segment.file(LOG)
+        size = max(self.file_size(segment), 0)
+        kept = f"{layout.TORN_PREFIX}{base:020d}-0"
+        self.directory.rename(name, kept)
+        for suffix in SEGMENT_SUFFIXES:
+            self.directory.unlink(segment_file(base, suffix), missing_ok=True)
+        self.directory.sync()
+        self.report(
+            TORN_TAIL,
+            name,
+            f"{name} does not follow the segment before: it is left over from a roll "
+            f"that was undone; its {size} bytes are kept in {kept}",
+            position=0,
+            size=size,
+            first_offset=base,
+            kept_at=self.directory.path_of(kept),
+        )
 
     # -- 3. the end of the log
 
@@ -570,10 +629,11 @@ class Loader:
         try:
             with self.directory.opened(name) as fd:
                 size = self.directory.files.size(fd)
+                sound = wrappers_end(active, self.config, state, size)
                 scan = scan_log(
                     self.directory,
                     fd,
-                    size,
+                    sound,
                     state,
                     index=index,
                     times=times,

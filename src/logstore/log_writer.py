@@ -316,13 +316,25 @@ class LogWriter:
 
         Kafka wants the epoch in leader-epoch-checkpoint before the data.
         """
-        if self._epochs is None:
-            self._epochs = checkpoints.read_epochs(self.directory)
-        if not self._epochs:
-            self.host.begin_writing()
-            self._epochs = [(self._newest_epoch(), base)]
-            checkpoints.write_epochs(self.directory, self._epochs)
-        return self._epochs[-1][0]
+        if self._epochs:
+            return self._epochs[-1][0]
+        try:
+            epochs = checkpoints.read_epochs(self.directory)
+            if not epochs:
+                self.host.begin_writing()
+                epochs = [(self._newest_epoch(), base)]
+                checkpoints.write_epochs(self.directory, epochs)
+        except OSError as error:
+            if isinstance(error, LogStoreError):
+                raise
+            raise storage_error(
+                error,
+                "note the leader epoch in",
+                self.directory.path,
+                "The log is as it was.",
+            ) from error
+        self._epochs = epochs
+        return epochs[-1][0]
 
     def _newest_epoch(self) -> int:
         """The epoch of the last batches of magic 2; 0 where there are none."""

@@ -14,10 +14,12 @@ from typing import Final, NamedTuple
 
 from logstore import _binding as native
 from logstore.batches import Chunk, RecordBatch
+from logstore.config import StoreConfig, TopicConfig
 from logstore.decoding import ChunkReader, Columns, Damage, StopReading, iter_records
 from logstore.errors import (
     ConfigError,
     CorruptRecordError,
+    LogStoreError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
 )
@@ -372,6 +374,43 @@ def _check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
         reason = f"a batch begins at offset {base}, and the one before ends with"
         damage = Damage(f"{reason} {before}", 0, before + 1)
         raise segment.error_of(damage, batch.position, before + 1)
+
+
+def wrappers_end(
+    segment: Segment, config: TopicConfig, state: native.SegmentState, size: int
+) -> int:
+    """Where, between `state` and `size`, the first wrapper begins that does not follow
+    the batch before; `size` for none.
+
+    The first offset of a wrapper (compressed, magic 0 or 1) is known only once it is
+    decompressed, and a block of the disk that is used again may hold an old one, sound
+    but of other offsets. Looked for where the topic writes wrappers.
+    """
+    is_written = config.message_format < 2 and config.compression_type != "none"
+    if not is_written or not segment.is_gapless or state.size >= size:
+        return size
+    whole = Segment(
+        segment.directory,
+        segment.descriptors,
+        segment.base_offset,
+        size,
+        segment.next_offset,
+        transition=segment.transition,
+        is_gapless=True,
+    )
+    limit = StoreConfig().max_batch_decompressed_bytes
+    before = state.last_offset
+    try:
+        for header, buffer, pos in whole.headers(Place(state.size, before)):
+            if header.base_offset < 0:
+                batch = make_batch(whole, header, buffer, pos, limit)
+                if batch.base_offset != before + 1:
+                    return pos
+            before = header.last_offset
+    except LogStoreError:
+        # Damage that the walk over the batches finds, too, or a reader.
+        pass
+    return size
 
 
 def _is_wanted(header: native.BatchHeader, wanted: Wanted) -> bool:

@@ -599,6 +599,12 @@ class Store:
                     partition=number,
                 )
             partition = self._partitions.get(key)
+            if partition is None and not self.read_only and key not in self._writers:
+                raise TopicNotFoundError(
+                    f"topic {topic} is being deleted, which was cut short by an error; "
+                    f"delete it again, or open the store again",
+                    topic=topic,
+                )
             if partition is None:
                 config = self._catalog.config(topic)
                 partition = Partition(

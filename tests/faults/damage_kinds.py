@@ -1,4 +1,4 @@
-"""Single damages to the files of a store, numbered, so that any of them can be had again.
+"""Single damages to the files of a store, numbered, so that each can be had again.
 
 `Damages` knows how many there are for a tree of files, and does the n-th to a copy.
 """
@@ -40,12 +40,12 @@ _SIZES = {
     "to-00": lambda n: n,
     "to-ff": lambda n: n,
     "cut": lambda n: n,
-    # 64 bytes from each eighth byte on: sectors know nothing of batches.
-    "zero-block": lambda n: n // 8,
-    "repeat-block": lambda n: n // 8,
-    "lose-block": lambda n: n // 8,
-    "swap-block": lambda n: max(n - 2 * BLOCK, 0) // 8,
-    "old-block": lambda n: n // 8,
+    # Blocks of 64 bytes: they know nothing of batches.
+    "zero-block": lambda n: -(-n // BLOCK),
+    "repeat-block": lambda n: -(-n // BLOCK),
+    "lose-block": lambda n: -(-n // BLOCK),
+    "swap-block": lambda n: n // BLOCK - 1 if n >= 2 * BLOCK else 0,
+    "old-block": lambda n: -(-n // BLOCK),
     "grow-zeros": lambda n: 4 if n else 0,
     "grow-copy": lambda n: 4 if n else 0,
     "missing": lambda n: 1,
@@ -134,7 +134,7 @@ class Damages:
             return data + bytes((1, 8, 61, 512)[at])
         if kind == "grow-copy":
             return data + (data[-BLOCK:], data[:BLOCK], data, data[:7])[at]
-        return self._blocked(data, kind, 8 * at, path)
+        return self._blocked(data, kind, BLOCK * at, path)
 
     def _blocked(self, data: bytes, kind: str, at: int, path: str) -> bytes:
         end = min(at + BLOCK, len(data))
@@ -150,7 +150,7 @@ class Damages:
         # What the block of another file of this kind holds there, as if it had been
         # written to the wrong place; of the only one of its kind: the block before.
         others = [p for p in self.tree if p != path and _kind(p) == _kind(path)]
-        other = self.tree[others[at % len(others)]] if others else None
+        other = self.tree[others[at // BLOCK % len(others)]] if others else None
         old = (other or b"")[at:end] or data[max(at - BLOCK, 0) :][: end - at]
         return data[:at] + old.ljust(end - at, b"\0") + data[end:]
 

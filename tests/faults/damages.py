@@ -1,4 +1,4 @@
-"""Single damages to finished stores: flipped bits, cut files, lost and misplaced blocks.
+"""Single damages to finished stores: flipped bits, cut files, misplaced blocks.
 
 Stores of every magic and codec, closed and not, written by logstore and as Kafka leaves
 them (without logstore's own state), opened for reading and for writing. A damage may be
@@ -200,7 +200,8 @@ def judge(scenario: Any, number: int, seed: int) -> tuple[str, str, str]:
             start = records[0].offset if records else store.truth.start_offset
             # All of it must be there, then an error if a rule is broken.
             short = start if seen.is_broken else min(store.truth.durable_offset, start)
-            believed = Truth(magic, records, start, short, is_own=False)
+            undamaged = tuple(store.truth.records) if seen.is_broken else ()
+            believed = Truth(magic, records, start, short, False, undamaged)
             again, outcome = look(tree, believed, random.Random(text))
             if not again and seen.is_broken and outcome != LOUD:
                 again = "a rule of the format is broken, and nobody says so"

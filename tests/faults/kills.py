@@ -79,7 +79,9 @@ def run(count: int, seed: int, tally: Tally) -> None:
         tally.note(f"{reads:,} reads beside the writers, {refused:,} second writers")
 
 
-def _loop(folder: str, seed: int, rounds: int) -> tuple[int, list[str], tuple[int, int]]:
+def _loop(
+    folder: str, seed: int, rounds: int
+) -> tuple[int, list[str], tuple[int, int]]:
     """Kill the writers of one store so many times."""
     own = Path(tempfile.mkdtemp(dir=folder))
     path, log = own / "store", own / "failures"
@@ -113,7 +115,9 @@ def _loop(folder: str, seed: int, rounds: int) -> tuple[int, list[str], tuple[in
                 os.kill(reader, signal.SIGKILL)
             os.waitpid(reader, 0)
     if log.exists():
-        failures.append(f"{what} round {done}: {log.read_text(encoding='utf-8')[:1500]}")
+        failures.append(
+            f"{what} round {done}: {log.read_text(encoding='utf-8')[:1500]}"
+        )
     reads = shared.get(_PARTITIONS, 0)
     shutil.rmtree(own, ignore_errors=True)
     return max(done, len(failures)), failures, (reads, refused)

@@ -90,7 +90,9 @@ class Disk:
                 return [self.files[n] for n in names.values() if n in self.files]
         return []
 
-    def tree(self, at: int = ROOT, path: str = "") -> Iterator[tuple[str, bytes | None]]:
+    def tree(
+        self, at: int = ROOT, path: str = ""
+    ) -> Iterator[tuple[str, bytes | None]]:
         """(path, bytes or None for a directory) of all that can be reached."""
         for name, node in sorted(self.directories.get(at, {}).items()):
             if node in self.directories:
