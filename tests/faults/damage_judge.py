@@ -283,20 +283,21 @@ def _write(case: _Case, tree: Tree, files: MemoryFiles) -> None:
 
 
 def _check_kept(case: _Case, tree: Tree, files: MemoryFiles) -> None:
-    """Opening cut nothing but a torn tail, and changed no byte that it kept."""
+    """Opening cut nothing but a torn tail, and changed no byte that it kept; what it
+    put aside is still there."""
     after = files.tree()
+    aside = [
+        data
+        for path, data in after.items()
+        if "/.logstore-torn-" in path or path.endswith(".deleted")
+    ]
     for path, data in tree.items():
         if not path.endswith(".log") or data is None:
             continue
-        kept = after.get(path)
-        if kept is None:
-            raise Wrong(f"opening removed {path}")
-        if kept != data and not (data.startswith(kept) and case.is_short):
-            put_aside = b"".join(
-                v or b"" for p, v in after.items() if "/.logstore-torn-" in p
-            )
-            if not (data.startswith(kept) and data[len(kept) :] in put_aside):
-                raise Wrong(f"opening changed {path}")
+        kept = after.get(path) or b""
+        lost = data[len(kept) :]
+        if not data.startswith(kept) or (lost and lost not in aside):
+            raise Wrong(f"opening changed {path}, and {len(lost)} bytes are nowhere")
 
 
 def _first_difference(found: list[Record], want: list[Record]) -> str:

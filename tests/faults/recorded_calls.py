@@ -31,7 +31,7 @@ from faults.workers import spread
 
 NAME = "recorded-calls"
 UNIT = "power cuts and faults"
-COUNTS = {"commit": 800, "nightly": 10_000, "release": 20_000}
+COUNTS = {"commit": 500, "nightly": 10_000, "release": 20_000}
 
 _HERE = Path(__file__).resolve().parent
 # Of ten states, so many are power cuts after a run in which a sync failed, and so many
