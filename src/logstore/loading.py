@@ -646,8 +646,8 @@ class Loader:
             return self.finish(segments, start, durable_offset, state, index, times)
         if scan.is_whole and sound < size:
             first = scan.last_offset + 1
-            error = native.NativeError(native.E_OFFSET, sound, -1, first, -1)
-            scan = scan._replace(size=size, error=error)
+            misplaced = native.NativeError(native.E_OFFSET, sound, -1, first, -1)
+            scan = scan._replace(size=size, error=misplaced)
         active.size = scan.pos
         if not scan.is_whole:
             # The offset of a batch may be what is damaged: after a clean stop, nothing

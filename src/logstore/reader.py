@@ -404,7 +404,10 @@ def wrappers_end(
         for header, buffer, pos in whole.headers(Place(state.size, before)):
             if header.base_offset < 0:
                 batch = make_batch(whole, header, buffer, pos, limit)
-                if batch.base_offset != before + 1:
+                # The messages of magic 0 have offsets of their own, so that both ends
+                # of a wrapper say something.
+                last = max((record.offset for record in batch), default=before)
+                if batch.base_offset != before + 1 or last != header.last_offset:
                     return pos
             before = header.last_offset
     except LogStoreError:
