@@ -326,6 +326,7 @@ def read_batches(
     offset = start
     for segment in view.from_offset(start):
         is_last = segment is view.segments[-1]
+        generation = segment.generation
         place: Place | None = segment.locate(offset)
         while place is not None:
             before = place.last_offset
@@ -350,8 +351,13 @@ def read_batches(
                         return
                     offset = batch.next_offset
                     yield batch
-                must = is_last and not skip and wanted is None
-                if must and offset < min(stop, segment.next_offset):
+                # A gapless segment goes up to the next one; any log goes up to its end.
+                end = min(stop, segment.next_offset)
+                is_short = is_last and offset < end
+                if segment.is_gapless and before != native.OFFSET_UNKNOWN:
+                    is_short = is_short or before + 1 < end
+                is_whole = segment.generation == generation
+                if is_short and is_whole and not skip and wanted is None:
                     raise segment.missing(segment.size, offset)
                 break
             except StopReading:
@@ -557,6 +563,8 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
         is_last = segment is view.segments[-1]
         if segment.next_offset <= view.start_offset and not is_last:
             continue
+        if segment.is_lost:
+            raise segment.missing(0, segment.base_offset)
         if segment.largest_timestamp() < timestamp:
             continue
         reader = ChunkReader(view.decompressed_max, with_headers=False)

@@ -85,6 +85,30 @@ def test_fetch_of_swapped_batches_is_an_error(tmp_path: Path) -> None:
             list(store.topic("orders")[0].fetch(1))
 
 
+def test_wrapper_flipped_downwards_is_not_left_out_of_the_batches(
+    tmp_path: Path,
+) -> None:
+    """In magic 0 its messages have offsets of their own; its end is what is wrong."""
+    directory = write_store(tmp_path, COUNT, 0, "snappy", call=3, **SETTINGS)
+    log = logs_in(directory)[0]
+    bad = frames(log)[-1]
+    move_batch(log, -1, bad.offset - 1)
+    with logstore.open(tmp_path, read_only=True) as store:
+        with pytest.raises(LOUD):
+            list(store.topic("orders")[0].read_batches(bad.offset))
+
+
+def test_time_lookup_in_a_lost_segment_is_an_error(tmp_path: Path) -> None:
+    """None means that there is no such record, not that it is gone."""
+    with logstore.open(tmp_path / "a") as store:
+        fill(new_partition(store), 5)
+        crash(tmp_path / "a", tmp_path / "b")
+    logs_in(tmp_path / "b" / "orders-0")[0].unlink()
+    with logstore.open(tmp_path / "b", read_only=True) as store:
+        with pytest.raises(LOUD):
+            store.topic("orders")[0].offset_for_time(0)
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 def test_log_that_was_closed_cleanly_has_no_torn_tail(
     tmp_path: Path, magic: int
