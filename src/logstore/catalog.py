@@ -101,12 +101,18 @@ class Catalog:
                 continue
             have = set(self.numbers.get(topic, ()))
             missing = [n for n in range(settings["partitions"]) if n not in have]
+            if settings.get("creating") and self._read_only:
+                # The owner will make them; until then there are those before the first
+                # that is missing.
+                have = set(range(min(missing, default=settings["partitions"])))
+                if not have:
+                    self.numbers.pop(topic, None)
+                missing = []
             for number in missing:
                 name = layout.partition_directory(topic, number)
                 if settings.get("creating"):
-                    if not self._read_only:
-                        self._root.make(name)
-                        have.add(number)
+                    self._root.make(name)
+                    have.add(number)
                     continue
                 lost = CorruptionError(
                     f"the directory of partition {name} is gone from "

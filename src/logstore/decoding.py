@@ -155,13 +155,21 @@ class ChunkReader:
         checks = self.checks
         base = decoder.decode_payload(header, c, len(payload), start, stop, checks)
         error = decoder.error
-        gapless = checks & native.CHECK_GAPLESS and before != native.OFFSET_UNKNOWN
-        if error is None and gapless and base != before + 1:
-            raise Damage(
-                f"a batch begins at offset {base} where {before + 1} must follow",
-                header.pos,
-                before + 1,
-            )
+        if error is None and before != native.OFFSET_UNKNOWN:
+            # The first offset of a wrapper is known only now.
+            if checks & native.CHECK_GAPLESS and base != before + 1:
+                raise Damage(
+                    f"a batch begins at offset {base} where {before + 1} must follow",
+                    header.pos,
+                    before + 1,
+                )
+            if header.magic < 2 and base <= before:
+                raise Damage(
+                    f"a batch begins at offset {base}, and the one before ends with "
+                    f"{before}",
+                    header.pos,
+                    before + 1,
+                )
         if decoder.count:
             yield Columns(decoder, c, slicer_of(payload), len(payload))
         if error is not None:
@@ -212,6 +220,7 @@ class ChunkReader:
                     yield from self._plain(header, c, raw, start, stop)
                 last_offset = header.last_offset
             pos = self.pos = scan.pos
+            self.decoder.begin(last_offset)
             if scan.error is not None:
                 raise damage_of(scan.error)
             self.stop = scan.stop

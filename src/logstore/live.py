@@ -19,8 +19,9 @@ from logstore.errors import LogStoreError, storage_error
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import LOG, parse_segment_file, segment_file
 from logstore.loading import Loaded, Loader
+from logstore.reader import unreadable
 from logstore.recovery import Situation
-from logstore.segment import Segment, scan_log
+from logstore.segment import Place, Segment, TailScan, scan_log
 
 __all__ = ["LiveLog"]
 
@@ -49,6 +50,7 @@ class LiveLog:
         self._mtime_ns = -1
         # Size and time of a file whose end was looked at and found torn.
         self._torn = (-1, -1)
+        self._is_truncating = False
         self._loaded: Loaded
         self.segments: tuple[Segment, ...] = ()
         self._load()
@@ -107,6 +109,8 @@ class LiveLog:
                 info = self.directory.stat(self.segments[-1].file(LOG))
                 if info.size == loaded.tail_start + loaded.tail_bytes:
                     self._torn = info.size, info.mtime_ns
+        state = situation.state
+        self._is_truncating = state is not None and state.is_truncating
 
     def _exists(self) -> bool:
         try:
@@ -122,16 +126,32 @@ class LiveLog:
             StorageError: the partition is gone, or cannot be read.
         """
         with self._lock:
-            try:
-                mtime_ns = self.directory.info().mtime_ns
-                if mtime_ns != self._mtime_ns or self._is_recent():
-                    self._follow_names(mtime_ns)
-                if self.segments and self._loaded.damage is None:
-                    self._follow_tail()
-            except OSError as error:
-                if isinstance(error, LogStoreError):
-                    raise
-                raise storage_error(error, "read", self.directory.path) from error
+            for attempt in range(_ATTEMPTS):
+                try:
+                    self._refresh()
+                    return
+                except FileNotFoundError as error:
+                    # The writer deleted between two looks: look at all names again.
+                    if attempt + 1 < _ATTEMPTS and self._exists():
+                        self._mtime_ns = -1
+                        continue
+                    raise storage_error(error, "read", self.directory.path) from error
+                except OSError as error:
+                    if isinstance(error, LogStoreError):
+                        raise
+                    raise storage_error(error, "read", self.directory.path) from error
+
+    def _refresh(self) -> None:
+        mtime_ns = self.directory.info().mtime_ns
+        if self._is_truncating:
+            # What is behind the end goes; the state file will say when.
+            if mtime_ns != self._mtime_ns:
+                self._start_over()
+            return
+        if mtime_ns != self._mtime_ns or self._is_recent():
+            self._follow_names(mtime_ns)
+        if self.segments and self._loaded.damage is None:
+            self._follow_tail()
 
     def _is_recent(self) -> bool:
         """Whether there is a new segment although the directory's time stands still."""
@@ -215,6 +235,46 @@ class LiveLog:
         elif info.size > segment.size and (info.size, info.mtime_ns) != self._torn:
             self._scan(segment)
 
+    def _walk(self, segment: Segment, fd: int, size: int) -> TailScan:
+        """Walk over what is new, as far as a reader comes.
+
+        The offset of a wrapper is under no checksum, and a block of the disk that is
+        used again may hold an old one: looked for where the topic writes wrappers.
+        """
+        loaded, config = self._loaded, self.config
+        begin, counts = (
+            loaded.active_state.copy(),
+            (
+                loaded.index.count,
+                loaded.times.count,
+            ),
+        )
+
+        def walk(end: int) -> TailScan:
+            return scan_log(
+                self.directory,
+                fd,
+                end,
+                loaded.active_state,
+                index=loaded.index,
+                times=loaded.times,
+                interval=config.index_interval_bytes,
+                checks=segment.checks,
+            )
+
+        scan = walk(size)
+        if config.message_format == 2 or config.compression_type == "none":
+            return scan
+        known, segment.size = segment.size, scan.pos
+        damage = unreadable(segment, Place(begin.size, begin.last_offset))
+        segment.size = known
+        if damage is None:
+            return scan
+        loaded.active_state = begin
+        loaded.index.cut(counts[0])
+        loaded.times.cut(counts[1])
+        return walk(damage[0])
+
     def _scan(self, segment: Segment) -> None:
         """Move the end of the log along: whole batches with right checksums count."""
         loaded = self._loaded
@@ -223,16 +283,8 @@ class LiveLog:
             size = self.directory.files.size(fd)
             if size <= state.size:
                 return
-            scan = scan_log(
-                self.directory,
-                fd,
-                size,
-                state,
-                index=loaded.index,
-                times=loaded.times,
-                interval=self.config.index_interval_bytes,
-                checks=segment.checks,
-            )
+            scan = self._walk(segment, fd, size)
+        state = loaded.active_state
         segment.size = scan.pos
         segment.next_offset = state.last_offset + 1
         segment.max_timestamp = None

@@ -16,7 +16,6 @@ from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.config import TopicConfig
-from logstore.decoding import ChunkReader, Damage
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     CorruptCheckpointError,
@@ -37,6 +36,7 @@ from logstore.layout import (
     parse_segment_file,
     segment_file,
 )
+from logstore.reader import unreadable
 from logstore.recovery import (
     CORRUPT,
     INDEX_REBUILT,
@@ -60,7 +60,6 @@ from logstore.recovery import (
 )
 from logstore.segment import (
     LOOKUP_BYTES,
-    READ_BYTES,
     Place,
     Segment,
     TailScan,
@@ -68,9 +67,6 @@ from logstore.segment import (
 )
 
 __all__ = ["Loaded", "Loader"]
-
-# A batch that decompresses to more is left to readers, who have a limit of their own.
-_LIMIT = 256 << 20
 
 
 @dataclasses.dataclass(slots=True)
@@ -183,6 +179,7 @@ class Loader:
             self.remove_deleted(found)
             self.remove_orphans(found)
         segments = self.open_segments(found)
+        self.drop_unconnected(segments)
         loaded = self.settle(segments)
         loaded.deleted = found.deleted
         loaded.digested = self.digests_among(found)
@@ -439,6 +436,61 @@ class Loader:
                 first_offset=segment.base_offset,
             )
 
+    def drop_unconnected(self, segments: list[Segment]) -> None:
+        """Put aside segments that a roll began and that were undone: without a sync of
+        the directory, a power cut may bring their names back.
+
+        They are those behind the last one that the state knows of, where the one before
+        is whole and ends at another offset than they begin at.
+        """
+        own = self.situation.state
+        if own is None or self.situation.clean or self.damage is not None:
+            return
+        states = {own.active["base_offset"]: segment_state(own.active)}
+        for slot, (segment, after) in enumerate(itertools.pairwise(segments)):
+            base = segment.base_offset
+            if base < own.active["base_offset"]:
+                continue
+            state = states.get(base) or native.SegmentState(base)
+            try:
+                with self.directory.opened(segment.file(LOG)) as fd:
+                    size = self.directory.files.size(fd)
+                    scan = scan_log(
+                        self.directory, fd, size, state, checks=segment.checks
+                    )
+            except OSError:
+                return
+            if not scan.is_whole or size < own.active["size"]:
+                return
+            if state.last_offset + 1 != after.base_offset:
+                for leftover in segments[slot + 1 :]:
+                    self.put_aside(leftover)
+                del segments[slot + 1 :]
+                return
+
+    def put_aside(self, segment: Segment) -> None:
+        """Rename a segment that is left over from an undone roll; nobody was told of
+        what is in it."""
+        if not self.writable:
+            return
+        base, name = segment.base_offset, segment.file(LOG)
+        size = max(self.file_size(segment), 0)
+        kept = f"{layout.TORN_PREFIX}{base:020d}-0"
+        self.directory.rename(name, kept)
+        for suffix in SEGMENT_SUFFIXES:
+            self.directory.unlink(segment_file(base, suffix), missing_ok=True)
+        self.directory.sync()
+        self.report(
+            TORN_TAIL,
+            name,
+            f"{name} does not follow the segment before: it is left over from a roll "
+            f"that was undone; its {size} bytes are kept in {kept}",
+            position=0,
+            size=size,
+            first_offset=base,
+            kept_at=self.directory.path_of(kept),
+        )
+
     # -- 3. the end of the log
 
     def settle(self, segments: list[Segment]) -> Loaded:
@@ -663,7 +715,7 @@ class Loader:
                 scan = walk(fd, size)
                 active.size = scan.pos
                 place = Place(durable_pos, durable_offset - 1)
-                damage = _unreadable(active, place if durable_pos else active.start)
+                damage = unreadable(active, place if durable_pos else active.start)
                 if damage is not None:
                     # As far as a reader would come, and no farther.
                     state = begin
@@ -679,7 +731,10 @@ class Loader:
             return self.finish(segments, start, durable_offset, begin, index, times)
         active.size = scan.pos
         if not scan.is_whole:
+            # The offset of a batch may be what is damaged: after a clean stop, nothing
+            # is torn, whatever the last one says.
             below = scan.pos < durable_pos or scan.last_offset + 1 < durable_offset
+            below = below or self.situation.clean
             if below or self.is_foreign(scan):
                 # Served up to here; what follows is an error for whoever reads it.
                 active.size = max(size, durable_pos)
@@ -712,7 +767,9 @@ class Loader:
         self, active: Segment, scan: TailScan, durable_offset: int
     ) -> bool:
         """Whether a log that is whole ends before what is known to be flushed."""
-        if scan.last_offset + 1 >= durable_offset or scan.batches == 0:
+        if scan.last_offset + 1 >= durable_offset:
+            return False
+        if scan.batches == 0 and not self.situation.clean:
             return False
         self.damage = CorruptRecordError(
             f"the log ends at offset {scan.last_offset + 1}, {durable_offset} was "
@@ -872,34 +929,6 @@ class Loader:
             self.situation.state is not None,
             not self.situation.clean,
         )
-
-
-def _unreadable(active: Segment, place: Place) -> tuple[int, str] | None:
-    """Where, from a place on, a batch begins that no reader can read although its
-    checksum is right, and why; None where there is none.
-
-    The offset of a wrapper (magic 0 and 1) is under no checksum: only the offsets of
-    the messages inside say what it must be. Where logs may have gaps, they do not.
-    """
-    if not active.is_gapless:
-        return None
-    reader = ChunkReader(_LIMIT, with_headers=False)
-    buffer = native.Buffer(READ_BYTES)
-    pos = place.pos
-    reader.begin(place.last_offset, active.checks)
-    while pos < active.size:
-        n = active.read(buffer.view, pos)
-        try:
-            for _ in reader.columns(buffer.c, buffer.raw, n, 0, 0, native.OFFSET_MAX):
-                pass
-            offset = reader.decoder.last_offset + 1
-            buffer = active.next_buffer(buffer, n, reader.pos, reader.stop, pos, offset)
-        except Damage as damage:
-            if damage.unsupported or damage.too_large is not None:
-                return None
-            return pos + damage.pos, damage.reason
-        pos += reader.pos
-    return None
 
 
 def _copy(

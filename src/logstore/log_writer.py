@@ -129,6 +129,8 @@ class LogWriter:
         self.end_offset = loaded.end_offset
         self.damage: LogStoreError | None = loaded.damage
         self.failed: LogStoreError | None = None
+        # A failure that only the background has met.
+        self._is_unheard = False
         self.closed: LogStoreError | None = None
         self._is_blocked = loaded.damage is not None
         # False where a full disk kept the end of the log from being written down.
@@ -165,6 +167,7 @@ class LogWriter:
         if self.closed is not None:
             raise self.closed
         if self.failed is not None:
+            self._is_unheard = False
             raise SyncFailedError(
                 str(self.failed),
                 errno=getattr(self.failed, "errno", None),
@@ -698,9 +701,11 @@ class LogWriter:
         self._flush_scheduled = False
         if self._is_blocked and self._stray is None:
             return
-        with contextlib.suppress(LogStoreError):
-            # Whoever appends next gets the error.
+        try:
             self.sync(self.end_offset)
+        except LogStoreError:
+            # Whoever appends or closes next gets the error.
+            self._is_unheard = self.failed is not None
 
     def sync(self, upto: int) -> None:
         """Return when everything below `upto` is on stable storage.

@@ -18,6 +18,7 @@ from logstore.errors import (
     OffsetOutOfRangeError,
     ReadOnlyError,
     UnsupportedError,
+    storage_error,
 )
 from logstore.live import LiveLog
 from logstore.producer_batches import assign
@@ -643,7 +644,10 @@ class Partition:
         if policies is None:
             policies = retention.policies_of(self.config)
         infos = _infos(log.segments, log.end_offset)
-        free_bytes = log.free_bytes()
+        try:
+            free_bytes = log.free_bytes()
+        except OSError as error:
+            raise storage_error(error, "look for space on", self.path) from error
         deletions = retention.plan(self._number, infos, policies, now_ms, free_bytes)
         if deletions and not dry_run:
             self._write().delete_before(

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from logstore import _binding as native
 from logstore.batches import Chunk, RecordBatch
+from logstore.config import StoreConfig
 from logstore.decoding import ChunkReader, Columns, Damage, StopReading, iter_records
 from logstore.errors import (
     ConfigError,
@@ -91,8 +92,10 @@ def read_columns(
             raise OffsetOutOfRangeError(
                 offset, view.start_offset, ended_at, partition=view.name
             )
-        walk = _SegmentWalk(segment, buffer, reader, skip)
-        yield from walk.columns(offset, stop)
+        # What lies in a segment that is not the last ends where the next one begins.
+        bound = min(stop, segments[0].base_offset) if segments else stop
+        walk = _SegmentWalk(segment, buffer, reader, skip, is_last=not segments)
+        yield from walk.columns(offset, bound)
         offset = max(walk.offset, offset)
         buffer = walk.buffer
         ended_at = walk.ended_at
@@ -110,14 +113,22 @@ class _SegmentWalk:
     """One pass over a segment's records. `offset` is the next to be delivered."""
 
     def __init__(
-        self, segment: Segment, buffer: native.Buffer, reader: ChunkReader, skip: bool
+        self,
+        segment: Segment,
+        buffer: native.Buffer,
+        reader: ChunkReader,
+        skip: bool,
+        *,
+        is_last: bool,
     ) -> None:
         self.segment = segment
+        self.is_last = is_last
         self.buffer = buffer
         self.reader = reader
         self.skip = skip
         self.offset = segment.base_offset
-        self.generation = segment.generation
+        self.next_offset = segment.next_offset
+        self.generation = self.first_generation = segment.generation
         # One past the last offset, after a walk to the end of a gapless segment.
         self.ended_at: int | None = None
 
@@ -158,6 +169,7 @@ class _SegmentWalk:
                 ):
                     self.offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
                     yield run
+                self._check_bound(n)
                 if reader.stop == native.STOP_OFFSET or self.offset >= stop:
                     self._check_beyond(n)
                     return
@@ -173,9 +185,12 @@ class _SegmentWalk:
         self._check_end(min(stop, segment.next_offset))
 
     def _check_end(self, stop: int) -> None:
-        """Raise where the segment ends too early, unless its log may have gaps."""
+        """Raise where the segment ends too early; one that is not the last may, where
+        its log may have gaps."""
         segment, last = self.segment, self.reader.decoder.last_offset
-        if not segment.is_gapless or self.skip or last == native.OFFSET_UNKNOWN:
+        if self.skip or last == native.OFFSET_UNKNOWN:
+            return
+        if not segment.is_gapless and not self.is_last:
             return
         self.ended_at = last + 1
         if last + 1 < stop and segment.generation != self.generation:
@@ -185,22 +200,40 @@ class _SegmentWalk:
         if last + 1 < stop:
             raise segment.missing(segment.size, max(self.offset, last + 1))
 
+    def _check_bound(self, n: int) -> None:
+        """Raise `Damage` where a batch that was walked over ends behind the end of its
+        segment: its offset, which no checksum covers, may hide what is in it."""
+        segment, last = self.segment, self.reader.decoder.last_offset
+        bound = max(self.next_offset, segment.next_offset)
+        if last < bound or last == native.OFFSET_UNKNOWN or self._was_cut():
+            return
+        pos = 0
+        while True:
+            scan = native.scan_batches(self.buffer.c, n, pos=pos, checks=0)
+            for header in scan.headers:
+                if header.last_offset >= bound:
+                    raise segment.too_far(header.last_offset, header.pos, self.offset)
+            pos = scan.pos
+            if scan.stop != native.STOP_FULL:
+                raise segment.too_far(last, 0, self.offset)
+
     def _check_beyond(self, n: int) -> None:
         """Raise `Damage` where the batch behind the stop cannot be in this segment: its
         offset, which no checksum covers, may be why the walk came to an end."""
-        at = self.reader.pos
+        at, segment = self.reader.pos, self.segment
         scan = native.scan_batches(self.buffer.c, n, pos=at, checks=0, count_max=1)
         for header in scan.headers:
-            if (
-                header.last_offset >= self.segment.next_offset
-                and self.segment.generation == self.generation
-            ):
-                raise Damage(
-                    f"offset {header.last_offset} lies behind the end of its segment, "
-                    f"{self.segment.next_offset}",
-                    at,
-                    self.offset,
-                )
+            last = header.last_offset
+            if self.offset <= last < segment.next_offset or self._was_cut():
+                continue
+            if last < self.offset:
+                reason = f"offset {last} lies behind offset {self.offset - 1}"
+                raise Damage(reason, at, self.offset)
+            raise segment.too_far(last, at, self.offset)
+
+    def _was_cut(self) -> bool:
+        """Whether a truncation meanwhile may be why things are not where they were."""
+        return self.segment.generation != self.first_generation
 
     def _skip(self, error: Exception, pos: int) -> int:
         """Where to go on behind damage at `pos`; raises `error` unless it may."""
@@ -291,12 +324,19 @@ def read_batches(
     """
     offset = start
     for segment in view.from_offset(start):
+        is_last = segment is view.segments[-1]
+        generation = segment.generation
         place: Place | None = segment.locate(offset)
         while place is not None:
+            before = place.last_offset
             try:
                 for header, buffer, file_pos in segment.headers(place):
+                    last_before, before = before, header.last_offset
                     if header.last_offset < start:
                         continue
+                    if header.last_offset >= segment.next_offset:
+                        far = segment.too_far(header.last_offset, 0, offset)
+                        raise segment.error_of(far, file_pos, offset)
                     if header.base_offset >= stop:
                         return
                     if wanted is not None and not _is_wanted(header, wanted):
@@ -304,10 +344,20 @@ def read_batches(
                     batch = make_batch(
                         segment, header, buffer, file_pos, view.decompressed_max
                     )
+                    if header.base_offset < 0:
+                        _check_wrapper(segment, batch, last_before)
                     if batch.base_offset >= stop:
                         return
                     offset = batch.next_offset
                     yield batch
+                # A gapless segment goes up to the next one; any log goes up to its end.
+                end = min(stop, segment.next_offset)
+                is_short = is_last and offset < end
+                if segment.is_gapless and before != native.OFFSET_UNKNOWN:
+                    is_short = is_short or before + 1 < end
+                is_whole = segment.generation == generation
+                if is_short and is_whole and not skip and wanted is None:
+                    raise segment.missing(segment.size, offset)
                 break
             except StopReading:
                 return
@@ -318,6 +368,47 @@ def read_batches(
                 if not skip:
                     raise
                 place = found and Place(found[0], native.OFFSET_UNKNOWN)
+
+
+def _check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
+    """Raise where a wrapper, whose first offset is known only now, does not follow."""
+    base = batch.base_offset
+    if before == native.OFFSET_UNKNOWN or base == before + 1:
+        return
+    if base <= before or segment.is_gapless:
+        reason = f"a batch begins at offset {base}, and the one before ends with"
+        damage = Damage(f"{reason} {before}", 0, before + 1)
+        raise segment.error_of(damage, batch.position, before + 1)
+
+
+def unreadable(active: Segment, place: Place) -> tuple[int, str] | None:
+    """Where, from a place on, a batch begins that no reader can read although its
+    checksum is right, and why; None where there is none.
+
+    The offset of a wrapper (magic 0 and 1) is under no checksum: only the offsets of
+    the messages inside say what it must be. Where logs may have gaps, they do not.
+    """
+    if not active.is_gapless:
+        return None
+    # A batch that decompresses to more is left to readers: they have their own limit.
+    limit = StoreConfig().max_batch_decompressed_bytes
+    reader = ChunkReader(limit, with_headers=False)
+    buffer = native.Buffer(READ_BYTES)
+    pos = place.pos
+    reader.begin(place.last_offset, active.checks)
+    while pos < active.size:
+        n = active.read(buffer.view, pos)
+        try:
+            for _ in reader.columns(buffer.c, buffer.raw, n, 0, 0, native.OFFSET_MAX):
+                pass
+            offset = reader.decoder.last_offset + 1
+            buffer = active.next_buffer(buffer, n, reader.pos, reader.stop, pos, offset)
+        except Damage as damage:
+            if damage.unsupported or damage.too_large is not None:
+                return None
+            return pos + damage.pos, damage.reason
+        pos += reader.pos
+    return None
 
 
 def _is_wanted(header: native.BatchHeader, wanted: Wanted) -> bool:
@@ -380,10 +471,16 @@ def _fetch(
 ) -> Chunk:
     limit = view.decompressed_max
     for segment in view.from_offset(offset):
-        pos = _position_of(segment, offset) if offset < stop else None
-        if pos is None:
+        place = None
+        if offset < stop:
+            place = segment.seek(segment.locate(offset), offset)
+        if place is None:
+            must = segment.is_gapless or segment is view.segments[-1]
+            if must and offset < min(stop, segment.next_offset):
+                raise segment.missing(segment.size, offset)
             continue
-        buffer, end, last = _whole_batches(segment, pos, offset, stop, max_bytes)
+        pos, before = place
+        buffer, end, last = _whole_batches(segment, place, offset, stop, max_bytes)
         if end == 0:
             break
 
@@ -392,29 +489,32 @@ def _fetch(
         ) -> Exception:
             return segment.error_of(damage, pos, offset)
 
-        data = buffer.raw[:end]
-        return Chunk(data, offset, stop, last + 1, limit, named, wanted)
+        data, checks = buffer.raw[:end], segment.checks
+        return Chunk(data, offset, stop, last + 1, limit, named, wanted, before, checks)
     return Chunk(b"", offset, stop, offset, limit, lambda damage: damage, wanted)
 
 
 def _whole_batches(
-    segment: Segment, pos: int, offset: int, stop: int, max_bytes: int
+    segment: Segment, place: Place, offset: int, stop: int, max_bytes: int
 ) -> tuple[native.Buffer, int, int]:
-    """(buffer, end, last offset) of the whole batches from `pos` on that end below
+    """(buffer, end, last offset) of the whole batches from a place on that end below
     `stop`; end 0 where the first one does not."""
+    pos, before = place
     size = max_bytes
     while True:
         buffer = native.Buffer(min(size, segment.size - pos))
         n = segment.read(buffer.view, pos)
         end, last, _, _, error = native.walk_batches(
-            buffer.c,
-            n,
-            pos=0,
-            last_offset=native.OFFSET_UNKNOWN,
-            checks=segment.checks,
+            buffer.c, n, pos=0, last_offset=before, checks=segment.checks
         )
+        bound = min(stop, segment.next_offset)
+        if end and last < bound:
+            return buffer, end, last
         if end:
-            return (buffer, end, last) if last < stop else _up_to(buffer, n, stop)
+            end, last, far = _up_to(buffer, n, bound)
+            if end == 0 and far >= segment.next_offset:
+                raise segment.error_of(segment.too_far(far, 0, offset), pos, offset)
+            return buffer, end, last
         if error is not None:
             damage = Damage(
                 error.reason, error.pos, offset, unsupported=error.is_unsupported
@@ -425,23 +525,19 @@ def _whole_batches(
         size = max(2 * size, segment.frame_bytes(buffer, n))
 
 
-def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[native.Buffer, int, int]:
-    """(buffer, end, last offset) of the batches in a buffer that end below `stop`."""
+def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[int, int, int]:
+    """(end, last offset) of the batches in a buffer that end below `stop`, and the last
+    offset of the one behind them."""
     pos, end, last = 0, 0, -1
     while True:
         scan = native.scan_batches(buffer.c, n, pos=pos, checks=0)
         for header in scan.headers:
             if header.last_offset >= stop:
-                return buffer, end, last
+                return end, last, header.last_offset
             end, last = header.pos + header.size, header.last_offset
         pos = scan.pos
         if scan.stop != native.STOP_FULL:
-            return buffer, end, last
-
-
-def _position_of(segment: Segment, offset: int) -> int | None:
-    """Where the first batch with a last offset >= `offset` begins; None: not here."""
-    return segment.seek(segment.locate(offset), offset)
+            return end, last, -1
 
 
 # ---------------------------------------------------------------- time
@@ -453,18 +549,20 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
     "First" by offset, not by time: timestamps need not rise.
     """
     for segment in view.segments:
-        if (
-            segment.next_offset <= view.start_offset
-            and segment is not view.segments[-1]
-        ):
+        is_last = segment is view.segments[-1]
+        if segment.next_offset <= view.start_offset and not is_last:
             continue
+        if segment.is_lost:
+            raise segment.missing(0, segment.base_offset)
         if segment.largest_timestamp() < timestamp:
             continue
         reader = ChunkReader(view.decompressed_max, with_headers=False)
-        walk = _SegmentWalk(segment, native.Buffer(READ_BYTES), reader, False)
+        buffer = native.Buffer(READ_BYTES)
+        walk = _SegmentWalk(segment, buffer, reader, False, is_last=is_last)
         start = max(view.start_offset, segment.base_offset)
+        stop = view.end_offset if is_last else segment.next_offset
         place = segment.locate_time(timestamp)
-        for run in walk.columns(start, view.end_offset, place):
+        for run in walk.columns(start, stop, place):
             times = run.decoder.unpack(run.decoder.timestamp)
             for index, found in enumerate(times):
                 if found >= timestamp:

@@ -266,6 +266,16 @@ class Segment:
             next_offset=self.next_offset,
         )
 
+    def too_far(self, last_offset: int, pos: int, offset: int) -> Damage:
+        """The damage of a batch at `pos` that ends behind the end of its segment. No
+        checksum covers its offset: what lies there is not what should."""
+        return Damage(
+            f"offset {last_offset} lies behind the end of its segment, "
+            f"{self.next_offset}",
+            pos,
+            offset,
+        )
+
     def missing(self, position: int, offset: int) -> CorruptRecordError:
         """The error for log that must be there and is not."""
         return CorruptRecordError(
@@ -321,8 +331,8 @@ class Segment:
             buffer = self.next_buffer(buffer, n, scan_pos, stop, pos, last_offset + 1)
             pos += scan_pos
 
-    def seek(self, place: Place, offset: int) -> int | None:
-        """Where the first batch with a last offset >= `offset` begins, from a place on;
+    def seek(self, place: Place, offset: int) -> Place | None:
+        """The place of the first batch with a last offset >= `offset`, from a place on;
         None where there is none.
 
         Raises:
@@ -341,7 +351,7 @@ class Segment:
                 offset=offset,
             )
             if found >= 0:
-                return pos + found
+                return Place(pos + found, scan.last_offset)
             if scan.error is not None:
                 damage = Damage(
                     scan.error.reason,

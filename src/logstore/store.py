@@ -461,18 +461,28 @@ class Store:
                 name, {"partitions": leading(numbers)}
             )
             self._catalog.write_if_room(name, {**settings, "deleting": True})
+            going = TopicNotFoundError(
+                f"topic {name} is being deleted, which was cut short by an error; "
+                f"delete it again, or open the store again",
+                topic=name,
+            )
             try:
                 for number in numbers:
                     key = (name, number)
                     writer = self._writers.forget(key)
+                    self._writers.broken[key] = going
                     if writer is not None:
                         self._end_writer(writer)
                     self._partitions.pop(key, None)
                     old = layout.partition_directory(name, number)
                     new = layout.deleted_directory(name, number, uuid.uuid4().hex)
-                    self._root.rename(old, new)
-                    renamed.append(new)
+                    # Not there: an earlier try came so far.
+                    with contextlib.suppress(FileNotFoundError):
+                        self._root.rename(old, new)
+                        renamed.append(new)
                 self._root.sync()
+                for number in numbers:
+                    self._writers.forget((name, number))
                 self._topics.pop(name, None)
                 self._catalog.numbers.pop(name, None)
             except OSError as error:

@@ -303,6 +303,8 @@ class PartitionWriter(LogWriter):
             try:
                 if self.is_sound:
                     self._finish(write_down)
+                elif self.failed is not None and self._is_unheard:
+                    raise self.failed
             except SyncFailedError as error:
                 raise self._fail(error) from error.__cause__
             except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -166,7 +167,9 @@ def test_flipped_bit_of_an_index_changes_nothing(
 def test_flipped_bit_of_a_state_file_costs_no_record(
     tmp_path: Path, magic: int, name: str
 ) -> None:
-    """Whatever a state file says, the log is read whole, and goes on at its end."""
+    """Whatever a state file says, the log is read whole, and goes on at its end; an
+    error follows where Kafka's recovery point says that there was more."""
+    points = "recovery-point-offset-checkpoint"
     damaged_store(tmp_path / "from", magic, "none")
     found = list((tmp_path / "from").rglob(name))
     if not found:
@@ -177,15 +180,18 @@ def test_flipped_bit_of_a_state_file_costs_no_record(
     sound = {p: p.read_bytes() for p in (tmp_path / "from").rglob("*") if p.is_file()}
     for bit in rng.sample(range(8 * path.stat().st_size), 12):
         flip_bit(path, bit)
-        assert outcome(tmp_path / "from", magic) == "same", bit
+        seen = outcome(tmp_path / "from", magic)
+        assert seen == "same" or (seen == "loud" and name == points), bit
         with logstore.open(tmp_path / "from") as store:
             partition = store.topic("orders")[0]
-            assert list(partition.read()) == expected(magic, 0, COUNT)
+            records = partition.read()
+            assert list(islice(records, COUNT)) == expected(magic, 0, COUNT)
             try:
+                assert list(records) == []
                 assert partition.append(b"x", timestamp_ms=1) == COUNT
             except logstore.CorruptionError:
                 # A recovery point that the log does not bear out.
-                assert name == "recovery-point-offset-checkpoint"
+                assert name == points
         for file in (tmp_path / "from").rglob("*"):
             if file.is_file() and file not in sound:
                 file.unlink()

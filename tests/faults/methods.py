@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from faults import disk_states, failing_calls, fuzz, lying_disk, planted
+from faults import (
+    damages,
+    disk_states,
+    failing_calls,
+    fuzz,
+    kills,
+    lying_disk,
+    planted,
+    recorded_calls,
+)
 from faults.method import Method, as_method
 
 METHODS: tuple[Method, ...] = tuple(
-    map(as_method, (fuzz, disk_states, failing_calls, lying_disk, planted))
+    map(
+        as_method,
+        (
+            disk_states,
+            recorded_calls,
+            failing_calls,
+            lying_disk,
+            kills,
+            damages,
+            fuzz,
+            planted,
+        ),
+    )
 )

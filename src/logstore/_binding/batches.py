@@ -58,11 +58,13 @@ def seek_batch(
 ) -> tuple[int, Scan]:
     """Walk to the first batch whose last offset is at or after `offset`.
 
-    Returns (its position or -1, the walk without headers).
+    Returns (its position or -1, the walk without headers: where the batch was found,
+    its `last_offset` is that of the batch before).
     """
     out = allocate("ls_batch[]", _SEEK_BATCHES)
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
     while True:
+        before = int(walk.last_offset)
         status = lib.ls_scan_batches(data, size, checks, out, _SEEK_BATCHES, walk)
         count = walk.count
         if count and out[count - 1].last_offset >= offset:
@@ -74,7 +76,9 @@ def seek_batch(
                 else:
                     high = middle
             found = int(out[low].pos)
-            return found, Scan([], found, walk.last_offset, STOP_OFFSET, None)
+            if low:
+                before = int(out[low - 1].last_offset)
+            return found, Scan([], found, before, STOP_OFFSET, None)
         error = native_error(status, walk.error) if status < 0 else None
         if error is not None or walk.stop != STOP_FULL:
             return -1, Scan([], walk.pos, walk.last_offset, walk.stop, error)

@@ -354,7 +354,9 @@ class PartitionCheck(Check):
                     position=active["size"],
                 )
             return
-        if log.batches and log.is_sound and end < context.recovery_point:
+        # An empty last segment may follow an unclean stop of Kafka; not a clean one.
+        is_known = log.batches > 0 or context.clean
+        if is_known and log.is_sound and end < context.recovery_point:
             run.problem(
                 LOST_BYTES,
                 path,

@@ -1,0 +1,225 @@
+"""What a program has told of its store, and whether the store keeps to it.
+
+A program says before each change what it is about to do, and afterwards that it is
+done, a line each, in one order with its system calls. `Account` folds the lines read so
+far into what must be in the store, and what may be; `Account.judge` opens it and looks.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import logstore
+from logstore import LogStoreError, Record, StoreConfig
+from logstore.store import open_store
+from logstore.verify.check import verify
+from logstore.verify.report import OFFSET_INDEX, TIME_INDEX_FAULT
+from support.damage import Unsynced
+from support.values import record_of
+
+__all__ = ["Account", "Broken", "line"]
+
+# How a line begins, and the names of the rest.
+CREATE, CREATED = "create", "created"  # topic, partitions, magic
+APPEND, APPENDED = "append", "appended"  # partition, first offset, end, seed
+DURABLE = "durable"  # partition, end
+DELETE, DELETED = "delete", "deleted"  # partition, start
+CUT, WAS_CUT = "cut", "was-cut"  # partition, end
+DROP, DROPPED = "drop", "dropped"  # topic
+
+# What a checker appends: no program does.
+_OWN_SEED = 999
+
+
+class Broken(Exception):
+    """A promise was not kept."""
+
+
+def line(*fields: Any) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
+
+
+@functools.lru_cache(maxsize=20_000)
+def _record(offset: int, magic: int, seed: int) -> Record:
+    return record_of(offset, magic, seed)
+
+
+class _Partition:
+    """What must and may be in a partition."""
+
+    def __init__(self, magic: int) -> None:
+        self.magic = magic
+        self.seeds: dict[int, set[int]] = {}
+        self.written = 0
+        self.durable = 0
+        self.start = 0
+        self.starts = {0}
+
+    def check(self, partition: Any, floor: int, name: str) -> list[Record]:
+        """Its records; `floor`: what must be there."""
+        if partition.start_offset not in self.starts:
+            raise Broken(
+                f"{name} begins at {partition.start_offset}, not at {self.starts}"
+            )
+        try:
+            records = list(partition.read())
+        except LogStoreError as error:
+            raise Broken(f"{name} cannot be read: {error!r}") from error
+        offset = partition.start_offset
+        for record in records:
+            allowed = self.seeds.get(offset, ())
+            if not any(record == _record(offset, self.magic, s) for s in allowed):
+                raise Broken(f"{name}: {record} at {offset} (seeds {allowed})")
+            offset += 1
+        if offset != partition.end_offset:
+            raise Broken(f"{name}: read up to {offset} of {partition.end_offset}")
+        if offset < min(floor, max(self.seeds, default=-1) + 1):
+            raise Broken(f"{name} ends at {offset}, {floor} was promised")
+        if not partition.start_offset <= partition.durable_offset <= offset:
+            raise Broken(f"{name}: durable up to {partition.durable_offset}")
+        return records
+
+
+class Account:
+    """What a program has said so far.
+
+    Attributes:
+        wrong_indexes: index files that were found wrong after all was mended.
+    """
+
+    def __init__(self, lines: Iterable[bytes] = ()) -> None:
+        self.wrong_indexes = 0
+        self.topics: dict[str, tuple[int, int]] = {}
+        self.creating: dict[str, tuple[int, int]] = {}
+        self.dropping: set[str] = set()
+        self.partitions: dict[str, _Partition] = {}
+        for text in lines:
+            self.add(text)
+
+    def add(self, text: bytes) -> None:
+        """Take note of a line."""
+        what, name, *rest = json.loads(text)
+        if what == CREATE:
+            self.creating[name] = (rest[0], rest[1])
+            for number in range(rest[0]):
+                key = f"{name}-{number}"
+                self.partitions.setdefault(key, _Partition(rest[1]))
+        elif what == CREATED:
+            self.topics[name] = self.creating.pop(name)
+        elif what == DROP:
+            self.dropping.add(name)
+        elif what == DROPPED:
+            self.dropping.discard(name)
+            del self.topics[name]
+            for key in [k for k in self.partitions if k.rpartition("-")[0] == name]:
+                del self.partitions[key]
+        else:
+            self._add(self.partitions[name], what, *rest)
+
+    def _add(self, of: _Partition, what: str, *numbers: int) -> None:
+        if what == APPEND:
+            first, end, seed = numbers
+            for offset in range(first, end):
+                of.seeds.setdefault(offset, set()).add(seed)
+        elif what == APPENDED:
+            first, end, seed = numbers
+            of.written = end
+            for offset in range(first, end):
+                of.seeds[offset] = {seed}
+        elif what == DURABLE:
+            of.durable = max(of.durable, numbers[0])
+        elif what == DELETE:
+            of.starts.add(numbers[0])
+        elif what == DELETED:
+            of.start, of.starts = numbers[0], {numbers[0]}
+        elif what == CUT:
+            of.written = min(of.written, numbers[0])
+            of.durable = min(of.durable, numbers[0])
+        elif what == WAS_CUT:
+            of.seeds = {o: s for o, s in of.seeds.items() if o < numbers[0]}
+
+    # ------------------------------------------------------------ judging
+
+    def judge(self, path: Path, *, written: bool = False) -> None:
+        """Open a store, look at everything, append, open it again.
+
+        Args:
+            path: its directory, which changes by this.
+            written: what was written has to be there, not only what was durable.
+
+        Raises:
+            Broken: with the reason.
+        """
+        try:
+            self._judge(path, written)
+        except LogStoreError as error:
+            raise Broken(f"refused: {error!r}") from error
+        except (OSError, AssertionError, KeyError, ValueError) as error:
+            raise Broken(f"an error without a name: {error!r}") from error
+
+    def _judge(self, path: Path, written: bool) -> None:
+        before: dict[str, list[Record]] | None = None
+        if path.exists() and any(path.iterdir()):
+            with logstore.open(path, read_only=True) as store:
+                before = self._look(store, written)
+        appended: dict[str, Record] = {}
+        config = StoreConfig(flush_checkpoint_ms=0)
+        with open_store(path, files=Unsynced(), config=config) as store:
+            after = self._look(store, written)
+            if before is not None and {k: v for k, v in before.items() if v} != {
+                k: v for k, v in after.items() if v
+            }:
+                raise Broken("a reader was served something else than the owner")
+            for name in after:
+                topic, _, number = name.rpartition("-")
+                partition = store.topic(topic)[int(number)]
+                offset = partition.append(b"%d" % _OWN_SEED, timestamp_ms=7)
+                appended[name] = next(iter(partition.read(offset)))
+                if appended[name].value != b"%d" % _OWN_SEED:
+                    raise Broken(f"{name}: appended, and {appended[name]} was read")
+        with logstore.open(path, read_only=True) as store:
+            for name, records in after.items():
+                topic, _, number = name.rpartition("-")
+                if list(store.topic(topic)[int(number)].read()) != [
+                    *records,
+                    appended[name],
+                ]:
+                    raise Broken(f"{name}: not the same when opened again")
+        with open_store(path, files=Unsynced()) as store:
+            if store.recovery_report:
+                action = store.recovery_report.actions[0]
+                raise Broken(f"mended twice: {action.label}: {action.message}")
+        for problem in verify(path).problems:
+            if problem.kind in (OFFSET_INDEX, TIME_INDEX_FAULT):
+                # A hint that is wrong costs no record: the readers above were right.
+                self.wrong_indexes += 1
+            else:
+                raise Broken(f"verify: {problem.message}")
+
+    def _look(self, store: Any, written: bool) -> dict[str, list[Record]]:
+        have = store.topics()
+        for name in have:
+            if name not in self.topics and name not in self.creating:
+                raise Broken(f"topic {name} is there, and should not be")
+        found = {}
+        for name, (count, _) in self.topics.items():
+            if name not in have:
+                if name in self.dropping:
+                    continue
+                raise Broken(f"topic {name} is gone")
+            topic = store.topic(name)
+            allowed = {count, self.creating.get(name, (count, 0))[0]}
+            if len(topic) not in allowed:
+                raise Broken(f"topic {name} has {len(topic)} partitions")
+        for name in have:
+            topic = store.topic(name)
+            for number in range(len(topic)):
+                key = f"{name}-{number}"
+                known = self.partitions[key]
+                floor = known.written if written else known.durable
+                found[key] = known.check(topic[number], floor, key)
+        return found

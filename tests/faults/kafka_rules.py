@@ -1,0 +1,160 @@
+"""What Kafka's format itself can tell of a damaged partition, and what it cannot.
+
+Without logstore's own state a log is sound if each batch has its checksum, offsets
+rise within and across segments, and the log reaches the recovery point. Bytes that
+are damaged and follow these rules all the same cannot be told from a log that was
+written so: this module says which they are, independent of the library.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import crc32c
+
+from logstore import Record
+from logstore.layout import LOG
+
+__all__ = ["Belief", "Bodies", "believable", "has_torn_tail"]
+
+
+class _Batch(NamedTuple):
+    offset: int
+    magic: int
+    body: bytes  # what the checksum covers
+    size: int
+
+
+class Bodies:
+    """The records of each batch that was written, by the bytes under its checksum."""
+
+    def __init__(self, tree: Mapping[str, bytes | None], truth: list[Record]) -> None:
+        self._records: dict[bytes, tuple[int, list[Record]]] = {}
+        by_offset = {record.offset: record for record in truth}
+        batches = [b for _, _, found, _ in _segments(tree) for b in found]
+        ends = [b.offset for b in batches[1:] if b.magic == 2] or []
+        before = -1
+        for at, batch in enumerate(batches):
+            if batch.magic == 2:
+                end = ends[at] if at < len(ends) else max(by_offset) + 1
+                offsets = range(batch.offset, end)
+            else:
+                offsets = range(before + 1, batch.offset + 1)
+            before = offsets[-1]
+            records = [by_offset[o] for o in offsets if o in by_offset]
+            self._records[batch.body] = (batch.offset, records)
+
+    def records(self, batch: _Batch) -> list[Record] | None:
+        """The records of a batch at the offset that it has now."""
+        known = self._records.get(batch.body)
+        if known is None:
+            return None
+        offset, records = known
+        # The messages inside a wrapper of magic 0 have offsets of their own.
+        is_wrapper = batch.magic < 2 and batch.body[1] & 7
+        shift = 0 if batch.magic == 0 and is_wrapper else batch.offset - offset
+        return [record._replace(offset=record.offset + shift) for record in records]
+
+
+class Belief(NamedTuple):
+    """What the format lets a reader believe in.
+
+    Attributes:
+        records: in order, up to the first place where a rule is broken.
+        is_broken: there is such a place: an error must be met there.
+    """
+
+    records: list[Record]
+    is_broken: bool
+
+
+def believable(
+    tree: Mapping[str, bytes | None],
+    bodies: Bodies,
+    *,
+    log_start: int,
+    recovery_point: int,
+    is_clean: bool,
+) -> Belief:
+    """The records that the format lets a reader believe in."""
+    found = _segments(tree)
+    # Nobody looks at segments that by their names are below the start.
+    while len(found) > 1 and found[1][0] <= log_start:
+        del found[0]
+    records: list[Record] = []
+
+    def belief(is_broken: bool) -> Belief:
+        return Belief([r for r in records if r.offset >= log_start], is_broken)
+
+    end = last = -1
+    for slot, (base, after, batches, rest) in enumerate(found):
+        is_last = slot + 1 == len(found)
+        if end > base:
+            return belief(True)
+        end = max(end, base)
+        for batch in batches:
+            more = bodies.records(batch)
+            if not more:
+                return belief(True)
+            if more[0].offset < end or batch.offset <= last:
+                # Out of order: a torn tail, where there can be one.
+                rest = b"out of order"
+                break
+            if 0 <= after <= max(more[-1].offset, batch.offset):
+                records += [record for record in more if record.offset < after]
+                return belief(True)
+            end, last = more[-1].offset + 1, batch.offset
+            records += more
+        if rest and (is_clean or not is_last):
+            return belief(True)
+    return belief(end < recovery_point)
+
+
+def has_torn_tail(tree: Mapping[str, bytes | None]) -> bool:
+    """Whether there are bytes behind the sound batches of the last segment."""
+    found = _segments(tree)
+    return bool(found) and bool(found[-1][3])
+
+
+def _segments(
+    tree: Mapping[str, bytes | None],
+) -> list[tuple[int, int, list[_Batch], bytes]]:
+    """(base offset, that of the next or -1, sound batches, bytes behind them)."""
+    logs = sorted(path for path in tree if path.endswith(LOG))
+    bases = [int(path.rpartition("/")[2][: -len(LOG)]) for path in logs]
+    return [
+        (base, after, *_sound_batches(tree[path] or b""))
+        for path, base, after in zip(logs, bases, [*bases[1:], -1], strict=True)
+    ]
+
+
+def _sound_batches(data: bytes) -> tuple[list[_Batch], bytes]:
+    batches = []
+    pos = 0
+    while pos + 26 <= len(data):
+        batch = _sound_batch(data, pos)
+        if batch is None:
+            break
+        batches.append(batch)
+        pos += batch.size
+    return batches, data[pos:]
+
+
+def _sound_batch(data: bytes, pos: int) -> _Batch | None:
+    offset = int.from_bytes(data[pos : pos + 8], "big", signed=True)
+    length = int.from_bytes(data[pos + 8 : pos + 12], "big", signed=True)
+    end = pos + 12 + length
+    magic = data[pos + 16]
+    if not 14 <= length <= len(data) - pos - 12 or offset < 0 or magic > 2:
+        return None
+    if magic == 2:
+        if length < 49:
+            return None
+        crc, body = data[pos + 17 : pos + 21], data[pos + 21 : end]
+        is_sound = int.from_bytes(crc, "big") == crc32c.crc32c(body)
+    else:
+        crc, body = data[pos + 12 : pos + 16], data[pos + 16 : end]
+        is_sound = int.from_bytes(crc, "big") == zlib.crc32(body)
+    return _Batch(offset, magic, body, 12 + length) if is_sound else None

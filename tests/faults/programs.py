@@ -1,0 +1,285 @@
+"""Programs that write to a store and say what they do (`promises`).
+
+Each is a function of (path, say, seed); what it does follows from the seed alone, but
+for what fails under it: then it goes on with what still works, as a service would.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from faults import accounts
+from logstore import LogStoreError, StoreConfig, SyncFailedError
+from logstore.store import open_store
+from support.values import (
+    FORMATS,
+    config_of,
+    headers_of,
+    key_of,
+    timestamp_of,
+    value_of,
+)
+
+__all__ = ["PROGRAMS", "Program"]
+
+Say = Callable[..., None]
+Program = Callable[[Path, Say, int], None]
+
+# Retention lets go what is older than this, with the clock at `_NOW`.
+_NOW = 1_600_000_000_000 + 10_000
+
+
+class _Writer:
+    """A store at work. Each change is told before and after; errors of the library end
+    the change, and nothing else."""
+
+    def __init__(self, store: Any, say: Say, rng: random.Random) -> None:
+        self.store = store
+        self.say = say
+        self.rng = rng
+        self.has_failed = False
+
+    @contextlib.contextmanager
+    def trying(self) -> Iterator[None]:
+        try:
+            yield
+        except SyncFailedError:
+            # Told once: closing says nothing of it any more.
+            self.has_failed = True
+        except LogStoreError:
+            pass
+
+    def create(
+        self, name: str, count: int, form: tuple[int, str], **settings: Any
+    ) -> None:
+        config = config_of(*form, index_interval_bytes=64, **settings)
+        with self.trying():
+            self.say(accounts.CREATE, name, count, form[0])
+            self.store.create_topic(name, count, config)
+            self.say(accounts.CREATED, name)
+
+    def partitions(self) -> list[Any]:
+        found = []
+        for name in self.store.topics():
+            for number in range(len(self.store.topic(name))):
+                with self.trying():
+                    found.append(self.store.topic(name)[number])
+        return found
+
+    def append(self, partition: Any, count: int, **options: Any) -> None:
+        seed = self.rng.randrange(100)
+        name = f"{partition.topic}-{partition.number}"
+        first = partition.end_offset
+        offsets = range(first, first + count)
+        two = partition.config.message_format == 2
+        with self.trying():
+            self.say(accounts.APPEND, name, first, first + count, seed)
+            values = [value_of(o, seed) for o in offsets]
+            keys = [key_of(o, seed) for o in offsets]
+            times = [timestamp_of(o, seed) for o in offsets]
+            headers = [headers_of(o, seed) for o in offsets] if two else None
+            if count == 1:
+                partition.append(
+                    values[0], keys[0], timestamp_ms=times[0],
+                    headers=headers[0] if headers else (), **options,
+                )  # fmt: skip
+            else:
+                partition.append_many(values, keys, times, headers, **options)
+            self.say(accounts.APPENDED, name, first, first + count, seed)
+            # A background sync may have gone further; this much is known.
+            self.say(accounts.DURABLE, name, partition.durable_offset)
+
+    def flush(self, partition: Any) -> None:
+        with self.trying():
+            partition.flush()
+            self.say(accounts.DURABLE, partition.name, partition.end_offset)
+
+    def roll(self, partition: Any) -> None:
+        with self.trying():
+            end = partition.end_offset
+            partition.roll()
+            self.say(accounts.DURABLE, partition.name, end)
+
+    def delete(self, partition: Any) -> None:
+        start, end = partition.start_offset, partition.end_offset
+        with self.trying():
+            offset = self.rng.randint(start, end)
+            self.say(accounts.DELETE, partition.name, offset)
+            partition.delete_before(offset)
+            self.say(accounts.DELETED, partition.name, offset)
+
+    def retain(self, partition: Any) -> None:
+        with self.trying():
+            plan = partition.apply_retention(_NOW, dry_run=True)
+            if plan:
+                start = max(plan[-1].segment.next_offset, partition.start_offset)
+                self.say(accounts.DELETE, partition.name, start)
+                partition.apply_retention(_NOW)
+                self.say(accounts.DELETED, partition.name, start)
+
+    def cut(self, partition: Any) -> None:
+        with self.trying():
+            start = partition.start_offset
+            bases = [batch.base_offset for batch in partition.read_batches()]
+            ends = [base for base in bases if base >= start]
+            if not ends:
+                return
+            end = self.rng.choice(ends[len(ends) // 2 :])
+            self.say(accounts.CUT, partition.name, end)
+            partition.truncate_to(end)
+            self.say(accounts.WAS_CUT, partition.name, end)
+            self.say(accounts.DURABLE, partition.name, partition.durable_offset)
+
+    def drop(self, name: str) -> None:
+        with self.trying():
+            self.store.topic(name)
+            self.say(accounts.DROP, name)
+            self.store.delete_topic(name)
+            self.say(accounts.DROPPED, name)
+
+
+class _Nobody(_Writer):
+    """A store that could not be opened: nothing happens."""
+
+    def __init__(self, say: Say, rng: random.Random) -> None:
+        super().__init__(None, say, rng)
+
+    def create(
+        self, name: str, count: int, form: tuple[int, str], **settings: Any
+    ) -> None:
+        """Do nothing."""
+
+    def partitions(self) -> list[Any]:
+        return []
+
+    def drop(self, name: str) -> None:
+        """Do nothing."""
+
+
+@contextlib.contextmanager
+def _writing(path: Path, say: Say, rng: random.Random) -> Iterator[_Writer]:
+    config = StoreConfig(flush_checkpoint_ms=rng.choice((0, 0, 5_000)))
+    try:
+        store = open_store(path, config=config)
+    except LogStoreError:
+        # Nothing can be done; the next one may have more luck.
+        yield _Nobody(say, rng)
+        return
+    writer = _Writer(store, say, rng)
+    yield writer
+    ends = {p.name: p.end_offset for p in writer.partitions()}
+    with contextlib.suppress(LogStoreError):
+        store.close()
+        for name, end in ends.items() if not writer.has_failed else ():
+            say(accounts.DURABLE, name, end)
+
+
+def appends(path: Path, say: Say, seed: int) -> None:
+    """Appends of all kinds, flushes and rolls in small segments, over two openings."""
+    rng = random.Random(f"appends {seed}")
+    for opening in range(2):
+        with _writing(path, say, rng) as writer:
+            if opening == 0:
+                for name in ("a", "b"):
+                    writer.create(
+                        name, rng.randint(1, 2), rng.choice(FORMATS),
+                        segment_bytes=rng.choice((200, 350, 700)),
+                        flush_ms=rng.choice((1, 1 << 62)),
+                        flush_messages=rng.choice((5, 1 << 40)),
+                    )  # fmt: skip
+            for _ in range(rng.randint(4, 8)):
+                for partition in writer.partitions():
+                    _some_append(writer, partition)
+
+
+def deletions(path: Path, say: Say, seed: int) -> None:
+    """Head and tail of logs are deleted, and whole topics; then they grow again."""
+    rng = random.Random(f"deletions {seed}")
+    for opening in range(2):
+        with _writing(path, say, rng) as writer:
+            if opening == 0:
+                for name in ("a", "b", "c"):
+                    writer.create(
+                        name, 1, rng.choice(FORMATS),
+                        segment_bytes=300, retention_ms=9_800,
+                        file_delete_delay_ms=rng.choice((0, 60_000)),
+                    )  # fmt: skip
+            for _ in range(rng.randint(3, 5)):
+                for partition in writer.partitions():
+                    for _ in range(2):
+                        _some_append(writer, partition)
+                    change = rng.choice(
+                        (writer.delete, writer.cut, writer.retain, writer.flush)
+                    )
+                    change(partition)
+            if opening == 0:
+                writer.drop("c")
+
+
+def recovery(path: Path, say: Say, seed: int) -> None:
+    """A store that was not closed, with a torn tail, is opened, again and again."""
+    rng = random.Random(f"recovery {seed}")
+    config = StoreConfig(flush_checkpoint_ms=0)
+    with contextlib.suppress(LogStoreError):
+        # This one is left open, as a process that is killed leaves it.
+        store = open_store(path, config=config)
+        writer = _Writer(store, say, rng)
+        writer.create("a", 2, rng.choice(FORMATS), segment_bytes=400)
+        for _ in range(rng.randint(2, 5)):
+            for partition in writer.partitions():
+                _some_append(writer, partition)
+        for partition in writer.partitions():
+            writer.append(partition, 2)
+        _abandon(store)
+        for log in sorted(path.glob("a-*/*.log"))[-1:]:
+            with contextlib.suppress(OSError):
+                _tear(log, rng)
+    for _ in range(2):
+        with _writing(path, say, rng) as writer:
+            for partition in writer.partitions():
+                _some_append(writer, partition)
+
+
+def _some_append(writer: _Writer, partition: Any) -> None:
+    rng = writer.rng
+    kind = rng.randrange(8)
+    if kind < 2:
+        writer.append(partition, 1)
+    elif kind < 5:
+        writer.append(partition, rng.randint(2, 6))
+    elif kind == 5:
+        writer.append(partition, rng.randint(1, 12), durable=True)
+    elif kind == 6:
+        writer.flush(partition)
+    else:
+        writer.append(partition, 1)
+        writer.roll(partition)
+
+
+def _abandon(store: Any) -> None:
+    """Let go of a store without closing it. The lock is the process's own, so that the
+    next opening in this process gets it."""
+    store._keeper.stop()
+    store._let_go()
+
+
+def _tear(log: Path, rng: random.Random) -> None:
+    """Put the beginning of a batch behind the end of a log."""
+    fd = os.open(log, os.O_RDWR)
+    try:
+        size = os.fstat(fd).st_size
+        os.pwrite(fd, os.pread(fd, rng.randint(1, 60), 0) or b"torn", size)
+    finally:
+        os.close(fd)
+
+
+PROGRAMS: dict[str, Program] = {
+    "appends": appends,
+    "deletions": deletions,
+    "recovery": recovery,
+}

@@ -1,0 +1,309 @@
+"""What the fault programme has found, each as a plain test: offsets that no checksum
+covers, what a power cut leaves of an operation, errors that had no name."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+
+import pytest
+import xxhash
+
+import logstore
+from logstore.store import open_store
+from support.damage import FaultyFiles, crash, frames, logs_in, overwrite
+from support.values import (
+    append_records,
+    expected,
+    fill,
+    new_partition,
+    read_all,
+    write_store,
+)
+
+COUNT = 24
+SETTINGS = {"segment_bytes": 400, "index_interval_bytes": 100}
+LOUD = logstore.CorruptRecordError
+
+
+def as_kafka_leaves_it(store: Path) -> None:
+    """Without logstore's own state; the marks of a clean stop stay."""
+    for path in store.rglob(".logstore-*"):
+        path.unlink()
+
+
+def move_batch(log: Path, slot: int, offset: int) -> None:
+    """Give a batch another offset, which no checksum covers."""
+    overwrite(log, frames(log)[slot].pos, offset.to_bytes(8, "big"))
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(0, "gzip"), (1, "lz4"), (2, "none")])
+def test_offset_flipped_upwards_in_a_sealed_segment_hides_nothing(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """A batch that ends behind its segment is damage, also without own state."""
+    log = logs_in(write_store(tmp_path, COUNT, magic, codec, call=3, **SETTINGS))[0]
+    as_kafka_leaves_it(tmp_path)
+    bad = frames(log)[1]
+    move_batch(log, 1, bad.offset + (1 << 40))
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("orders")[0]
+        found = []
+        with pytest.raises(LOUD):
+            found.extend(partition.read())
+        with pytest.raises(LOUD):
+            for batch in partition.read_batches():
+                list(batch)
+        with pytest.raises(LOUD):
+            list(partition.fetch(3, 4096))
+            list(partition.fetch(4, 4096))
+
+
+@pytest.mark.parametrize(("magic", "codec"), [(1, "none"), (1, "snappy"), (2, "lz4")])
+def test_fetch_of_a_misplaced_batch_is_an_error_not_an_empty_chunk(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """An empty chunk means the end of the log, and nothing else."""
+    log = logs_in(write_store(tmp_path, COUNT, magic, codec, call=3, **SETTINGS))[-1]
+    first = int(log.name[:20])
+    move_batch(log, 0, 1 << 40)
+    with logstore.open(tmp_path, read_only=True) as store:
+        with pytest.raises(LOUD):
+            list(store.topic("orders")[0].fetch(first))
+
+
+def test_fetch_of_swapped_batches_is_an_error(tmp_path: Path) -> None:
+    """The batch that comes first is not the one that was asked for."""
+    log = logs_in(write_store(tmp_path, COUNT, 1, "snappy", call=3, **SETTINGS))[0]
+    data = log.read_bytes()
+    one, two = frames(log)[:2]
+    end = two.pos + two.size
+    log.write_bytes(data[two.pos : end] + data[: one.size] + data[end:])
+    with logstore.open(tmp_path, read_only=True) as store:
+        with pytest.raises(LOUD):
+            list(store.topic("orders")[0].fetch(1))
+
+
+def test_wrapper_flipped_downwards_is_not_left_out_of_the_batches(
+    tmp_path: Path,
+) -> None:
+    """In magic 0 its messages have offsets of their own; its end is what is wrong."""
+    directory = write_store(tmp_path, COUNT, 0, "snappy", call=3, **SETTINGS)
+    log = logs_in(directory)[0]
+    bad = frames(log)[-1]
+    move_batch(log, -1, bad.offset - 1)
+    with logstore.open(tmp_path, read_only=True) as store:
+        with pytest.raises(LOUD):
+            list(store.topic("orders")[0].read_batches(bad.offset))
+
+
+def test_time_lookup_in_a_lost_segment_is_an_error(tmp_path: Path) -> None:
+    """None means that there is no such record, not that it is gone."""
+    with logstore.open(tmp_path / "a") as store:
+        fill(new_partition(store), 5)
+        crash(tmp_path / "a", tmp_path / "b")
+    logs_in(tmp_path / "b" / "orders-0")[0].unlink()
+    with logstore.open(tmp_path / "b", read_only=True) as store:
+        with pytest.raises(LOUD):
+            store.topic("orders")[0].offset_for_time(0)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_log_that_was_closed_cleanly_has_no_torn_tail(
+    tmp_path: Path, magic: int
+) -> None:
+    """Not even where the offset of a damaged batch says that it is past the recovery
+    point: Kafka's clean marker is there."""
+    directory = write_store(tmp_path, COUNT, magic, "none", call=3, **SETTINGS)
+    as_kafka_leaves_it(tmp_path)
+    log = logs_in(directory)[-1]
+    move_batch(log, -2, COUNT + 100)
+    data = log.read_bytes()
+    with logstore.open(tmp_path) as store:
+        assert [a.label for a in store.recovery_report.actions] == ["corrupt"]
+        with pytest.raises(LOUD):
+            list(store.topic("orders")[0].read())
+    assert log.read_bytes() == data
+
+
+def test_last_segment_emptied_after_a_clean_stop_is_lost_not_short(
+    tmp_path: Path,
+) -> None:
+    """Kafka's recovery point says how far a log went that was closed cleanly."""
+    directory = write_store(tmp_path, COUNT, 1, call=3, **SETTINGS)
+    as_kafka_leaves_it(tmp_path)
+    logs_in(directory)[-1].write_bytes(b"")
+    with logstore.open(tmp_path, read_only=True) as store:
+        with pytest.raises(LOUD):
+            list(store.topic("orders")[0].read())
+
+
+def test_stale_wrapper_past_the_durable_point_is_a_torn_tail(tmp_path: Path) -> None:
+    """A wrapper's first offset is known only when it is decompressed."""
+    with logstore.open(tmp_path / "a") as store:
+        partition = new_partition(store, 1, "snappy")
+        append_records(partition, 3)
+        partition.flush()
+        append_records(partition, 3)
+        crash(tmp_path / "a", tmp_path / "b")
+    log = logs_in(tmp_path / "b" / "orders-0")[0]
+    move_batch(log, 1, 1000)
+    assert read_all(tmp_path / "b") == expected(1, 0, 3)
+    with logstore.open(tmp_path / "b") as store:
+        assert [a.label for a in store.recovery_report.actions] == ["torn-tail"]
+        assert store.topic("orders")[0].end_offset == 3
+
+
+def test_segment_of_an_undone_roll_is_put_aside(tmp_path: Path) -> None:
+    """Its name may come back with a power cut: the log before it does not end there."""
+    with logstore.open(tmp_path / "a") as store:
+        append_records(new_partition(store), 3)
+        crash(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "orders-0" / f"{7:020d}.log").write_bytes(b"")
+    assert read_all(tmp_path / "b") == expected(1, 0, 3)
+    with logstore.open(tmp_path / "b") as store:
+        assert [a.label for a in store.recovery_report.actions] == ["torn-tail"]
+        fill(store.topic("orders")[0], 3)
+    assert read_all(tmp_path / "b") == expected(1, 0, 6)
+
+
+def test_segment_whose_deletion_was_committed_does_not_come_back(
+    tmp_path: Path,
+) -> None:
+    """A power cut may undo a rename to `.deleted`; the state file is the commit."""
+    with logstore.open(tmp_path / "a") as store:
+        partition = new_partition(store, **SETTINGS)
+        fill(partition, COUNT)
+        start = partition.segments[1].base_offset
+        partition.delete_before(start)
+        crash(tmp_path / "a", tmp_path / "b")
+    directory = tmp_path / "b" / "orders-0"
+    (gone,) = directory.glob("*.log.deleted")
+    gone.rename(gone.with_suffix(""))
+    assert read_all(tmp_path / "b") == expected(1, start, COUNT)
+    with logstore.open(tmp_path / "b") as store:
+        assert store.topic("orders")[0].segments[0].base_offset == start
+    assert not gone.with_suffix("").exists()
+
+
+def test_reader_beside_an_interrupted_truncation_ends_where_the_owner_will(
+    tmp_path: Path,
+) -> None:
+    """Past the commit, nobody is served what is about to be cut."""
+    write_store(tmp_path, 5, call=1)
+    path = tmp_path / "orders-0" / ".logstore-state"
+    state = json.loads(path.read_bytes().partition(b"\n")[2])
+    last = frames(logs_in(tmp_path / "orders-0")[0])[-1]
+    state["active"] |= {"size": last.pos, "last_offset": 3}
+    state["is_truncating"] = True
+    body = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
+    digest = f"xxh64 {xxhash.xxh64_intdigest(body):016x}\n".encode()
+    path.write_bytes(digest + body + b"\n")
+    assert read_all(tmp_path) == expected(1, 0, 4)
+    with logstore.open(tmp_path) as store:
+        assert list(store.topic("orders")[0].read()) == expected(1, 0, 4)
+
+
+def test_reader_sees_no_part_of_a_topic_that_is_being_created(tmp_path: Path) -> None:
+    """Before all directories are there, those from the first one on are a topic."""
+    files = FaultyFiles()
+    with open_store(tmp_path / "a", files=files) as store:
+        files.fail("make_directory", name="orders-1", times=1)
+        with pytest.raises(logstore.StorageError):
+            store.create_topic("orders", 3)
+        crash(tmp_path / "a", tmp_path / "b")
+    directory = tmp_path / "b"
+    (directory / "orders-0").rename(directory / "orders-1")
+    with logstore.open(directory, read_only=True) as store:
+        assert store.topics() == []
+    with logstore.open(directory) as store:
+        assert len(store.topic("orders")) == 3
+
+
+def test_failed_background_sync_is_raised_by_close_if_nobody_was_told(
+    tmp_path: Path,
+) -> None:
+    """Who closes takes it that everything is durable."""
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files)
+    partition = new_partition(store)
+    append_records(partition, 3)
+    files.fail("sync", name=".log")
+    partition._log.flush_due()
+    with pytest.raises(logstore.SyncFailedError):
+        store.close()
+
+
+def test_topic_whose_deletion_failed_is_a_named_error(tmp_path: Path) -> None:
+    """Half of it is gone; opening again finishes it."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        topic = store.create_topic("orders")
+        files.fail("rename", name="orders-0", times=1)
+        with pytest.raises(logstore.StorageError):
+            store.delete_topic("orders")
+        with pytest.raises(logstore.TopicNotFoundError):
+            topic[0]
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == []
+
+
+def test_leader_epoch_that_cannot_be_noted_is_a_storage_error(tmp_path: Path) -> None:
+    """Nothing is appended, and the next append notes it."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, 2)
+        files.fail("create", errno.EMFILE, name="leader-epoch-checkpoint.tmp", times=1)
+        with pytest.raises(logstore.StorageError):
+            append_records(partition, 3)
+        assert partition.end_offset == 0
+        append_records(partition, 3)
+        assert (tmp_path / "orders-0" / "leader-epoch-checkpoint").exists()
+
+
+def test_retention_that_cannot_ask_for_space_is_a_storage_error(tmp_path: Path) -> None:
+    """It has a name, like all errors of the system."""
+
+    class NoSpaceKnown(FaultyFiles):
+        def free_bytes(self, fd: int) -> int:
+            raise OSError(errno.EIO, "not now")
+
+    with open_store(tmp_path, files=NoSpaceKnown()) as store:
+        partition = new_partition(store)
+        with pytest.raises(logstore.StorageError):
+            partition.apply_retention()
+
+
+def test_close_of_a_descriptor_that_fails_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was promised was synced before; the descriptor is gone in any case."""
+    import os
+
+    close = os.close
+
+    def failing(fd: int) -> None:
+        close(fd)
+        raise OSError(errno.EIO, "on close")
+
+    with logstore.open(tmp_path) as store:
+        fill(new_partition(store), 5)
+        monkeypatch.setattr(os, "close", failing)
+    monkeypatch.undo()
+    assert read_all(tmp_path) == expected(1, 0, 5)
+
+
+def test_reader_looks_again_where_a_deletion_came_between(tmp_path: Path) -> None:
+    """Two looks at a directory are not one: files may be gone at the second."""
+    with logstore.open(tmp_path) as writing:
+        partition = new_partition(writing, **SETTINGS)
+        fill(partition, COUNT)
+        files = FaultyFiles()
+        with open_store(tmp_path, read_only=True, files=files) as store:
+            reading = store.topic("orders")[0]
+            assert list(reading.read()) == expected(1, 0, COUNT)
+            fill(partition, 2)
+            files.fail("open", errno.ENOENT, name=".log", times=1)
+            files.fail("stat_name", errno.ENOENT, name=".log", times=1)
+            assert list(reading.read()) == expected(1, 0, COUNT + 2)
