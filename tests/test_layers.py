@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors"),
     ("_binding", "layout", "config", "records"),
     ("_files", "compression", "index", "partitioners"),
-    ("decoding", "checkpoints", "descriptors", "housekeeper", "locking"),
+    ("decoding", "checkpoints", "descriptors", "housekeeper", "locking", "place"),
     ("arrow", "batches", "encoder"),
     ("segment", "producer_batches"),
     ("segment_writer", "reader", "recovery", "retention"),

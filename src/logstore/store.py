@@ -41,6 +41,7 @@ from logstore.loading import Loader
 from logstore.locking import StoreLock, forget_locks
 from logstore.partition import Partition
 from logstore.partitioners import Partitioner
+from logstore.place import prepare_root
 from logstore.recovery import (
     OTHER_WRITER,
     STATE_DAMAGED,
@@ -85,6 +86,8 @@ def open_store(
     Raises:
         StoreNotFoundError: nothing is there and it is not to be created.
         StoreLockedError: another writer has it.
+        ConfigError: others may change the directory, or it is on a network file system,
+            and `config` does not allow that (never with `read_only`).
         StorageError: the system refuses.
     """
     return Store(
@@ -166,15 +169,21 @@ class Store:
 
     def _open_root(self, create: bool) -> Directory:
         try:
-            if create:
-                self._files.make_root(self.path)
-            return Directory.open_root(self._files, self.path)
+            made = create and self._files.make_root(self.path)
+            root = Directory.open_root(self._files, self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StoreNotFoundError(
                 f"there is no store at {self.path}", path=self.path
             ) from error
         except OSError as error:
             raise storage_error(error, "open", self.path) from error
+        if not self.read_only:
+            try:
+                prepare_root(root, self.config, made=bool(made))
+            except BaseException:
+                root.close()
+                raise
+        return root
 
     def _load(self, on_recovery: Callable[[RecoveryAction], None] | None) -> None:
         actions: list[RecoveryAction] = []

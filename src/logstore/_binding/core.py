@@ -221,6 +221,11 @@ def reserve(fd: int, pos: int, size: int) -> int:
     return int(lib.ls_sys_reserve(fd, pos, size))
 
 
+def fs_type(fd: int) -> int:
+    """The f_type of statfs, or a negative errno."""
+    return int(lib.ls_sys_fs_type(fd))
+
+
 def buffer_of(data: Any, size: int) -> memoryview:
     """The first `size` bytes behind a pointer (no copy)."""
     return memoryview(ffi.buffer(data, size))

@@ -332,3 +332,6 @@ void ls_partition_keys(const ls_slices *keys, int64_t n, int32_t partitions, int
 /* Reserve disk space behind a file without changing its length (fallocate, FALLOC_FL_KEEP_SIZE).  Returns 0 or
    -errno; -EOPNOTSUPP where the file system has none. */
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes);
+
+/* The number of the kind of file system that a file is on (statfs, f_type: 32 bits), or -errno. */
+int64_t ls_sys_fs_type(int32_t fd);

@@ -132,6 +132,25 @@ def _add_isolation(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--group-access",
+        action="store_true",
+        help="new files are for the group, too, as the store's directory is",
+    )
+    parser.add_argument(
+        "--allow-shared-directory",
+        action="store_true",
+        help="write although the store belongs to another user, or others may write "
+        "to it; what root makes then belongs to its owner",
+    )
+    parser.add_argument(
+        "--allow-network-filesystem",
+        action="store_true",
+        help="write although the store is on a network or FUSE file system",
+    )
+
+
 def _add_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", metavar="N", type=_count, help="stop after so many lines"
@@ -278,6 +297,7 @@ def _add_rebuild_index(
     parser.add_argument(
         "--dry-run", action="store_true", help="only tell what would be built"
     )
+    _add_place(parser)
 
 
 def _add_stat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

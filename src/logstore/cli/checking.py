@@ -49,8 +49,15 @@ def _count(number: int, what: str) -> str:
 
 def run_rebuild_index(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump rebuild-index`."""
+    config = logstore.StoreConfig(
+        group_access=args.group_access,
+        allow_shared_directory=args.allow_shared_directory,
+        allow_network_filesystem=args.allow_network_filesystem,
+    )
     for path in args.paths:
-        for log, entries, times in logstore.rebuild_index(path, dry_run=args.dry_run):
+        for log, entries, times in logstore.rebuild_index(
+            path, dry_run=args.dry_run, store_config=config
+        ):
             if args.format == "jsonl":
                 printer.json(
                     {
