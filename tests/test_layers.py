@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("partition",),
     ("topic",),
     ("store",),
-    ("verify",),
+    ("verify", "diagnosis"),
     ("cli", "demo"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}

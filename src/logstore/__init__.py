@@ -13,6 +13,7 @@ Everything promised is in ``logstore.__all__``.
 
 from logstore.batches import Chunk, ControlRecord, RecordBatch
 from logstore.config import StoreConfig, TopicConfig
+from logstore.diagnosis import Diagnosis, Observation, doctor
 from logstore.errors import (
     ConfigError,
     CorruptCheckpointError,
@@ -78,6 +79,7 @@ __all__ = [
     "CorruptRecordError",
     "CorruptionError",
     "Deletion",
+    "Diagnosis",
     "DiskFullError",
     "FileContents",
     "ForkedError",
@@ -85,6 +87,7 @@ __all__ = [
     "LogEntry",
     "LogStoreError",
     "Note",
+    "Observation",
     "OffsetConflictError",
     "OffsetOutOfRangeError",
     "Partition",
@@ -117,6 +120,7 @@ __all__ = [
     "TopicNotFoundError",
     "UnsupportedError",
     "VerifyReport",
+    "doctor",
     "inspect_file",
     "open",
     "rebuild_index",

@@ -217,12 +217,28 @@ class Catalog:
         self.remove_directories(over)
 
     def remove_directories(self, names: list[str]) -> None:
-        """Remove partition directories that were renamed for it, with their files."""
+        """Remove partition directories that were renamed for it, with their files.
+
+        What is not named as Kafka or logstore name files is somebody else's: it stays,
+        and so does the directory.
+        """
         for name in names:
             directory = self._root.child(name)
             try:
+                foreign = []
                 for file in directory.names():
-                    directory.unlink(file, missing_ok=True)
+                    if layout.is_partition_file(file):
+                        directory.unlink(file, missing_ok=True)
+                    else:
+                        foreign.append(file)
+                if foreign:
+                    logger.warning(
+                        "%s is kept: %d files in it are not of a log (%r)",
+                        directory.path,
+                        len(foreign),
+                        foreign[0],
+                    )
+                    continue
                 self._root.remove(name)
             except FileNotFoundError:
                 continue

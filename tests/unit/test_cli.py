@@ -104,6 +104,7 @@ SUBCOMMANDS = (
     "index",
     "verify",
     "rebuild-index",
+    "doctor",
     "stat",
     "tail",
     "export",

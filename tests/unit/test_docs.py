@@ -194,7 +194,9 @@ def test_defaults_in_durability_are_those_of_the_code() -> None:
         for name, text in zip(names, shown, strict=True):
             seen.add(name)
             value = settings[name]
-            if isinstance(value, int) and value != -1:
+            if isinstance(value, bool):
+                assert text == str(value), name
+            elif isinstance(value, int) and value != -1:
                 assert number(text) == value, name
             else:
                 assert text == "none", name

@@ -47,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         _add_index,
         _add_verify,
         _add_rebuild_index,
+        _add_doctor,
         _add_stat,
         _add_tail,
         _add_export,
@@ -298,6 +299,22 @@ def _add_rebuild_index(
         "--dry-run", action="store_true", help="only tell what would be built"
     )
     _add_place(parser)
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "doctor",
+        checking.run_doctor,
+        "look at what a store stands on: file system, mount, permissions, limits",
+        ["doctor data", "doctor data --write-test --format jsonl"],
+    )
+    _add_path(parser, "a store")
+    parser.add_argument(
+        "--write-test",
+        action="store_true",
+        help="make a file in the store, measure what a sync takes, remove it",
+    )
 
 
 def _add_stat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
