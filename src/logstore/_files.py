@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import re
 import resource
@@ -34,6 +35,7 @@ __all__ = ["PRIVATE", "Access", "Directory", "FileInfo", "Files", "Space"]
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
+DIRECTORY_ENTRIES_MAX = 4_000_000
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -149,8 +151,18 @@ class Files:
         os.rmdir(name, dir_fd=dir_fd)
 
     def list(self, dir_fd: int) -> list[str]:
-        """Names in a directory, sorted."""
-        return sorted(os.listdir(dir_fd))
+        """Names in a directory, sorted.
+
+        More than `DIRECTORY_ENTRIES_MAX` are an OSError that says so, before memory is
+        taken for all of them.
+        """
+        with os.scandir(dir_fd) as entries:
+            names = [
+                entry.name for entry in itertools.islice(entries, DIRECTORY_ENTRIES_MAX)
+            ]
+            if next(entries, None) is not None:
+                raise OSError(f"more than {DIRECTORY_ENTRIES_MAX} names in a directory")
+        return sorted(names)
 
     def sync_directory(self, dir_fd: int) -> None:
         os.fsync(dir_fd)

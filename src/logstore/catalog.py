@@ -27,6 +27,9 @@ from logstore.recovery import LOST_SEGMENT, STATE_DAMAGED, RecoveryAction
 
 __all__ = ["Catalog"]
 
+# So many lost directories of a topic are told of one by one.
+LOST_MAX = 10_000
+
 logger = logging.getLogger("logstore")
 
 
@@ -92,6 +95,16 @@ class Catalog:
                 continue
             have = set(self.numbers.get(topic, ()))
             missing = [n for n in range(settings["partitions"]) if n not in have]
+            if len(missing) > LOST_MAX and not settings.get("creating"):
+                raise CorruptionError(
+                    f"the directories of {len(missing)} partitions of topic {topic} "
+                    f"are gone from {self._root.path}, more than {LOST_MAX}: this is "
+                    f"not the store that {layout.TOPICS} speaks of, or most of it is "
+                    f"lost. Nothing was changed. Put the directories back; without "
+                    f"{layout.TOPICS} what is there can be opened, with default "
+                    f"settings",
+                    path=self._root.path_of(layout.TOPICS),
+                )
             for number in missing:
                 name = layout.partition_directory(topic, number)
                 if settings.get("creating"):
@@ -178,6 +191,7 @@ class Catalog:
             kept = f"{layout.TOPICS}.damaged-{self._root.files.now_ms()}"
             self._root.rename(layout.TOPICS, kept)
             self._is_damaged = False
+        checkpoints.check_partition_count(settings)
         checkpoints.write_state(self._root, layout.TOPICS, {"topics": settings})
         self.settings = settings
         self.is_behind = False

@@ -20,6 +20,7 @@ __all__ = [
     "LOG",
     "LOG_START_CHECKPOINT",
     "OWNER",
+    "OFFSET_MAX",
     "OWN_PREFIX",
     "PARTITION_METADATA",
     "PARTITION_STATE",
