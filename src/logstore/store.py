@@ -600,7 +600,7 @@ class Store:
         with self._lock:
             broken = self._broken.get(key)
             if broken is not None:
-                raise broken
+                raise broken.with_traceback(None)
             if number not in self._catalog.numbers.get(topic, ()):
                 raise PartitionNotFoundError(
                     f"topic {topic} has no partition {number}",
