@@ -19,6 +19,8 @@ CHECK_ALL: Final[int] = lib.LS_CHECK_CRC | lib.LS_CHECK_ORDER
 CHECK_GAPLESS: Final[int] = lib.LS_CHECK_GAPLESS
 OFFSET_UNKNOWN: Final[int] = lib.LS_OFFSET_UNKNOWN
 
+HEADERS_MAX: Final[int] = lib.LS_HEADERS_MAX
+
 STOP_END: Final[int] = lib.LS_STOP_END
 STOP_PARTIAL: Final[int] = lib.LS_STOP_PARTIAL
 STOP_ZEROS: Final[int] = lib.LS_STOP_ZEROS

@@ -19,6 +19,7 @@ class _Lib:
     LS_E_NESTED: Final[int]
     LS_E_EMPTY: Final[int]
     LS_E_TOO_LARGE: Final[int]
+    LS_HEADERS_MAX: Final[int]
     LS_E_HEADER_KEY: Final[int]
     LS_STOP_END: Final[int]
     LS_STOP_PARTIAL: Final[int]

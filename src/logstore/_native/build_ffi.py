@@ -57,6 +57,9 @@ def compile_args() -> list[str]:
         args += ["-O0", "-g", "--coverage", "-U_FORTIFY_SOURCE"]
     else:
         args += ["-O3", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
+    # The directory of the build is nobody's business, and two of them would make two
+    # different wheels.
+    args += [f"-ffile-prefix-map={os.getcwd()}=."]
     args += ["-fstack-protector-strong"]
     if platform.machine() in ("x86_64", "AMD64"):
         args += ["-fcf-protection"]

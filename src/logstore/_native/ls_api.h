@@ -24,7 +24,7 @@ enum ls_status {
     LS_E_COUNT = -17,      /* record or header count is negative or cannot be true */
     LS_E_NESTED = -18,     /* an inner message that is itself compressed, or of another magic */
     LS_E_EMPTY = -19,      /* a wrapper without records or with a null value */
-    LS_E_TOO_LARGE = -20,  /* to be written: a record larger than the limit */
+    LS_E_TOO_LARGE = -20,  /* to be written: a record larger than the limit; read: LS_HEADERS_MAX */
     LS_E_HEADER_KEY = -21  /* a record header with a null or non UTF-8 key */
 };
 
@@ -129,6 +129,9 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks,
                         ls_batch *out, int64_t capacity, ls_walk *walk);
 
 /* ------------------------------------------------------------------ records out */
+
+/* Headers of a record at most: two bytes of a file can be some hundred as objects. */
+enum { LS_HEADERS_MAX = 100000 };
 
 /* Decoded records as columns, allocated by the caller with `capacity` elements each.  Positions
    are in the buffer that was decoded.  A pointer that may be NULL is a column not wanted. */
