@@ -70,11 +70,10 @@ def _entries(directory: Directory, name: str, fields: int) -> list[list[str]]:
         raise _bad(path, f"its version is {lines[0][:40]!r}, not 0")
     if len(lines) == 1:
         return []
-    if not lines[1].strip().isdigit():
-        raise _bad(path, f"its number of entries is {lines[1][:40]!r}")
+    count = _number(path, lines[1].strip())
     entries = [line.split() for line in lines[2:] if line.strip()]
-    if len(entries) != int(lines[1]):
-        raise _bad(path, f"it has {len(entries)} entries, not {int(lines[1])}")
+    if len(entries) != count:
+        raise _bad(path, f"it has {len(entries)} entries, not {count}")
     for entry in entries:
         if len(entry) != fields:
             raise _bad(path, f"an entry has {len(entry)} fields, not {fields}")
@@ -109,9 +108,11 @@ def _bad(path: str, reason: str) -> CorruptCheckpointError:
 
 def _number(path: str, text: str) -> int:
     """A partition, offset or epoch: not negative, 64 bit."""
-    if not text.isascii() or not text.isdigit() or int(text) > OFFSET_MAX:
+    digits = text.lstrip("0") or "0" if text.isascii() and text.isdigit() else ""
+    # A text of a million digits is not made a number of before it is refused.
+    if not digits or len(digits) > _DIGITS_MAX or int(digits) > OFFSET_MAX:
         raise _bad(path, f"{text[:40]!r} is no number in [0, {OFFSET_MAX}]")
-    return int(text)
+    return int(digits)
 
 
 def read_offsets(directory: Directory, name: str) -> dict[TopicPartition, int]:

@@ -144,7 +144,8 @@ class LogWriter:
     def _check(self) -> None:
         """Raise why nothing may be written, if so."""
         if self.closed is not None:
-            raise self.closed
+            # The same error each time, without the frames of those who had it before.
+            raise self.closed.with_traceback(None)
         if self.failed is not None:
             raise SyncFailedError(
                 str(self.failed),
@@ -153,7 +154,7 @@ class LogWriter:
                 action="append to",
             ) from self.failed
         if self.damage is not None:
-            raise self.damage
+            raise self.damage.with_traceback(None)
 
     def _half_done(self) -> SyncFailedError:
         """A call was interrupted where it could not be undone: write no more."""
@@ -313,13 +314,23 @@ class LogWriter:
 
         Kafka wants the epoch in leader-epoch-checkpoint before the data.
         """
-        if self._epochs is None:
-            self._epochs = checkpoints.read_epochs(self.directory)
-        if not self._epochs:
-            self.host.begin_writing()
-            self._epochs = [(self._newest_epoch(), base)]
-            checkpoints.write_epochs(self.directory, self._epochs)
-        return self._epochs[-1][0]
+        epochs = self._epochs
+        try:
+            if epochs is None:
+                epochs = checkpoints.read_epochs(self.directory)
+            if not epochs:
+                self.host.begin_writing()
+                epochs = [(self._newest_epoch(), base)]
+                checkpoints.write_epochs(self.directory, epochs)
+        except OSError as error:
+            if isinstance(error, LogStoreError):
+                raise
+            path = self.directory.path_of(layout.LEADER_EPOCHS)
+            raise storage_error(
+                error, "read or write", path, "Nothing was appended."
+            ) from error
+        self._epochs = epochs
+        return epochs[-1][0]
 
     def _newest_epoch(self) -> int:
         """The epoch of the last batches of magic 2; 0 where there are none."""
