@@ -89,7 +89,7 @@ def test_file_that_shrinks_under_a_reader_is_an_error_and_no_signal(
     """Files are read, never mapped: no SIGBUS where somebody cuts one."""
     with logstore.open(tmp_path) as store:
         partition = new_partition(store)
-        fill(partition, 3000)
+        fill(partition, 3000, call=1000)
         records = partition.read()
         assert next(records) == expected(1, 0, 1)[0]
         os.truncate(tmp_path / "orders-0" / f"{0:020d}.log", 100)
