@@ -13,6 +13,7 @@ Everything promised is in ``logstore.__all__``.
 
 from logstore.batches import Chunk, ControlRecord, RecordBatch
 from logstore.config import StoreConfig, TopicConfig
+from logstore.diagnosis import Diagnosis, Observation, doctor
 from logstore.errors import (
     ConfigError,
     CorruptCheckpointError,
@@ -80,6 +81,7 @@ __all__ = [
     "CorruptRecordError",
     "CorruptionError",
     "Deletion",
+    "Diagnosis",
     "DiskFullError",
     "FileContents",
     "ForkedError",
@@ -87,6 +89,7 @@ __all__ = [
     "LogEntry",
     "LogStoreError",
     "Note",
+    "Observation",
     "OffsetConflictError",
     "OffsetOutOfRangeError",
     "Partition",
@@ -122,6 +125,7 @@ __all__ = [
     "TopicNotFoundError",
     "UnsupportedError",
     "VerifyReport",
+    "doctor",
     "inspect_file",
     "open",
     "rebuild_index",

@@ -14,7 +14,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
+import re
 import resource
 import stat as stat_module
 import struct
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-__all__ = ["Directory", "FileInfo", "Files"]
+__all__ = ["PRIVATE", "Access", "Directory", "FileInfo", "Files", "Space"]
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
+DIRECTORY_ENTRIES_MAX = 4_000_000
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -47,6 +50,42 @@ class FileInfo(NamedTuple):
     inode: int
     is_file: bool
     is_directory: bool
+    uid: int = -1  # the owner, and
+    gid: int = -1  # its group; -1 unknown
+    mode: int = 0  # permission bits
+
+
+class Space(NamedTuple):
+    """What `Files.space` tells of a file system; -1 where it keeps no count."""
+
+    bytes: int
+    free_bytes: int
+    inodes: int
+    free_inodes: int
+
+
+class Access(NamedTuple):
+    """Whom new files of a store belong to, beside the user of this process.
+
+    Attributes:
+        group: what the group may do with a directory: bits out of 0o070.
+        uid, gid: the owner they are given to (by root); -1: they stay as they are.
+    """
+
+    group: int = 0
+    uid: int = -1
+    gid: int = -1
+
+    @property
+    def file_mode(self) -> int:
+        return FILE_MODE | (self.group & 0o060)
+
+    @property
+    def directory_mode(self) -> int:
+        return DIRECTORY_MODE | self.group
+
+
+PRIVATE = Access()
 
 
 def _info(result: os.stat_result) -> FileInfo:
@@ -58,6 +97,9 @@ def _info(result: os.stat_result) -> FileInfo:
         result.st_ino,
         stat_module.S_ISREG(result.st_mode),
         stat_module.S_ISDIR(result.st_mode),
+        result.st_uid,
+        result.st_gid,
+        result.st_mode & 0o777,
     )
 
 
@@ -66,20 +108,23 @@ class Files:
 
     # -- directories
 
-    def make_root(self, path: str) -> None:
-        """Create a directory with its parents; nothing if it is there."""
+    def make_root(self, path: str) -> bool:
+        """Create a directory with its parents; False if it is there already."""
         if os.path.isdir(path):
-            return
+            return False
         parent = os.path.dirname(path)
         if parent and not os.path.isdir(parent):
             self.make_root(parent)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, DIRECTORY_MODE)
         fd = os.open(parent or ".", os.O_RDONLY | os.O_CLOEXEC)
         try:
+            made = False
+            with contextlib.suppress(FileExistsError):
+                self.make_directory(fd, os.path.basename(path))
+                made = True
             os.fsync(fd)
         finally:
             os.close(fd)
+        return made
 
     def open_root(self, path: str) -> int:
         """Open the directory of a store (the only call that takes a whole path)."""
@@ -90,14 +135,34 @@ class Files:
         return os.open(name, flags, dir_fd=dir_fd)
 
     def make_directory(self, dir_fd: int, name: str) -> None:
+        """Create a directory of mode 0700, whatever the umask."""
         os.mkdir(name, DIRECTORY_MODE, dir_fd=dir_fd)
+        # A umask may have taken bits of the owner away; then it cannot be opened.
+        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=dir_fd)
+        try:
+            mode = stat_module.S_IMODE(os.fstat(fd).st_mode)
+            if mode & 0o777 != DIRECTORY_MODE:
+                os.chmod(f"/proc/self/fd/{fd}", DIRECTORY_MODE | (mode & 0o7000))
+        finally:
+            os.close(fd)
 
     def remove_directory(self, dir_fd: int, name: str) -> None:
         os.rmdir(name, dir_fd=dir_fd)
 
     def list(self, dir_fd: int) -> list[str]:
-        """Names in a directory, sorted."""
-        return sorted(os.listdir(dir_fd))
+        """Names in a directory, sorted.
+
+        More than `DIRECTORY_ENTRIES_MAX` are an OSError that says so, before memory is
+        taken for all of them.
+        """
+        with os.scandir(dir_fd) as entries:
+            names = [
+                entry.name for entry in itertools.islice(entries, DIRECTORY_ENTRIES_MAX)
+            ]
+            if next(entries, None) is not None:
+                raise OSError(f"more than {DIRECTORY_ENTRIES_MAX} names in a directory")
+        return sorted(names)
 
     def sync_directory(self, dir_fd: int) -> None:
         os.fsync(dir_fd)
@@ -119,13 +184,27 @@ class Files:
         return fd
 
     def create(self, dir_fd: int, name: str, *, exclusive: bool = True) -> int:
-        """Create a file for reading and writing; EEXIST if `exclusive` and there.
+        """Create a file of mode 0600, whatever the umask, for reading and writing;
+        EEXIST if `exclusive` and there.
 
-        Without `exclusive` an existing file is emptied.
+        Without `exclusive` whatever has the name is unlinked first: a file that
+        somebody else put there is never written into.
         """
-        flags = os.O_RDWR | os.O_CREAT | _FLAGS
-        flags |= os.O_EXCL if exclusive else os.O_TRUNC
-        return os.open(name, flags, FILE_MODE, dir_fd=dir_fd)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS
+        try:
+            fd = os.open(name, flags, FILE_MODE, dir_fd=dir_fd)
+        except FileExistsError:
+            if exclusive:
+                raise
+            os.unlink(name, dir_fd=dir_fd)
+            fd = os.open(name, flags, FILE_MODE, dir_fd=dir_fd)
+        try:
+            if os.fstat(fd).st_mode & 0o777 != FILE_MODE:
+                os.fchmod(fd, FILE_MODE)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     def close(self, fd: int) -> None:
         """Close a descriptor. What it says is no news: whatever has to be on the disk
@@ -191,10 +270,54 @@ class Files:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
+    def set_access(self, fd: int, access: Access) -> None:
+        """Give a new file or directory to whom it shall belong."""
+        if access.uid >= 0:
+            os.fchown(fd, access.uid, access.gid)
+        mode = os.fstat(fd).st_mode
+        wanted = access.file_mode
+        if stat_module.S_ISDIR(mode):
+            # Setgid, which hands the group down, stays.
+            wanted = access.directory_mode | (mode & 0o7000)
+        os.fchmod(fd, wanted)
+
     def free_bytes(self, fd: int) -> int:
         """Bytes that this user may still write on the file system of `fd`."""
+        return self.space(fd).free_bytes
+
+    # -- what a file is on, and who asks
+
+    def space(self, fd: int) -> Space:
+        """Size and room of the file system of `fd`, for this user."""
         result = os.fstatvfs(fd)
-        return result.f_bavail * result.f_frsize
+        counts = (result.f_files, result.f_favail) if result.f_files else (-1, -1)
+        size = result.f_frsize
+        return Space(result.f_blocks * size, result.f_bavail * size, *counts)
+
+    def file_system(self, fd: int) -> int:
+        """The number of the kind of file system (f_type of statfs); 0 unknown."""
+        return max(_binding.fs_type(fd), 0)
+
+    def mounts(self, fd: int) -> tuple[int, str]:
+        """The id of the mount of `fd` (-1 unknown), and the mounts that this process
+        sees as /proc/self/mountinfo has them ("" where there is no /proc)."""
+        try:
+            about = _read_text(f"/proc/self/fdinfo/{fd}")
+            table = _read_text("/proc/self/mountinfo")
+        except OSError:
+            return -1, ""
+        found = re.search(r"^mnt_id:\s*([0-9]+)$", about, re.MULTILINE)
+        return (int(found[1]) if found else -1), table
+
+    def user(self) -> int:
+        """The effective user id of this process."""
+        return os.geteuid()
+
+    def resource_limits(self) -> tuple[int | None, int | None]:
+        """(open files, bytes of a file) that this process may have; None: any."""
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        files = None if soft == resource.RLIM_INFINITY else soft
+        return files, _file_size_limit()
 
     # -- lock
 
@@ -206,8 +329,18 @@ class Files:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
-            return _lock_holder(fd)
+            with contextlib.suppress(OSError):
+                return self.lock_holder(fd) or 0
+            return 0
         return None
+
+    def lock_holder(self, fd: int) -> int | None:
+        """The pid that holds the lock (0 where it cannot be known); None: nobody.
+        Takes nothing; a lock of this process itself does not show."""
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+        kind, _, _, _, pid = _FLOCK.unpack(answer)
+        return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
     # -- clock
 
@@ -233,14 +366,16 @@ def _file_size_limit() -> int | None:
 _FLOCK = struct.Struct("hhqqi4x")
 
 
-def _lock_holder(fd: int) -> int:
+def _read_text(path: str) -> str:
+    """A file of /proc: its size is not known, so it is read until it ends."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
-        kind, _, _, _, pid = _FLOCK.unpack(answer)
-    except (OSError, struct.error):
-        return 0
-    return pid if kind != fcntl.F_UNLCK and pid > 0 else 0
+        parts = []
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode("utf-8", "surrogateescape")
 
 
 class Directory:
@@ -249,16 +384,18 @@ class Directory:
     The root of a store keeps its descriptor open; a partition's directory is opened
     relative to the root for each call, so that a hundred thousand partitions need no
     descriptors, and one that was renamed or removed is an error and not another place.
-    `path` is for messages; it is never used to open anything.
+    `path` is for messages; it is never used to open anything. `access` says whom what
+    is made in it belongs to.
     """
 
-    __slots__ = ("__weakref__", "_fd", "_parent", "files", "name", "path")
+    __slots__ = ("__weakref__", "_fd", "_parent", "access", "files", "name", "path")
 
     def __init__(
         self, files: Files, path: str, *, fd: int = -1, parent: Directory | None = None
     ) -> None:
         self.files = files
         self.path = path
+        self.access: Access = parent.access if parent else PRIVATE
         self.name = os.path.basename(path)
         self._fd = fd
         self._parent = parent
@@ -339,8 +476,15 @@ class Directory:
                 raise
 
     def make(self, name: str) -> None:
+        """Create a directory in this one."""
         with self.use() as fd:
             self.files.make_directory(fd, name)
+            if self.access != PRIVATE:
+                made = self.files.open_directory(fd, name)
+                try:
+                    self.files.set_access(made, self.access)
+                finally:
+                    self.files.close(made)
 
     def remove(self, name: str) -> None:
         with self.use() as fd:
@@ -357,7 +501,14 @@ class Directory:
 
     def create(self, name: str, *, exclusive: bool = True) -> int:
         with self.use() as fd:
-            return self.files.create(fd, name, exclusive=exclusive)
+            made = self.files.create(fd, name, exclusive=exclusive)
+        if self.access != PRIVATE:
+            try:
+                self.files.set_access(made, self.access)
+            except BaseException:
+                self.files.close(made)
+                raise
+        return made
 
     @contextlib.contextmanager
     def opened(self, name: str, *, write: bool = False) -> Iterator[int]:

@@ -23,6 +23,9 @@ from logstore.records import TIMESTAMP_TYPES, Record
 
 __all__ = ["Chunk", "ControlRecord", "RecordBatch"]
 
+# Bytes of the smallest record of magic 2 (docs/format.md, "Record batch of magic 2").
+RECORD_BYTES_MIN: Final = 7
+
 
 class ControlRecord(NamedTuple):
     """The content of a control batch (docs/format.md, "Control records").
@@ -170,14 +173,17 @@ class RecordBatch:
         return self._payload
 
     def _records(self) -> list[Record]:
-        decoder = native.Decoder(max(self.record_count, 1))
         if self.magic < 2 and not self.header.codec:
             payload: Any = self.buffer.obj
             c = native.pointer(payload)
+            decoder = native.Decoder(1)
             decoder.decode(c, len(payload), 0, 0, native.OFFSET_MAX)
         else:
             payload = self._open()
             c = native.pointer(payload)
+            # The count is what the header says; no memory beyond what can be there.
+            room = len(payload) // RECORD_BYTES_MIN
+            decoder = native.Decoder(max(min(self.record_count, room), 1))
             decoder.decode_payload(
                 self.header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
             )

@@ -27,6 +27,9 @@ from logstore.recovery import LOST_SEGMENT, STATE_DAMAGED, RecoveryAction
 
 __all__ = ["Catalog", "leading"]
 
+# So many lost directories of a topic are told of one by one.
+LOST_MAX = 10_000
+
 logger = logging.getLogger("logstore")
 
 
@@ -108,6 +111,16 @@ class Catalog:
                 if not have:
                     self.numbers.pop(topic, None)
                 missing = []
+            if len(missing) > LOST_MAX and not settings.get("creating"):
+                raise CorruptionError(
+                    f"the directories of {len(missing)} partitions of topic {topic} "
+                    f"are gone from {self._root.path}, more than {LOST_MAX}: this is "
+                    f"not the store that {layout.TOPICS} speaks of, or most of it is "
+                    f"lost. Nothing was changed. Put the directories back; without "
+                    f"{layout.TOPICS} what is there can be opened, with default "
+                    f"settings",
+                    path=self._root.path_of(layout.TOPICS),
+                )
             for number in missing:
                 name = layout.partition_directory(topic, number)
                 if settings.get("creating"):
@@ -209,6 +222,7 @@ class Catalog:
             kept = f"{layout.TOPICS}.damaged-{self._root.files.now_ms()}"
             self._root.rename(layout.TOPICS, kept)
             self._is_damaged = False
+        checkpoints.check_partition_count(settings)
         checkpoints.write_state(self._root, layout.TOPICS, {"topics": settings})
         self.settings = settings
         self.is_behind = False
@@ -248,11 +262,23 @@ class Catalog:
         self.remove_directories(over)
 
     def remove_directories(self, names: list[str]) -> None:
-        """Remove partition directories that were renamed for it, with their files."""
+        """Remove partition directories that were renamed for it, with their files.
+
+        What is not named as Kafka or logstore name files is somebody else's: it stays,
+        and so does the directory.
+        """
         for name in names:
             directory = self._root.child(name)
             try:
-                _empty(directory)
+                foreign = _empty(directory)
+                if foreign:
+                    logger.warning(
+                        "%s is kept: %d files in it are not of a log (%r)",
+                        directory.path,
+                        len(foreign),
+                        foreign[0],
+                    )
+                    continue
                 self._root.remove(name)
             except FileNotFoundError:
                 continue
@@ -260,14 +286,19 @@ class Catalog:
                 logger.warning("cannot remove %s: %s", directory.path, error)
 
 
-def _empty(directory: Directory) -> None:
-    """Remove the files of a partition's directory, and the directories in it that are
-    logstore's own (`layout.QUARANTINE_PREFIX`)."""
+def _empty(directory: Directory) -> list[str]:
+    """Remove what logstore or Kafka put into a partition's directory, also the
+    directories in it that are logstore's own (`layout.QUARANTINE_PREFIX`). Returns the
+    names of what is nobody's, which stays."""
+    foreign: list[str] = []
     for name in directory.names():
         if name.startswith(layout.OWN_PREFIX) and directory.stat(name).is_directory:
             inner = directory.child(name)
             for file in inner.names():
                 inner.unlink(file, missing_ok=True)
             directory.remove(name)
-        else:
+        elif layout.is_partition_file(name):
             directory.unlink(name, missing_ok=True)
+        else:
+            foreign.append(name)
+    return foreign

@@ -10,18 +10,23 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import xxhash
 
 from logstore._files import Directory
-from logstore.errors import CorruptCheckpointError, UnsupportedError
+from logstore.config import PARTITIONS_MAX
+from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
 from logstore.layout import (
     CLEAN_SHUTDOWN,
     LEADER_EPOCHS,
     OFFSET_MAX,
+    OWNER,
     RECOVERY_CHECKPOINT,
+    TOPICS,
+    check_topic_name,
 )
 
 __all__ = [
@@ -38,6 +43,14 @@ TopicPartition = tuple[str, int]
 
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 _STATE_VERSION: Final = 1
+# Limits on what is read: a file, its nesting, its numbers, the partitions it names.
+STATE_BYTES_MAX: Final = 64 << 20
+STATE_DEPTH_MAX: Final = 8
+STORE_PARTITIONS_MAX: Final = 2_000_000
+_DIGITS_MAX: Final = 19
+_NO_BRACKETS: Final = bytes(b for b in range(256) if chr(b) not in "[]{}")
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_LONG_NUMBER: Final = re.compile(rb"[:,\[]\s*-?[0-9]{20}")
 
 
 def _entries(directory: Directory, name: str, fields: int) -> list[list[str]]:
@@ -57,11 +70,10 @@ def _entries(directory: Directory, name: str, fields: int) -> list[list[str]]:
         raise _bad(path, f"its version is {lines[0][:40]!r}, not 0")
     if len(lines) == 1:
         return []
-    if not lines[1].strip().isdigit():
-        raise _bad(path, f"its number of entries is {lines[1][:40]!r}")
+    count = _number(path, lines[1].strip())
     entries = [line.split() for line in lines[2:] if line.strip()]
-    if len(entries) != int(lines[1]):
-        raise _bad(path, f"it has {len(entries)} entries, not {int(lines[1])}")
+    if len(entries) != count:
+        raise _bad(path, f"it has {len(entries)} entries, not {count}")
     for entry in entries:
         if len(entry) != fields:
             raise _bad(path, f"an entry has {len(entry)} fields, not {fields}")
@@ -79,7 +91,7 @@ def _read(directory: Directory, name: str) -> bytes | None:
         CorruptCheckpointError: something else is there, or it is far too large.
     """
     try:
-        return directory.read_file(name)
+        return directory.read_file(name, STATE_BYTES_MAX)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -96,9 +108,11 @@ def _bad(path: str, reason: str) -> CorruptCheckpointError:
 
 def _number(path: str, text: str) -> int:
     """A partition, offset or epoch: not negative, 64 bit."""
-    if not text.isascii() or not text.isdigit() or int(text) > OFFSET_MAX:
+    digits = text.lstrip("0") or "0" if text.isascii() and text.isdigit() else ""
+    # A text of a million digits is not made a number of before it is refused.
+    if not digits or len(digits) > _DIGITS_MAX or int(digits) > OFFSET_MAX:
         raise _bad(path, f"{text[:40]!r} is no number in [0, {OFFSET_MAX}]")
-    return int(text)
+    return int(digits)
 
 
 def read_offsets(directory: Directory, name: str) -> dict[TopicPartition, int]:
@@ -169,10 +183,7 @@ def unpack_state(path: str, data: bytes) -> dict[str, Any]:
     body = rest[:-1] if rest.endswith(b"\n") else rest
     if head != b"xxh64 %016x" % xxhash.xxh64_intdigest(body):
         raise _bad(path, "its checksum differs")
-    try:
-        value = json.loads(body)
-    except ValueError as error:
-        raise _bad(path, f"it is not JSON: {error}") from error
+    value = _parsed(path, body)
     found = value.get("version") if isinstance(value, dict) else None
     if isinstance(found, int) and found > _STATE_VERSION:
         raise UnsupportedError(
@@ -185,15 +196,118 @@ def unpack_state(path: str, data: bytes) -> dict[str, Any]:
     return dict(value)
 
 
+def _parsed(path: str, body: bytes) -> Any:
+    """JSON out of bytes that nobody vouches for: a checksum is no signature.
+
+    Nesting is bounded before the parser sees it (which would end at the depth of the
+    caller's stack), and so are numbers: only integers of at most 19 digits count.
+    """
+    # Brackets alone, all of one kind; each round takes the innermost pairs away. One
+    # inside a string counts as well: no name or setting has any.
+    brackets = body.translate(_ONE_KIND, _NO_BRACKETS)
+    for _ in range(STATE_DEPTH_MAX):
+        brackets = brackets.replace(b"[]", b"")
+    if brackets:
+        raise _bad(path, f"it is nested more than {STATE_DEPTH_MAX} deep")
+    if _LONG_NUMBER.search(body):
+        raise _bad(path, f"a number in it has more than {_DIGITS_MAX} digits")
+    try:
+        return json.loads(body, parse_float=_refuse, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise _bad(path, f"it is not JSON: {error}") from error
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text[:40]} is no integer")
+
+
+def integer(what: str, value: object, low: int, high: int) -> int:
+    """`value`, an integer in [low, high]; anything else is a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{what} is no integer")
+    if not low <= value <= high:
+        raise ValueError(f"{what} is {value}, outside [{low}, {high}]")
+    return value
+
+
+def boolean(what: str, value: object) -> bool:
+    """`value`, true or false; anything else is a ValueError."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{what} is neither true nor false")
+    return value
+
+
+def check_partition_count(topics: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise `ConfigError` where a store would have too many partitions."""
+    total = sum(settings["partitions"] for settings in topics.values())
+    if total > STORE_PARTITIONS_MAX:
+        raise ConfigError(
+            f"{total} partitions are more than a store may have, "
+            f"{STORE_PARTITIONS_MAX}; nothing was changed",
+            name="partitions",
+            value=total,
+        )
+
+
+def _check_owner(value: dict[str, Any]) -> None:
+    boolean("clean", value["clean"])
+    known = value["fingerprints"]
+    if not isinstance(known, list) or not all(isinstance(f, dict) for f in known):
+        raise ValueError("fingerprints is no list of objects")
+
+
+def _check_topics(value: dict[str, Any]) -> None:
+    topics = value["topics"]
+    if not isinstance(topics, dict):
+        raise ValueError("topics is no object")
+    for name, settings in topics.items():
+        # What becomes the name of a directory is checked wherever it comes from.
+        check_topic_name(name)
+        if not isinstance(settings, dict):
+            raise ValueError(f"topic {name} is no object")
+        integer("partitions", settings["partitions"], 1, PARTITIONS_MAX)
+        if not isinstance(settings.get("config", {}), dict):
+            raise ValueError(f"config of topic {name} is no object")
+        for flag in ("creating", "deleting"):
+            boolean(flag, settings.get(flag, False))
+    check_partition_count(topics)
+
+
+_CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
+    OWNER: _check_owner,
+    TOPICS: _check_topics,
+}
+
+
 def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
-    """A state file of logstore's; None if there is none."""
+    """A state file of logstore's; None if there is none.
+
+    Raises:
+        CorruptCheckpointError: it does not follow the format, or is beyond a limit.
+    """
     data = _read(directory, name)
-    return None if data is None else unpack_state(directory.path_of(name), data)
+    if data is None:
+        return None
+    path = directory.path_of(name)
+    value = unpack_state(path, data)
+    check = _CHECKS.get(name)
+    if check is not None:
+        try:
+            check(value)
+        except KeyError as error:
+            raise _bad(path, f"it has no {error}") from error
+        except ValueError as error:
+            raise _bad(path, str(error)) from error
+    return value
 
 
 def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:
-    """Replace a state file, durably."""
-    directory.write_file(name, pack_state(value))
+    """Replace a state file, durably; EFBIG if nobody could read it again."""
+    data = pack_state(value)
+    if len(data) > STATE_BYTES_MAX:
+        text = f"a state file would have more than {STATE_BYTES_MAX} bytes"
+        raise OSError(errno.EFBIG, text, name)
+    directory.write_file(name, data)
 
 
 def _digest(directory: Directory, name: str) -> str | None:

@@ -61,6 +61,15 @@ class StoreConfig:
             nothing else.
         recovery_threads: partitions that are recovered at the same time, at most; 0: as
             many as there are cores, up to 8.
+        group_access: give the group of the store's directory, on new files, what it has
+            on that directory: read (0640, 0750) or read and write (0660, 0770). False:
+            only the owner has access (0600, 0700).
+        allow_shared_directory: write although the store's directory belongs to another
+            user, or others may write to it. Danger: they can change the records, and
+            replace files while they are being written.
+        allow_network_filesystem: write although the store lies on a network or FUSE
+            file system. Danger: there the lock may not keep a second writer away, and
+            what was synced may not be on stable storage.
     """
 
     max_open_files: int = 1024
@@ -68,6 +77,9 @@ class StoreConfig:
     max_batch_decompressed_bytes: int = 256 << 20
     flush_checkpoint_ms: int = 5_000
     recovery_threads: int = 0
+    group_access: bool = False
+    allow_shared_directory: bool = False
+    allow_network_filesystem: bool = False
 
     def __post_init__(self) -> None:
         check_int("max_open_files", self.max_open_files, 8, 1 << 20)
@@ -80,6 +92,16 @@ class StoreConfig:
         )
         check_int("flush_checkpoint_ms", self.flush_checkpoint_ms, 0, INT64_MAX)
         check_int("recovery_threads", self.recovery_threads, 0, 256)
+        for name in (
+            "group_access",
+            "allow_shared_directory",
+            "allow_network_filesystem",
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise ConfigError(
+                    f"{name}={value!r} is not True or False", name=name, value=value
+                )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

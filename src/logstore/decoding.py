@@ -54,13 +54,24 @@ class Damage(Exception):
         self.too_large = too_large
 
 
-def damage_of(error: native.NativeError, pos: int | None = None) -> Damage:
+def damage_of(
+    error: native.NativeError, pos: int | None = None, next_offset: int | None = None
+) -> Damage:
     """Damage that C found. The offset in the frame is no help: no checksum covers it,
     and a wrapper's is its last."""
+    too_large = None
+    if error.status == native.E_TOO_LARGE:
+        too_large = RecordTooLargeError(
+            f"a record has more than {native.HEADERS_MAX} headers",
+            limit_name="headers",
+            limit=native.HEADERS_MAX,
+        )
     return Damage(
         error.reason,
         error.pos if pos is None else pos,
+        next_offset=next_offset,
         unsupported=error.is_unsupported,
+        too_large=too_large,
     )
 
 
@@ -173,9 +184,7 @@ class ChunkReader:
         if decoder.count:
             yield Columns(decoder, c, slicer_of(payload), len(payload))
         if error is not None:
-            damage = damage_of(error, header.pos)
-            damage.next_offset = header.last_offset + 1
-            raise damage
+            raise damage_of(error, header.pos, header.last_offset + 1)
 
     def _plain(
         self, header: native.BatchHeader, c: Any, raw: Any, start: int, stop: int

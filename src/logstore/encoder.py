@@ -103,6 +103,14 @@ def _flatten_headers(
                 f"record {index} has headers, which need message_format=2; this topic "
                 f"has {magic}. Nothing was written"
             )
+        if len(pairs) > native.HEADERS_MAX:
+            raise RecordTooLargeError(
+                f"record {index} has {len(pairs)} headers, more than "
+                f"{native.HEADERS_MAX}; nothing was written",
+                limit_name="headers",
+                limit=native.HEADERS_MAX,
+                size=len(pairs),
+            )
         counts.append(len(pairs))
         for pair in pairs:
             try:

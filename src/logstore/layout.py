@@ -20,7 +20,9 @@ __all__ = [
     "LOG",
     "LOG_START_CHECKPOINT",
     "OWNER",
+    "OFFSET_MAX",
     "OWN_PREFIX",
+    "PARTITION_METADATA",
     "PARTITION_STATE",
     "RECOVERY_CHECKPOINT",
     "SNAPSHOT",
@@ -32,6 +34,8 @@ __all__ = [
     "check_new_topic_name",
     "check_topic_name",
     "digest_file",
+    "is_partition_file",
+    "is_store_file",
     "parse_digest_file",
     "parse_partition_directory",
     "parse_segment_file",
@@ -57,6 +61,7 @@ META_PROPERTIES = "meta.properties"
 RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
 
 OWN_PREFIX = ".logstore"
 OWNER = ".logstore-owner"
@@ -71,6 +76,20 @@ OFFSET_MAX = (1 << 63) - 1
 PARTITION_MAX = (1 << 31) - 1
 # Directories in a log directory that are no partitions.
 NOT_PARTITIONS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+
+# Files of Kafka's in a log directory.
+_STORE_FILES = frozenset(
+    {
+        LOCK,
+        CLEAN_SHUTDOWN,
+        META_PROPERTIES,
+        RECOVERY_CHECKPOINT,
+        LOG_START_CHECKPOINT,
+        "replication-offset-checkpoint",
+        "cleaner-offset-checkpoint",
+        "bootstrap.checkpoint",
+    }
+)
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
 _SEGMENT = re.compile(
@@ -148,6 +167,21 @@ def parse_segment_file(name: str) -> SegmentFile | None:
     if offset > OFFSET_MAX:
         return None
     return SegmentFile(offset, match[2], match[3] or "")
+
+
+def is_store_file(name: str) -> bool:
+    """Whether Kafka or logstore name a file in the root of a store so."""
+    known = name.removesuffix(".tmp") in _STORE_FILES
+    return known or name.startswith(f"{OWN_PREFIX}-")
+
+
+def is_partition_file(name: str) -> bool:
+    """Whether Kafka or logstore name something in a partition's directory so: what
+    goes when the partition is deleted, and nothing else."""
+    final = name.removesuffix(".tmp")
+    if parse_segment_file(final) is not None or name.startswith(f"{OWN_PREFIX}-"):
+        return True
+    return final in (LEADER_EPOCHS, PARTITION_METADATA)
 
 
 def partition_directory(topic: str, partition: int) -> str:

@@ -16,7 +16,7 @@ from logstore._files import Directory
 from logstore.errors import StoreLockedError, storage_error
 from logstore.layout import LOCK
 
-__all__ = ["StoreLock", "forget_locks"]
+__all__ = ["StoreLock", "forget_locks", "holder_of"]
 
 _held: set[tuple[int, int]] = set()
 _guard = threading.Lock()
@@ -68,6 +68,23 @@ class StoreLock:
             if fd >= 0:
                 _held.discard(self._key)
                 self._files.close(fd)
+
+
+def holder_of(root: Directory) -> int | None:
+    """The pid of the writer of a store (0 where it cannot be known); None: there is
+    none.
+
+    Takes no lock, and opens the lock file only where that drops none.
+
+    Raises:
+        OSError: as the system gives it; there may be no lock file at all.
+    """
+    with _guard:
+        info = root.stat(LOCK)
+        if (info.device, info.inode) in _held:
+            return os.getpid()
+        with root.opened(LOCK) as fd:
+            return root.files.lock_holder(fd)
 
 
 def _locked(root: Directory, pid: int | None) -> StoreLockedError:

@@ -165,7 +165,8 @@ class LogWriter:
     def _check(self) -> None:
         """Raise why nothing may be written, if so."""
         if self.closed is not None:
-            raise self.closed
+            # The same error each time, without the frames of those who had it before.
+            raise self.closed.with_traceback(None)
         if self.failed is not None:
             self._is_unheard = False
             raise SyncFailedError(
@@ -175,7 +176,7 @@ class LogWriter:
                 action="append to",
             ) from self.failed
         if self.damage is not None:
-            raise self.damage
+            raise self.damage.with_traceback(None)
         self._remove_stray()
 
     def _half_done(self) -> SyncFailedError:

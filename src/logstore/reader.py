@@ -178,8 +178,9 @@ class _SegmentWalk:
                 )
                 pos += reader.pos
             except Damage as damage:
-                error = segment.error_of(damage, pos, self.offset)
-                pos = self._skip(error, pos + damage.pos)
+                pos = self._skip(
+                    segment.error_of(damage, pos, self.offset), pos + damage.pos
+                )
             except CorruptRecordError as error:
                 pos = self._skip(error, pos + reader.pos)
         self._check_end(min(stop, segment.next_offset))
@@ -238,7 +239,12 @@ class _SegmentWalk:
     def _skip(self, error: Exception, pos: int) -> int:
         """Where to go on behind damage at `pos`; raises `error` unless it may."""
         if not self.skip or isinstance(error, RecordTooLargeError):
-            raise error
+            try:
+                raise error
+            finally:
+                # This frame and the error would keep each other, and with them the
+                # buffers of the read, until the garbage collector comes by.
+                del error
         found = next_sound_batch(self.segment, pos, self.offset)
         if found is None:
             return self.segment.size

@@ -25,6 +25,7 @@ from logstore.errors import (
 )
 from logstore.index import (
     TXN_ENTRY_BYTES,
+    UNKNOWN_DIGEST,
     OffsetEntries,
     TimeEntries,
     closing_time_entry,
@@ -35,6 +36,7 @@ from logstore.layout import (
     DELETED,
     INDEX,
     LOG,
+    OFFSET_MAX,
     PARTITION_STATE,
     SNAPSHOT,
     SWAP,
@@ -161,14 +163,14 @@ class PartitionState:
             return None
         try:
             return cls(
-                int(value["start_offset"]),
-                [_six_ints(row) for row in value["sealed"]],
-                {name: int(value["active"][name]) for name in STATE_FIELDS},
-                int(value["time_digest"]),
-                int(value["truncations"]),
-                bool(value["is_gapless"]),
+                _int64("start_offset", value["start_offset"], 0),
+                _sealed(value["sealed"]),
+                _active(value["active"]),
+                _int64("time_digest", value["time_digest"], UNKNOWN_DIGEST),
+                _int64("truncations", value["truncations"], 0),
+                checkpoints.boolean("is_gapless", value["is_gapless"]),
                 str(value["generation"]),
-                bool(value["is_truncating"]),
+                checkpoints.boolean("is_truncating", value["is_truncating"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             path = directory.path_of(PARTITION_STATE)
@@ -195,9 +197,39 @@ STATE_FIELDS: Final = (
 )
 
 
-def _six_ints(row: Any) -> SealedRow:
-    base, size, next_offset, largest, at, digest = (int(x) for x in row)
-    return base, size, next_offset, largest, at, digest
+_INT64_MIN: Final = -(1 << 63)
+
+
+def _int64(what: str, value: object, low: int) -> int:
+    return checkpoints.integer(what, value, low, OFFSET_MAX)
+
+
+def _sealed(rows: list[Any]) -> list[SealedRow]:
+    """The rows of sealed segments. Invariant: bases rise, base <= next offset."""
+    found = []
+    above = 0
+    for row in rows:
+        base, size, next_offset, largest, at, digest = row
+        above = _int64("base offset", base, above) + 1
+        _int64("size", size, 0)
+        _int64("next offset", next_offset, base)
+        _int64("largest timestamp", largest, _INT64_MIN)
+        _int64("its offset", at, -1)
+        _int64("digest", digest, UNKNOWN_DIGEST)
+        found.append((base, size, next_offset, largest, at, digest))
+    return found
+
+
+def _active(fields: Mapping[str, Any]) -> dict[str, int]:
+    """The fields of the active segment. Invariant: base - 1 <= last offset."""
+    # Timestamps are whatever somebody put into a record.
+    active = {name: _int64(name, fields[name], _INT64_MIN) for name in STATE_FIELDS}
+    for name in ("base_offset", "size", "bytes_since", "index_entries", "time_entries"):
+        _int64(name, active[name], 0)
+    last, base = active["last_offset"], active["base_offset"]
+    # One below the end of the offset space: the end offset is an offset, too.
+    checkpoints.integer("last_offset", last, base - 1, OFFSET_MAX - 1)
+    return active
 
 
 def state_fields(state: native.SegmentState) -> dict[str, int]:

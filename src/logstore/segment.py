@@ -22,6 +22,7 @@ from logstore.descriptors import Descriptors, OpenFile
 from logstore.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
+    RecordTooLargeError,
     StorageError,
     UnsupportedError,
     storage_error,
@@ -228,10 +229,17 @@ class Segment:
 
         `offset` is the first that was not delivered, where the damage cannot tell.
         """
-        if damage.too_large is not None:
-            return damage.too_large
         position = file_pos + damage.pos
         first = offset if damage.offset < 0 else damage.offset
+        large = damage.too_large
+        if large is not None:
+            # Made anew: one that was raised holds what decompressing held.
+            return RecordTooLargeError(
+                f"{self.path} at byte {position} (offset {first}): {large}",
+                limit_name=large.limit_name,
+                limit=large.limit,
+                size=large.size,
+            )
         if damage.unsupported:
             return UnsupportedError(
                 f"cannot read {self.path} at byte {position} (offset {first}): "

@@ -42,6 +42,7 @@ from logstore.marks import Marks
 from logstore.partition import Partition
 from logstore.partition_writers import PartitionWriters, RecoveryProgress
 from logstore.partitioners import Partitioner
+from logstore.place import prepare_root
 from logstore.recovery import (
     RecoveryAction,
     RecoveryReport,
@@ -88,6 +89,8 @@ def open_store(
         StoreNotFoundError: nothing is there and it is not to be created.
         StoreLockedError: another writer has it.
         UnsupportedError: a later version of logstore has written to it.
+        ConfigError: others may change the directory, or it is on a network file system,
+            and `config` does not allow that (never with `read_only`).
         StorageError: the system refuses.
     """
     return Store(
@@ -169,15 +172,21 @@ class Store:
 
     def _open_root(self, create: bool) -> Directory:
         try:
-            if create:
-                self._files.make_root(self.path)
-            return Directory.open_root(self._files, self.path)
+            made = create and self._files.make_root(self.path)
+            root = Directory.open_root(self._files, self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StoreNotFoundError(
                 f"there is no store at {self.path}", path=self.path
             ) from error
         except OSError as error:
             raise storage_error(error, "open", self.path) from error
+        if not self.read_only:
+            try:
+                prepare_root(root, self.config, made=bool(made))
+            except BaseException:
+                root.close()
+                raise
+        return root
 
     def _load(self) -> None:
         note = self._writers.note
@@ -521,7 +530,7 @@ class Store:
             return found
         with self._lock:
             if key in self._writers.broken:
-                raise self._writers.broken[key]
+                raise self._writers.broken[key].with_traceback(None)
             if number not in self._catalog.numbers.get(topic, ()):
                 raise PartitionNotFoundError(
                     f"topic {topic} has no partition {number}",

@@ -126,7 +126,7 @@ BUGS = (
         (("if below or self.is_foreign(scan):", "if self.is_foreign(scan):"),
          ("        if 0 <= size < durable:\n            self.lost_end(active, size, "
           "durable, own)\n", "        durable = 0\n"),
-         ("self.load_indexes(active, state)",
+         ("self.load_indexes(active, state, own)",
           "(None, None)")),
         "lying_disk",
     ),
@@ -170,20 +170,19 @@ BUGS = (
     ),
     Bug(
         "clean mark not removed before the first append",
-        "store.py",
-        (('{"clean": False, "fingerprints": [now, after]}',
-          '{"clean": self._clean, "fingerprints": [now, after]}'),),
+        "marks.py",
+        (("self._write_owner(False, now, after)",
+          "self._write_owner(self.is_clean, now, after)"),),
         "disk_states",
         (*_APPENDS, "reopen"),
     ),
     Bug(
         "clean mark written before the partitions are synced",
         "store.py",
-        (("        for writer in self._writers.values():\n            try:\n"
-          "                writer.close",
-          "        if self._writing:\n            self._mark_clean()\n"
-          "        for writer in self._writers.values():\n            try:\n"
-          "                writer.close"),),
+        (("        for writer in writers.loaded.values():\n",
+          "        if self._marks.is_writing:\n"
+          "            self._marks.end(writers.ends() or {}, writers.starts())\n"
+          "        for writer in writers.loaded.values():\n"),),
         "disk_states",
         (*_APPENDS, "reopen"),
     ),
@@ -254,7 +253,7 @@ BUGS = (
     Bug(
         "a gap between batches is not noticed",
         "segment.py",
-        (("(native.CHECK_GAPLESS if self.is_gapless else 0)", "0"),
+        (("(native.CHECK_OWN if self.is_gapless else 0)", "0"),
          ("if self.is_gapless and header.last_offset",
           "if False and header.last_offset")),
         "lying_disk",
@@ -299,22 +298,23 @@ BUGS = (
     Bug(
         "settings say that a topic is complete before its directories are synced",
         "store.py",
-        (("            self._root.sync()\n            self._catalog.write(name, "
-          "settings)", "            self._catalog.write(name, settings)"),),
+        (("            self._root.sync()\n            there = ",
+          "            there = "),),
         "disk_states",
         ("create_topic", "add_partitions"),
     ),
     Bug(
         "appends go on beside half of a new segment",
         "log_writer.py",
-        (("            raise self.damage\n        self._remove_stray()\n",
+        (("            raise self.damage.with_traceback(None)\n"
+          "        self._remove_stray()\n",
           "            raise self.damage\n        self._stray = None\n"),),
         "failing_calls",
         ("append many", "roll"),
     ),
     Bug(
         "recovery does not look inside wrappers",
-        "loading.py",
+        "reader.py",
         (("    if not active.is_gapless:\n        return None\n",
           "    return None\n"),),
         "disk_states",

@@ -105,6 +105,7 @@ SUBCOMMANDS = (
     "verify",
     "rebuild-index",
     "repair",
+    "doctor",
     "stat",
     "tail",
     "export",

@@ -21,6 +21,8 @@ CHECK_OWN: Final[int] = lib.LS_CHECK_GAPLESS | lib.LS_CHECK_EPOCH
 CHECK_GAPLESS: Final[int] = lib.LS_CHECK_GAPLESS
 OFFSET_UNKNOWN: Final[int] = lib.LS_OFFSET_UNKNOWN
 
+HEADERS_MAX: Final[int] = lib.LS_HEADERS_MAX
+
 STOP_END: Final[int] = lib.LS_STOP_END
 STOP_PARTIAL: Final[int] = lib.LS_STOP_PARTIAL
 STOP_ZEROS: Final[int] = lib.LS_STOP_ZEROS
@@ -222,6 +224,11 @@ def murmur2(key: ReadableBuffer) -> int:
 def reserve(fd: int, pos: int, size: int) -> int:
     """fallocate with KEEP_SIZE; 0 or a negative errno."""
     return int(lib.ls_sys_reserve(fd, pos, size))
+
+
+def fs_type(fd: int) -> int:
+    """The f_type of statfs, or a negative errno."""
+    return int(lib.ls_sys_fs_type(fd))
 
 
 def buffer_of(data: Any, size: int) -> memoryview:

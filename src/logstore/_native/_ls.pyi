@@ -19,6 +19,7 @@ class _Lib:
     LS_E_NESTED: Final[int]
     LS_E_EMPTY: Final[int]
     LS_E_TOO_LARGE: Final[int]
+    LS_HEADERS_MAX: Final[int]
     LS_E_HEADER_KEY: Final[int]
     LS_STOP_END: Final[int]
     LS_STOP_PARTIAL: Final[int]
@@ -215,5 +216,6 @@ class _Lib:
         self, keys: Any, n: int, partitions: int, out: Any, /
     ) -> None: ...
     def ls_sys_reserve(self, fd: int, file_pos: int, bytes: int, /) -> int: ...
+    def ls_sys_fs_type(self, fd: int, /) -> int: ...
 
 lib: _Lib

@@ -46,7 +46,7 @@ HEADERS = [
 
 def compile_args() -> list[str]:
     """Flags for our files and cffi's; what only ours pass is in ls_internal.h."""
-    args = ["-std=c11", "-Wall", "-Wextra", "-fvisibility=hidden"]
+    args = ["-std=c11", "-Wall", "-Wextra", "-Wvla", "-fvisibility=hidden"]
     # cffi's glue has functions that do not use `self`.
     args += ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]
     if os.environ.get("LOGSTORE_SANITIZE") == "1":
@@ -56,7 +56,10 @@ def compile_args() -> list[str]:
     elif os.environ.get("LOGSTORE_COVERAGE") == "1":
         args += ["-O0", "-g", "--coverage", "-U_FORTIFY_SOURCE"]
     else:
-        args += ["-O3", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
+        args += ["-O3", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
+    # The directory of the build is nobody's business, and two of them would make two
+    # different wheels.
+    args += [f"-ffile-prefix-map={os.getcwd()}=."]
     args += ["-fstack-protector-strong"]
     if platform.machine() in ("x86_64", "AMD64"):
         args += ["-fcf-protection"]
@@ -66,7 +69,7 @@ def compile_args() -> list[str]:
 def link_args() -> list[str]:
     args = []
     if sys.platform == "linux":
-        args += ["-Wl,-z,relro,-z,now"]
+        args += ["-Wl,-z,relro,-z,now,-z,noexecstack"]
     if os.environ.get("LOGSTORE_SANITIZE") == "1":
         args += ["-fsanitize=address,undefined"]
     elif os.environ.get("LOGSTORE_COVERAGE") == "1":

@@ -24,7 +24,7 @@ enum ls_status {
     LS_E_COUNT = -17,      /* record or header count is negative or cannot be true */
     LS_E_NESTED = -18,     /* an inner message that is itself compressed, or of another magic */
     LS_E_EMPTY = -19,      /* a wrapper without records or with a null value */
-    LS_E_TOO_LARGE = -20,  /* to be written: a record larger than the limit */
+    LS_E_TOO_LARGE = -20,  /* to be written: a record larger than the limit; read: LS_HEADERS_MAX */
     LS_E_HEADER_KEY = -21, /* a record header with a null or non UTF-8 key */
     LS_E_EPOCH = -22       /* a leader epoch other than the one that logstore writes */
 };
@@ -131,6 +131,9 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks,
                         ls_batch *out, int64_t capacity, ls_walk *walk);
 
 /* ------------------------------------------------------------------ records out */
+
+/* Headers of a record at most: two bytes of a file can be some hundred as objects. */
+enum { LS_HEADERS_MAX = 100000 };
 
 /* Decoded records as columns, allocated by the caller with `capacity` elements each.  Positions
    are in the buffer that was decoded.  A pointer that may be NULL is a column not wanted. */
@@ -334,3 +337,6 @@ void ls_partition_keys(const ls_slices *keys, int64_t n, int32_t partitions, int
 /* Reserve disk space behind a file without changing its length (fallocate, FALLOC_FL_KEEP_SIZE).  Returns 0 or
    -errno; -EOPNOTSUPP where the file system has none. */
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes);
+
+/* The number of the kind of file system that a file is on (statfs, f_type: 32 bits), or -errno. */
+int64_t ls_sys_fs_type(int32_t fd);

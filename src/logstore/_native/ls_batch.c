@@ -107,6 +107,10 @@ static const uint8_t *ls_batch_skip_headers(const uint8_t *p, const uint8_t *end
         *status = LS_E_COUNT;
         return NULL;
     }
+    if (count > LS_HEADERS_MAX) {
+        *status = LS_E_TOO_LARGE;
+        return NULL;
+    }
     for (int32_t i = 0; i < count && p != NULL; i++) {
         const uint8_t *data;
         int32_t len;

@@ -180,7 +180,7 @@ void ls_message_decode_run(const uint8_t *buf, int64_t size, uint32_t checks, in
         int32_t attributes = p[LS_MESSAGE_ATTRIBUTES_POS];
         ls_message_body body;
         if ((attributes & LS_ATTRIBUTE_CODEC_MASK) != 0 || offset >= stop_offset
-            || (check_order && (offset < 0 || offset <= last_offset))
+            || (check_order && (offset < 0 || offset <= last_offset || offset == INT64_MAX))
             || (check_gapless && last_offset != LS_OFFSET_UNKNOWN
                 && offset != ls_wrapping_add(last_offset, 1))
             || !ls_message_split(p, message_size, magic, &body)

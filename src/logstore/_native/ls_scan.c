@@ -75,6 +75,10 @@ static int32_t ls_scan_order(const ls_batch *batch, uint32_t checks, int64_t las
         int64_t expected = last_before < 0 ? 0 : ls_wrapping_add(last_before, 1);
         return ls_error_set(error, LS_E_OFFSET, batch->pos, stored, expected, stored);
     }
+    /* The end of the log is an offset as well, so the largest one is nobody's. */
+    if (batch->last_offset == INT64_MAX) {
+        return ls_error_set(error, LS_E_OFFSET, batch->pos, stored, INT64_MAX - 1, INT64_MAX);
+    }
     return LS_OK;
 }
 

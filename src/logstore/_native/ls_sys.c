@@ -1,5 +1,6 @@
 /*
- * ls_sys.c - what Python's os module cannot ask of the system: disk space reserved behind the end of a file.
+ * ls_sys.c - what Python's os module cannot ask of the system: disk space reserved behind the end of a file,
+ * and which kind of file system a file is on.
  */
 #define _GNU_SOURCE 1
 #include "ls_internal.h"
@@ -8,6 +9,7 @@
 
 #if defined(__linux__)
 #include <fcntl.h>
+#include <sys/vfs.h>
 
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes)
 {
@@ -18,6 +20,17 @@ int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes)
     return result == 0 ? 0 : -errno;
 }
 
+int64_t ls_sys_fs_type(int32_t fd)
+{
+    struct statfs about;
+    int result;
+    do {
+        result = fstatfs(fd, &about);
+    } while (result != 0 && errno == EINTR);
+    /* The numbers have 32 bits; where the field has no more, the high ones come out negative. */
+    return result == 0 ? (int64_t)(uint32_t)about.f_type : -(int64_t)errno;
+}
+
 #else
 
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes)
@@ -25,6 +38,12 @@ int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes)
     (void)fd;
     (void)file_pos;
     (void)bytes;
+    return -EOPNOTSUPP;
+}
+
+int64_t ls_sys_fs_type(int32_t fd)
+{
+    (void)fd;
     return -EOPNOTSUPP;
 }
 

@@ -48,6 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         _add_verify,
         _add_rebuild_index,
         _add_repair,
+        _add_doctor,
         _add_stat,
         _add_tail,
         _add_export,
@@ -130,6 +131,25 @@ def _add_isolation(parser: argparse.ArgumentParser) -> None:
         default="read_uncommitted",
         help="read_committed leaves out aborted and open transactions; not for single "
         "files (default: read_uncommitted)",
+    )
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--group-access",
+        action="store_true",
+        help="new files are for the group, too, as the store's directory is",
+    )
+    parser.add_argument(
+        "--allow-shared-directory",
+        action="store_true",
+        help="write although the store belongs to another user, or others may write "
+        "to it; what root makes then belongs to its owner",
+    )
+    parser.add_argument(
+        "--allow-network-filesystem",
+        action="store_true",
+        help="write although the store is on a network or FUSE file system",
     )
 
 
@@ -285,6 +305,23 @@ def _add_rebuild_index(
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="only tell what would be built"
+    )
+    _add_place(parser)
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = _add(
+        commands,
+        "doctor",
+        checking.run_doctor,
+        "look at what a store stands on: file system, mount, permissions, limits",
+        ["doctor data", "doctor data --write-test --format jsonl"],
+    )
+    _add_path(parser, "a store")
+    parser.add_argument(
+        "--write-test",
+        action="store_true",
+        help="make a file in the store, measure what a sync takes, remove it",
     )
 
 

@@ -1,4 +1,4 @@
-"""`verify`, `rebuild-index` and `index`: files as they are."""
+"""`verify`, `rebuild-index`, `doctor` and `index`: files as they are."""
 
 from __future__ import annotations
 
@@ -51,8 +51,15 @@ def _count(number: int, what: str) -> str:
 
 def run_rebuild_index(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump rebuild-index`."""
+    config = logstore.StoreConfig(
+        group_access=args.group_access,
+        allow_shared_directory=args.allow_shared_directory,
+        allow_network_filesystem=args.allow_network_filesystem,
+    )
     for path in args.paths:
-        for log, entries, times in logstore.rebuild_index(path, dry_run=args.dry_run):
+        for log, entries, times in logstore.rebuild_index(
+            path, dry_run=args.dry_run, store_config=config
+        ):
             if args.format == "jsonl":
                 printer.json(
                     {
@@ -69,6 +76,24 @@ def run_rebuild_index(args: argparse.Namespace, printer: Printer) -> int:
                 f"{escape(log)}"
             )
     return 0
+
+
+def run_doctor(args: argparse.Namespace, printer: Printer) -> int:
+    """`logstore-dump doctor`."""
+    diagnosis = logstore.doctor(args.path, write_test=args.write_test)
+    for seen in diagnosis.observations:
+        if args.format == "jsonl":
+            printer.json(
+                {
+                    "kind": seen.kind,
+                    "level": seen.level,
+                    "message": seen.message,
+                    "values": seen.values,
+                }
+            )
+        else:
+            printer.line(f"{seen.level}: {seen.kind}: {escape(seen.message)}")
+    return 0 if diagnosis.ok else 1
 
 
 def _named(entry: Any) -> dict[str, Any]:

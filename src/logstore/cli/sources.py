@@ -270,7 +270,8 @@ def _numbers(directories: list[str], topic: str) -> list[int]:
 def _file(path: str, full: str) -> FileSource:
     if not os.path.lexists(full):
         raise logstore.StoreNotFoundError(f"there is nothing at {path}", path=path)
-    if ".log" not in os.path.basename(full):
+    # Also one that waits for its removal, 000.log.deleted, but not .logstore-state.
+    if not re.search(r"\.log(\.|$)", os.path.basename(full)):
         raise logstore.StoreNotFoundError(
             f"{path} is no .log file; `logstore-dump index` shows other files",
             path=path,

@@ -273,10 +273,19 @@ def _log_entry(
     return LogEntry(pos, header.size, batch, damage)
 
 
+# A damaged batch up to so many bytes is shown as one, else as bytes.
+_BAD_BATCH_BYTES_MAX: Final = 64 << 20
+
+
 def _bad_entry(
     segment: Segment, pos: int, end: int, limit: int, reason: str
 ) -> LogEntry:
     """What lies where no sound batch does: a batch with a wrong checksum, or bytes."""
+    frame = native.Buffer(12)
+    n = segment.read(frame.view, pos)
+    size = 12 + int.from_bytes(frame.raw[8:12], "big", signed=True)
+    if n < 12 or size != end - pos or size > _BAD_BATCH_BYTES_MAX:
+        return LogEntry(pos, end - pos, None, reason)
     buffer = native.Buffer(end - pos)
     n = segment.read(buffer.view, pos)
     scan = native.first_header(buffer.c, n, checks=0)

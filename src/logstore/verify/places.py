@@ -21,7 +21,7 @@ OFFSET_CHECKPOINTS: Final = (
     "replication-offset-checkpoint",
     "cleaner-offset-checkpoint",
 )
-PARTITION_METADATA: Final = "partition.metadata"
+PARTITION_METADATA: Final = layout.PARTITION_METADATA
 # Kinds of files that no suffix tells.
 CHECKPOINT: Final = "checkpoint"
 STATE: Final = "state"

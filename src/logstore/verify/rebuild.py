@@ -7,7 +7,7 @@ import os
 
 from logstore import _binding as native
 from logstore._files import Directory, Files
-from logstore.config import TopicConfig
+from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
     CorruptionError,
     CorruptRecordError,
@@ -23,6 +23,7 @@ from logstore.layout import (
     segment_file,
 )
 from logstore.locking import StoreLock
+from logstore.place import prepare_root
 from logstore.recovery import rebuild
 from logstore.segment import scan_log
 from logstore.verify.facts import topic_config
@@ -36,6 +37,7 @@ def rebuild_index(
     dry_run: bool = False,
     *,
     config: TopicConfig | None = None,
+    store_config: StoreConfig | None = None,
     files: Files | None = None,
 ) -> tuple[tuple[str, int, int], ...]:
     """Build the offset and time indexes anew from the log.
@@ -47,12 +49,16 @@ def rebuild_index(
         path: a store, a partition directory, or one `.log`, `.index` or `.timeindex`.
         dry_run: only tell what would be built; takes no lock.
         config: whose ``index_interval_bytes`` counts; None: that of the topic.
+        store_config: whether a directory that others may change, or a network file
+            system, is written to, and the modes of new files.
 
     Returns:
         (path of the `.log`, offset index entries, time index entries) of each segment.
 
     Raises:
         StoreLockedError: a writer has the store.
+        ConfigError: others may change the directory, or it is on a network file system,
+            and `store_config` does not allow that.
         StoreNotFoundError: there is nothing at `path` that has an index.
         CorruptRecordError: a log is damaged; its indexes stay as they were, those of
             all others were built.
@@ -84,6 +90,9 @@ def rebuild_index(
                 f"{full} is neither a store nor a partition directory", path=full
             )
         if not dry_run:
+            prepare_root(root, store_config or StoreConfig())
+            for partition in partitions:
+                partition.access = root.access
             stack.callback(StoreLock(root).release)
         return _rebuild_all(root, partitions, base, dry_run, config)
 

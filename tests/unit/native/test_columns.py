@@ -180,3 +180,13 @@ def test_sys_reserve_keeps_the_length(tmp_path):
 def test_sys_reserve_of_a_bad_descriptor_tells_why():
     """-errno, not an exception."""
     assert lib.ls_sys_reserve(-1, 0, 4096) == -errno.EBADF
+
+
+def test_file_system_has_a_number(tmp_path):
+    """A positive one of 32 bits; a descriptor that is not open is a negative errno."""
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        assert 0 < lib.ls_sys_fs_type(fd) < 1 << 32
+    finally:
+        os.close(fd)
+    assert lib.ls_sys_fs_type(-1) == -errno.EBADF

@@ -345,7 +345,8 @@ def test_gapless_walk_over_a_gap_or_overlap_is_an_error(walk, at, second):
     assert (found.error.offset, found.last_offset) == (second, 5)
     assert len(found.items) == 1
     relaxed = walk(data, walk=new_walk(last_offset=4))
-    assert (relaxed.status == 0) == (second > 5)
+    stopped = relaxed.stop == lib.LS_STOP_OFFSET  # of those that end at an offset
+    assert (relaxed.status == 0) == (5 < second < 2**63 - 1 or stopped)
 
 
 def test_gapless_walk_over_a_batch_that_overlaps_is_an_error(walk):
@@ -469,6 +470,16 @@ def test_walk_over_offsets_beyond_the_type_is_an_error(walk):
     """The last offset of the batch would not fit 63 bits."""
     entry = plain_batch(2**63 - 2, 3)
     assert walk(entry).status == lib.LS_E_OFFSET
+
+
+def test_walk_over_the_last_offset_of_the_type_is_an_error(walk, at):
+    """The end of a log is an offset, too: one below it is the last of a record."""
+    found = walk(at(2**63 - 1))
+    # Those that end at an offset, here at the largest one, do not come so far.
+    assert found.status == lib.LS_E_OFFSET or found.stop == lib.LS_STOP_OFFSET
+    assert found.items == []
+    found = walk(at(2**63 - 2))
+    assert (found.status, found.last_offset) == (0, 2**63 - 2)
 
 
 @pytest.mark.parametrize("count", [-1, 4, 2**31 - 1])

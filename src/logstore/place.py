@@ -1,0 +1,224 @@
+"""The place of a store: whose its directory is, and what it lies on.
+
+What is found is refused for writing unless the settings allow it; reading is never
+refused. The rules are in docs/operations.md, "Permissions" and "File systems".
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from logstore._files import Access, Directory, FileInfo
+from logstore.config import StoreConfig
+from logstore.errors import ConfigError, LogStoreError, storage_error
+
+__all__ = [
+    "FILE_SYSTEMS",
+    "NETWORK",
+    "Mount",
+    "kind_of",
+    "mount_of",
+    "parse_mounts",
+    "prepare_root",
+    "who_else",
+]
+
+ROOT_USER: Final = 0
+CREATED_FOR_GROUP: Final = 0o050
+
+# f_type of statfs(2), as linux/magic.h and the file systems' own headers have them.
+FILE_SYSTEMS: Final[dict[int, str]] = {
+    0xEF53: "ext4",
+    0x58465342: "xfs",
+    0x9123683E: "btrfs",
+    0x2FC12FC1: "zfs",
+    0xF2F52010: "f2fs",
+    0x01021994: "tmpfs",
+    0x858458F6: "ramfs",
+    0x794C7630: "overlayfs",
+    0x4D44: "vfat",
+    0x2011BAB0: "exfat",
+    0x7366746E: "ntfs3",
+    0xCA451A4E: "bcachefs",
+}
+NETWORK: Final[dict[int, str]] = {
+    0x6969: "NFS",
+    0x517B: "SMB",
+    0xFF534D42: "CIFS",
+    0xFE534D42: "SMB2",
+    0x564C: "NCP",
+    0x73757245: "Coda",
+    0x5346414F: "AFS",
+    0x6B414653: "AFS",
+    0x00C36400: "Ceph",
+    0x0BD00BD0: "Lustre",
+    0x01161970: "GFS2",
+    0x7461636F: "OCFS2",
+    0x01021997: "9P",
+    0x47504653: "GPFS",
+    0x20030528: "OrangeFS",
+    0xAAD7AAEA: "PanFS",
+    0x19830326: "BeeGFS",
+    0x786F4256: "VirtualBox shared folder",
+    0xBACBACBC: "VMware shared folder",
+    0x65735546: "FUSE",
+}
+
+
+class Mount(NamedTuple):
+    """A line of /proc/self/mountinfo.
+
+    Attributes:
+        number: its id.
+        point: where it is mounted.
+        kind: name of the file system: ``ext4``, ``fuse.sshfs``, ``virtiofs``.
+        source: device or server.
+        options: those of the mount and those of the file system.
+    """
+
+    number: int
+    point: str
+    kind: str
+    source: str
+    options: tuple[str, ...]
+
+
+def parse_mounts(table: str) -> list[Mount]:
+    """The lines of a mountinfo file (proc(5)); what is no such line is left out."""
+    mounts = []
+    for line in table.split("\n"):
+        before, found, after = line.partition(" - ")
+        left, right = before.split(" "), after.split(" ")
+        if not found or len(left) < 6 or len(right) < 3 or not left[0].isdigit():
+            continue
+        options = (*left[5].split(","), *right[2].split(","))
+        mounts.append(
+            Mount(
+                int(left[0]),
+                _unescaped(left[4]),
+                right[0],
+                _unescaped(right[1]),
+                tuple(dict.fromkeys(options)),
+            )
+        )
+    return mounts
+
+
+def _unescaped(text: str) -> str:
+    """Spaces and the like stand in octal there."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+
+
+def mount_of(root: Directory) -> Mount | None:
+    """The mount that a directory is on; None where that cannot be known."""
+    with root.use() as fd:
+        number, table = root.files.mounts(fd)
+    for mount in parse_mounts(table):
+        if mount.number == number:
+            return mount
+    return None
+
+
+def kind_of(root: Directory) -> tuple[str, bool]:
+    """(kind of file system, whether it is a network or FUSE one)."""
+    with root.use() as fd:
+        number = root.files.file_system(fd)
+    if number in NETWORK:
+        mount = mount_of(root)
+        name = NETWORK[number]
+        if mount is not None and mount.kind.lower() != name.lower():
+            name = f"{name} ({mount.kind})"
+        return name, True
+    return FILE_SYSTEMS.get(number, f"unknown ({number:#x})"), False
+
+
+def who_else(info: FileInfo, user: int, *, group_access: bool) -> str:
+    """Who beside this user may change a directory, as a sentence; "" nobody.
+
+    Root always may, so a directory of root's is as good as one's own.
+    """
+    if info.uid not in (user, ROOT_USER, -1):
+        return f"it belongs to user {info.uid}, and this process is user {user}"
+    if info.mode & 0o002:
+        return f"everybody may write to it (mode {info.mode:04o})"
+    if info.mode & 0o020 and not group_access:
+        return f"its group, {info.gid}, may write to it (mode {info.mode:04o})"
+    return ""
+
+
+def prepare_root(root: Directory, config: StoreConfig, *, made: bool = False) -> None:
+    """Before a store is written to: check its place, settle the modes of new files.
+
+    1. whose it is; 2. the file system; 3. `root.access`: group bits, and, for root
+    in another user's store, that user.
+
+    Args:
+        made: the directory was created just now.
+
+    Raises:
+        ConfigError: others may change the directory, or it is on a network file system,
+            and `config` does not allow that; nothing was changed.
+        StorageError: the system refuses.
+    """
+    try:
+        _check_owner(root, config)
+        _check_file_system(root, config)
+        root.access = _access(root, config, made)
+    except OSError as error:
+        if isinstance(error, LogStoreError):
+            raise
+        raise storage_error(error, "look at", root.path) from error
+
+
+def _check_owner(root: Directory, config: StoreConfig) -> None:
+    if config.allow_shared_directory:
+        return
+    user, info = root.files.user(), root.info()
+    why = who_else(info, user, group_access=config.group_access)
+    if not why:
+        return
+    if info.uid not in (user, ROOT_USER, -1):
+        what = f"Run as user {info.uid}"
+    elif info.mode & 0o002:
+        what = "Take the permission away (chmod o-w)"
+    else:
+        what = "Take the permission away (chmod g-w), or open it with group_access=True"
+    raise ConfigError(
+        f"store {root.path} is not opened for writing: {why}, so records could be "
+        f"changed, or files replaced, by others. {what}, or open it with "
+        f"StoreConfig(allow_shared_directory=True); read_only=True is always possible",
+        name="allow_shared_directory",
+        value=False,
+    )
+
+
+def _check_file_system(root: Directory, config: StoreConfig) -> None:
+    if config.allow_network_filesystem:
+        return
+    kind, is_network = kind_of(root)
+    if is_network:
+        raise ConfigError(
+            f"store {root.path} is not opened for writing: it is on {kind}, where a "
+            f"lock may not keep other writers away and what was synced may be lost. "
+            f"Use a local file system, or open it with "
+            f"StoreConfig(allow_network_filesystem=True); read_only=True is always "
+            f"possible",
+            name="allow_network_filesystem",
+            value=False,
+        )
+
+
+def _access(root: Directory, config: StoreConfig, made: bool) -> Access:
+    info = root.info()
+    group = 0
+    if config.group_access:
+        group = info.mode & 0o070
+        if made:
+            group = CREATED_FOR_GROUP
+            with root.use() as fd:
+                root.files.set_access(fd, Access(group))
+    # What root makes in the store of another user has to stay usable for its owner.
+    if root.files.user() == ROOT_USER and info.uid > ROOT_USER:
+        return Access(group, info.uid, info.gid)
+    return Access(group)

@@ -1,0 +1,342 @@
+"""State files and checkpoints that somebody wrote on purpose, checksum and all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+import logstore
+from logstore import _files, catalog, checkpoints, layout
+from logstore._files import Directory, Files
+from logstore.recovery import PartitionState
+from support.damage import snapshot_of
+from support.values import append_one, expected, fill, new_partition, read_all
+
+OWN = (".logstore-owner", ".logstore-topics", "orders-0/.logstore-state")
+
+
+def sealed_with(body: bytes) -> bytes:
+    """A state file with the checksum that belongs to its bytes."""
+    return b"xxh64 %016x\n%s\n" % (xxhash.xxh64_intdigest(body), body)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with logstore.open(tmp_path / "in" / "data") as opened:
+        fill(new_partition(opened, segment_bytes=400), 20)
+    return tmp_path / "in" / "data"
+
+
+def value_of(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_bytes().split(b"\n")[1])
+    assert isinstance(value, dict)
+    return value
+
+
+def put(path: Path, value: Any) -> None:
+    path.write_bytes(sealed_with(json.dumps(value).encode()))
+
+
+def read_own(path: Path) -> Any:
+    directory = Directory.open_root(Files(), str(path.parent))
+    try:
+        if path.name == layout.PARTITION_STATE:
+            return PartitionState.read(directory)
+        return checkpoints.read_state(directory, path.name)
+    finally:
+        directory.close()
+
+
+BODIES = {
+    "deep-list": b"[" * 100_000 + b"]" * 100_000,
+    "deep-object": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "deep-field": b'{"version":1,"x":' + b"[" * 9 + b"]" * 9 + b"}",
+    "open-deep": b"[" * 100_000,
+    "huge-number": b'{"version":1,"x":' + b"9" * 1_000_000 + b"}",
+    "huge-negative": b'{"version":1,"x":[-' + b"9" * 20 + b"]}",
+    "float": b'{"version":1,"clean":1.5}',
+    "exponent": b'{"version":1e400}',
+    "nan": b'{"version":1,"clean":NaN}',
+    "infinity": b'{"version":1,"clean":-Infinity}',
+    "list": b"[1]",
+    "text": b'"version"',
+    "null": b"null",
+    "empty": b"",
+    "not-utf8": b'{"version":1,"\xff":1}',
+    "pickle": b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94.",
+    "version-0": b'{"version":0}',
+    "version-true": b'{"version":true}',
+    "no-version": b"{}",
+    "trailing": b'{"version":1} {"version":1}',
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_hostile_json_is_a_named_error(store: Path, name: str, body: bytes) -> None:
+    """Never a RecursionError, never a number that takes a minute; opening goes on."""
+    (store / name).write_bytes(sealed_with(body))
+    with pytest.raises(logstore.CorruptCheckpointError):
+        read_own(store / name)
+    assert not logstore.verify(store).ok
+    with logstore.open(store) as opened:
+        assert "state-damaged" in {a.label for a in opened.recovery_report.actions}
+        append_one(opened.topic("orders")[0])
+    assert read_all(store) == expected(1, 0, 21)
+
+
+def test_depth_of_the_limit_is_read_and_one_more_is_not() -> None:
+    """`STATE_DEPTH_MAX`, counted with the object itself."""
+    for depth, is_fine in ((7, True), (8, False)):
+        body = b'{"version":1,"x":' + b"[" * depth + b"]" * depth + b"}"
+        if is_fine:
+            assert checkpoints.unpack_state("p", sealed_with(body))["version"] == 1
+        else:
+            with pytest.raises(logstore.CorruptCheckpointError, match="8 deep"):
+                checkpoints.unpack_state("p", sealed_with(body))
+
+
+def test_number_of_the_limit_is_read_and_one_digit_more_is_not() -> None:
+    """19 digits hold each 64-bit number; digits inside a name are no number."""
+    good = b'{"version":1,"x":[-9223372036854775808,9223372036854775807]}'
+    assert checkpoints.unpack_state("p", sealed_with(good))["x"][1] == (1 << 63) - 1
+    name = b'{"version":1,"%s":1}' % (b"1" * 200)
+    assert len(checkpoints.unpack_state("p", sealed_with(name))) == 2
+    bad = b'{"version":1,"x":[10000000000000000000]}'
+    with pytest.raises(logstore.CorruptCheckpointError, match="19 digits"):
+        checkpoints.unpack_state("p", sealed_with(bad))
+
+
+@pytest.mark.parametrize("name", [*OWN, "recovery-point-offset-checkpoint"])
+def test_file_of_the_limit_is_read_and_one_byte_more_is_not(
+    store: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """`STATE_BYTES_MAX`; what is larger is never read into memory."""
+    size = (store / name).stat().st_size
+    monkeypatch.setattr(checkpoints, "STATE_BYTES_MAX", size)
+    assert not [p for p in logstore.verify(store).problems if p.path.endswith(name)]
+    with (store / name).open("ab") as file:
+        file.write(b"\n")
+    assert [p for p in logstore.verify(store).problems if p.path.endswith(name)]
+
+
+def test_state_that_nobody_could_read_again_is_not_written(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit it is, one byte beyond the old one stays."""
+    root = Directory.open_root(Files(), str(store))
+    value = {"clean": True, "fingerprints": []}
+    size = len(checkpoints.pack_state(value))
+    monkeypatch.setattr(checkpoints, "STATE_BYTES_MAX", size)
+    checkpoints.write_state(root, ".logstore-owner", value)
+    before = (store / ".logstore-owner").read_bytes()
+    monkeypatch.setattr(checkpoints, "STATE_BYTES_MAX", size - 1)
+    with pytest.raises(OSError, match="state file"):
+        checkpoints.write_state(root, ".logstore-owner", value)
+    assert (store / ".logstore-owner").read_bytes() == before
+    root.close()
+
+
+BAD_TOPICS: dict[str, Any] = {
+    "up": {"../evil": {"partitions": 1, "config": {}, "creating": True}},
+    "up-deleting": {"../victim": {"partitions": 1, "deleting": True}},
+    "absolute": {"/tmp/evil": {"partitions": 1, "config": {}, "creating": True}},
+    "slash": {"a/b": {"partitions": 1, "config": {}, "creating": True}},
+    "empty": {"": {"partitions": 1, "config": {}}},
+    "dots": {"..": {"partitions": 1, "config": {}, "creating": True}},
+    "nul": {"a\0b": {"partitions": 1, "config": {}, "creating": True}},
+    "newline": {"a\n": {"partitions": 1, "config": {}, "creating": True}},
+    "wide": {"\uff41": {"partitions": 1, "config": {}, "creating": True}},
+    "250": {"x" * 250: {"partitions": 1, "config": {}, "creating": True}},
+    "negative": {"a": {"partitions": -1, "config": {}}},
+    "zero": {"a": {"partitions": 0, "config": {}}},
+    "text": {"a": {"partitions": "1", "config": {}}},
+    "bool": {"a": {"partitions": True, "config": {}}},
+    "million-and-one": {"a": {"partitions": 1_000_001, "config": {}}},
+    "too-many-in-all": {
+        name: {"partitions": 1_000_000, "config": {}, "creating": True}
+        for name in ("a", "b", "c")
+    },
+    "no-partitions": {"a": {"config": {}}},
+    "list": {"a": []},
+    "config-list": {"a": {"partitions": 1, "config": [1]}},
+    "creating-text": {"a": {"partitions": 1, "config": {}, "creating": "yes"}},
+    "not-an-object": [1, 2],
+}
+
+
+@pytest.mark.parametrize("topics", BAD_TOPICS.values(), ids=BAD_TOPICS)
+def test_topics_that_cannot_be_lead_nowhere(store: Path, topics: Any) -> None:
+    """A name out of a file goes through the same rule as one of a caller: no directory
+    is made, renamed or removed beside the store."""
+    victim = store.parent / "victim-0"
+    victim.mkdir()
+    (victim / "00000000000000000000.log").write_bytes(b"mine")
+    put(store / ".logstore-topics", {"version": 1, "topics": topics})
+    beside = snapshot_of(store.parent)
+    beside = {k: v for k, v in beside.items() if not k.startswith("data")}
+    for read_only in (True, False):
+        with logstore.open(store, read_only=read_only) as opened:
+            assert opened.topics() == ["orders"]
+            labels = {a.label for a in opened.recovery_report.actions}
+            assert "state-damaged" in labels
+    assert not logstore.verify(store).ok
+    after = snapshot_of(store.parent)
+    assert {k: v for k, v in after.items() if not k.startswith("data")} == beside
+    assert read_all(store) == expected(1, 0, 20)
+
+
+def test_partitions_of_a_store_have_a_limit_that_is_kept_when_writing(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit a topic is created, beyond it nothing is changed."""
+    monkeypatch.setattr(checkpoints, "STORE_PARTITIONS_MAX", 4)
+    with logstore.open(store) as opened:
+        with pytest.raises(logstore.ConfigError, match="4"):
+            opened.create_topic("more", 4)
+        assert not list(store.glob("more-*"))
+        assert opened.topics() == ["orders"]
+        assert len(opened.create_topic("more", 3)) == 3
+        with pytest.raises(logstore.ConfigError):
+            opened.topic("more").add_partitions(1)
+    with logstore.open(store) as opened:
+        assert not opened.recovery_report
+
+
+def test_lost_directories_beyond_the_limit_stop_the_opening(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred bytes must not become a million errors; nothing is changed."""
+    monkeypatch.setattr(catalog, "LOST_MAX", 3)
+    topics = value_of(store / ".logstore-topics")
+    for count, is_fine in ((4, True), (5, False)):
+        topics["topics"]["orders"]["partitions"] = count
+        put(store / ".logstore-topics", topics)
+        before = snapshot_of(store)
+        if is_fine:
+            with logstore.open(store, read_only=True) as opened:
+                assert len(opened.recovery_report.actions) == 3
+        else:
+            for read_only in (True, False):
+                with pytest.raises(logstore.CorruptionError, match="4 partitions"):
+                    logstore.open(store, read_only=read_only)
+        after = snapshot_of(store)
+        before.pop(".lock"), after.pop(".lock")
+        assert after == before
+
+
+def _row(*row: Any) -> Callable[[dict[str, Any]], None]:
+    def change(state: dict[str, Any]) -> None:
+        state["sealed"][0] = list(row)
+
+    return change
+
+
+def _field(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(state: dict[str, Any]) -> None:
+        where = state["active"] if name in state["active"] else state
+        where[name] = value
+
+    return change
+
+
+BIG = (1 << 63) - 1
+BAD_STATES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "start-negative": _field("start_offset", -1),
+    "start-text": _field("start_offset", "0"),
+    "start-true": _field("start_offset", True),
+    "start-null": _field("start_offset", None),
+    "start-list": _field("start_offset", [0]),
+    "gapless-number": _field("is_gapless", 1),
+    "truncating-text": _field("is_truncating", "no"),
+    "truncations-negative": _field("truncations", -1),
+    "sealed-number": _field("sealed", 5),
+    "sealed-object": _field("sealed", {"a": 1}),
+    "row-short": _row(0, 1, 2),
+    "row-text": _row("0", 1, 2, 3, 4),
+    "row-negative-base": _row(-1, 1, 2, 3, 4),
+    "row-negative-size": _row(0, -1, 2, 3, 4),
+    "row-backwards": _row(9, 1, 2, 3, 4),
+    "row-above-the-next": _row(BIG, 1, BIG, 3, 4),
+    "size-negative": _field("size", -1),
+    "size-text": _field("size", "12"),
+    "last-far-below": _field("last_offset", 0),
+    "entries-negative": _field("index_entries", -1),
+    "time-entries-negative": _field("time_entries", -5),
+    "active-list": _field("active", [1]),
+    "active-empty": _field("active", {}),
+}
+
+
+@pytest.mark.parametrize("change", BAD_STATES.values(), ids=BAD_STATES)
+def test_state_of_a_partition_that_cannot_be_is_a_named_error(
+    store: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    """Types and ranges of each field; the log is then taken as Kafka would take it."""
+    path = store / "orders-0" / ".logstore-state"
+    state = value_of(path)
+    change(state)
+    put(path, state)
+    with pytest.raises(logstore.CorruptCheckpointError):
+        read_own(path)
+    with logstore.open(store) as opened:
+        assert "state-damaged" in {a.label for a in opened.recovery_report.actions}
+        append_one(opened.topic("orders")[0])
+    assert read_all(store) == expected(1, 0, 21)
+
+
+LYING_STATES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "start-at-the-end-of-time": _field("start_offset", BIG),
+    "size-huge": _field("size", BIG),
+    "size-small": _field("size", 0),
+    "last-huge": _field("last_offset", BIG),
+    "entries-huge": _field("index_entries", BIG),
+    "time-entries-huge": _field("time_entries", BIG),
+    "since-huge": _field("bytes_since", BIG),
+    "timestamps": _field("max_timestamp", -BIG),
+    "row-size-huge": _row(0, BIG, 10, 3, 4),
+    "row-next-huge": _row(0, 370, BIG, 3, 4),
+}
+
+
+@pytest.mark.parametrize("change", LYING_STATES.values(), ids=LYING_STATES)
+def test_state_that_lies_ends_in_named_errors_or_right_records(
+    store: Path, change: Callable[[dict[str, Any]], None]
+) -> None:
+    """In range, and untrue: no crash, no invented record, no bare exception."""
+    path = store / "orders-0" / ".logstore-state"
+    state = value_of(path)
+    change(state)
+    put(path, state)
+    right = expected(1, 0, 20)
+    logstore.verify(store, deep=True)
+    for read_only in (True, False):
+        try:
+            with logstore.open(store, read_only=read_only) as opened:
+                partition = opened.topic("orders")[0]
+                found = list(partition.read())
+                assert found == [r for r in right if r in found]
+                if not read_only:
+                    append_one(partition)
+        except logstore.LogStoreError:
+            pass
+
+
+def test_directory_with_more_names_than_the_limit_is_a_named_error(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit it is listed, with one more it is not."""
+    count = len(os.listdir(store))
+    monkeypatch.setattr(_files, "DIRECTORY_ENTRIES_MAX", count)
+    logstore.open(store, read_only=True).close()
+    (store / "one-more").touch()
+    with pytest.raises(logstore.StorageError, match=f"more than {count} names"):
+        logstore.open(store, read_only=True)
+    with pytest.raises((logstore.StorageError, OSError)):
+        logstore.verify(store)
