@@ -20,6 +20,7 @@ from logstore.errors import CorruptIndexError
 
 __all__ = [
     "INDEX_ENTRY_BYTES",
+    "STALE_DIGEST",
     "TIME_ENTRY_BYTES",
     "TXN_ENTRY_BYTES",
     "UNKNOWN_DIGEST",
@@ -41,8 +42,10 @@ _TIME_ENTRY = struct.Struct(">qi")
 _TXN_ENTRY = struct.Struct(">hqqqq")
 
 
-# Where nobody knows the digest of an index.
+# Where nobody knows the digest of an index, and where the index could not be finished
+# when its segment was sealed: it does not count, and is built anew at opening.
 UNKNOWN_DIGEST: Final = -1
+STALE_DIGEST: Final = -2
 
 
 def digest_of(data: bytes) -> int:

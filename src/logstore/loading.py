@@ -24,7 +24,7 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
+from logstore.index import STALE_DIGEST, OffsetEntries, TimeEntries, digest_of
 from logstore.layout import (
     DELETED,
     INDEX,
@@ -422,13 +422,17 @@ class Loader:
         self.report(LOST_SEGMENT, name, str(self.damage), first_offset=base)
 
     def ensure_index(self, segment: Segment, found: Survey) -> None:
-        """Build the index of a sealed segment whose file is missing."""
-        name = segment_file(segment.base_offset, INDEX)
-        if name in found.names or segment.size <= self.config.index_interval_bytes:
+        """Build the indexes of a sealed segment whose offset index is missing, or which
+        could not be finished when it was sealed."""
+        base = segment.base_offset
+        name = segment_file(base, INDEX)
+        is_small = segment.size <= self.config.index_interval_bytes
+        if segment.time_digest != STALE_DIGEST and (name in found.names or is_small):
             return
         with contextlib.suppress(OSError):
-            rebuild(self.directory, segment.base_offset, self.config)
-            segment.time_digest = UNKNOWN_DIGEST
+            rebuild(self.directory, base, self.config)
+            data = self.directory.read_file(segment_file(base, TIME_INDEX))
+            segment.time_digest = digest_of(data)
             self.report(
                 INDEX_REBUILT,
                 name,

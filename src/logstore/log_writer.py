@@ -41,7 +41,7 @@ from logstore.errors import (
     SyncFailedError,
     storage_error,
 )
-from logstore.index import OffsetEntries, TimeEntries
+from logstore.index import STALE_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.loading import Loaded
 from logstore.recovery import (
@@ -656,6 +656,7 @@ class LogWriter:
             active.seal()
         except OSError as error:
             # Indexes can be built again; what counts is that the log is synced.
+            active.segment.time_digest = STALE_DIGEST
             logger.warning("cannot finish the indexes of %s: %s", active.path, error)
         self._create_segment(base)
         self._retire_active()

@@ -24,6 +24,7 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.index import (
+    STALE_DIGEST,
     TXN_ENTRY_BYTES,
     UNKNOWN_DIGEST,
     OffsetEntries,
@@ -215,7 +216,7 @@ def _sealed(rows: list[Any]) -> list[SealedRow]:
         _int64("next offset", next_offset, base)
         _int64("largest timestamp", largest, _INT64_MIN)
         _int64("its offset", at, -1)
-        _int64("digest", digest, UNKNOWN_DIGEST)
+        _int64("digest", digest, STALE_DIGEST)
         found.append((base, size, next_offset, largest, at, digest))
     return found
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import pytest
 
 import logstore
-from support.damage import crash, frames_in, logs_in
+from logstore.store import open_store
+from support.damage import FaultyFiles, crash, frames_in, logs_in
 from support.values import (
     FORMATS,
     append_one,
@@ -375,3 +376,30 @@ def test_time_index_entry_that_is_true_of_its_batch_misleads_nobody(
     if state == "sealed":
         logstore.rebuild_index(tmp_path / "orders-0")
         assert list(struct.iter_unpack(">qi", name.read_bytes())) == entries
+
+
+def test_indexes_that_could_not_be_finished_are_built_at_the_next_opening(
+    tmp_path: Path,
+) -> None:
+    """A roll goes on without them, says so, and they do not count until then."""
+    files = FaultyFiles()
+    with open_store(tmp_path / "live", files=files) as store:
+        partition = new_partition(store)
+        fill(partition, 30)
+        files.fail("sync", name=".timeindex")
+        partition.roll()
+        files.heal()
+        fill(partition, 3)
+        path = crash(tmp_path / "live", tmp_path / "killed")
+    report = logstore.verify(path)
+    assert report.ok
+    assert "missing-index" in {note.kind for note in report.notes}
+    with logstore.open(path) as store:
+        labels = [action.label for action in store.recovery_report.actions]
+        assert labels == ["index-rebuilt"]
+        partition = store.topic("orders")[0]
+        for offset in range(0, 33, 3):
+            assert partition.offset_for_time(timestamp_of(offset)) is not None
+    assert logstore.verify(path).notes == ()
+    with logstore.open(path) as store:
+        assert not store.recovery_report

@@ -369,6 +369,7 @@ def _add_repair(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         action="store_true",
         help="do not ask; without it, and without a terminal, nothing is changed",
     )
+    _add_place(parser)
 
 
 def _add_stat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

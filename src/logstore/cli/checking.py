@@ -8,7 +8,14 @@ import os
 from typing import Any
 
 import logstore
-from logstore.cli.output import Printer, Progress, escape, size_text, time_text
+from logstore.cli.output import (
+    Printer,
+    Progress,
+    escape,
+    place_of,
+    size_text,
+    time_text,
+)
 
 
 def run_verify(args: argparse.Namespace, printer: Printer) -> int:
@@ -51,11 +58,7 @@ def _count(number: int, what: str) -> str:
 
 def run_rebuild_index(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump rebuild-index`."""
-    config = logstore.StoreConfig(
-        group_access=args.group_access,
-        allow_shared_directory=args.allow_shared_directory,
-        allow_network_filesystem=args.allow_network_filesystem,
-    )
+    config = place_of(args)
     for path in args.paths:
         for log, entries, times in logstore.rebuild_index(
             path, dry_run=args.dry_run, store_config=config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import binascii
 import datetime
@@ -11,6 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TextIO
+
+import logstore
 
 PAYLOADS: Final = ("utf8", "hex", "base64", "json", "none")
 
@@ -132,6 +135,15 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
         ]
         lines.append("  ".join(parts).rstrip())
     return lines
+
+
+def place_of(args: argparse.Namespace) -> logstore.StoreConfig:
+    """Where may be written to, as the arguments say."""
+    return logstore.StoreConfig(
+        group_access=args.group_access,
+        allow_shared_directory=args.allow_shared_directory,
+        allow_network_filesystem=args.allow_network_filesystem,
+    )
 
 
 class Printer:

@@ -7,7 +7,7 @@ import errno
 import os
 
 from logstore._files import Directory, Files
-from logstore.config import TopicConfig
+from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
     ConfigError,
     LogStoreError,
@@ -17,6 +17,7 @@ from logstore.errors import (
 )
 from logstore.layout import parse_partition_directory
 from logstore.locking import StoreLock
+from logstore.place import prepare_root
 from logstore.repair.marks import RepairMarks
 from logstore.repair.partition import PartitionRepair
 from logstore.repair.report import RepairAction, RepairReport
@@ -42,6 +43,7 @@ def repair(
     to: PathLike | None = None,
     on_progress: Progress | None = None,
     config: TopicConfig | None = None,
+    store_config: StoreConfig | None = None,
     files: Files | None = None,
 ) -> RepairReport:
     """Mend a damaged store or partition, and keep what is taken out of it.
@@ -64,6 +66,8 @@ def repair(
             empty, and repair the copy: the source is only read, without its lock.
         on_progress: called with (bytes done, bytes in all) of `.log` files.
         config: whose ``index_interval_bytes`` counts; None: that of the topic.
+        store_config: whether a directory that others may change, or a network file
+            system, is written to, and the modes of new files.
         files: the system calls to use (for tests).
 
     Returns:
@@ -71,7 +75,8 @@ def repair(
 
     Raises:
         ConfigError: a mode that there is not; `to` is not empty, or is given together
-            with `dry_run`.
+            with `dry_run`; others may change the directory, or it is on a network file
+            system, and `store_config` does not allow that.
         StoreLockedError: a writer has the store.
         StoreNotFoundError: `path` is neither a store nor a partition directory.
         DiskFullError: what is to be kept finds no room; the log is as it was.
@@ -98,14 +103,16 @@ def repair(
             first: list[RepairAction] = []
             if to is not None:
                 target = os.path.abspath(os.fspath(to))
-                files.make_root(target)
+                made = files.make_root(target)
                 copy = open_root(files, target)
                 stack.callback(copy.close)
+                prepare_root(copy, store_config or StoreConfig(), made=made)
                 check_empty(copy)
                 stack.callback(StoreLock(copy).release)
                 first = copy_store(root, copy, None if is_whole else names[0], names)
                 root = copy
             elif not dry_run:
+                prepare_root(root, store_config or StoreConfig())
                 stack.callback(StoreLock(root).release)
             repair_of = _StoreRepair(root, mode, outside, dry_run, on_progress, config)
             return repair_of.run(names, is_whole, first)

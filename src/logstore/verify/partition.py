@@ -11,7 +11,7 @@ from logstore import layout
 from logstore._files import Directory
 from logstore.digests import hash_log, read_digest
 from logstore.errors import CorruptCheckpointError, UnsupportedError
-from logstore.index import UNKNOWN_DIGEST, digest_of
+from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST, digest_of
 from logstore.layout import (
     CLEANED,
     DELETED,
@@ -36,6 +36,7 @@ from logstore.verify.report import (
     LEFTOVER,
     LOST_BYTES,
     LOST_SEGMENT,
+    MISSING_INDEX,
     NOT_REGULAR,
     OFFSETS,
     ORPHAN,
@@ -133,7 +134,8 @@ class PartitionCheck(Check):
             return  # told with the index
         path = self.directory.path_of(name)
         told = any(problem.path == path for problem in log.run_of.problems)
-        if digest not in (UNKNOWN_DIGEST, digest_of(data)) and not told:
+        known = digest not in (UNKNOWN_DIGEST, STALE_DIGEST)
+        if known and digest != digest_of(data) and not told:
             log.run_of.problem(
                 TIME_INDEX_FAULT,
                 path,
@@ -233,6 +235,16 @@ class PartitionCheck(Check):
             is_last=is_last,
             aborted=self.aborted,
         )
+        rows = self.context.state.sealed if self.context.state else []
+        if any(row[0] == base and row[-1] == STALE_DIGEST for row in rows):
+            path = self.directory.path_of(segment_file(base, INDEX))
+            self.run_of.note(
+                MISSING_INDEX,
+                path,
+                f"indexes of {log.path} could not be finished when it was sealed; they "
+                f"are built anew when the log is opened for writing",
+            )
+            return log
         log.index_names = (
             segment_file(base, INDEX) + transition,
             segment_file(base, TIME_INDEX) + transition,
