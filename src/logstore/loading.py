@@ -180,6 +180,9 @@ class Loader:
             self.remove_orphans(found)
         segments = self.open_segments(found)
         self.drop_unconnected(segments)
+        if self.writable:
+            for segment in segments[:-1]:
+                self.ensure_index(segment, found)
         loaded = self.settle(segments)
         loaded.deleted = found.deleted
         loaded.digested = self.digests_among(found)
@@ -376,9 +379,6 @@ class Loader:
         for segment, after in itertools.pairwise(segments):
             if segment.base_offset not in known:
                 segment.next_offset = after.base_offset
-        if self.writable:
-            for segment in segments[:-1]:
-                self.ensure_index(segment, found)
         return segments
 
     def file_size(self, segment: Segment) -> int:
@@ -423,11 +423,14 @@ class Loader:
 
     def ensure_index(self, segment: Segment, found: Survey) -> None:
         """Build the indexes of a sealed segment whose offset index is missing, or which
-        could not be finished when it was sealed."""
-        base = segment.base_offset
+        may not have been finished when it was sealed: where that failed, or where the
+        roll was cut short."""
+        base, state = segment.base_offset, self.situation.state
         name = segment_file(base, INDEX)
         is_small = segment.size <= self.config.index_interval_bytes
-        if segment.time_digest != STALE_DIGEST and (name in found.names or is_small):
+        is_doubtful = segment.time_digest == STALE_DIGEST
+        is_doubtful |= state is not None and base >= state.active["base_offset"]
+        if not is_doubtful and (name in found.names or is_small):
             return
         with contextlib.suppress(OSError):
             rebuild(self.directory, base, self.config)

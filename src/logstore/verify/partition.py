@@ -235,14 +235,18 @@ class PartitionCheck(Check):
             is_last=is_last,
             aborted=self.aborted,
         )
-        rows = self.context.state.sealed if self.context.state else []
-        if any(row[0] == base and row[-1] == STALE_DIGEST for row in rows):
+        state = self.context.state
+        rows = state.sealed if state else []
+        is_doubtful = any(r[0] == base and r[-1] == STALE_DIGEST for r in rows)
+        if state is not None and not is_last:
+            is_doubtful |= base >= state.active["base_offset"]
+        if is_doubtful:
             path = self.directory.path_of(segment_file(base, INDEX))
             self.run_of.note(
                 MISSING_INDEX,
                 path,
-                f"indexes of {log.path} could not be finished when it was sealed; they "
-                f"are built anew when the log is opened for writing",
+                f"indexes of {log.path} may not have been finished when it was sealed; "
+                f"they are built anew when the log is opened for writing",
             )
             return log
         log.index_names = (
