@@ -126,7 +126,7 @@ class MemoryFiles(Files):
         elif exclusive:
             raise _error(errno.EEXIST, name)
         else:
-            inside[name].data = b""
+            inside[name] = self._new()
         return self._fd(inside[name])
 
     def close(self, fd: int) -> None:

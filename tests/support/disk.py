@@ -467,8 +467,10 @@ class MemoryDisk(Files):
             raise _error(errno.EEXIST)
         elif isinstance(self.medium.nodes[node], dict):
             raise _error(errno.EISDIR)
-        elif self.medium.nodes[node]:
-            self._change(Cut(node, 0), f"empty {name}")
+        else:
+            self._change(Names(self._node(dir_fd), ((name, None),)), f"unlink {name}")
+            self._forget(node)
+            node = self._fresh(dir_fd, name, b"", "create")
         return self._new_fd(node, name)
 
     def close(self, fd: int) -> None:
