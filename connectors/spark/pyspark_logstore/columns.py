@@ -1,0 +1,130 @@
+"""The columns of the source, and how batches of a log become batches for Spark."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from logstore import ConfigError, LogStoreError
+from pyspark_logstore.options import TopicPartition
+
+__all__ = ["BatchShaper"]
+
+# The same in all records of a partition; `Partition.read_arrow` gives the others.
+_CONSTANT: Final = ("topic", "partition")
+_TYPES: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+# Larger batches are cut: Spark holds a whole one in memory, twice.
+SLICE_BYTES: Final = 4 << 20
+
+
+class BatchShaper:
+    """Makes batches of just the columns that Spark wants, with just its types.
+
+    Attributes:
+        columns: what to ask `Partition.read_arrow` for.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        """Args: schema: the `StructType` that Spark expects.
+
+        Raises:
+            ConfigError: it has a column, or a type, that the source does not.
+        """
+        check_schema(schema)
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        names = [field.name for field in schema.fields if field.name not in _CONSTANT]
+        # Offsets always: they tell how far reading has come.
+        self.columns = ("offset", *(name for name in names if name != "offset"))
+        self._constants: dict[tuple[str, TopicPartition], Any] = {}
+
+    def shape(self, batch: Any, partition: TopicPartition) -> Any:
+        """One record batch as Spark wants it."""
+        arrays = []
+        for field in self._schema:
+            if field.name in _CONSTANT:
+                array = self._constant(field, partition, batch.num_rows)
+            else:
+                array = batch.column(field.name)
+            if field.name == "timestamp":
+                array = _microseconds(batch, field.type, partition)
+            elif field.name == "headers":
+                array = _headers(array, field.type)
+            arrays.append(array)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _constant(self, field: Any, partition: TopicPartition, count: int) -> Any:
+        key = (field.name, partition)
+        array = self._constants.get(key)
+        if array is None or len(array) < count:
+            value = partition.topic if field.name == "topic" else partition.number
+            array = pa.repeat(pa.scalar(value, field.type), count)
+            self._constants = {
+                k: v for k, v in self._constants.items() if k[1] == partition
+            }
+            self._constants[key] = array
+        return array.slice(0, count)
+
+
+def check_schema(schema: Any) -> None:
+    """Raise `ConfigError` unless each column is one of the source's, with its type."""
+    listed = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+    names = [field.name for field in schema.fields]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(
+            f"the schema {schema.simpleString()} needs columns, each once, out of: "
+            f"{listed}",
+            name="schema",
+        )
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if _TYPES.get(field.name) != kind:
+            raise ConfigError(
+                f"the schema has a column {field.name} {kind}; the columns of the "
+                f"source are {listed}. Cast after loading",
+                name="schema",
+                value=field.name,
+            )
+
+
+def _microseconds(batch: Any, kind: Any, partition: TopicPartition) -> Any:
+    array = batch.column("timestamp")
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid as error:
+        index = pc.index(array, pc.max(array)).as_py()
+        offset = batch.column("offset")[index].as_py()
+        millis = pc.max(array.cast(pa.int64())).as_py()
+        raise LogStoreError(
+            f"{partition}: the record at offset {offset} has the timestamp {millis} "
+            f"ms, more than Spark's timestamps can hold. Leave the column out with "
+            f".schema(...), or start behind it"
+        ) from error
+
+
+def _headers(array: Any, kind: Any) -> Any:
+    """Null where a record has none, as in Spark's Kafka source."""
+    array = array.cast(kind)
+    empty = pc.equal(pc.list_value_length(array), 0)
+    return pc.if_else(empty, pa.scalar(None, kind), array)
+
+
+def sliced(batch: Any) -> Any:
+    """A batch in pieces of about `SLICE_BYTES`, without a copy."""
+    if batch.nbytes <= SLICE_BYTES or batch.num_rows == 1:
+        yield batch
+        return
+    rows = max(1, batch.num_rows * SLICE_BYTES // batch.nbytes)
+    for first in range(0, batch.num_rows, rows):
+        yield batch.slice(first, rows)
