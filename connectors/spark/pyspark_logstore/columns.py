@@ -6,24 +6,31 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from logstore import ConfigError, LogStoreError
 from pyspark_logstore.options import TopicPartition
 
-__all__ = ["BatchShaper"]
+__all__ = ["BatchShaper", "check_schema", "sliced", "source_schema"]
 
 # The same in all records of a partition; `Partition.read_arrow` gives the others.
 _CONSTANT: Final = ("topic", "partition")
+_HEADER: Final = types.StructType(
+    [
+        types.StructField("key", types.StringType()),
+        types.StructField("value", types.BinaryType()),
+    ]
+)
 _TYPES: Final = {
-    "key": "binary",
-    "value": "binary",
-    "topic": "string",
-    "partition": "int",
-    "offset": "bigint",
-    "timestamp": "timestamp",
-    "timestampType": "int",
-    "headers": "array<struct<key:string,value:binary>>",
+    "key": types.BinaryType(),
+    "value": types.BinaryType(),
+    "topic": types.StringType(),
+    "partition": types.IntegerType(),
+    "offset": types.LongType(),
+    "timestamp": types.TimestampType(),
+    "timestampType": types.IntegerType(),
+    "headers": types.ArrayType(_HEADER),
 }
 # Larger batches are cut: Spark holds a whole one in memory, twice.
 SLICE_BYTES: Final = 4 << 20
@@ -77,9 +84,17 @@ class BatchShaper:
         return array.slice(0, count)
 
 
+def source_schema(*, include_headers: bool) -> Any:
+    """The columns of Spark's Kafka source. All may be null, as Spark compares that,
+    too."""
+    names = [name for name in _TYPES if include_headers or name != "headers"]
+    return types.StructType([types.StructField(n, _TYPES[n]) for n in names])
+
+
 def check_schema(schema: Any) -> None:
     """Raise `ConfigError` unless each column is one of the source's, with its type."""
-    listed = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
+    allowed = {name: kind.simpleString() for name, kind in _TYPES.items()}
+    listed = ", ".join(f"{name} {kind}" for name, kind in allowed.items())
     names = [field.name for field in schema.fields]
     if not names or len(set(names)) < len(names):
         raise ConfigError(
@@ -89,7 +104,7 @@ def check_schema(schema: Any) -> None:
         )
     for field in schema.fields:
         kind = field.dataType.simpleString()
-        if _TYPES.get(field.name) != kind:
+        if allowed.get(field.name) != kind:
             raise ConfigError(
                 f"the schema has a column {field.name} {kind}; the columns of the "
                 f"source are {listed}. Cast after loading",

@@ -13,12 +13,6 @@ from pyspark.sql.datasource import DataSource
 
 __all__ = ["DefaultSource"]
 
-_COLUMNS = (
-    "key binary, value binary, topic string, partition int, offset bigint, "
-    "timestamp timestamp, timestampType int"
-)
-_HEADERS = "headers array<struct<key:string,value:binary>>"
-
 
 class DefaultSource(DataSource):
     """The data source ``logstore``; see docs/spark.md."""
@@ -30,11 +24,13 @@ class DefaultSource(DataSource):
         """The name of the format."""
         return "logstore"
 
-    def schema(self) -> str:
+    def schema(self) -> Any:
         """The columns of Spark's Kafka source. Not asked for where the user gives a
         schema; that one is a choice among them."""
+        from pyspark_logstore.columns import source_schema
+
         asked = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
-        return f"{_COLUMNS}, {_HEADERS}" if asked else _COLUMNS
+        return source_schema(include_headers=asked)
 
     def reader(self, schema: Any) -> Any:
         """For ``spark.read``.
