@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -23,7 +23,8 @@ __all__ = ["Task", "plan_tasks", "read_task", "sizes_of"]
 
 # Ranges with fewer records than this in all are read by one task, unless options say
 # otherwise, and nobody asks how many bytes they have.
-FEW_RECORDS = 20_000
+FEW_RECORDS: Final = 20_000
+BATCH_RECORDS: Final = 1024  # of those, in an Arrow batch: they may be large
 
 
 class Task(InputPartition):
@@ -72,7 +73,7 @@ def plan_tasks(
     ranges = []
     for name, (first, stop) in spans.items():
         size = sizes[name].between(first, stop) if name in sizes else 0
-        records = batch_records(stop - first, size) if name in sizes else FEW_RECORDS
+        records = batch_records(stop - first, size) if size else BATCH_RECORDS
         ranges.append(LogRange(name, first, stop, size, records))
 
     def cut_at(found: LogRange, part: float) -> int:
