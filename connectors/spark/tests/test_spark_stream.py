@@ -11,7 +11,9 @@ import pytest
 
 import logstore
 
-pyspark = pytest.importorskip("pyspark", reason="pyspark is not installed")
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+import pyspark
 
 from pyspark_logstore.lag import LagListener, lags_of
 
