@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from logstore import ConfigError, LogStoreError
 from pyspark_logstore.options import TopicPartition
 
-__all__ = ["BatchShaper", "check_schema", "sliced", "source_schema"]
+__all__ = ["BatchShaper", "arrow_schema", "check_schema", "sliced", "source_schema"]
 
 # The same in all records of a partition; `Partition.read_arrow` gives the others.
 _CONSTANT: Final = ("topic", "partition")
@@ -50,7 +52,7 @@ class BatchShaper:
             ConfigError: it has a column, or a type, that the source does not.
         """
         check_schema(schema)
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema(schema)
         names = [field.name for field in schema.fields if field.name not in _CONSTANT]
         # Offsets always: they tell how far reading has come.
         self.columns = ("offset", *(name for name in names if name != "offset"))
@@ -89,6 +91,13 @@ def source_schema(*, include_headers: bool) -> Any:
     too."""
     names = [name for name in _TYPES if include_headers or name != "headers"]
     return types.StructType([types.StructField(n, _TYPES[n]) for n in names])
+
+
+def arrow_schema(schema: Any) -> Any:
+    """A schema as Spark expects it of a source: times in UTC."""
+    # By another name since 4.2, and the default before.
+    named = "timezone" in inspect.signature(to_arrow_schema).parameters
+    return to_arrow_schema(schema, **({"timezone": "UTC"} if named else {}))
 
 
 def check_schema(schema: Any) -> None:
@@ -135,7 +144,7 @@ def _headers(array: Any, kind: Any) -> Any:
     return pc.if_else(empty, pa.scalar(None, kind), array)
 
 
-def sliced(batch: Any) -> Any:
+def sliced(batch: Any) -> Iterator[Any]:
     """A batch in pieces of about `SLICE_BYTES`, without a copy."""
     if batch.nbytes <= SLICE_BYTES or batch.num_rows == 1:
         yield batch

@@ -16,11 +16,10 @@ from logstore import ConfigError, LogStoreError
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql import types
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyspark_logstore import columns, stores, tasks
 from pyspark_logstore.batch import BatchReader
-from pyspark_logstore.columns import source_schema
+from pyspark_logstore.columns import arrow_schema, source_schema
 from pyspark_logstore.offsets import DataLossError
 from pyspark_logstore.options import TopicPartition, parse
 from pyspark_logstore.stores import NotSharedError, StoreCache
@@ -65,7 +64,7 @@ def test_batches_have_just_the_schema_that_spark_expects(
     reader = reader_of(writer.path)
     (task,) = reader.partitions()
     (batch,) = reader.read(task)
-    assert batch.schema == to_arrow_schema(SCHEMA, timezone="UTC")
+    assert batch.schema == arrow_schema(SCHEMA)
     batch.validate(full=True)
     assert batch.column("timestamp").type == pa.timestamp("us", tz="UTC")
 
