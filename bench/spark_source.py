@@ -8,8 +8,8 @@ Contestants take turns in one session (``local[N]``), on the same records:
 - **logstore**: the source, ``spark.read.format("logstore")``;
 - **ceiling**: a Python source whose tasks give one Arrow batch, made before, again
   and again: what Spark itself costs. The target is 0.85 of its rate;
-- **parquet**: ``spark.read.parquet`` of the same rows, uncompressed: Spark's own reader,
-  without Python.
+- **parquet**: ``spark.read.parquet`` of the same rows, uncompressed: Spark's own
+  reader, without Python.
 
 Each is asked for all rows (sink ``noop``), for ``count(*)`` and for
 ``sum(length(value))``; the sums are checked. CPU seconds are those of Python's and of
