@@ -6,7 +6,8 @@ is another one in a virtual environment that is not activated.
 
     builder = logstore.spark.session_defaults(SparkSession.builder)
     spark = builder.getOrCreate()
-    logstore.spark.register(spark)
+
+Where there is a session already, ``logstore.spark.register(spark)`` does it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 from typing import Any
 
 import pyspark
+from pyspark.errors import PySparkException
 
 from pyspark_logstore.lag import Lag, LagListener, lags_of
 from pyspark_logstore.source import DefaultSource
@@ -43,7 +45,12 @@ def register(spark: Any) -> None:
         and not os.environ.get("PYSPARK_PYTHON")
     ):
         context.pythonExec = sys.executable
-    spark.dataSource.register(DefaultSource)
+    try:
+        spark.dataSource.register(DefaultSource)
+    except PySparkException as error:
+        # 4.0 registers nothing that it has found by itself.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
 
 
 def session_defaults(builder: Any) -> Any:

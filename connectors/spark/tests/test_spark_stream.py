@@ -93,6 +93,8 @@ def test_query_goes_on_where_it_stopped(
     commits.joinpath(f".{last.name}.crc").unlink(missing_ok=True)
     topic[0].append(b"value")
     run(frame, tmp_path)
+    if VERSION < (4, 2):  # which does the last batch again, and leaves the rest
+        run(frame, tmp_path)
     assert output(spark, tmp_path) == all_of(topic)
 
 
