@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import logging
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NoReturn
 
 from logstore import ConfigError
+from pyspark_logstore.option_values import TopicPartition, Values, refuse
 
 __all__ = ["Bound", "Selection", "SourceOptions", "TopicPartition", "parse"]
 
@@ -22,17 +22,6 @@ logger = logging.getLogger("logstore.spark")
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-INT64_MAX: Final = (1 << 63) - 1
-
-
-class TopicPartition(NamedTuple):
-    """One partition of one topic."""
-
-    topic: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -149,16 +138,6 @@ _CANONICAL: Final = {
     for name in (*BOTH, *BATCH_ONLY, *STREAM_ONLY, *WITHOUT_MEANING, ISOLATION_OF_KAFKA)
 }
 
-_UNIT_MS: Final = {
-    "us": 0.001,
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-}
-
 
 def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """The options of a query.
@@ -172,7 +151,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
             message names it and what is allowed.
     """
     values = _known(given, streaming=streaming)
-    read = _Values(values)
+    read = Values(values)
     start, end = _bounds(read, streaming=streaming)
     max_offsets = read.number("maxOffsetsPerTrigger")
     min_offsets = read.number("minOffsetsPerTrigger")
@@ -217,11 +196,6 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     )
 
 
-def refuse(name: str, value: object, why: str) -> NoReturn:
-    """Raise `ConfigError` for the value of an option."""
-    raise ConfigError(f"option {name}={value!r}: {why}", name=name, value=value)
-
-
 def _known(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
     """Values by documented name, of the options that mean something here."""
     values = {}
@@ -257,86 +231,6 @@ def _refuse_unknown(key: str, value: str) -> NoReturn:
     refuse(key, value, f"{hint} Known are {known}")
 
 
-class _Values:
-    """The values of options by documented name, each as what it stands for."""
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
-
-    def text(self, name: str) -> str:
-        return self._values.get(name, "").strip()
-
-    def has(self, name: str) -> bool:
-        return name in self._values
-
-    def number(self, name: str, low: int = 1) -> int | None:
-        if name not in self._values:
-            return None
-        text = self.text(name)
-        if not re.fullmatch(r"[+-]?\d+", text) or not low <= int(text) <= INT64_MAX:
-            refuse(name, text, f"it must be an integer of at least {low}")
-        return int(text)
-
-    def flag(self, name: str, default: bool) -> bool:
-        text = self.text(name).lower()
-        if name not in self._values:
-            return default
-        if text not in ("true", "false"):
-            refuse(name, self._values[name], "allowed are true and false")
-        return text == "true"
-
-    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
-        """One of `allowed`, of which the first one is the default."""
-        text = self.text(name).lower()
-        if name not in self._values:
-            return allowed[0]
-        if text not in allowed:
-            refuse(name, self._values[name], f"allowed are {' and '.join(allowed)}")
-        return text
-
-    def duration(self, name: str, default: int) -> int:
-        """Milliseconds."""
-        if name not in self._values:
-            return default
-        found = re.fullmatch(r"(\d+)\s*([a-z]*)", self.text(name).lower())
-        unit = found[2] or "ms" if found else ""
-        if not found or unit not in _UNIT_MS:
-            allowed = ", ".join(_UNIT_MS)
-            refuse(
-                name, self._values[name], f"allowed is a number and one of {allowed}"
-            )
-        return int(int(found[1]) * _UNIT_MS[unit])
-
-    def by_partition(self, name: str, low: int = 0) -> dict[TopicPartition, int] | None:
-        """``{"topic": {"0": 23}}`` as numbers by partition; None: not given."""
-        if name not in self._values:
-            return None
-        example = '{"topic": {"0": 23}}'
-        found = {}
-        for topic, numbers in self.json_object(name, example).items():
-            if not isinstance(numbers, dict) or not numbers:
-                refuse(name, self._values[name], f"it must be like {example}")
-            for partition, number in numbers.items():
-                if not partition.isdecimal() or type(number) is not int or number < low:
-                    refuse(
-                        name,
-                        self._values[name],
-                        f"{topic!r}: {partition!r}: {number!r} must be the number of a "
-                        f"partition and an integer of at least {low}",
-                    )
-                found[TopicPartition(topic, int(partition))] = number
-        return found
-
-    def json_object(self, name: str, example: str) -> dict[str, Any]:
-        try:
-            value = json.loads(self._values[name])
-        except ValueError as error:
-            refuse(name, self._values[name], f"it must be like {example}: {error}")
-        if not isinstance(value, dict) or not value:
-            refuse(name, self._values[name], f"it must be like {example}")
-        return value
-
-
 def _path(path: str, given: Mapping[str, str]) -> str:
     if not path:
         servers = {key.lower() for key in given} & {"kafka.bootstrap.servers"}
@@ -355,7 +249,7 @@ def _local_path(name: str, path: str) -> str:
     return re.sub(r"^/{2,}", "/", path[len("file:") :])
 
 
-def _selection(read: _Values) -> Selection:
+def _selection(read: Values) -> Selection:
     given = [n for n in ("assign", "subscribe", "subscribePattern") if read.has(n)]
     if len(given) != 1:
         found = " and ".join(given) or "none"
@@ -389,7 +283,7 @@ def _selection(read: _Values) -> Selection:
     return Selection(assigned=frozenset(assigned))
 
 
-def _bounds(read: _Values, *, streaming: bool) -> tuple[Bound, Bound]:
+def _bounds(read: Values, *, streaming: bool) -> tuple[Bound, Bound]:
     """Start and end. A timestamp goes before timestamps, and these before offsets."""
     start = _bound(read, "starting", "latest" if streaming else "earliest")
     end = _bound(read, "ending", "latest")
@@ -412,7 +306,7 @@ def _asks_for(bound: Bound, keyword: str, number: int) -> bool:
     return bound.keyword == keyword or number in (bound.offsets or {}).values()
 
 
-def _bound(read: _Values, prefix: str, default: str) -> Bound:
+def _bound(read: Values, prefix: str, default: str) -> Bound:
     option = f"{prefix}Timestamp"
     timestamp = read.number(option, low=0)
     if timestamp is not None:
@@ -430,7 +324,7 @@ def _bound(read: _Values, prefix: str, default: str) -> Bound:
     return Bound(option, offsets=read.by_partition(option, low=EARLIEST))
 
 
-def _isolation(read: _Values) -> str:
+def _isolation(read: Values) -> str:
     allowed = ("read_uncommitted", "read_committed")
     mine, kafkas = read.has("isolation"), read.has(ISOLATION_OF_KAFKA)
     if not mine and kafkas:

@@ -66,6 +66,7 @@ class OpenStore:
         self.process = os.getpid()
         self.store: Store = logstore.open(path, read_only=True)
         self._seen: dict[TopicPartition, Identity] = {}
+        self._stable: dict[TopicPartition, tuple[int, int]] = {}
 
     def select(self, selection: Selection) -> list[TopicPartition]:
         """The partitions there are now, in order. None of a topic that is not there."""
@@ -124,6 +125,7 @@ class OpenStore:
         Raises:
             LookupError: it is not there (`TopicNotFoundError` and others of logstore).
         """
+        self.is_same(partition)  # its directory is remembered before it is opened
         return self.store.topic(partition.topic)[partition.number]
 
     def identity_of(self, partition: TopicPartition) -> Identity | None:
@@ -145,7 +147,7 @@ class OpenStore:
                 partition = self.partition(name)
                 end = partition.end_offset
                 if options.isolation == "read_committed":
-                    end = min(end, partition.last_stable_offset())
+                    end = min(end, self._stable_end(name, partition, end))
                 if options.durable_only:
                     end = min(end, partition.durable_offset)
                 start = partition.start_offset
@@ -158,6 +160,14 @@ class OpenStore:
                 continue
             found[name] = Bounds(start, max(start, end))
         return found
+
+    def _stable_end(self, name: TopicPartition, partition: Partition, end: int) -> int:
+        """`Partition.last_stable_offset`, which may read the whole log: asked again
+        only where the end has moved. What ends a transaction is a record, too."""
+        found = self._stable.get(name)
+        if found is None or found[0] != end:
+            found = self._stable[name] = (end, partition.last_stable_offset())
+        return found[1]
 
 
 class StoreCache:

@@ -135,7 +135,13 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return {name: found.end for name, found in bounds.items()}
 
     def _open(self) -> OpenStore:
-        return store_at(self._path, self._latest)
+        anew = [name for name in self._latest if not store_at(self._path).is_same(name)]
+        opened = store_at(self._path, anew)
+        there = [name for name in anew if opened.identity_of(name) is not None]
+        if there:
+            names = ", ".join(map(str, sorted(there)))
+            self._loss.report(f"{names}: deleted and created again while it was read")
+        return opened
 
     def _check_losses(self, start: Offsets, latest: Offsets) -> None:
         gone = sorted(start.keys() - latest.keys())
@@ -208,6 +214,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
                     f"{name} is new to the query and starts at {offset}: what was "
                     f"before is gone"
                 )
+        for name in sorted(begin.keys() - stop.keys()):
+            self._loss.report(f"{name}: deleted since the last batch")
         for name in sorted(stop.keys() - begin.keys() - new.keys()):
             self._loss.report(f"{name}: deleted before it was read")
         for name in sorted(begin.keys() & stop.keys()):

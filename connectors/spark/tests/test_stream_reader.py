@@ -326,6 +326,32 @@ def test_topic_created_again_is_read_from_the_new_files(
     assert offsets_read(reader, start, end) == {"orders-0": [0, 1, 2]}
 
 
+@needs_limits
+def test_topic_created_again_under_a_query_is_a_loss(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Also where it has grown past what was read: its offsets mean other records."""
+    make_topic(count=3)
+    reader = reader_of(writer.path, startingOffsets="earliest")
+    end = next_batch(reader, reader.initialOffset())
+    writer.delete_topic("orders")
+    make_topic(count=9)
+    with pytest.raises(DataLossError, match="orders-0: deleted and created again"):
+        next_batch(reader, end)
+
+
+def test_partition_that_a_batch_leaves_out_is_a_loss(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """As Spark before 4.2 shows it: the batch starts with it, and ends without."""
+    make_topic(count=3)
+    start, end = {"orders": {"0": 1}, "users": {"0": 1}}, {"orders": {"0": 3}}
+    with pytest.raises(DataLossError, match="users-0: deleted since the last batch"):
+        reader_of(writer.path).partitions(start, end)
+    lenient = reader_of(writer.path, failOnDataLoss="false")
+    assert offsets_read(lenient, start, end) == {"orders-0": [1, 2]}
+
+
 def test_missing_topic_is_an_error_at_the_start(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
