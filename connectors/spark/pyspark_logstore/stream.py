@@ -178,8 +178,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         """Whether enough has come, or the delay is over; always with AvailableNow,
         where nothing more will come."""
         least = self._options.min_offsets_per_trigger
-        if least is None or self._stops_at_target:
-            return True
+        if least is None or self._stops_at_target or not waiting:
+            return True  # with nothing waiting there is no batch, and no delay begins
         now = time.monotonic()
         waited_ms = (now - self._last_batch_at) * 1000
         is_early = waited_ms < self._options.max_trigger_delay_ms

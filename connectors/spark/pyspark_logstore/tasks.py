@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from logstore import CorruptRecordError, OffsetOutOfRangeError, Partition
+from logstore import LogStoreError, OffsetOutOfRangeError, Partition
 from pyspark_logstore.columns import BatchShaper, sliced
 from pyspark_logstore.offsets import LossPolicy, Offsets
 from pyspark_logstore.options import SourceOptions, TopicPartition
@@ -102,11 +102,11 @@ def plan_tasks(
 
 def first_of_batch(partition: Partition, offset: int) -> int:
     """The first offset of the batch that holds an offset; the offset itself where that
-    cannot be told (damage: the task that gets there says so)."""
+    cannot be told: the task that gets there says why."""
     try:
         for batch in partition.read_batches(offset):
             return min(batch.base_offset, offset)
-    except (CorruptRecordError, OffsetOutOfRangeError):
+    except LogStoreError:
         pass
     return offset
 

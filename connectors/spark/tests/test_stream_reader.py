@@ -199,7 +199,7 @@ def test_min_offsets_hold_a_batch_back_until_the_delay(
     """The first batch goes at once, as in the Kafka source."""
     now = [1000.0]
     monkeypatch.setattr(stream.time, "monotonic", lambda: now[0])
-    topic = make_topic(count=1)
+    topic = make_topic()
     reader = reader_of(
         writer.path,
         startingOffsets="earliest",
@@ -207,7 +207,10 @@ def test_min_offsets_hold_a_batch_back_until_the_delay(
         maxTriggerDelay="10s",
     )
     assert reader.getDefaultReadLimit() == limits.ReadMinRows(3)
-    end = next_batch(reader, reader.initialOffset())
+    start = reader.initialOffset()
+    assert next_batch(reader, start) == start
+    topic[0].append(b"value")
+    end = next_batch(reader, start)
     assert end == {"orders": {"0": 1}}
     topic[0].append_many([b"a", b"b"])
     now[0] += 9.9

@@ -483,3 +483,23 @@ def test_lists_of_partitions_are_in_order(
         TopicPartition("a", 0),
         *(TopicPartition("b", n) for n in range(11)),
     ]
+
+
+def test_damage_does_not_stop_the_planning(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Where a cut falls on it: the records before it are still delivered."""
+    partition = make_topic(count=400, segment_bytes=1 << 20)[0]
+    path = Path(partition.segments[0].path)
+    writer.close()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 500] = b"?" * 500
+    path.write_bytes(data)
+    reader = reader_of(writer.path, minPartitions="16")
+    seen = []
+    with pytest.raises((logstore.CorruptRecordError, logstore.UnsupportedError)):
+        for task in reader.partitions():
+            for batch in reader.read(task):
+                seen += batch.column("offset").to_pylist()
+    assert seen == [*range(len(seen))]
+    assert len(seen) > 100
