@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,9 @@ def test_source_works_where_python_is_not_on_the_path(
     tmp_path: Path,
 ) -> None:
     """Workers run the Python that the program does, by either help."""
+    found_first = help_with == "register" and "PYTHONPATH" in os.environ
+    if found_first and version("pyspark").startswith("4.0."):
+        pytest.skip("4.0 finds the source on PYTHONPATH, and then takes no other")
     make_topic(count=10)
     settings = ["spark.ui.enabled=false", "spark.driver.host=127.0.0.1"]
     result = subprocess.run(
