@@ -39,12 +39,12 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("store",),
     ("verify", "diagnosis"),
     ("repair",),
-    ("cli", "demo"),
+    ("cli", "demo", "spark"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 NATIVE_IMPORTERS = {"_native", "_binding"}
-PUBLIC_NAMES_ONLY = {"cli", "demo"}
+PUBLIC_NAMES_ONLY = {"cli", "demo", "spark"}
 
 # Modules that may open files themselves: the seam, and those that also handle files
 # which are no store's (the output of an export). `_native` has the build script.

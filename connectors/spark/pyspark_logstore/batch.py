@@ -1,0 +1,49 @@
+"""The reader of ``spark.read.format("logstore")``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader
+
+from pyspark_logstore.columns import check_schema
+from pyspark_logstore.offsets import LossPolicy, resolve_end, resolve_start
+from pyspark_logstore.options import SourceOptions
+from pyspark_logstore.stores import find_time, store_at
+from pyspark_logstore.tasks import Task, plan_tasks, read_task
+
+__all__ = ["BatchReader"]
+
+
+class BatchReader(DataSourceReader):
+    """Reads a range of offsets of each partition, fixed when it is planned."""
+
+    def __init__(self, schema: Any, options: SourceOptions) -> None:
+        check_schema(schema)
+        self._schema = schema
+        self._options = options
+        # Tasks may run in another directory.
+        self._path = os.path.abspath(options.path)
+
+    def partitions(self) -> list[Task]:
+        """The tasks. From Spark 4.1 on, this runs once per ``load()``.
+
+        Raises:
+            ConfigError: what the options name is not there.
+            DataLossError: offsets that the options name are gone.
+        """
+        options = self._options
+        opened = store_at(self._path)
+        selected = opened.check_selected(options.selection)
+        bounds = opened.bounds(selected, options)
+        find = find_time(opened)
+        loss = LossPolicy(options.fail_on_data_loss)
+        start = resolve_start(options.start, bounds, find, options.start_strategy, loss)
+        end = resolve_end(options.end, bounds, find, loss)
+        return plan_tasks(opened, start, end, options)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """The record batches of a task."""
+        return read_task(partition, self._schema, self._path, self._options)

@@ -1,0 +1,155 @@
+"""How far a streaming query is behind: its progress reports, and a listener.
+
+Spark gives the metrics of a Python source no place, but it reports where a batch ended
+and where the partitions did (from 4.2 on); the rest is subtraction.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql.streaming import StreamingQueryListener
+
+__all__ = ["Lag", "LagListener", "lags_of"]
+
+logger = logging.getLogger("logstore.spark")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lag:
+    """How many offsets one source of a query was behind when a batch ended.
+
+    Attributes:
+        query_id, query_name: of the query; the name is "" if it has none.
+        batch_id: the number of the batch.
+        source: the number of the source in the query, from 0.
+        by_partition: offsets behind, by topic and partition ("orders-0").
+    """
+
+    query_id: str
+    query_name: str
+    batch_id: int
+    source: int
+    by_partition: Mapping[str, int]
+
+    @property
+    def min(self) -> int:
+        """Of the partition that is least behind."""
+        return min(self.by_partition.values(), default=0)
+
+    @property
+    def max(self) -> int:
+        """Of the partition that is most behind."""
+        return max(self.by_partition.values(), default=0)
+
+    @property
+    def avg(self) -> float:
+        """On average over the partitions."""
+        count = len(self.by_partition)
+        return sum(self.by_partition.values()) / count if count else 0.0
+
+    @property
+    def total(self) -> int:
+        """Of all partitions."""
+        return sum(self.by_partition.values())
+
+
+def lags_of(progress: Any) -> list[Lag]:
+    """The lags of the sources that report offsets by topic and partition.
+
+    Args:
+        progress: a `StreamingQueryProgress`, or the same as a dict
+            (``query.lastProgress``).
+
+    Returns:
+        Empty before Spark 4.2, which does not tell where the partitions end.
+    """
+    if not isinstance(progress, dict):
+        progress = json.loads(progress.json)
+    found = []
+    for number, source in enumerate(progress.get("sources", ())):
+        read, there = _offsets(source, "endOffset"), _offsets(source, "latestOffset")
+        if read is None or there is None:
+            continue
+        behind = {name: max(0, there[name] - read.get(name, 0)) for name in there}
+        found.append(
+            Lag(
+                str(progress["id"]),
+                progress.get("name") or "",
+                int(progress["batchId"]),
+                number,
+                behind,
+            )
+        )
+    return found
+
+
+def _offsets(source: Mapping[str, Any], field: str) -> dict[str, int] | None:
+    """Offsets by "topic-partition"; None: the source reports something else."""
+    value = source.get(field)
+    try:
+        if isinstance(value, str):
+            value = json.loads(value)
+        if not isinstance(value, dict) or not value:
+            return None
+        return {
+            f"{topic}-{int(number)}": int(offset)
+            for topic, numbers in value.items()
+            for number, offset in numbers.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+class LagListener(StreamingQueryListener):
+    """Keeps the newest lag of each query, and hands each one on.
+
+    ``spark.streams.addListener(LagListener(print))``. Spark calls it in a thread of its
+    own.
+    """
+
+    def __init__(self, on_lag: Callable[[Lag], None] | None = None) -> None:
+        """Args: on_lag: called with the `Lag` of each source after each batch."""
+        self._on_lag = on_lag
+        self._lock = threading.Lock()
+        self._newest: dict[str, list[Lag]] = {}
+
+    def newest(self, query_id: object) -> list[Lag]:
+        """The lags of a running query's sources after its newest batch."""
+        with self._lock:
+            return list(self._newest.get(str(query_id), ()))
+
+    def onQueryStarted(self, event: Any) -> None:
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: Any) -> None:
+        """A batch has ended."""
+        lags = lags_of(event.progress)
+        if not lags:
+            return
+        with self._lock:
+            self._newest[lags[0].query_id] = lags
+        for lag in lags:
+            logger.debug(
+                "query %s, batch %d, source %d: %d to %d offsets behind",
+                lag.query_name or lag.query_id,
+                lag.batch_id,
+                lag.source,
+                lag.min,
+                lag.max,
+            )
+            if self._on_lag is not None:
+                self._on_lag(lag)
+
+    def onQueryIdle(self, event: Any) -> None:
+        """Nothing new: the newest lags stay as they are."""
+
+    def onQueryTerminated(self, event: Any) -> None:
+        """A query that has ended is forgotten."""
+        with self._lock:
+            self._newest.pop(str(event.id), None)

@@ -1,0 +1,335 @@
+"""The options of the source: what a user may write, checked before anything is read.
+
+Names and values are those of Spark's Kafka source. Spark hands them over in lower case;
+messages have them as they are documented. Needs neither Spark nor a store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+import re
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+from logstore import ConfigError
+from pyspark_logstore.option_values import TopicPartition, Values, refuse
+
+__all__ = ["Bound", "Selection", "SourceOptions", "TopicPartition", "parse"]
+
+logger = logging.getLogger("logstore.spark")
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """Which partitions are read; exactly one is set.
+
+    Attributes:
+        assigned: these, from ``assign``.
+        topics: all of these topics, from ``subscribe``.
+        pattern: all of the topics it matches whole, from ``subscribePattern``.
+    """
+
+    assigned: frozenset[TopicPartition] = frozenset()
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading starts or ends; exactly one besides `option` is set.
+
+    Attributes:
+        option: the option it comes from, for messages.
+        keyword: "earliest" or "latest".
+        offsets: by partition, -2 for earliest and -1 for latest among them.
+        timestamp_ms: the first record at or after it, in every partition.
+        timestamps_ms: the same by partition.
+    """
+
+    option: str
+    keyword: str = ""
+    offsets: Mapping[TopicPartition, int] | None = None
+    timestamp_ms: int | None = None
+    timestamps_ms: Mapping[TopicPartition, int] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """All options of one query. docs/spark.md explains them one by one."""
+
+    path: str
+    selection: Selection
+    start: Bound
+    end: Bound
+    start_strategy: str = "error"
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    isolation: str = "read_uncommitted"
+    durable_only: bool = False
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    reader_id: str = ""
+    state_dir: str = ""
+
+    @property
+    def limits_triggers(self) -> tuple[str, ...]:
+        """Names of the given options that bound what one trigger takes."""
+        given = {
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            "minOffsetsPerTrigger": self.min_offsets_per_trigger,
+            "maxBytesPerTrigger": self.max_bytes_per_trigger,
+        }
+        return tuple(name for name, value in given.items() if value is not None)
+
+
+# What the source understands, as documented.
+BOTH: Final = (
+    "path",
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "failOnDataLoss",
+    "includeHeaders",
+    "isolation",
+    "durableOnly",
+)
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+STREAM_ONLY: Final = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxTriggerDelay",
+    "readerId",
+    "stateDir",
+)
+# Options of Spark's Kafka source that are about brokers and consumers.
+WITHOUT_MEANING: Final = (
+    "groupIdPrefix",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+)
+ISOLATION_OF_KAFKA: Final = "kafka.isolation.level"
+# Spark's Kafka source refuses them, too: they would change what is delivered.
+REFUSED_OF_KAFKA: Final = {
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.enable.auto.commit": "offsets are kept in the checkpoint of the query",
+    "kafka.interceptor.classes": "records are delivered as they are",
+    "kafka.key.deserializer": "keys are binary; cast the column",
+    "kafka.value.deserializer": "values are binary; cast the column",
+}
+_CANONICAL: Final = {
+    name.lower(): name
+    for name in (*BOTH, *BATCH_ONLY, *STREAM_ONLY, *WITHOUT_MEANING, ISOLATION_OF_KAFKA)
+}
+
+
+def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options of a query.
+
+    Args:
+        given: names (in any case) and values as the user wrote them.
+        streaming: whether for ``readStream``.
+
+    Raises:
+        ConfigError: an option is unknown, missing, or has a value that cannot be; the
+            message names it and what is allowed.
+    """
+    values = _known(given, streaming=streaming)
+    read = Values(values)
+    start, end = _bounds(read, streaming=streaming)
+    max_offsets = read.number("maxOffsetsPerTrigger")
+    min_offsets = read.number("minOffsetsPerTrigger")
+    if (
+        max_offsets is not None
+        and min_offsets is not None
+        and min_offsets > max_offsets
+    ):
+        refuse(
+            "minOffsetsPerTrigger",
+            min_offsets,
+            f"it must not be larger than maxOffsetsPerTrigger, {max_offsets}",
+        )
+    reader_id, state_dir = read.text("readerId"), read.text("stateDir")
+    if bool(reader_id) != bool(state_dir):
+        name, other = (
+            ("readerId", "stateDir") if reader_id else ("stateDir", "readerId")
+        )
+        refuse(name, values[name], f"it needs {other}, too")
+    if reader_id and not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", reader_id):
+        refuse("readerId", reader_id, "allowed are letters, digits, '.', '_' and '-'")
+    return SourceOptions(
+        path=_path(read.text("path"), given),
+        selection=_selection(read),
+        start=start,
+        end=end,
+        start_strategy=read.choice(
+            "startingOffsetsByTimestampStrategy", ("error", "latest")
+        ),
+        include_headers=read.flag("includeHeaders", False),
+        fail_on_data_loss=read.flag("failOnDataLoss", True),
+        isolation=_isolation(read),
+        durable_only=read.flag("durableOnly", False),
+        min_partitions=read.number("minPartitions"),
+        max_records_per_partition=read.number("maxRecordsPerPartition"),
+        max_offsets_per_trigger=max_offsets,
+        min_offsets_per_trigger=min_offsets,
+        max_bytes_per_trigger=read.number("maxBytesPerTrigger"),
+        max_trigger_delay_ms=read.duration("maxTriggerDelay", 15 * 60_000),
+        reader_id=reader_id,
+        state_dir=_local_path("stateDir", state_dir) if state_dir else "",
+    )
+
+
+def _known(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
+    """Values by documented name, of the options that mean something here."""
+    values = {}
+    for key, value in given.items():
+        lowered = key.lower()
+        name = _CANONICAL.get(lowered, key)
+        if lowered in REFUSED_OF_KAFKA:
+            refuse(lowered, value, f"not supported: {REFUSED_OF_KAFKA[lowered]}")
+        if streaming and name in BATCH_ONLY:
+            refuse(name, value, "a stream has no end; it is for batch queries only")
+        if not streaming and name in STREAM_ONLY:
+            logger.warning("option %s means nothing in a batch query; ignored", name)
+        elif name in WITHOUT_MEANING or (
+            lowered.startswith("kafka.") and lowered != ISOLATION_OF_KAFKA
+        ):
+            logger.info("option %s means nothing without a broker; ignored", name)
+        elif lowered not in _CANONICAL:
+            _refuse_unknown(key, value)
+        else:
+            values[name] = value
+    return values
+
+
+def _refuse_unknown(key: str, value: str) -> NoReturn:
+    lowered = key.lower()
+    if lowered == "topic":
+        refuse("topic", value, "it is for writing; to read, use subscribe")
+    if lowered == "paths":
+        refuse("path", value, "a query reads one store; read two and union them")
+    near = difflib.get_close_matches(lowered, _CANONICAL, n=1)
+    hint = f"did you mean {_CANONICAL[near[0]]}?" if near else "there is no such option"
+    known = ", ".join((*BOTH, *BATCH_ONLY, *STREAM_ONLY))
+    refuse(key, value, f"{hint} Known are {known}")
+
+
+def _path(path: str, given: Mapping[str, str]) -> str:
+    if not path:
+        servers = {key.lower() for key in given} & {"kafka.bootstrap.servers"}
+        instead = " instead of kafka.bootstrap.servers" if servers else ""
+        refuse("path", path, f"give the directory of the store{instead}")
+    return _local_path("path", path)
+
+
+def _local_path(name: str, path: str) -> str:
+    """A path without ``file:``; where it leads is not looked at."""
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", path)
+    if scheme is None:
+        return path
+    if scheme[1].lower() != "file":
+        refuse(name, path, "it must be on a file system that is mounted here")
+    return re.sub(r"^/{2,}", "/", path[len("file:") :])
+
+
+def _selection(read: Values) -> Selection:
+    given = [n for n in ("assign", "subscribe", "subscribePattern") if read.has(n)]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        raise ConfigError(
+            f"exactly one of the options assign, subscribe and subscribePattern says "
+            f"what is read; given: {found}",
+            name=given[0] if given else "subscribe",
+        )
+    (name,) = given
+    text = read.text(name)
+    if name == "subscribe":
+        topics = tuple(sorted({t.strip() for t in text.split(",") if t.strip()}))
+        if not topics:
+            refuse(name, text, "it must be a list of topics, with commas")
+        return Selection(topics=topics)
+    if name == "subscribePattern":
+        try:
+            return Selection(pattern=re.compile(text))
+        except re.error as error:
+            refuse(name, text, f"no regular expression: {error}")
+    example = '{"topic": [0, 1]}'
+    assigned = set()
+    for topic, numbers in read.json_object(name, example).items():
+        if not isinstance(numbers, list) or not all(
+            type(number) is int and number >= 0 for number in numbers
+        ):
+            refuse(name, text, f"it must be like {example}")
+        assigned |= {TopicPartition(topic, number) for number in numbers}
+    if not assigned:
+        refuse(name, text, f"it must be like {example}")
+    return Selection(assigned=frozenset(assigned))
+
+
+def _bounds(read: Values, *, streaming: bool) -> tuple[Bound, Bound]:
+    """Start and end. A timestamp goes before timestamps, and these before offsets."""
+    start = _bound(read, "starting", "latest" if streaming else "earliest")
+    end = _bound(read, "ending", "latest")
+    if not streaming and _asks_for(start, "latest", LATEST):
+        refuse(
+            start.option,
+            read.text(start.option),
+            "a batch query cannot start at the end (latest, -1)",
+        )
+    if _asks_for(end, "earliest", EARLIEST):
+        refuse(
+            end.option,
+            read.text(end.option),
+            "a query cannot end at the beginning (earliest, -2)",
+        )
+    return start, end
+
+
+def _asks_for(bound: Bound, keyword: str, number: int) -> bool:
+    return bound.keyword == keyword or number in (bound.offsets or {}).values()
+
+
+def _bound(read: Values, prefix: str, default: str) -> Bound:
+    option = f"{prefix}Timestamp"
+    timestamp = read.number(option, low=0)
+    if timestamp is not None:
+        return Bound(option, timestamp_ms=timestamp)
+    option = f"{prefix}OffsetsByTimestamp"
+    timestamps = read.by_partition(option)
+    if timestamps is not None:
+        return Bound(option, timestamps_ms=timestamps)
+    option = f"{prefix}Offsets"
+    text = read.text(option).lower() if read.has(option) else default
+    if text in ("earliest", "latest"):
+        return Bound(option, keyword=text)
+    if not text.startswith("{"):
+        refuse(option, text, "allowed are earliest, latest and a JSON object")
+    return Bound(option, offsets=read.by_partition(option, low=EARLIEST))
+
+
+def _isolation(read: Values) -> str:
+    allowed = ("read_uncommitted", "read_committed")
+    mine, kafkas = read.has("isolation"), read.has(ISOLATION_OF_KAFKA)
+    if not mine and kafkas:
+        return read.choice(ISOLATION_OF_KAFKA, allowed)
+    isolation = read.choice("isolation", allowed)
+    if mine and kafkas and read.choice(ISOLATION_OF_KAFKA, allowed) != isolation:
+        refuse("isolation", isolation, f"{ISOLATION_OF_KAFKA} says something else")
+    return isolation

@@ -1,0 +1,55 @@
+"""`DefaultSource`: what Spark asks for the schema and the readers.
+
+Imported by a process of Spark's that only looks for names, so what needs a store, or
+pyarrow, is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """The data source ``logstore``; see docs/spark.md."""
+
+    options: Mapping[str, str]
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "logstore"
+
+    def schema(self) -> Any:
+        """The columns of Spark's Kafka source. Not asked for where the user gives a
+        schema; that one is a choice among them."""
+        from pyspark_logstore.columns import source_schema
+
+        asked = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
+        return source_schema(include_headers=asked)
+
+    def reader(self, schema: Any) -> Any:
+        """For ``spark.read``.
+
+        Raises:
+            ConfigError: an option, or the schema, that cannot be.
+        """
+        from pyspark_logstore.batch import BatchReader
+        from pyspark_logstore.options import parse
+
+        return BatchReader(schema, parse(self.options, streaming=False))
+
+    def streamReader(self, schema: Any) -> Any:
+        """For ``spark.readStream``.
+
+        Raises:
+            ConfigError: an option, or the schema, that cannot be.
+        """
+        from pyspark_logstore.options import parse
+        from pyspark_logstore.stream import StreamReader
+
+        return StreamReader(schema, parse(self.options, streaming=True))

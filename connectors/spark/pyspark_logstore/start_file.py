@@ -1,0 +1,98 @@
+"""Where a query started, kept until its first batch is complete.
+
+Spark does not write down where a new query of a Python source starts. If it dies before
+its first batch is complete, it asks again; ``startingOffsets=latest`` is further on by
+then, and what came in between would be lost. With the options ``readerId`` and
+``stateDir``, the first answer is kept in a file: ``<stateDir>/<readerId>.json``. Not in
+the store, which a reader never writes to; and a source is not told of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+
+from logstore import ConfigError
+from pyspark_logstore.offsets import Offsets, from_json, to_json
+from pyspark_logstore.options import SourceOptions
+
+__all__ = ["StartFile"]
+
+
+class StartFile:
+    """The file of one query, or none (an empty path)."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> StartFile:
+        """That of the options; none where they do not ask for one."""
+        if not options.reader_id:
+            return cls("")
+        directory = os.path.abspath(options.state_dir)
+        return cls(os.path.join(directory, f"{options.reader_id}.json"))
+
+    def read(self) -> Offsets | None:
+        """What was written; None: nothing.
+
+        Raises:
+            ConfigError: the file holds something else.
+        """
+        if not self._path:
+            return None
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                return from_json(json.load(file))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise ConfigError(
+                f"option stateDir: {self._path} does not hold offsets: {error}. Remove "
+                f"it to start anew",
+                name="stateDir",
+                value=self._path,
+            ) from error
+
+    def write(self, offsets: Offsets) -> None:
+        """Keep `offsets`, on stable storage when it returns.
+
+        Steps: 1. write a temporary file, sync it; 2. rename it (commit); 3. sync the
+        directory.
+
+        Raises:
+            ConfigError: the directory is not there, or cannot be written to.
+        """
+        if not self._path:
+            return
+        temporary = f"{self._path}.{os.getpid()}.tmp"
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(to_json(offsets), file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path)
+            self._sync_directory()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise ConfigError(
+                f"option stateDir: {self._path} cannot be written: {error.strerror}. "
+                f"The directory must be there, and writable for the driver",
+                name="stateDir",
+                value=self._path,
+            ) from error
+
+    def _sync_directory(self) -> None:
+        directory = os.open(os.path.dirname(self._path), os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def remove(self) -> None:
+        """The checkpoint has it now."""
+        if self._path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)

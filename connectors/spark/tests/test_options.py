@@ -1,0 +1,320 @@
+"""Options: what may be written, and what is said when it is wrong. No Spark needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from logstore import ConfigError
+from pyspark_logstore.options import (
+    BATCH_ONLY,
+    BOTH,
+    STREAM_ONLY,
+    SourceOptions,
+    TopicPartition,
+    parse,
+)
+
+MINIMAL = {"path": "data", "subscribe": "orders"}
+
+
+def batch(**options: str) -> SourceOptions:
+    return parse({**MINIMAL, **options}, streaming=False)
+
+
+def stream(**options: str) -> SourceOptions:
+    return parse({**MINIMAL, **options}, streaming=True)
+
+
+def test_defaults_are_those_of_the_kafka_source() -> None:
+    """A batch reads everything, a stream what is new; losses fail the query."""
+    options = batch()
+    assert (options.start.keyword, options.end.keyword) == ("earliest", "latest")
+    assert stream().start.keyword == "latest"
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert options.isolation == "read_uncommitted"
+    assert options.start_strategy == "error"
+    assert options.max_trigger_delay_ms == 15 * 60_000
+    assert stream().limits_triggers == ()
+
+
+def test_names_are_taken_in_any_case() -> None:
+    """Spark hands names over in lower case."""
+    options = {key.lower(): value for key, value in FULL_STREAM.items()}
+    assert parse(options, streaming=True) == parse(FULL_STREAM, streaming=True)
+
+
+FULL_STREAM = {
+    "path": "file:///data/store",
+    "assign": '{"orders": [0, 2], "users": [1]}',
+    "startingOffsets": '{"orders": {"0": 23, "2": -1}, "users": {"1": -2}}',
+    "startingOffsetsByTimestampStrategy": "latest",
+    "minPartitions": "4",
+    "maxRecordsPerPartition": "1000",
+    "failOnDataLoss": "FALSE",
+    "includeHeaders": "true",
+    "kafka.isolation.level": "read_committed",
+    "durableOnly": "true",
+    "maxOffsetsPerTrigger": "1000",
+    "minOffsetsPerTrigger": "10",
+    "maxBytesPerTrigger": "1000000",
+    "maxTriggerDelay": "2m",
+    "readerId": "clean-orders.1",
+    "stateDir": "state",
+}
+
+
+def test_every_value_arrives() -> None:
+    """Each option of a stream, as what it stands for."""
+    options = parse(FULL_STREAM, streaming=True)
+    assert options.path == "/data/store"
+    zero, two = TopicPartition("orders", 0), TopicPartition("orders", 2)
+    one = TopicPartition("users", 1)
+    assert options.selection.assigned == {zero, two, one}
+    assert options.start.offsets == {zero: 23, two: -1, one: -2}
+    assert options.start_strategy == "latest"
+    assert options.min_partitions == 4
+    assert options.max_records_per_partition == 1000
+    assert not options.fail_on_data_loss
+    assert options.include_headers
+    assert options.isolation == "read_committed"
+    assert options.durable_only
+    assert options.max_offsets_per_trigger == 1000
+    assert options.min_offsets_per_trigger == 10
+    assert options.max_bytes_per_trigger == 1_000_000
+    assert options.max_trigger_delay_ms == 120_000
+    assert (options.reader_id, options.state_dir) == ("clean-orders.1", "state")
+
+
+def test_topics_are_split_at_commas() -> None:
+    """Spaces and repeats do not matter."""
+    assert batch(subscribe=" b, a ,b").selection.topics == ("a", "b")
+
+
+def test_pattern_is_a_regular_expression() -> None:
+    """It is held against the whole name later."""
+    options = parse({"path": "d", "subscribePattern": "or.*"}, streaming=False)
+    assert options.selection.pattern is not None
+    assert options.selection.pattern.fullmatch("orders")
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        (("Timestamp", "OffsetsByTimestamp", "Offsets"), "Timestamp"),
+        (("OffsetsByTimestamp", "Offsets"), "OffsetsByTimestamp"),
+        (("Offsets",), "Offsets"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["starting", "ending"])
+def test_precedence_is_timestamp_then_timestamps_then_offsets(
+    prefix: str, given: tuple[str, ...], option: str
+) -> None:
+    """As in the Kafka source, whatever order they are given in."""
+    values = {
+        "Timestamp": "1000",
+        "OffsetsByTimestamp": '{"orders": {"0": 1000}}',
+        "Offsets": '{"orders": {"0": 7}}',
+    }
+    options = batch(**{f"{prefix}{name}": values[name] for name in given})
+    bound = options.start if prefix == "starting" else options.end
+    assert bound.option == f"{prefix}{option}"
+    place = TopicPartition("orders", 0)
+    expected: dict[str, Any] = {
+        "Timestamp": (1000, None, None),
+        "OffsetsByTimestamp": (None, {place: 1000}, None),
+        "Offsets": (None, None, {place: 7}),
+    }
+    found = (bound.timestamp_ms, bound.timestamps_ms, bound.offsets)
+    assert found == expected[option]
+
+
+# By name of the option that the message must give: options, streaming, and a part of
+# the message that says what is allowed.
+REFUSED: dict[str, tuple[str, dict[str, str], bool, str]] = {
+    "typo": (
+        "startingOffset",
+        {"startingOffset": "earliest"},
+        False,
+        "startingOffsets",
+    ),
+    "unknown": ("nonsense", {"nonsense": "1"}, False, "Known are path, assign"),
+    "sink": ("topic", {"topic": "orders"}, True, "subscribe"),
+    "paths": ("path", {"paths": '["a","b"]'}, False, "one store"),
+    "bad-kafka": (
+        "kafka.auto.offset.reset",
+        {"kafka.auto.offset.reset": "latest"},
+        True,
+        "startingOffsets",
+    ),
+    "deserializer": (
+        "kafka.value.deserializer",
+        {"kafka.value.deserializer": "x"},
+        False,
+        "binary",
+    ),
+    "two-selections": ("subscribe", {"assign": '{"a":[0]}'}, False, "assign and"),
+    "no-topics": ("subscribe", {"subscribe": " , "}, False, "commas"),
+    "flag": ("failOnDataLoss", {"failOnDataLoss": "no"}, False, "true and false"),
+    "number": ("minPartitions", {"minPartitions": "many"}, False, "at least 1"),
+    "zero": ("minPartitions", {"minPartitions": "0"}, False, "at least 1"),
+    "huge": ("minPartitions", {"minPartitions": "9" * 20}, False, "at least 1"),
+    "negative": (
+        "maxOffsetsPerTrigger",
+        {"maxOffsetsPerTrigger": "-5"},
+        True,
+        "at least 1",
+    ),
+    "min-over-max": (
+        "minOffsetsPerTrigger",
+        {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+        True,
+        "maxOffsetsPerTrigger, 8",
+    ),
+    "delay": ("maxTriggerDelay", {"maxTriggerDelay": "soon"}, True, "ms"),
+    "delay-unit": ("maxTriggerDelay", {"maxTriggerDelay": "5 years"}, True, "ms"),
+    "strategy": (
+        "startingOffsetsByTimestampStrategy",
+        {"startingOffsetsByTimestampStrategy": "first"},
+        False,
+        "error and latest",
+    ),
+    "isolation": ("isolation", {"isolation": "none"}, False, "read_committed"),
+    "isolations": (
+        "isolation",
+        {"isolation": "read_committed", "kafka.isolation.level": "read_uncommitted"},
+        False,
+        "kafka.isolation.level",
+    ),
+    "keyword": ("startingOffsets", {"startingOffsets": "first"}, False, "earliest"),
+    "not-json": ("startingOffsets", {"startingOffsets": '{"a":'}, False, '"0": 23'),
+    "not-numbers": (
+        "startingOffsets",
+        {"startingOffsets": '{"a":{"0":"x"}}'},
+        False,
+        "integer of at least -2",
+    ),
+    "no-number": (
+        "startingOffsets",
+        {"startingOffsets": '{"a":{"x":1}}'},
+        False,
+        "number of a partition",
+    ),
+    "list": ("startingOffsets", {"startingOffsets": '{"a":[1]}'}, False, '"0": 23'),
+    "below-earliest": (
+        "endingOffsets",
+        {"endingOffsets": '{"a":{"0":-3}}'},
+        False,
+        "at least -2",
+    ),
+    "batch-from-latest": (
+        "startingOffsets",
+        {"startingOffsets": "latest"},
+        False,
+        "cannot start at the end",
+    ),
+    "batch-from-minus-one": (
+        "startingOffsets",
+        {"startingOffsets": '{"orders":{"0":-1}}'},
+        False,
+        "cannot start at the end",
+    ),
+    "to-earliest": (
+        "endingOffsets",
+        {"endingOffsets": "earliest"},
+        False,
+        "cannot end at the beginning",
+    ),
+    "to-minus-two": (
+        "endingOffsets",
+        {"endingOffsets": '{"orders":{"0":-2}}'},
+        False,
+        "cannot end at the beginning",
+    ),
+    "stream-end": ("endingOffsets", {"endingOffsets": "latest"}, True, "no end"),
+    "stream-end-time": ("endingTimestamp", {"endingTimestamp": "1"}, True, "no end"),
+    "timestamp": ("startingTimestamp", {"startingTimestamp": "now"}, False, "integer"),
+    "hdfs": ("path", {"path": "hdfs://host/x"}, False, "mounted"),
+    "id-alone": ("readerId", {"readerId": "a"}, True, "stateDir"),
+    "dir-alone": ("stateDir", {"stateDir": "a"}, True, "readerId"),
+    "id-path": ("readerId", {"readerId": "a/b", "stateDir": "s"}, True, "letters"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "streaming", "allowed"), REFUSED.values(), ids=REFUSED
+)
+def test_wrong_option_is_refused_by_name(
+    name: str, options: dict[str, str], streaming: bool, allowed: str
+) -> None:
+    """The error names the option as documented, and what is allowed."""
+    with pytest.raises(ConfigError) as caught:
+        parse({**MINIMAL, **options}, streaming=streaming)
+    assert name in str(caught.value)
+    assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"assign": "[0]"},
+        {"assign": "{}"},
+        {"assign": '{"a": []}'},
+        {"assign": '{"a": [-1]}'},
+        {"assign": '{"a": ["0"]}'},
+        {"subscribePattern": "("},
+        {},
+    ],
+    ids=str,
+)
+def test_wrong_selection_is_refused(options: dict[str, str]) -> None:
+    """What is read must be said in one of three ways."""
+    with pytest.raises(ConfigError) as caught:
+        parse({"path": "data", **options}, streaming=False)
+    assert next(iter(options), "subscribe") in str(caught.value)
+
+
+def test_path_is_needed_and_replaces_the_servers() -> None:
+    """Somebody who moves a job over is told what to change."""
+    with pytest.raises(ConfigError, match=r"instead of kafka\.bootstrap\.servers"):
+        parse(
+            {"kafka.bootstrap.servers": "host:9092", "subscribe": "a"}, streaming=False
+        )
+    with pytest.raises(ConfigError, match="option path"):
+        parse({"subscribe": "a"}, streaming=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kafka.bootstrap.servers",
+        "kafka.group.id",
+        "kafka.sasl.mechanism",
+        "groupIdPrefix",
+        "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
+        "kafkaConsumer.pollTimeoutMs",
+    ],
+)
+def test_option_about_brokers_is_ignored(name: str) -> None:
+    """A job that is moved over keeps them."""
+    assert batch(**{name: "x"}) == batch()
+    assert stream(**{name: "x"}) == stream()
+
+
+@pytest.mark.parametrize("name", STREAM_ONLY)
+def test_option_for_streams_is_ignored_in_a_batch(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a warning, as in the Kafka source."""
+    assert batch(**{name: "1"}) == batch()
+    assert name in caplog.text
+
+
+@pytest.mark.parametrize("name", [*BOTH, *STREAM_ONLY, *BATCH_ONLY])
+def test_typo_in_an_option_gets_a_suggestion(name: str) -> None:
+    """One letter less: the message has the right name, or all names."""
+    with pytest.raises(ConfigError, match=name):
+        batch(**{name[:-1]: "1"})

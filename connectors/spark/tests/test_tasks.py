@@ -1,0 +1,507 @@
+"""Tasks: planned and read as Spark does it, without a Java machine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import logstore
+from logstore import ConfigError, LogStoreError
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+from pyspark.sql import types
+
+from pyspark_logstore import columns, stores, tasks
+from pyspark_logstore.batch import BatchReader
+from pyspark_logstore.columns import arrow_schema, source_schema
+from pyspark_logstore.offsets import DataLossError
+from pyspark_logstore.options import TopicPartition, parse
+from pyspark_logstore.stores import NotSharedError, StoreCache
+
+MakeTopic = Callable[..., logstore.Topic]
+SCHEMA = source_schema(include_headers=True)
+
+
+def reader_of(path: str, schema: Any = SCHEMA, **options: str) -> BatchReader:
+    """A reader as Spark makes it."""
+    given = {"path": path, **options}
+    if not {"assign", "subscribe", "subscribePattern"} & given.keys():
+        given["subscribe"] = "orders"
+    return BatchReader(schema, parse(given, streaming=False))
+
+
+def rows_of(reader: BatchReader, planned: list[Any] | None = None) -> list[Any]:
+    """What all tasks deliver, as dicts."""
+    found: list[Any] = []
+    for task in reader.partitions() if planned is None else planned:
+        for batch in reader.read(task):
+            found += batch.to_pylist()
+    return found
+
+
+def offsets_of(reader: BatchReader, planned: list[Any] | None = None) -> list[int]:
+    return [row["offset"] for row in rows_of(reader, planned)]
+
+
+def schema_of(*names: str) -> Any:
+    return types.StructType([SCHEMA[name] for name in names])
+
+
+# ----------------------------------------------------------------------- what is read
+
+
+def test_batches_have_just_the_schema_that_spark_expects(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Types, names and nullability; Spark 4.2 and later compare them."""
+    make_topic(count=10, message_format=2)
+    reader = reader_of(writer.path)
+    (task,) = reader.partitions()
+    (batch,) = reader.read(task)
+    assert batch.schema == arrow_schema(SCHEMA)
+    batch.validate(full=True)
+    assert batch.column("timestamp").type == pa.timestamp("us", tz="UTC")
+
+
+def test_rows_are_those_of_the_log(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Every column, nulls, and headers: null where a record has none."""
+    partition = make_topic("users", partitions=3, message_format=2)[2]
+    headers = [("a", b"1"), ("a", None)]
+    partition.append(b"value", b"key", timestamp_ms=1_700_000_000_123, headers=headers)
+    partition.append(None, timestamp_ms=0)
+    first, second = rows_of(reader_of(writer.path, subscribe="users"))
+    assert first.pop("timestamp").timestamp() == 1_700_000_000.123
+    assert first == {
+        "key": b"key",
+        "value": b"value",
+        "topic": "users",
+        "partition": 2,
+        "offset": 0,
+        "timestampType": 0,
+        "headers": [{"key": "a", "value": b"1"}, {"key": "a", "value": None}],
+    }
+    assert second["key"] is second["value"] is second["headers"] is None
+    assert second["timestamp"].timestamp() == 0
+
+
+def test_record_without_timestamp_has_none(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Null, and -1 as its type: magic 0 has no timestamps."""
+    make_topic(message_format=0)[0].append(b"value")
+    (row,) = rows_of(reader_of(writer.path))
+    assert row["timestamp"] is None
+    assert row["timestampType"] == -1
+
+
+def test_timestamp_that_spark_cannot_hold_is_an_error(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """It names the record; without the column it can be read."""
+    partition = make_topic()[0]
+    partition.append(b"value")
+    partition.append(b"value", timestamp_ms=1 << 62)
+    with pytest.raises(LogStoreError, match=f"offset 1 has the timestamp {1 << 62} ms"):
+        rows_of(reader_of(writer.path))
+    assert len(rows_of(reader_of(writer.path, schema_of("offset", "value")))) == 2
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("offset",),
+        ("topic",),
+        ("partition", "value"),
+        ("timestamp", "key"),
+        ("headers",),
+    ],
+    ids=str,
+)
+def test_schema_chooses_columns(
+    names: tuple[str, ...], make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """In the order in which the user gives them."""
+    make_topic(count=120, message_format=2)
+    rows = rows_of(reader_of(writer.path, schema_of(*names)))
+    assert len(rows) == 120
+    assert all(tuple(row) == names for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("field", "shown"),
+    [
+        (("value", types.StringType()), "value string"),
+        (("v", types.BinaryType()), "v binary"),
+    ],
+)
+def test_other_schema_is_refused(field: Any, shown: str) -> None:
+    """With the columns there are."""
+    schema = types.StructType([types.StructField(*field)])
+    with pytest.raises(ConfigError, match=f"column {shown}; .*value binary"):
+        reader_of("data", schema)
+    with pytest.raises(ConfigError, match="needs columns"):
+        reader_of("data", types.StructType([]))
+    with pytest.raises(ConfigError, match="needs columns, each once"):
+        reader_of("data", schema_of("offset", "offset"))
+
+
+def test_large_batch_is_handed_on_in_pieces(
+    make_topic: MakeTopic, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of about the size that is set, and nothing is lost between them."""
+    monkeypatch.setattr(columns, "SLICE_BYTES", 10_000)
+    partition = make_topic()[0]
+    partition.append_many([b"x" * 1000] * 100)
+    partition.append(b"x" * 50_000)
+    reader = reader_of(writer.path)
+    (task,) = reader.partitions()
+    batches = list(reader.read(task))
+    assert [o for b in batches for o in b.column("offset").to_pylist()] == [*range(101)]
+    assert len(batches) > 10
+
+
+# ---------------------------------------------------------------------------- bounds
+
+
+def test_start_and_end_are_offsets_or_times(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """End exclusive; times are the first record at or after them."""
+    make_topic(count=100)
+    path, time_ms = writer.path, 1_700_000_000_000
+    given = {
+        "startingOffsets": '{"orders":{"0":10}}',
+        "endingOffsets": '{"orders":{"0":20}}',
+    }
+    assert offsets_of(reader_of(path, **given)) == [*range(10, 20)]
+    given = {
+        "startingTimestamp": str(time_ms + 30),
+        "endingTimestamp": str(time_ms + 33),
+    }
+    assert offsets_of(reader_of(path, **given)) == [30, 31, 32]
+    given = {"startingOffsetsByTimestamp": f'{{"orders":{{"0":{time_ms + 98}}}}}'}
+    assert offsets_of(reader_of(path, **given)) == [98, 99]
+    late = {"startingTimestamp": str(time_ms + 1000)}
+    with pytest.raises(ConfigError, match="no record at or after"):
+        reader_of(path, **late).partitions()
+    late["startingOffsetsByTimestampStrategy"] = "latest"
+    assert offsets_of(reader_of(path, **late)) == []
+    assert len(offsets_of(reader_of(path, endingTimestamp=str(time_ms + 1000)))) == 100
+
+
+def test_start_behind_the_end_reads_nothing(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """One task that delivers nothing."""
+    make_topic(count=10)
+    given = {
+        "startingOffsets": '{"orders":{"0":9}}',
+        "endingOffsets": '{"orders":{"0":3}}',
+    }
+    reader = reader_of(writer.path, **given)
+    assert len(reader.partitions()) == 1
+    assert offsets_of(reader) == []
+
+
+def test_durable_only_leaves_out_what_is_not_synced(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """It may leave out more: the durable point lags in another process."""
+    partition = make_topic(count=10, flush_ms=(1 << 63) - 1)[0]
+    partition.flush()
+    partition.append(b"not durable")
+    assert len(offsets_of(reader_of(writer.path))) == 11
+    durable = reader_of(writer.path, durableOnly="true")
+    assert len(offsets_of(durable)) <= 10
+
+
+def test_assign_reads_those_partitions_only(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """And in order."""
+    make_topic("orders", partitions=3, count=2)
+    make_topic("users", partitions=2, count=2)
+    reader = reader_of(writer.path, assign='{"users": [1], "orders": [2, 0]}')
+    found = {(row["topic"], row["partition"]) for row in rows_of(reader)}
+    assert found == {("users", 1), ("orders", 0), ("orders", 2)}
+
+
+# ----------------------------------------------------------------------------- tasks
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_tasks_begin_where_batches_do(
+    codec: str, make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """No batch is read by two tasks, and nothing is lost or read twice."""
+    topic = make_topic(
+        partitions=2, count=5000, message_format=2, compression_type=codec
+    )
+    reader = reader_of(writer.path, minPartitions="7")
+    planned = reader.partitions()
+    assert len(planned) == 7
+    for task in planned:
+        for found in task.ranges:
+            batch = next(topic[found.partition.number].read_batches(found.start))
+            assert batch.base_offset == found.start
+    rows = rows_of(reader, planned)
+    assert [(r["partition"], r["offset"]) for r in rows] == [
+        (n, o) for n in range(2) for o in range(5000)
+    ]
+    assert all(
+        r["value"] == b"orders-%d@%d" % (r["partition"], r["offset"]) for r in rows
+    )
+
+
+def test_max_records_bounds_each_task(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Exactly."""
+    make_topic(partitions=3, count=250)
+    reader = reader_of(writer.path, maxRecordsPerPartition="100")
+    planned = reader.partitions()
+    assert all(sum(r.count for r in task.ranges) <= 100 for task in planned)
+    assert len(planned) == 8
+    assert len(offsets_of(reader, planned)) == 750
+
+
+# ---------------------------------------------------------------------------- losses
+
+
+def test_retention_that_overtakes_a_query_is_a_loss(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """An error that tells what is gone; else the query goes on behind it."""
+    partition = make_topic(count=200)[0]
+    strict = reader_of(writer.path)
+    lenient = reader_of(writer.path, failOnDataLoss="false")
+    planned = strict.partitions()
+    partition.delete_before(60)
+    with pytest.raises(DataLossError, match="orders-0: offsets 0 to 59 were deleted"):
+        rows_of(strict, planned)
+    assert offsets_of(lenient, planned) == [*range(60, 200)]
+    partition.delete_before(200)
+    with pytest.raises(DataLossError, match="offsets 0 to 199 were"):
+        rows_of(strict, planned)
+    assert offsets_of(lenient, planned) == []
+
+
+def test_retention_while_a_task_reads_is_a_loss(
+    make_topic: MakeTopic, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files go while they are read: never a gap without an error."""
+    monkeypatch.setattr(tasks, "batch_records", lambda count, size: 64)
+    monkeypatch.setattr(tasks, "FEW_RECORDS", 0)
+    partition = make_topic(count=3000, file_delete_delay_ms=0)[0]
+    for fails in ("true", "false"):
+        reader = reader_of(writer.path, failOnDataLoss=fails)
+        (task,) = reader.partitions()
+        batches = reader.read(task)
+        seen = next(batches).column("offset").to_pylist()
+        partition.delete_before(partition.start_offset + 1400)
+        wait_until_files_are_gone(partition)
+        if fails == "true":
+            with pytest.raises(DataLossError, match="deleted while it was read"):
+                for batch in batches:
+                    seen += batch.column("offset").to_pylist()
+        else:
+            for batch in batches:
+                seen += batch.column("offset").to_pylist()
+            assert seen[-1] == 2999
+            assert len(seen) < 3000 - 1400
+        assert seen == sorted(set(seen))
+
+
+def wait_until_files_are_gone(partition: logstore.Partition) -> None:
+    """A deletion removes files a moment later, in a thread of the writer's."""
+    import time
+
+    for _ in range(500):
+        if not list(Path(partition.path).glob("*.deleted")):
+            return
+        time.sleep(0.01)
+    pytest.fail("deleted files stay")
+
+
+def test_cut_tail_under_a_query_is_a_loss(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """What was planned is not there any more."""
+    partition = make_topic(count=100, message_format=2)[0]
+    strict = reader_of(writer.path)
+    planned = strict.partitions()
+    partition.truncate_to(50)
+    with pytest.raises(
+        DataLossError, match="ends at 50 now, and was to be read up to 100"
+    ):
+        rows_of(strict, planned)
+    lenient = reader_of(writer.path, failOnDataLoss="false")
+    assert offsets_of(lenient, planned) == [*range(50)]
+
+
+def test_topic_deleted_under_a_query_is_a_loss(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """As above."""
+    make_topic(count=100)
+    make_topic("users", count=1)
+    strict = reader_of(writer.path, subscribe="orders,users")
+    planned = strict.partitions()
+    writer.delete_topic("orders")
+    with pytest.raises(DataLossError, match="orders-0 was deleted before it was read"):
+        rows_of(strict, planned)
+    lenient = reader_of(writer.path, subscribe="orders,users", failOnDataLoss="false")
+    assert [row["topic"] for row in rows_of(lenient, planned)] == ["users"]
+
+
+def test_damage_is_raised_after_what_is_before_it(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Whatever failOnDataLoss says: damage is no retention."""
+    partition = make_topic(count=100)[0]
+    path = Path(partition.segments[0].path)
+    writer.close()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    reader = reader_of(writer.path, failOnDataLoss="false")
+    seen = []
+    with pytest.raises(logstore.CorruptRecordError):
+        for task in reader.partitions():
+            for batch in reader.read(task):
+                seen += batch.column("offset").to_pylist()
+    assert seen == [*range(len(seen))]
+    assert 0 < len(seen) < 100
+
+
+# ---------------------------------------------------------------------------- sharing
+
+
+def test_task_that_finds_no_store_says_so(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """An executor where the path leads nowhere."""
+    make_topic(count=10)
+    reader = reader_of(writer.path)
+    planned = reader.partitions()
+    writer.close()
+    Path(writer.path).rename(f"{writer.path}-away")
+    with pytest.raises(NotSharedError, match=r"there is no directory .*/data on host"):
+        rows_of(reader, planned)
+
+
+def test_task_that_finds_another_store_says_so(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """A copy, as another host may have at the same path: the numbers would fit."""
+    make_topic(count=10)
+    reader = reader_of(writer.path)
+    planned = reader.partitions()
+    writer.close()
+    Path(writer.path).rename(f"{writer.path}-away")
+    shutil.copytree(f"{writer.path}-away", writer.path)
+    with pytest.raises(
+        NotSharedError, match="is not the directory that the driver saw"
+    ):
+        rows_of(reader, planned)
+
+
+def test_topic_created_again_under_a_query_says_so(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Its offsets mean other records."""
+    make_topic(count=10)
+    reader = reader_of(writer.path)
+    planned = reader.partitions()
+    writer.delete_topic("orders")
+    make_topic(count=10)
+    with pytest.raises(NotSharedError, match="deleted and created again"):
+        rows_of(reader, planned)
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "empty"])
+def test_path_without_a_store_is_an_error(kind: str, tmp_path: Path) -> None:
+    """It names the path."""
+    path = tmp_path / "nothing"
+    if kind == "file":
+        path.write_text("x")
+    elif kind == "empty":
+        path.mkdir()
+    expected = ConfigError if kind == "empty" else logstore.StoreNotFoundError
+    with pytest.raises(expected, match="nothing"):
+        reader_of(str(path)).partitions()
+
+
+# ----------------------------------------------------------------------- open stores
+
+
+def test_stores_stay_open_and_the_oldest_is_closed(tmp_path: Path) -> None:
+    """The one that was not used for longest."""
+    cache = StoreCache(capacity=2)
+    paths = [str(tmp_path / name) for name in "abc"]
+    for path in paths:
+        logstore.open(path).close()
+    first = cache.get(paths[0])
+    second = cache.get(paths[1])
+    assert cache.get(paths[0]) is first
+    cache.get(paths[2])
+    assert len(cache) == 2
+    with pytest.raises(logstore.StoreClosedError):
+        second.store.topics()
+    assert cache.get(paths[0]).store.topics() == []
+
+
+def test_store_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
+    """Another directory at the same path is another store."""
+    cache = StoreCache()
+    path = tmp_path / "data"
+    with logstore.open(path) as store:
+        store.create_topic("old")
+    assert cache.get(str(path)).store.topics() == ["old"]
+    path.rename(tmp_path / "away")
+    with logstore.open(path) as store:
+        store.create_topic("new")
+    assert cache.get(str(path)).store.topics() == ["new"]
+
+
+def test_lists_of_partitions_are_in_order(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """By topic and number; those of no topic are left out."""
+    make_topic("b", partitions=11)
+    make_topic("a")
+    opened = stores.store_at(writer.path)
+    options = parse({"path": "x", "subscribe": "b,a,c"}, streaming=False)
+    found = opened.select(options.selection)
+    assert found == [
+        TopicPartition("a", 0),
+        *(TopicPartition("b", n) for n in range(11)),
+    ]
+
+
+def test_damage_does_not_stop_the_planning(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Where a cut falls on it: the records before it are still delivered."""
+    partition = make_topic(count=400, segment_bytes=1 << 20)[0]
+    path = Path(partition.segments[0].path)
+    writer.close()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 500] = b"?" * 500
+    path.write_bytes(data)
+    reader = reader_of(writer.path, minPartitions="16")
+    seen = []
+    with pytest.raises((logstore.CorruptRecordError, logstore.UnsupportedError)):
+        for task in reader.partitions():
+            for batch in reader.read(task):
+                seen += batch.column("offset").to_pylist()
+    assert seen == [*range(len(seen))]
+    assert len(seen) > 100
