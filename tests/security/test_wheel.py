@@ -59,8 +59,9 @@ def test_wheel_is_reproducible_and_holds_what_the_repository_has(
     source = ROOT / "src"
     expected = {
         p.relative_to(source).as_posix(): p.read_bytes()
+        for package in ("logstore", "pyspark_logstore")
         for pattern in ("*.py", "*.pyi", "py.typed")
-        for p in (source / "logstore").rglob(pattern)
+        for p in (source / package).rglob(pattern)
     }
     with zipfile.ZipFile(first) as wheel:
         found = {name: wheel.read(name) for name in wheel.namelist()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import socket
+import platform
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -236,7 +236,7 @@ def check_shared(
         NotSharedError: it does not.
     """
     found = identity_of(path)
-    host = socket.gethostname()
+    host = platform.node()
     advice = (
         "The path must lead to the same directory in the driver and in all executors: "
         "a local disk in local mode, else a mount that all share"
