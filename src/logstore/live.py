@@ -239,16 +239,11 @@ class LiveLog:
         """Walk over what is new, as far as a reader comes.
 
         The offset of a wrapper is under no checksum, and a block of the disk that is
-        used again may hold an old one: looked for where the topic writes wrappers.
+        used again may hold an old one.
         """
         loaded, config = self._loaded, self.config
-        begin, counts = (
-            loaded.active_state.copy(),
-            (
-                loaded.index.count,
-                loaded.times.count,
-            ),
-        )
+        begin = loaded.active_state.copy()
+        counts = loaded.index.count, loaded.times.count
 
         def walk(end: int) -> TailScan:
             return scan_log(
@@ -263,7 +258,7 @@ class LiveLog:
             )
 
         scan = walk(size)
-        if config.message_format == 2 or config.compression_type == "none":
+        if not scan.has_wrappers:
             return scan
         known, segment.size = segment.size, scan.pos
         damage = unreadable(segment, Place(begin.size, begin.last_offset))

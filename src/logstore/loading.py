@@ -722,7 +722,10 @@ class Loader:
                 scan = walk(fd, size)
                 active.size = scan.pos
                 place = Place(durable_pos, durable_offset - 1)
-                damage = unreadable(active, place if durable_pos else active.start)
+                damage = None
+                if scan.has_wrappers:
+                    place = place if durable_pos else active.start
+                    damage = unreadable(active, place)
                 if damage is not None:
                     # As far as a reader would come, and no farther.
                     state = begin

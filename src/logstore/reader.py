@@ -510,7 +510,7 @@ def _whole_batches(
     while True:
         buffer = native.Buffer(min(size, segment.size - pos))
         n = segment.read(buffer.view, pos)
-        end, last, _, _, error = native.walk_batches(
+        end, last, _, _, error, _ = native.walk_batches(
             buffer.c, n, pos=0, last_offset=before, checks=segment.checks
         )
         bound = min(stop, segment.next_offset)

@@ -589,6 +589,8 @@ class TailScan(NamedTuple):
         stop: native.STOP_*; 0 when `error` is set.
         error: the damage at `pos`.
         size: bytes of the file.
+        has_wrappers: whether a compressed batch of magic 0 or 1 was among them, whose
+            offset is under no checksum: only a reader can tell whether it is right.
         why: the damage at `pos`, where C did not find it.
     """
 
@@ -598,6 +600,7 @@ class TailScan(NamedTuple):
     stop: int
     error: native.NativeError | None
     size: int
+    has_wrappers: bool
     why: str = ""
 
     @property
@@ -637,26 +640,28 @@ def scan_log(
     buffer = native.Buffer(4 * READ_BYTES)
     last_offset = state.last_offset
     batches = 0
+    wrappers = False
     while True:
         pos = state.size
         n = files.read(fd, buffer.view[: max(0, min(buffer.capacity, size - pos))], pos)
-        end, last_offset, count, stop, error = native.walk_batches(
+        end, last_offset, count, stop, error, found = native.walk_batches(
             buffer.c, n, pos=0, last_offset=last_offset, checks=checks
         )
+        wrappers |= found
         batches += count
         done = 0
         while done < end:
             try:
                 taken, why = planner.plan(state, buffer.c + done, end - done)
             except native.NativeError as plan_error:
-                return TailScan(
-                    pos + done, state.last_offset, batches, 0, plan_error, size
-                )
+                at, last_offset = pos + done, state.last_offset
+                return TailScan(at, last_offset, batches, 0, plan_error, size, wrappers)
             if not taken:
                 error = native.NativeError(
                     native.E_OFFSET, done, -1, state.raw.base_offset, why
                 )
-                return TailScan(pos + done, state.last_offset, batches, 0, error, size)
+                at, last_offset = pos + done, state.last_offset
+                return TailScan(at, last_offset, batches, 0, error, size, wrappers)
             index_bytes, time_bytes = planner.entries()
             planner.commit(state)
             if index is not None:
@@ -669,9 +674,9 @@ def scan_log(
         at = pos + end
         zeros = stop == native.STOP_ZEROS and end == 0
         if error is not None or zeros or at >= size or n == 0:
-            return TailScan(at, last_offset, batches, stop, error, size)
+            return TailScan(at, last_offset, batches, stop, error, size, wrappers)
         if end == 0:
             length = Segment.frame_bytes(buffer, n)
             if not buffer.capacity < length <= size - pos:
-                return TailScan(at, last_offset, batches, stop, error, size)
+                return TailScan(at, last_offset, batches, stop, error, size, wrappers)
             buffer = native.Buffer(length)

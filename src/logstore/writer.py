@@ -348,7 +348,7 @@ def _runs(segment: Segment, end: int) -> Iterator[tuple[native.Buffer, int]]:
     pos = 0
     while pos < end:
         n = segment.read(buffer.view[: min(buffer.capacity, end - pos)], pos)
-        size, _, _, stop, error = native.walk_batches(
+        size, _, _, stop, error, _ = native.walk_batches(
             buffer.c, n, pos=0, last_offset=-1, checks=0
         )
         if error is not None:

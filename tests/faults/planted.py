@@ -96,9 +96,7 @@ BUGS = (
     Bug(
         "checksums not checked by recovery",
         "loading.py",
-        (("checks=active.checks", "checks=active.checks & ~native.CHECK_CRC"),
-         ("reader.begin(place.last_offset, active.checks)",
-          "reader.begin(place.last_offset, active.checks & ~native.CHECK_CRC)")),
+        (("checks=active.checks", "checks=active.checks & ~native.CHECK_CRC"),),
         "disk_states",
         _APPENDS,
     ),
@@ -251,9 +249,10 @@ BUGS = (
         (*_APPENDS, "kill"),
     ),
     Bug(
-        "a gap between batches is not noticed",
+        "the order of batches is not looked at",
         "segment.py",
-        (("(native.CHECK_OWN if self.is_gapless else 0)", "0"),
+        (("native.CHECK_ALL | (native.CHECK_OWN if self.is_gapless else 0)",
+          "native.CHECK_CRC"),
          ("if self.is_gapless and header.last_offset",
           "if False and header.last_offset")),
         "lying_disk",

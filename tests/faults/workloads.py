@@ -326,7 +326,7 @@ class Program:
         if picked is None:
             return
         log, partition = picked
-        count = self.rng.choice((1, 2, 3, 5, 12))
+        count = self.rng.choice((1, 2, 3, 5, 12, 50))
         durable = self.rng.random() < 0.3
         offsets, magic, seed = self._new(partition, count)
         self.append(

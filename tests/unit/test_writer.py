@@ -13,7 +13,7 @@ import pytest
 
 import logstore
 from logstore.store import open_store
-from support.damage import FaultyFiles, FullDisk, logs_in
+from support.damage import FaultyFiles, FixedClock, FullDisk, logs_in
 from support.values import (
     append_one,
     append_records,
@@ -569,3 +569,52 @@ def test_partition_of_a_deleted_topic_does_not_write_into_its_successor(
         new.append(b"newer")
         assert [r.value for r in new.read()] == [b"new", b"newer"]
     assert [r.value for r in read_all(tmp_path)] == [b"new", b"newer"]
+
+
+class NoReserve(FaultyFiles):
+    """A file system that cannot set space aside."""
+
+    def reserve(self, fd: int, pos: int, size: int) -> bool:
+        """As where fallocate is not supported."""
+        return False
+
+
+@every_magic
+def test_file_system_without_reserve_gets_the_same_log(
+    tmp_path: Path, magic: int
+) -> None:
+    """Appends go on without, and one that fails in its write is undone."""
+    files = NoReserve()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, magic, segment_bytes=700)
+        fill(partition, 30, call=4)
+        files.fail("write", errno.ENOSPC, name=".log", short=9, times=1)
+        with pytest.raises(logstore.DiskFullError):
+            append_records(partition, 3)
+        assert partition.end_offset == 30
+        fill(partition, 5)
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+        assert list(store.topic("orders")[0].read()) == expected(magic, 0, 35)
+
+
+def test_clock_that_goes_back_changes_no_offset_and_deletes_nothing(
+    tmp_path: Path,
+) -> None:
+    """Offsets rise, records stay readable, and ages are never negative enough to make
+    retention delete what is new; a clock far ahead costs a roll, not a record."""
+    clock = FixedClock(2_000_000_000_000)
+    with open_store(tmp_path, files=clock) as store:
+        config = logstore.TopicConfig(retention_ms=1000, segment_bytes=400)
+        partition = store.create_topic("orders", config=config)[0]
+        for _ in range(10):
+            partition.append(b"later")
+        clock.now = 1_000_000_000_000
+        for _ in range(10):
+            partition.append(b"earlier")
+        assert [r.offset for r in partition.read()] == list(range(20))
+        assert partition.apply_retention() == []
+        clock.now = 2_000_000_000_000
+        assert partition.append(b"now") == 20
+    with open_store(tmp_path, files=clock) as store:
+        assert store.topic("orders")[0].end_offset == 21

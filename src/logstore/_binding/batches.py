@@ -89,19 +89,22 @@ _SEEK_BATCHES: Final = 256
 
 def walk_batches(
     data: Any, size: int, *, pos: int, last_offset: int, checks: int
-) -> tuple[int, int, int, int, NativeError | None]:
+) -> tuple[int, int, int, int, NativeError | None, bool]:
     """Walk to the end without keeping headers.
 
-    Returns (position, last offset, batches, stop, error).
+    Returns (position, last offset, batches, stop, error, whether there was a wrapper).
     """
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
     out = ffi.new("ls_batch[]", 64)
     batches = 0
+    error: NativeError | None = None
     while True:
         status = lib.ls_scan_batches(data, size, checks, out, 64, walk)
         batches += walk.count
         if status < 0:
             error = native_error(status, walk.error)
-            return walk.pos, walk.last_offset, batches, walk.stop, error
+            break
         if walk.stop != STOP_FULL:
-            return walk.pos, walk.last_offset, batches, walk.stop, None
+            break
+    wrappers = bool(walk.wrappers)
+    return walk.pos, walk.last_offset, batches, walk.stop, error, wrappers

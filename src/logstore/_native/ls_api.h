@@ -120,8 +120,8 @@ typedef struct ls_walk {
     int64_t last_offset;
     int64_t count;   /* batches (ls_scan_batches) or records (ls_decode) put out by this call */
     int64_t batches; /* whole batches walked over by this call */
-    int32_t stop;    /* enum ls_stop, when the call returned LS_OK */
-    int32_t pad;
+    int32_t stop;     /* enum ls_stop, when the call returned LS_OK */
+    int32_t wrappers; /* not 0: ls_scan_batches has come by a compressed batch of magic 0 or 1 (never reset) */
     ls_error error;
 } ls_walk;
 

@@ -102,6 +102,7 @@ static void ls_scan_step_over(ls_walk *walk, const ls_batch *batch)
     walk->pos += batch->size;
     walk->last_offset = batch->last_offset;
     walk->batches += 1;
+    walk->wrappers |= batch->magic < 2 && batch->codec != 0;
 }
 
 static int32_t ls_scan_begin(const uint8_t *buf, int64_t size, ls_walk *walk)

@@ -458,7 +458,7 @@ class LogCheck:
         self, buffer: native.Buffer, done: int, end: int, file_pos: int, stop: int
     ) -> None:
         """Batches whose offsets no index of this segment can tell."""
-        _, last, batches, _, _ = native.walk_batches(
+        _, last, batches, *_ = native.walk_batches(
             buffer.c, end, pos=done, last_offset=-1, checks=0
         )
         self.batches += batches
