@@ -543,6 +543,10 @@ class Loader:
         durable = own.active["size"]
         state = segment_state(own.active)
         size = -1 if active.is_lost else self.file_size(active)
+        if size < 0 and not active.is_lost and not self.situation.clean:
+            # The log may go on past the durable point: nobody knows where it ends.
+            assert self.damage is not None
+            raise self.damage
         index, times = self.load_indexes(active, state, own)
         if own.is_truncating and size > durable:
             # Read-only: what is to be cut is not served.
@@ -734,7 +738,7 @@ class Loader:
                     scan = walk(fd, damage[0])._replace(size=size, why=damage[1])
         except OSError as error:
             self.damage = storage_error(error, "read", active.path)
-            if self.situation.state is None:
+            if self.situation.state is None or not self.situation.clean:
                 raise self.damage from error  # nobody knows where it ends
             self.report(UNREADABLE, name, str(self.damage))
             active.size = durable_pos

@@ -57,7 +57,7 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "free_bytes": (errno.EIO,),
     "lock": (errno.ENOLCK, errno.EIO),
 }
-_SHORT = (-1, 1, 13, 64)
+_SHORT = (-1, 1, 13, 64, 500)
 # A call of these that fails may leave what nobody can be sure of.
 _DOUBTFUL = frozenset({"sync", "sync_directory", "truncate", "close"})
 

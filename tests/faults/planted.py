@@ -40,6 +40,7 @@ class Bug(NamedTuple):
         changes: (lines as they are, lines as they are to be).
         method: which must catch it.
         only: steps of programs, or scenarios, that are enough; none: all.
+        call: of `failing_calls`, only those where this method of the disk fails.
         quick: whether it is among those of the smallest size.
     """
 
@@ -48,6 +49,7 @@ class Bug(NamedTuple):
     changes: tuple[tuple[str, str], ...]
     method: str
     only: tuple[str, ...] = ()
+    call: str = ""
     quick: bool = False
 
 
@@ -156,6 +158,7 @@ BUGS = (
           "            self._reserved = self.state.size\n        except"),),
         "failing_calls",
         ("append many", "append batches"),
+        call="write",
     ),
     Bug(
         "durable point written before the sync",
@@ -399,7 +402,10 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
             yield from disk_states.states_of(seed * 1000 + number, bug.only)[1] or [""]
     elif bug.method == "failing_calls":
         for number in range(3):
-            for case in failing_calls.shuffled(seed * 1000 + number, bug.only)[:tries]:
+            cases = failing_calls.shuffled(seed * 1000 + number, bug.only)
+            for case in [c for c in cases if c.method == (bug.call or c.method)][
+                :tries
+            ]:
                 yield failing_calls.problem(case)
     else:
         for number in range(tries):

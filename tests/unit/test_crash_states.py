@@ -244,3 +244,22 @@ def test_leader_epochs_that_cannot_be_written_have_a_name() -> None:
     with pytest.raises(logstore.StorageError, match="leader-epoch-checkpoint"):
         append_one(partition)
     assert append_one(partition) == 0
+
+
+@pytest.mark.parametrize("read_only", [False, True], ids=["writing", "read-only"])
+@pytest.mark.parametrize("method", ["open", "read"])
+def test_log_whose_end_cannot_be_read_is_not_taken_for_shorter(
+    method: str, read_only: bool
+) -> None:
+    """After a crash only the log itself says where it ends: without it, the partition
+    is an error, and not as long as its durable point."""
+    disk, partition = at_work(6, segment_bytes=5000)
+    partition.flush()
+    disk = disk.kill()
+    disk.fail(method, errno.EIO, name=".log")
+    with opened(disk, read_only=read_only) as store:
+        with pytest.raises(logstore.StorageError):
+            list(orders(store).read())
+    disk.heal()
+    with opened(disk.kill()) as store:
+        assert list(orders(store).read()) == expected(1, 0, 6)
