@@ -241,7 +241,7 @@ class LiveLog:
         The offset of a wrapper is under no checksum, and a block of the disk that is
         used again may hold an old one.
         """
-        loaded, config = self._loaded, self.config
+        loaded = self._loaded
         begin = loaded.active_state.copy()
         counts = loaded.index.count, loaded.times.count
 
@@ -253,7 +253,7 @@ class LiveLog:
                 loaded.active_state,
                 index=loaded.index,
                 times=loaded.times,
-                interval=config.index_interval_bytes,
+                interval=self.config.index_interval_bytes,
                 checks=segment.checks,
             )
 

@@ -357,6 +357,39 @@ def _whole_segment(
     )
 
 
+def index_segment(
+    directory: Directory, base_offset: int, config: TopicConfig, created_ms: int = 0
+) -> tuple[native.SegmentState, OffsetEntries, TimeEntries]:
+    """Walk over the log of a whole segment: the state of whoever would append to it,
+    and the index entries that it should have.
+
+    Raises:
+        CorruptRecordError: the log is damaged.
+        OSError: as the system gives it.
+    """
+    name = segment_file(base_offset, LOG)
+    state = native.SegmentState(base_offset, created_ms)
+    index, times = OffsetEntries(), TimeEntries()
+    with directory.opened(name) as fd:
+        scan = scan_log(
+            directory,
+            fd,
+            directory.files.size(fd),
+            state,
+            index=index,
+            times=times,
+            interval=config.index_interval_bytes,
+        )
+    if not scan.is_whole:
+        raise CorruptRecordError(
+            scan.reason,
+            path=directory.path_of(name),
+            position=scan.pos,
+            offset=scan.last_offset + 1,
+        )
+    return state, index, times
+
+
 def rebuild(
     directory: Directory, base_offset: int, config: TopicConfig
 ) -> tuple[int, int]:
@@ -370,27 +403,7 @@ def rebuild(
         CorruptRecordError: the log is damaged; the indexes stay as they were.
         OSError: as the system gives it.
     """
-    name = segment_file(base_offset, LOG)
-    state = native.SegmentState(base_offset)
-    index, times = OffsetEntries(), TimeEntries()
-    with directory.opened(name) as fd:
-        size = directory.files.size(fd)
-        scan = scan_log(
-            directory,
-            fd,
-            size,
-            state,
-            index=index,
-            times=times,
-            interval=config.index_interval_bytes,
-        )
-    if not scan.is_whole:
-        raise CorruptRecordError(
-            scan.reason,
-            path=directory.path_of(name),
-            position=scan.pos,
-            offset=scan.last_offset + 1,
-        )
+    state, index, times = index_segment(directory, base_offset, config)
     entry = closing_time_entry(state)
     if entry:
         times.append(entry)

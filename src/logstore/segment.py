@@ -452,11 +452,6 @@ class Segment:
         size = entries.count * entries.entry_bytes + 256
         self.descriptors.keep_index(self._serial, suffix, entries, size)
 
-    def forget_indexes(self) -> None:
-        """Read the index files anew at the next lookup."""
-        self.descriptors.keep_index(self._serial, INDEX, None, 0)
-        self.descriptors.keep_index(self._serial, TIME_INDEX, None, 0)
-
     def _index_bytes(self, suffix: str) -> bytes:
         """What an index file holds; nothing where it cannot be read: readers scan."""
         try:

@@ -24,14 +24,15 @@ from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.config import TopicConfig
-from logstore.errors import CorruptCheckpointError, CorruptRecordError
-from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries, digest_of
+from logstore.errors import CorruptCheckpointError
+from logstore.index import UNKNOWN_DIGEST, digest_of
 from logstore.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
 from logstore.loading import Loader
 from logstore.recovery import (
     UNKNOWN_TIMESTAMP,
     PartitionState,
     Situation,
+    index_segment,
     rebuild,
     state_fields,
     survey,
@@ -55,7 +56,7 @@ from logstore.repair.report import (
     RepairAction,
 )
 from logstore.repair.surgery import Surgery
-from logstore.segment import Segment, scan_log
+from logstore.segment import Segment
 from logstore.verify.facts import StoreFacts
 from logstore.verify.report import LOST_BYTES, LOST_SEGMENT, OFFSETS, Run
 
@@ -444,7 +445,10 @@ class PartitionRepair:
         if not bases:
             self.quarantine.take_out(layout.PARTITION_STATE)
             return
-        state, index, times = self._scan_last(bases[-1])
+        created_ms = directory.stat(segment_file(bases[-1], LOG)).mtime_ns // 1_000_000
+        state, index, times = index_segment(
+            directory, bases[-1], self.config, created_ms
+        )
         self._make_durable(seen, state)
         directory.write_file(segment_file(bases[-1], INDEX), index.data())
         directory.write_file(segment_file(bases[-1], TIME_INDEX), times.data())
@@ -484,32 +488,6 @@ class PartitionRepair:
             return digest_of(self.directory.read_file(segment_file(base, TIME_INDEX)))
         except FileNotFoundError:
             return UNKNOWN_DIGEST
-
-    def _scan_last(
-        self, base: int
-    ) -> tuple[native.SegmentState, OffsetEntries, TimeEntries]:
-        directory, name = self.directory, segment_file(base, LOG)
-        created_ms = directory.stat(name).mtime_ns // 1_000_000
-        state = native.SegmentState(base, created_ms)
-        index, times = OffsetEntries(), TimeEntries()
-        with directory.opened(name) as fd:
-            scan = scan_log(
-                directory,
-                fd,
-                directory.files.size(fd),
-                state,
-                index=index,
-                times=times,
-                interval=self.config.index_interval_bytes,
-            )
-        if not scan.is_whole:
-            raise CorruptRecordError(
-                scan.reason,
-                path=directory.path_of(name),
-                position=scan.pos,
-                offset=scan.last_offset + 1,
-            )
-        return state, index, times
 
     def _make_durable(self, seen: Look, state: native.SegmentState) -> None:
         """As opening does: a sync alone does nothing after one that failed."""

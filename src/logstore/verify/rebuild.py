@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 
-from logstore import _binding as native
 from logstore._files import Directory, Files
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
@@ -15,7 +14,7 @@ from logstore.errors import (
     StoreNotFoundError,
     storage_error,
 )
-from logstore.index import OffsetEntries, TimeEntries, closing_time_entry
+from logstore.index import closing_time_entry
 from logstore.layout import (
     LOG,
     parse_partition_directory,
@@ -24,8 +23,7 @@ from logstore.layout import (
 )
 from logstore.locking import StoreLock
 from logstore.place import prepare_root
-from logstore.recovery import rebuild
-from logstore.segment import scan_log
+from logstore.recovery import index_segment, rebuild
 from logstore.verify.facts import topic_config
 from logstore.verify.places import is_directory, is_partition, is_store, open_root
 
@@ -143,24 +141,5 @@ def _dry_rebuild(
     directory: Directory, base: int, config: TopicConfig
 ) -> tuple[int, int]:
     """What `rebuild` would return."""
-    name = segment_file(base, LOG)
-    state = native.SegmentState(base)
-    index, times = OffsetEntries(), TimeEntries()
-    with directory.opened(name) as fd:
-        scan = scan_log(
-            directory,
-            fd,
-            directory.files.size(fd),
-            state,
-            index=index,
-            times=times,
-            interval=config.index_interval_bytes,
-        )
-    if not scan.is_whole:
-        raise CorruptRecordError(
-            scan.reason,
-            path=directory.path_of(name),
-            position=scan.pos,
-            offset=scan.last_offset + 1,
-        )
+    state, index, times = index_segment(directory, base, config)
     return index.count, times.count + bool(closing_time_entry(state))
