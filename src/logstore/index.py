@@ -59,14 +59,23 @@ class Entries:
 
     The bytes lie in a buffer with room behind them. Growing replaces the buffer, and
     `count` moves last, so that a lookup never sees half an entry.
+
+    Attributes:
+        count: entries.
+        written: entries that the file has; -1: it is not known to agree.
+        synced: the first entries of the file that are on stable storage. Those past
+            them are written again before a sync is believed: one that failed, in
+            this process or in one before it, leaves pages that count as clean.
     """
 
     entry_bytes: int = 0
-    __slots__ = ("_data", "count")
+    __slots__ = ("_data", "count", "synced", "written")
 
     def __init__(self, data: bytes = b"", count: int | None = None) -> None:
         self._data: bytes | bytearray = data
         self.count = len(data) // self.entry_bytes if count is None else count
+        self.written = -1
+        self.synced = 0
 
     def append(self, entries: bytes) -> None:
         begin = self.count * self.entry_bytes
@@ -81,6 +90,8 @@ class Entries:
     def cut(self, count: int) -> None:
         """Keep the first `count` entries."""
         self.count = min(self.count, count)
+        self.written = min(self.written, count)
+        self.synced = min(self.synced, count)
 
     def digest(self, end: int | None = None) -> int:
         """XXH32 of the bytes up to (without) slot `end`."""

@@ -880,6 +880,7 @@ class Loader:
             return None, None  # or they were not synced before that was written
         if not self.situation.clean and not self.is_borne_out(active, index):
             return None, None
+        index.synced, times.synced = wanted, wanted_times
         return index, times
 
     def is_borne_out(self, active: Segment, index: OffsetEntries) -> bool:

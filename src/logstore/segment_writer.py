@@ -41,9 +41,7 @@ class SegmentWriter:
 
     __slots__ = (
         "_file",
-        "_index_written",
         "_reserved",
-        "_time_written",
         "config",
         "fd",
         "files",
@@ -87,9 +85,7 @@ class SegmentWriter:
             ),
         )
         self._reserved = state.size
-        # Slots that the files have; -1: not known to agree, to be written whole.
-        self._index_written = -1
-        self._time_written = -1
+        index.written = times.written = -1
         segment.show_indexes(index, times)
         segment.time_digest = UNKNOWN_DIGEST
         segment.live_state = state
@@ -256,8 +252,6 @@ class SegmentWriter:
         segment.next_offset = state.last_offset + 1
         self.index.cut(index_count)
         self.times.cut(time_count)
-        self._index_written = min(self._index_written, index_count)
-        self._time_written = min(self._time_written, time_count)
         self.undo()
 
     def write_indexes(
@@ -275,44 +269,37 @@ class SegmentWriter:
             index_count = self.index.count
         if time_count is None:
             time_count = self.times.count
-        self._index_written = self._write_index(
-            INDEX, self.index, index_count, self._index_written, sync
-        )
-        self._time_written = self._write_index(
-            TIME_INDEX, self.times, time_count, self._time_written, sync
-        )
+        self._write_index(INDEX, self.index, index_count, sync)
+        self._write_index(TIME_INDEX, self.times, time_count, sync)
 
     def _write_index(
-        self,
-        suffix: str,
-        entries: OffsetEntries | TimeEntries,
-        count: int,
-        written: int,
-        sync: bool,
-    ) -> int:
-        if count == written and not sync:
-            return written
+        self, suffix: str, entries: OffsetEntries | TimeEntries, count: int, sync: bool
+    ) -> None:
+        if count == entries.written and not sync:
+            return
         directory, files = self.segment.directory, self.files
         name = self.segment.file(suffix)
+        first, entries.written = entries.written, -1
         try:
             fd = directory.open(name, write=True)
         except FileNotFoundError:
             fd = directory.create(name)
-            written = -1
+            first = entries.synced = 0
         try:
             size = entries.entry_bytes
-            first = max(written, 0)
-            if written < 0 or files.size(fd) != first * size:
-                # What it has right stays: a state file may count on it being durable.
-                first = self._agreeing(name, entries, count)
+            if first < 0 or files.size(fd) != first * size:
+                # What is durable and right stays: a state file may count on it.
+                first = min(self._agreeing(name, entries, count), entries.synced)
                 files.truncate(fd, first * size)
             if count > first:
                 files.write(fd, entries.data(first, count), first * size)
+            count = max(count, first)
             if sync:
                 files.sync(fd)
+                entries.synced = count
         finally:
             files.close(fd)
-        return count
+        entries.written = count
 
     def _agreeing(
         self, name: str, entries: OffsetEntries | TimeEntries, count: int

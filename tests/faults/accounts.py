@@ -17,7 +17,6 @@ import logstore
 from logstore import LogStoreError, Record, StoreConfig
 from logstore.store import open_store
 from logstore.verify.check import verify
-from logstore.verify.report import OFFSET_INDEX, TIME_INDEX_FAULT
 from support.damage import Unsynced
 from support.values import record_of
 
@@ -85,14 +84,9 @@ class _Partition:
 
 
 class Account:
-    """What a program has said so far.
-
-    Attributes:
-        wrong_indexes: index files that were found wrong after all was mended.
-    """
+    """What a program has said so far."""
 
     def __init__(self, lines: Iterable[bytes] = ()) -> None:
-        self.wrong_indexes = 0
         self.topics: dict[str, tuple[int, int]] = {}
         self.creating: dict[str, tuple[int, int]] = {}
         self.dropping: set[str] = set()
@@ -194,11 +188,7 @@ class Account:
                 action = store.recovery_report.actions[0]
                 raise Broken(f"mended twice: {action.label}: {action.message}")
         for problem in verify(path).problems:
-            if problem.kind in (OFFSET_INDEX, TIME_INDEX_FAULT):
-                # A hint that is wrong costs no record: the readers above were right.
-                self.wrong_indexes += 1
-            else:
-                raise Broken(f"verify: {problem.message}")
+            raise Broken(f"verify: {problem.message}")
 
     def _look(self, store: Any, written: bool) -> dict[str, list[Record]]:
         have = store.topics()

@@ -18,8 +18,9 @@ from typing import Any
 
 import logstore
 from faults.promises import Promises, Shown, View
-from logstore import LogStoreError, Partition, Store, StoreConfig
+from logstore import LogStoreError, Partition, Store, StoreConfig, layout
 from logstore.housekeeper import Housekeeper
+from logstore.recovery import UNSUPPORTED
 from logstore.store import open_store
 from support.disk import MemoryDisk, Nodes
 from support.values import append_one
@@ -78,12 +79,17 @@ class StateCheck:
         thorough: share of the states that go through everything; the others are only
             opened, read, appended to, closed, opened and read again.
         harmless: the labels that recovery may report.
+        may_refuse: the disk was full, so that even the owner file could not be written:
+            logstore takes the store for another program's, and does not cut a tail that
+            it cannot read (docs/reliability.md). Such a state has to be named; more
+            cannot be asked of it.
     """
 
     def __init__(self, rng: random.Random, *, thorough: float = 0.25) -> None:
         self.rng = rng
         self.thorough = thorough
         self.harmless = HARMLESS
+        self.may_refuse = False
 
     def problem(
         self, nodes: Nodes, promises: Promises, clock: int, *, is_killed: bool = False
@@ -91,6 +97,8 @@ class StateCheck:
         """What is wrong with a state; "" if nothing is."""
         disk = MemoryDisk(nodes, clock=clock)
         try:
+            if self.may_refuse and self._refused(MemoryDisk(nodes, clock=clock)):
+                return ""
             return self._problem(disk, promises, is_killed)
         except Exception as error:
             return f"raised {type(error).__name__}: {error}{_where(error)}"
@@ -133,6 +141,13 @@ class StateCheck:
                 if (found[0], found[1], found[2][:-1]) != (start, end + 1, records):
                     return f"{name}-{number} is another one after an append"
         return self._closed(disk, after, is_thorough)
+
+    def _refused(self, disk: MemoryDisk) -> bool:
+        if any(path.endswith(layout.OWNER) for path in disk.tree()):
+            return False
+        with open_quietly(disk) as store:
+            actions = store.recovery_report.actions
+        return any(action.label == UNSUPPORTED for action in actions)
 
     def _report(self, store: Store) -> str:
         for action in store.recovery_report.actions:

@@ -282,7 +282,7 @@ class _Case:
         self.checker = StateCheck(self.rng, thorough=0.2)
         self.checker.harmless = HARMLESS | self.program.harmless
         self.is_open = self.act is not Program.open
-        self.program.is_disk_full = case.error in _FULL
+        self.program.is_disk_full = self.checker.may_refuse = case.error in _FULL
 
     def problem(self) -> str:
         """Run it, heal the system, and look."""

@@ -62,22 +62,16 @@ def run(count: int, seed: int, tally: Tally) -> None:
             tally.done = tally.total
             return
         kinds: Counter[str] = Counter()
-        wrong_indexes = 0
         while tally.done < count:
             # A run may have fewer states than were asked for: then another one follows.
             tasks = _tasks(count - tally.done, seed, folder, str(library))
-            for kind, done, failures, wrong in spread(_do, tasks):
+            for kind, done, failures in spread(_do, tasks):
                 kinds[kind] += done
-                wrong_indexes += wrong
                 tally.passed(done - len(failures))
                 for failure in failures:
                     tally.failed(failure)
             seed += 1_000
         tally.note(", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items())))
-        if wrong_indexes:
-            tally.note(
-                f"{wrong_indexes:,} indexes were left wrong; all reads were right"
-            )
 
 
 def build(library: Path) -> str:
@@ -162,9 +156,8 @@ def _do(
     count: int,
     folder: str,
     library: str,
-) -> tuple[str, int, list[str], int]:
-    """(kind, how many were made, what failed, wrong indexes) of one task."""
-    wrong = 0
+) -> tuple[str, int, list[str]]:
+    """(kind, how many were made, what failed) of one task."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
         child = _Child(Path(own), library)
         try:
@@ -172,11 +165,11 @@ def _do(
                 done, failures = _faults(child, program, seed, count)
             else:
                 sync = kind == "failing syncs"
-                done, failures, wrong = _cuts(child, model, program, seed, count, sync)
+                done, failures = _cuts(child, model, program, seed, count, sync)
         finally:
             child.close()
     where = f"{kind}, {model}, {program} {seed}"
-    return kind, done, [f"{where}: {failure}" for failure in failures], wrong
+    return kind, done, [f"{where}: {failure}" for failure in failures]
 
 
 # ---------------------------------------------------------------- power cuts
@@ -184,7 +177,7 @@ def _do(
 
 def _cuts(
     child: _Child, model: str, program: str, seed: int, count: int, failing: bool
-) -> tuple[int, list[str], int]:
+) -> tuple[int, list[str]]:
     """Power cuts at all moments of one run; with `failing`, of one in which a sync
     failed."""
     rng = random.Random(seed)
@@ -194,12 +187,12 @@ def _cuts(
         plan["sync"] = rng.randrange(counts[1])
     ended, trace, counts = child.run(program, seed, **plan)
     if ended != 0:
-        return 1, [f"{plan} ended with {ended}: {counts}"], 0
+        return 1, [f"{plan} ended with {ended}: {counts}"]
     recording = Recording(trace, str(child.folder / "store"))
     problem = _difference(recording, child.folder / "store")
     if problem:
-        return 1, [problem], 0
-    failures, done, wrong = [], 0, 0
+        return 1, [problem]
+    failures, done = [], 0
     for words, disk, lines in _states(recording, model, count, rng):
         done += 1
         state = child.folder / "state"
@@ -210,8 +203,7 @@ def _cuts(
         except Broken as broken:
             failures.append(f"{plan} {words}: {broken}")
         shutil.rmtree(state)
-        wrong += account.wrong_indexes
-    return done, failures, wrong
+    return done, failures
 
 
 def _difference(recording: Recording, store: Path) -> str:

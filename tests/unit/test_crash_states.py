@@ -148,6 +148,32 @@ def test_index_entries_that_a_state_counts_are_durable() -> None:
         opened_again.flush()
 
 
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("is_reopened", [False, True])
+def test_index_whose_sync_failed_is_written_again(
+    suffix: str, is_reopened: bool
+) -> None:
+    """By the same process, or by the next: pages that count as clean are on no disk."""
+    disk, _ = at_work(6, segment_bytes=5000, index_interval_bytes=60)
+    store = opened(disk := disk.kill())
+    fill(orders(store), 4, call=2)
+    disk.fail("sync", errno.EIO, name=suffix, times=1)
+    if is_reopened:
+        with pytest.raises(logstore.StorageError):
+            store.close()
+        store = opened(disk := disk.kill())
+        fill(orders(store), 1)
+    else:
+        orders(store).flush()
+    orders(store).flush()
+    store.close()
+    name = LOG_0.replace(".log", suffix)
+    assert tree(disk.medium.base)[name] == disk.tree()[name]
+    with opened(after_cut(disk)) as store:
+        assert labels(store) == []
+    assert not logstore.verify(PATH, files=after_cut(disk)).problems
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 def test_wrapper_with_a_lost_offset_is_a_torn_tail(magic: int) -> None:
     """Its offset is under no checksum; the messages inside say what it has to be."""
