@@ -45,7 +45,6 @@ class PartitionWriter(LogWriter):
             self._check()
             if self._active is not None:
                 self._sync_now(self.end_offset)
-                self._active.write_indexes()
                 self._active_state = self._active.state
                 self._retire_active()
                 self.segments[-1].show_indexes(self._active_index, self._active_times)

@@ -148,6 +148,17 @@ def test_index_entries_that_a_state_counts_are_durable() -> None:
         opened_again.flush()
 
 
+def test_settings_are_taken_over_though_an_index_cannot_be_written() -> None:
+    disk, _ = at_work(6, segment_bytes=5000, index_interval_bytes=60)
+    store = opened(disk := disk.kill())
+    fill(orders(store), 4, call=2)
+    disk.fail("open", errno.EMFILE, name=".index")
+    store.topic("orders").configure(orders(store).config)
+    disk.heal()
+    with opened(after_cut(disk)) as store:
+        assert list(orders(store).read()) == expected(1, 0, 10)
+
+
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("is_reopened", [False, True])
 def test_index_whose_sync_failed_is_written_again(
