@@ -121,7 +121,7 @@ class PartitionWriters:
         """The partitions that nobody has looked at yet."""
         return [
             (topic, number)
-            for topic, numbers in self._catalog.numbers.items()
+            for topic, numbers in list(self._catalog.numbers.items())
             for number in numbers
             if (topic, number) not in self.loaded
             if (topic, number) not in self.broken
@@ -215,7 +215,7 @@ class PartitionWriters:
     def starts(self) -> dict[TopicPartition, int]:
         """The start offsets that lie inside a segment."""
         known = self._of_pending(self._marks.starts)
-        for key, writer in self.loaded.items():
+        for key, writer in list(self.loaded.items()):
             segments = writer.segments
             if segments and writer.start_offset > segments[0].base_offset:
                 known[key] = writer.start_offset

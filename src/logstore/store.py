@@ -129,6 +129,9 @@ class Store:
         self.config = self.store_config = config
         self._files = files
         self._lock = threading.RLock()
+        # Taken by whoever holds the lock of a partition: never `_lock`, whose holder
+        # may be waiting for that partition.
+        self._marks_lock = threading.Lock()
         self._closed = False
         self._forked = False
         self._store_lock: StoreLock | None = None
@@ -576,14 +579,18 @@ class Store:
 
     def begin_writing(self) -> None:
         """Take away the marks of a clean stop, durably, before the first change."""
-        with self._lock:
-            if self._marks.is_writing:
-                return
-            self._marks.begin(self._catalog.adopt)
-            dying, self._catalog.dying = self._catalog.dying, []
-            if dying:
-                delay_ms = TopicConfig().file_delete_delay_ms
-                self._keeper.later(delay_ms, lambda: self._remove(dying))
+        if not self._marks.is_writing:
+            with self._marks_lock:
+                self._begin_writing()
+
+    def _begin_writing(self) -> None:
+        if self._marks.is_writing:
+            return
+        self._marks.begin(self._catalog.adopt)
+        dying, self._catalog.dying = self._catalog.dying, []
+        if dying:
+            delay_ms = TopicConfig().file_delete_delay_ms
+            self._keeper.later(delay_ms, lambda: self._remove(dying))
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
         self._keeper.later(delay_ms, task)
@@ -598,7 +605,7 @@ class Store:
 
     def start_moved(self, topic: str, partition: int) -> None:
         """Keep Kafka's log-start-offset-checkpoint true."""
-        with self._lock:
+        with self._marks_lock:
             try:
                 self._marks.write_starts(self._writers.starts())
             except OSError as error:

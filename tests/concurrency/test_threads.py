@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -252,3 +253,42 @@ def test_partitioner_shared_by_threads_keeps_its_balance(tmp_path: Path) -> None
         counts = [p.end_offset for p in topic]
         assert sum(counts) == 600
         assert max(counts) - min(counts) <= 66
+
+
+@pytest.mark.parametrize("call", ["configure", "delete_topic", "close"])
+def test_first_append_beside_a_call_on_the_store_does_not_lock_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The append holds its partition and begins writing; the call holds the store and
+    wants the partition."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")
+    store = logstore.open(tmp_path)
+    topic = store.topic("orders")
+    partition = topic[0]
+    inside, begin = threading.Event(), store.begin_writing
+
+    def slow() -> None:
+        if threading.current_thread() is appender:
+            inside.set()
+            until = time.monotonic() + 2
+            while store._lock.acquire(blocking=False) and time.monotonic() < until:
+                store._lock.release()
+                time.sleep(0.001)
+        begin()
+
+    monkeypatch.setattr(store, "begin_writing", slow)
+    appender = threading.Thread(target=partition.append, args=(b"x",), daemon=True)
+    calls = {
+        "configure": lambda: topic.configure(topic.config),
+        "delete_topic": lambda: store.delete_topic("orders"),
+        "close": store.close,
+    }
+    caller = threading.Thread(target=calls[call], daemon=True)
+    appender.start()
+    assert inside.wait(10)
+    caller.start()
+    for thread in (appender, caller):
+        thread.join(10)
+        assert not thread.is_alive()
+    store.close()
