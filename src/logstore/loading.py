@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from logstore import _binding as native
 from logstore import checkpoints, layout
-from logstore._files import Directory
+from logstore._files import Directory, Files
 from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import (
@@ -224,9 +224,8 @@ class Loader:
         if self.writable and base in found.logs:
             files = self.directory.files
             with self.directory.opened(segment_file(base, LOG), write=True) as fd:
-                if files.size(fd) > size:
-                    files.truncate(fd, size)
-                    files.sync(fd)
+                if files.size(fd) >= size:
+                    _cut_for_good(files, fd, size)
         for later in dropped:
             del found.logs[later]
             if self.writable:
@@ -852,15 +851,15 @@ class Loader:
         """Write again what lies past the durable point, and sync it.
 
         A sync that failed before the crash may have left pages that are taken for
-        clean and are not on the disk: syncing alone would do nothing for them.
+        clean and are not on the disk, or a size: syncing alone would do nothing for
+        them.
         """
         directory, files = self.directory, self.directory.files
-        if active.size == durable_pos:
-            return
         with directory.opened(active.file(LOG), write=True) as fd:
             _copy(directory, fd, durable_pos, active.size, fd, durable_pos)
-            files.sync(fd)
-        directory.sync()
+            _cut_for_good(files, fd, active.size)
+        if active.size > durable_pos:
+            directory.sync()
 
     def load_indexes(
         self, active: Segment, state: native.SegmentState, own: PartitionState
@@ -944,6 +943,15 @@ class Loader:
             self.situation.state is not None,
             not self.situation.clean,
         )
+
+
+def _cut_for_good(files: Files, fd: int, size: int) -> None:
+    """Cut a file to `size` bytes, durably, also where an earlier cut to it was not."""
+    with contextlib.suppress(OSError):
+        # To the size that it has already, nothing would be done.
+        files.truncate(fd, size + 1)
+    files.truncate(fd, size)
+    files.sync(fd)
 
 
 def _copy(

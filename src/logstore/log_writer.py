@@ -659,8 +659,10 @@ class LogWriter:
             active.segment.time_digest = STALE_DIGEST
             logger.warning("cannot finish the indexes of %s: %s", active.path, error)
         self._create_segment(base)
+        # The old one stays until there is another: without any, nothing can be undone.
+        opened = self._open_active()
         self._retire_active()
-        self._active = self._open_active()
+        self._active = opened
         self._synced = base
         self._write_point(self._active.state.copy())
         if self.config.segment_digests:

@@ -225,10 +225,12 @@ class SegmentWriter:
         return True
 
     def undo(self) -> None:
-        """Cut what a failed write may have left behind ``state.size``."""
+        """Cut what a failed write may have left behind ``state.size``, for good: no
+        power cut may bring back what the caller is told is not in the log."""
         try:
             self.files.truncate(self.fd, self.state.size)
             self._reserved = self.state.size
+            self.files.sync(self.fd)
         except OSError as error:
             raise SyncFailedError(
                 f"an append to {self.path} failed and cannot be undone: the file may "

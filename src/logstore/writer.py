@@ -117,13 +117,19 @@ class PartitionWriter(LogWriter):
         self._pin(self.segments)
 
     def _rename_deleted(
-        self, segments: Iterable[Segment], *, is_committed: bool = True
+        self,
+        segments: Iterable[Segment],
+        *,
+        is_committed: bool = True,
+        is_needed: bool = False,
     ) -> None:
         """Rename the files of dropped segments; another process may still read them.
 
         Raises:
-            StorageError: not `is_committed`, and so the new names are all that says
-                that they are dropped; they may come back.
+            StorageError: a file keeps its name, and it matters: not `is_committed`, and
+                so the new names are all that says that the segments are dropped; or
+                `is_needed`, where the log would grow into the offsets of one that
+                stayed.
         """
         names: list[str] = []
         segments = tuple(segments)
@@ -139,7 +145,7 @@ class PartitionWriter(LogWriter):
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    if not is_committed:
+                    if is_needed or not is_committed:
                         raise storage_error(
                             error, "rename", self.directory.path_of(name)
                         ) from error
@@ -219,7 +225,7 @@ class PartitionWriter(LogWriter):
             self.directory, layout.PARTITION_STATE, commit.to_dict()
         )
         self._drop_digests([segment])
-        self._rename_deleted(reversed(dropped))
+        self._rename_deleted(reversed(dropped), is_needed=True)
         self.directory.sync()
         segment.generation += 1
         segment.next_offset = offset  # from here on it has happened for readers

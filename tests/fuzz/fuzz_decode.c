@@ -380,6 +380,28 @@ static void try_scan(const made *m, const uint8_t *buf, uint32_t checks, int int
     free(out);
 }
 
+/* Other offsets in place: what was walked over is as sound as before, and its bytes under a checksum the same. */
+static void try_shift(const made *m, const uint8_t *buf)
+{
+    int64_t shift = draw(2) == 0 ? draw(1000) : (int64_t)random_state;
+    int64_t first = draw_last_offset(m->first_offset, LS_CHECK_GAPLESS, 0);
+    uint8_t *copy = exact(buf, m->size);
+    ls_walk walk = {.last_offset = first};
+    ls_batch *out = malloc(sizeof *out * 64);
+    CHECK(out != NULL);
+    int32_t status = ls_shift_offsets(copy, m->size, shift, 3, &walk);
+    CHECK(status == LS_OK ? walk.stop > 0 : status < 0);
+    CHECK(walk.pos >= 0 && walk.pos <= m->size);
+    CHECK(memcmp(copy + walk.pos, buf + walk.pos, (size_t)(m->size - walk.pos)) == 0);
+    if (walk.pos > 0 && walk.count <= 64) {
+        ls_walk again = {.last_offset = LS_OFFSET_UNKNOWN};
+        CHECK(ls_scan_batches(copy, walk.pos, LS_CHECK_CRC | LS_CHECK_ORDER, out, 64, &again) == LS_OK);
+        CHECK(again.count == walk.count && again.last_offset == walk.last_offset + shift);
+    }
+    free(out);
+    free(copy);
+}
+
 static void try_decode(const made *m, const uint8_t *buf, uint32_t checks, int intact)
 {
     space s;
@@ -558,6 +580,7 @@ static void run_one(void)
     uint32_t checks = all_checks[draw(7)];
     uint8_t *buf = exact(m.bytes, m.size);
     try_scan(&m, buf, checks, intact);
+    try_shift(&m, buf);
     try_decode(&m, buf, checks, intact);
     try_plan(buf, m.size);
     try_small(buf, m.size);

@@ -216,6 +216,64 @@ def test_append_that_fails_behind_a_roll_leaves_no_trace_after_a_kill(nth: int) 
         assert append_one(orders(store)) == 3
 
 
+@pytest.mark.parametrize("name", [".log", ".index", "state.tmp"])
+@pytest.mark.parametrize("method", ["open", "create", "write", "sync"])
+@pytest.mark.parametrize("nth", range(1, 6))
+def test_append_that_fails_behind_a_roll_leaves_no_trace_after_a_power_cut(
+    method: str, name: str, nth: int
+) -> None:
+    """A roll syncs the first part of it: that must not be all that stays of it."""
+    disk, partition = at_work(3)
+    disk.fail(method, errno.ENOSPC, nth=nth, name=name, times=1)
+    try:
+        partition.append_many([b"x" * 100] * 9)
+    except logstore.StorageError:
+        disk.heal()
+        moment = disk.moment()
+        states = [moment.base, moment.nodes]
+        states += [nodes for _, nodes in cuts(moment, random.Random(nth), 3)]
+        for nodes in states:
+            with opened(after_cut(disk, nodes)) as store:
+                assert list(orders(store).read()) == expected(1, 0, 3)
+
+
+def test_record_whose_write_failed_at_its_end_does_not_come_back() -> None:
+    """It was cut off again; the power goes before that is on the disk."""
+    disk, partition = at_work(3, segment_bytes=5000)
+    disk.fail("write", errno.EIO, name=".log", short=1000, times=1)
+    with pytest.raises(logstore.StorageError):
+        append_one(partition)
+    for _, nodes in cuts(disk.moment(), random.Random(1), 20):
+        with opened(after_cut(disk, nodes)) as store:
+            assert list(orders(store).read()) == expected(1, 0, 3)
+
+
+def test_cut_whose_sync_failed_is_made_durable_by_the_next_opening() -> None:
+    disk, partition = at_work(3, segment_bytes=5000)
+    disk.fail("write", errno.EIO, name=".log", short=1000, times=1)
+    disk.fail("sync", errno.EIO)
+    with pytest.raises(logstore.SyncFailedError):
+        append_one(partition)
+    store = opened(disk := disk.kill())
+    assert list(orders(store).read()) == expected(1, 0, 3)
+    for _, nodes in cuts(disk.moment(), random.Random(1), 20):
+        with opened(after_cut(disk, nodes)) as store:
+            assert list(orders(store).read()) == expected(1, 0, 3)
+
+
+def test_segment_that_a_truncation_cannot_rename_ends_the_writer() -> None:
+    """Else the log would grow into its offsets, and a torn tail look like damage."""
+    disk, partition = at_work(12)
+    assert len(partition.segments) > 2
+    disk.fail("rename", errno.EIO, name=".log", times=1)
+    with pytest.raises(logstore.SyncFailedError):
+        partition.truncate_to(2)
+    with pytest.raises(logstore.SyncFailedError):
+        append_one(partition)
+    with opened(disk.kill()) as store:
+        assert list(orders(store).read()) == expected(1, 0, 2)
+
+
 def test_half_made_segment_blocks_appends_until_it_is_gone() -> None:
     """An empty file behind the active segment would hide what is appended past it."""
     disk, partition = at_work(3, segment_bytes=5000)

@@ -10,6 +10,7 @@ from logstore._binding.batches import (
     first_header,
     scan_batches,
     seek_batch,
+    shift_offsets,
     walk_batches,
 )
 from logstore._binding.core import (
@@ -147,6 +148,7 @@ __all__ = [
     "reserve",
     "restamp",
     "scan_batches",
+    "shift_offsets",
     "seal_batch",
     "seek_batch",
     "statuses",

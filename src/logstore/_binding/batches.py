@@ -108,3 +108,21 @@ def walk_batches(
             break
     wrappers = bool(walk.wrappers)
     return walk.pos, walk.last_offset, batches, walk.stop, error, wrappers
+
+
+def shift_offsets(
+    data: Any, size: int, *, shift: int, last_offset: int, leader_epoch: int
+) -> Scan:
+    """Move the offsets of the batches of data[0, size) in place, whole batches only.
+
+    Args:
+        shift: what is added to each offset.
+        last_offset: that of the batch before, as it was.
+        leader_epoch: what batches of magic 2 get.
+
+    Returns a walk without headers. Never raises for bad bytes: see `error`.
+    """
+    walk = ffi.new("ls_walk *", {"pos": 0, "last_offset": last_offset})
+    status = lib.ls_shift_offsets(data, size, shift, leader_epoch, walk)
+    error = native_error(status, walk.error) if status < 0 else None
+    return Scan([], walk.pos, walk.last_offset, walk.stop, error)

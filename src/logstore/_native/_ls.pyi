@@ -154,6 +154,9 @@ class _Lib:
     def ls_assign_offset(
         self, buf: Any, batch: Any, offset: int, leader_epoch: int, /
     ) -> int: ...
+    def ls_shift_offsets(
+        self, buf: Any, size: int, shift: int, leader_epoch: int, walk: Any, /
+    ) -> int: ...
     def ls_plan_append(
         self,
         buf: Any,

@@ -259,6 +259,13 @@ int32_t ls_seal_batch(uint8_t *out, int64_t capacity, ls_batch *batch);
    the message or wrapper.  Nothing under the CRC changes. */
 int32_t ls_assign_offset(uint8_t *buf, const ls_batch *batch, int64_t offset, int32_t leader_epoch);
 
+/* Move the offsets of all batches of buf[walk->pos, size) by `shift`, in place, and give those of magic 2 a leader
+   epoch; nothing under a CRC changes.  Each is checked first: checksum, order, and no gap behind
+   walk->last_offset, all in the offsets as they were.  Compressed batches of magic 0 are refused with
+   LS_E_MAGIC: the offsets inside of them are absolute.  walk->count is the number of batches moved; where the call
+   fails or stops, those before walk->pos have been moved. */
+int32_t ls_shift_offsets(uint8_t *buf, int64_t size, int64_t shift, int32_t leader_epoch, ls_walk *walk);
+
 /* Give a batch of magic 1 or 2 in place the time of its append: attribute bit 3, the timestamp that then holds
    for all its records, and the checksum.  Magic 0 has no timestamps and stays as it is. */
 int32_t ls_restamp(uint8_t *buf, const ls_batch *batch, int64_t timestamp);

@@ -144,6 +144,42 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_ba
     return status;
 }
 
+int32_t ls_shift_offsets(uint8_t *buf, int64_t size, int64_t shift, int32_t leader_epoch, ls_walk *walk)
+{
+    const uint32_t checks = LS_CHECK_CRC | LS_CHECK_ORDER | LS_CHECK_GAPLESS;
+    int32_t status = ls_scan_begin(buf, size, walk);
+    while (status == LS_OK) {
+        ls_frame frame;
+        ls_batch batch;
+        int64_t last = 0;
+        ls_error *error = &walk->error;
+        status = ls_frame_look(buf, size, walk->pos, &frame, error);
+        if (status == LS_OK) {
+            status = ls_scan_parse(buf, &frame, checks, walk, &batch, error);
+        }
+        if (status == LS_OK && batch.magic == 0 && batch.codec != 0) {
+            status = ls_error_set(error, LS_E_MAGIC, batch.pos, batch.last_offset, 1, 0);
+        }
+        if (status == LS_OK
+            && (__builtin_add_overflow(batch.last_offset, shift, &last) || last == INT64_MAX || last < 0)) {
+            status = ls_error_set(error, LS_E_OFFSET, batch.pos, batch.last_offset, shift, batch.last_offset);
+        }
+        if (status == LS_OK) {
+            int64_t stored = batch.magic == 2 ? batch.base_offset : batch.last_offset;
+            status = ls_assign_offset(buf, &batch, stored + shift, leader_epoch);
+        }
+        if (status == LS_OK) {
+            walk->count += 1;
+            ls_scan_step_over(walk, &batch);
+        }
+    }
+    if (status > 0) {
+        walk->stop = status;
+        status = LS_OK;
+    }
+    return status;
+}
+
 /* ------------------------------------------------------------------ records */
 
 /* What decides whether the batch at `p` is looked at, before its checksum: so a batch that is left for a

@@ -17,6 +17,8 @@ from unit.native.kafka_bytes import (
     decode_payload,
     header_of,
     message,
+    new_walk,
+    patched,
     plain_batch,
     record,
     scan,
@@ -345,6 +347,60 @@ def test_assign_offset_changes_nothing_under_the_crc(entry):
     assert (again.base_offset, again.last_offset) == (1000, 1000 + span)
     assert again.leader_epoch == (9 if again.magic == 2 else -1)
     assert lib.ls_assign_offset(address, again, -1, 9) < 0
+
+
+def shifted(data, shift, last_offset=-1, epoch=9):
+    """(status, walk, bytes) of moving the offsets in a copy."""
+    copy = bytearray(data)
+    walk = new_walk(0, last_offset)
+    address = ffi.from_buffer("uint8_t[]", copy, require_writable=True)
+    status = lib.ls_shift_offsets(address, len(copy), shift, epoch, walk)
+    return status, walk, bytes(copy)
+
+
+def test_shift_moves_the_offsets_of_all_batches():
+    """Of messages, of a wrapper (one offset), of batches of magic 2; nothing else."""
+    entries = [
+        message(0, b"k", b"v", magic=0),
+        message(1, b"k", b"v"),
+        message(4, None, b"three messages", attributes=1),
+        plain_batch(5, 3),
+    ]
+    status, walk, moved = shifted(b"".join(entries), 1000)
+    assert (status, walk.stop, walk.count) == (0, lib.LS_STOP_END, 4)
+    found = scan(moved, walk=new_walk(0, 999))
+    assert [b.last_offset for b in found.items] == [1000, 1001, 1004, 1007]
+    assert [b.crc for b in found.items] == [
+        b.crc for b in scan(b"".join(entries)).items
+    ]
+    assert found.items[3].leader_epoch == 9
+    assert shifted(moved, -1000, 999, -1)[2] == b"".join(entries)
+
+
+@pytest.mark.parametrize(
+    ("data", "last_offset", "shift", "status"),
+    [
+        (patched(message(0, b"k", b"v"), 30, b"!"), -1, 5, lib.LS_E_CRC),
+        (message(1, b"k", b"v"), -1, 5, lib.LS_E_OFFSET),
+        (plain_batch(0, 2), 0, 5, lib.LS_E_OFFSET),
+        (message(0, None, b"x", magic=0, attributes=1), -1, 5, lib.LS_E_MAGIC),
+        (message(0, b"k", b"v"), -1, OFFSET_MAX, lib.LS_E_OFFSET),
+        (message(0, b"k", b"v"), -1, -1, lib.LS_E_OFFSET),
+        (plain_batch(0, 2), -1, -1, lib.LS_E_ARGUMENT),
+    ],
+)
+def test_shift_of_what_is_damaged_or_does_not_follow_is_refused(
+    data, last_offset, shift, status
+):
+    """And what stands there stays."""
+    found, walk, after = shifted(data, shift, last_offset)
+    assert (found, walk.pos, after) == (status, 0, data)
+
+
+def test_shift_stops_at_what_is_not_whole():
+    data = message(0, b"k", b"v") + message(1, b"k", b"v")[:-1]
+    status, walk, _ = shifted(data, 5)
+    assert (status, walk.stop, walk.count) == (0, lib.LS_STOP_PARTIAL, 1)
 
 
 # ------------------------------------------------------------------ the time of append
