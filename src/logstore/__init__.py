@@ -26,6 +26,7 @@ from logstore.errors import (
     OffsetConflictError,
     OffsetOutOfRangeError,
     PartitionNotFoundError,
+    PublicationConflictError,
     ReadOnlyError,
     RecordTooLargeError,
     StorageError,
@@ -44,6 +45,7 @@ from logstore.partitioners import (
     KafkaPartitioner,
     Partitioner,
 )
+from logstore.publishing import Publication
 from logstore.records import Record, RecordMetadata, TimestampType
 from logstore.recovery import RecoveryAction, RecoveryReport
 from logstore.repair import RepairAction, RepairReport, repair
@@ -55,6 +57,7 @@ from logstore.retention import (
     RetentionPolicy,
 )
 from logstore.segment import SegmentInfo
+from logstore.staging import Stage, Staged, StagedLog
 from logstore.store import Store
 from logstore.store import open_store as open
 from logstore.topic import Topic
@@ -94,6 +97,8 @@ __all__ = [
     "OffsetOutOfRangeError",
     "Partition",
     "PartitionNotFoundError",
+    "Publication",
+    "PublicationConflictError",
     "Partitioner",
     "Problem",
     "ReadOnlyError",
@@ -111,6 +116,9 @@ __all__ = [
     "RetainFreeSpace",
     "RetentionPolicy",
     "SegmentInfo",
+    "Stage",
+    "Staged",
+    "StagedLog",
     "StorageError",
     "Store",
     "StoreClosedError",

@@ -24,6 +24,9 @@ from logstore.layout import (
     LEADER_EPOCHS,
     OFFSET_MAX,
     OWNER,
+    PARTITION_MAX,
+    PUBLICATION,
+    PUBLISHED,
     RECOVERY_CHECKPOINT,
     TOPICS,
     check_topic_name,
@@ -273,9 +276,39 @@ def _check_topics(value: dict[str, Any]) -> None:
     check_partition_count(topics)
 
 
+def _check_publication(value: dict[str, Any]) -> None:
+    if not isinstance(value["generation"], str):
+        raise ValueError("generation is no text")
+    for row in _list("bases", value["bases"]):
+        topic, number, base = _list("a row of bases", row, 3)
+        check_topic_name(topic)
+        integer("partition", number, 0, PARTITION_MAX)
+        integer("base", base, 0, OFFSET_MAX)
+    _check_published(value)
+
+
+def _check_published(value: dict[str, Any]) -> None:
+    published = value["published"]
+    if not isinstance(published, dict):
+        raise ValueError("published is no object")
+    for identity, entry in published.items():
+        if not isinstance(entry, dict):
+            raise ValueError(f"what {identity!r} published is no object")
+        for name in ("sequence", "records", "time_ms"):
+            integer(name, entry[name], 0, OFFSET_MAX)
+
+
+def _list(name: str, value: Any, size: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or size not in (None, len(value)):
+        raise ValueError(f"{name} is no list" + (f" of {size}" if size else ""))
+    return value
+
+
 _CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     OWNER: _check_owner,
     TOPICS: _check_topics,
+    PUBLICATION: _check_publication,
+    PUBLISHED: _check_published,
 }
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "OffsetConflictError",
     "OffsetOutOfRangeError",
     "PartitionNotFoundError",
+    "PublicationConflictError",
     "ReadOnlyError",
     "RecordTooLargeError",
     "StorageError",
@@ -194,6 +195,25 @@ class OffsetConflictError(LogStoreError):
         self.expected = expected
         self.actual = actual
         self.partition = partition
+
+
+class PublicationConflictError(LogStoreError):
+    """An identity has published a later sequence number already.
+
+    Attributes:
+        identity: who publishes.
+        sequence: what the caller gave.
+        last: the last one that was published.
+    """
+
+    def __init__(self, identity: str, sequence: int, last: int) -> None:
+        super().__init__(
+            f"{identity!r} has published sequence {last}; {sequence} comes before it. "
+            f"Its state went back, or two have the same identity. Nothing was published"
+        )
+        self.identity = identity
+        self.sequence = sequence
+        self.last = last
 
 
 class RecordTooLargeError(LogStoreError, ValueError):

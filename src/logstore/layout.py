@@ -24,8 +24,11 @@ __all__ = [
     "OWN_PREFIX",
     "PARTITION_METADATA",
     "PARTITION_STATE",
+    "PUBLICATION",
+    "PUBLISHED",
     "RECOVERY_CHECKPOINT",
     "SNAPSHOT",
+    "STAGED_PREFIX",
     "SWAP",
     "TIME_INDEX",
     "TOPICS",
@@ -67,6 +70,9 @@ OWN_PREFIX = ".logstore"
 OWNER = ".logstore-owner"
 TOPICS = ".logstore-topics"
 PARTITION_STATE = ".logstore-state"
+PUBLICATION = ".logstore-publication"
+PUBLISHED = ".logstore-published"
+STAGED_PREFIX = ".logstore-staged-"
 TORN_PREFIX = ".logstore-torn-"
 DIGEST_PREFIX = ".logstore-digest-"
 QUARANTINE_PREFIX = ".logstore-quarantine-"

@@ -19,6 +19,7 @@ from logstore.errors import LogStoreError, storage_error
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import LOG, parse_segment_file, segment_file
 from logstore.loading import Loaded, Loader
+from logstore.publishing import Publications
 from logstore.reader import unreadable
 from logstore.recovery import Situation
 from logstore.segment import Place, Segment, TailScan, scan_log
@@ -39,6 +40,7 @@ class LiveLog:
         partition: int,
         config: TopicConfig,
         situation: Callable[[], Situation],
+        publications: Publications,
     ) -> None:
         self.directory = directory
         self.descriptors = descriptors
@@ -46,6 +48,10 @@ class LiveLog:
         self.partition = partition
         self.config = config
         self._situation = situation
+        self._publications = publications
+        self._token = publications.token()
+        # Where readers stop while a publication is under way (publishing.py).
+        self._ceiling = native.OFFSET_MAX
         self._lock = threading.Lock()
         self._mtime_ns = -1
         # Size and time of a file whose end was looked at and found torn.
@@ -68,8 +74,13 @@ class LiveLog:
         return self._loaded.end_offset
 
     @property
+    def high_watermark(self) -> int:
+        """Where readers stop: the end, unless a publication is under way."""
+        return min(self._loaded.end_offset, self._ceiling)
+
+    @property
     def durable_offset(self) -> int:
-        return self._loaded.durable_offset
+        return min(self._loaded.durable_offset, self._ceiling)
 
     def free_bytes(self) -> int:
         """Bytes free on the file system."""
@@ -129,6 +140,8 @@ class LiveLog:
             for attempt in range(_ATTEMPTS):
                 try:
                     self._refresh()
+                    while not self._stop_at_publication():
+                        self._refresh()
                     return
                 except FileNotFoundError as error:
                     # The writer deleted between two looks: look at all names again.
@@ -140,6 +153,17 @@ class LiveLog:
                     if isinstance(error, LogStoreError):
                         raise
                     raise storage_error(error, "read", self.directory.path) from error
+
+    def _stop_at_publication(self) -> bool:
+        """See where readers have to stop, behind a look at the log; False where a
+        publication began or ended since the look before: part of it may be seen."""
+        token, key = self._publications.token(), (self.topic, self.partition)
+        known, self._token = self._token, token
+        ceilings = self._publications.ceilings(token) if token == known else None
+        if ceilings is None:
+            return False
+        self._ceiling = ceilings.get(key, native.OFFSET_MAX)
+        return True
 
     def _refresh(self) -> None:
         mtime_ns = self.directory.info().mtime_ns

@@ -127,6 +127,8 @@ class LogWriter:
         self.segments: tuple[Segment, ...] = tuple(loaded.segments)
         self.start_offset = loaded.start_offset
         self.end_offset = loaded.end_offset
+        # Readers stop here while a publication is under way (publishing.py).
+        self.ceiling = native.OFFSET_MAX
         self.damage: LogStoreError | None = loaded.damage
         self.failed: LogStoreError | None = None
         # A failure that only the background has met.
@@ -159,8 +161,13 @@ class LogWriter:
     # ------------------------------------------------------------ what readers see
 
     @property
+    def high_watermark(self) -> int:
+        """Where readers stop: the end, unless a publication is under way."""
+        return min(self.end_offset, self.ceiling)
+
+    @property
     def durable_offset(self) -> int:
-        return max(min(self._synced, self.end_offset), self.start_offset)
+        return max(min(self._synced, self.high_watermark), self.start_offset)
 
     def _check(self) -> None:
         """Raise why nothing may be written, if so."""
@@ -327,6 +334,62 @@ class LogWriter:
         if durable or lagging:
             self.sync(end)
         return base, base + count
+
+    # ------------------------------------------------------------ publishing
+    # The caller holds `sync_lock` and `lock` from the first of these to the last.
+
+    def place_of_end(self) -> tuple[int, int]:
+        """(index of the last segment, its size), for `truncate_to`.
+
+        Raises:
+            LogStoreError: why nothing can be appended.
+        """
+        self._check()
+        return len(self.segments) - 1, self._writable().state.size
+
+    def check_room(self, size: int) -> None:
+        """Raise `DiskFullError` where the disk has no `size` bytes to spare."""
+        active = self._writable()
+        if not active.has_room(size):
+            raise active.disk_full(size)
+
+    def leader_epoch(self, base: int) -> int:
+        """The epoch to stamp on batches of magic 2 from `base` on."""
+        return self._leader_epoch(base)
+
+    def append_runs(
+        self, runs: Iterable[tuple[Any, int]], size: int, count: int
+    ) -> None:
+        """Append whole batches that have their offsets, all of them or none.
+
+        `size` and `count`: how many bytes and offsets they take.
+        """
+        self._check()
+        self._check_expected(None, count)
+        self._write_runs(runs, size, self.files.now_ms())
+
+    def sync_held(self) -> None:
+        """As `sync`, for who holds the locks."""
+        self._sync_now(self.end_offset)
+
+    def show_all(self) -> None:
+        """Readers see what there is again."""
+        self.ceiling = native.OFFSET_MAX
+        with self.appended:
+            self.appended.notify_all()
+
+    def end_for_good(self, error: BaseException) -> None:
+        """Take no more appends: opening the store again will cut what follows here."""
+        self._fail(
+            SyncFailedError(
+                f"a publication to {self.name} could not be undone: {error}. Open the "
+                f"store again.",
+                path=self.directory.path,
+                action="undo",
+            )
+        )
+
+    # ------------------------------------------------------------ append, continued
 
     def append_time(self) -> int | None:
         """The time of an append where it replaces what producers say, else None."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
+from logstore.extras import arrow_module
 from logstore.live import LiveLog
 from logstore.producer_batches import assign
 from logstore.reader import ISOLATIONS, ON_CORRUPTION, View, check_choice
@@ -101,8 +101,9 @@ class Partition:
 
     @property
     def end_offset(self) -> int:
-        """The next offset to be assigned."""
-        return self._refreshed().end_offset
+        """The next offset to be assigned; while a publication is under way, the first
+        one that it assigns."""
+        return self._refreshed().high_watermark
 
     @property
     def durable_offset(self) -> int:
@@ -113,7 +114,7 @@ class Partition:
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Its segments, oldest first; the last one is active."""
         log = self._refreshed()
-        return _infos(log.segments, log.end_offset)
+        return _infos(log.segments, log.high_watermark)
 
     def _refreshed(self) -> PartitionWriter | LiveLog:
         self._guard()
@@ -254,7 +255,7 @@ class Partition:
 
         Raises: as `append_many`; `ConfigError` for another column.
         """
-        arrow = _arrow()
+        arrow = arrow_module()
         writer = self._write()
         batches = list(arrow.tables_of(data))
 
@@ -317,7 +318,7 @@ class Partition:
     def _view(self, durable_only: bool) -> View:
         log = self._refreshed()
         # The end first: the list of segments read after it covers it.
-        end = log.durable_offset if durable_only else log.end_offset
+        end = log.durable_offset if durable_only else log.high_watermark
         segments = log.segments
         start = log.start_offset
         return View(
@@ -460,7 +461,7 @@ class Partition:
             time.sleep(seconds)
             return
         with writer.appended:
-            if writer.end_offset > offset or writer.closed:
+            if writer.high_watermark > offset or writer.closed:
                 return
             writer.waiting_readers += 1
             try:
@@ -551,7 +552,7 @@ class Partition:
 
         Raises: as `read`, damage after the batches before it.
         """
-        arrow = _arrow()
+        arrow = arrow_module()
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         names = arrow.check_columns(columns)
         if not 1 <= batch_records <= 1 << 24:
@@ -643,7 +644,7 @@ class Partition:
             now_ms = log.directory.files.now_ms()
         if policies is None:
             policies = retention.policies_of(self.config)
-        infos = _infos(log.segments, log.end_offset)
+        infos = _infos(log.segments, log.high_watermark)
         try:
             free_bytes = log.free_bytes()
         except OSError as error:
@@ -658,6 +659,9 @@ class Partition:
 
 
 def _infos(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
+    # Without those of a publication that is under way.
+    shown = [s for s in segments[1:] if s.base_offset <= end]
+    segments = [*segments[:1], *shown]
     last = len(segments) - 1
     return tuple(
         segment.info(
@@ -666,16 +670,6 @@ def _infos(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
         )
         for index, segment in enumerate(segments)
     )
-
-
-def _arrow() -> Any:
-    """`logstore.arrow`, which needs pyarrow: an extra, and slow to import."""
-    try:
-        return importlib.import_module("logstore.arrow")
-    except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "Arrow needs pyarrow; install it with `pip install logstore[arrow]`"
-        ) from error
 
 
 def _as_sequence(items: Any) -> Sequence[Any]:

@@ -70,6 +70,7 @@ CORRUPT: Final = "corrupt"
 UNSUPPORTED: Final = "unsupported"
 UNREADABLE: Final = "unreadable"
 TAIL_KEPT: Final = "tail-kept"
+UNPUBLISHED: Final = "unpublished"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

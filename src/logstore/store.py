@@ -14,9 +14,11 @@ import os
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
+from typing import Final
 
+from logstore import _binding as native
 from logstore import layout
 from logstore._files import Directory, Files
 from logstore.catalog import Catalog, leading
@@ -43,11 +45,14 @@ from logstore.partition import Partition
 from logstore.partition_writers import PartitionWriters, RecoveryProgress
 from logstore.partitioners import Partitioner
 from logstore.place import prepare_root
+from logstore.publishing import Publication, Publications
 from logstore.recovery import (
+    UNPUBLISHED,
     RecoveryAction,
     RecoveryReport,
     Situation,
 )
+from logstore.staging import Stage, Staged
 from logstore.topic import Topic
 from logstore.writer import PartitionWriter
 
@@ -56,6 +61,8 @@ __all__ = ["Store", "open_store"]
 logger = logging.getLogger("logstore")
 
 TopicPartition = tuple[str, int]
+
+_IDENTITY_MAX: Final = 1000
 
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -145,6 +152,8 @@ class Store:
         self._keeper = Housekeeper(files, os.path.basename(path))
         self._writers = PartitionWriters(self, self._root, self._catalog, self._marks)
         self._writers.on_recovery = on_recovery
+        self._publications = Publications(self._root, self._marks, self._writer_of)
+        self._publish_lock = threading.Lock()
         try:
             if not read_only:
                 self._store_lock = StoreLock(self._root)
@@ -203,6 +212,7 @@ class Store:
             self._writers.broken.update(self._catalog.lost)
             if not self.read_only:
                 self._catalog.finish_deletions(self._root.names())
+                self._publications.finish(self._drop_unpublished)
         except OSError as error:
             if isinstance(error, LogStoreError):
                 raise
@@ -559,8 +569,10 @@ class Store:
         directory = self._root.child(layout.partition_directory(topic, number))
 
         def situation() -> Situation:
-            self._marks.read(self._root.names(), _ignore)
-            return self._marks.situation(directory, key)
+            # Marks of its own: other threads may be looking at other partitions.
+            marks = Marks(self._root)
+            marks.read(self._root.names(), _ignore)
+            return marks.situation(directory, key)
 
         return LiveLog(
             directory,
@@ -569,7 +581,119 @@ class Store:
             number,
             self._catalog.config(topic),
             situation,
+            self._publications,
         )
+
+    # ------------------------------------------------------------ publishing
+
+    def stage(self, identity: str = "", sequence: int = 0) -> Stage:
+        """A file for records that are to be published together, in any number of
+        topics and partitions. A read-only store can do it, too: it takes no lock.
+
+        Args:
+            identity, sequence: as they will be given to `publish`.
+        """
+        self.check_open()
+        return Stage(self._root, identity, sequence)
+
+    def publish(
+        self, staged: Iterable[Staged], *, identity: str = "", sequence: int = 0
+    ) -> Publication:
+        """Append what was staged, all of it or nothing, durably.
+
+        No reader in any process sees part of it, and a crash leaves all of it or
+        nothing. The records of one partition keep the order of `staged`. The staged
+        files are removed.
+
+        Args:
+            staged: what `Stage.finish` returned.
+            identity: who publishes, 1 to 1000 characters. What an identity has
+                published under a sequence number it does not publish again: that does
+                nothing. The last 10,000 identities are remembered. "": nobody is.
+            sequence: rises with each publication of the identity.
+
+        Raises:
+            PublicationConflictError: the identity has published a later one.
+            DiskFullError, StorageError: nothing was published.
+            SyncFailedError: nothing was, unless the message says so, and a partition
+                takes no more appends.
+            CorruptRecordError: a staged file is not what it was; nothing was published.
+            TopicNotFoundError, PartitionNotFoundError, ReadOnlyError.
+        """
+        self._check_writable("publish")
+        check_int("sequence", sequence, 0, native.OFFSET_MAX)
+        if len(identity) > _IDENTITY_MAX:
+            raise ConfigError(
+                f"identity has {len(identity)} characters, more than {_IDENTITY_MAX}",
+                name="identity",
+                value=identity,
+            )
+        with self._publish_lock:
+            try:
+                return self._publications.publish(
+                    staged,
+                    identity,
+                    sequence,
+                    self._files.now_ms(),
+                    self.begin_writing,
+                )
+            except OSError as error:
+                if isinstance(error, LogStoreError):
+                    raise
+                raise storage_error(error, "publish to", self.path) from error
+
+    def published(self, identity: str) -> int | None:
+        """The last sequence number that an identity has published; None: none.
+
+        Raises:
+            CorruptCheckpointError: the file that knows is damaged.
+        """
+        self.check_open()
+        try:
+            entry = self._publications.published().get(identity)
+        except OSError as error:
+            if isinstance(error, LogStoreError):
+                raise
+            raise storage_error(error, "read", self.path) from error
+        return None if entry is None else entry["sequence"]
+
+    def discard_staged(
+        self, staged: Iterable[Staged] = (), *, identity: str = "", before: int = 0
+    ) -> None:
+        """Remove staged files that will not be published: these, and all of an
+        identity with a sequence below `before`."""
+        self.check_open()
+        self._publications.discard(staged)
+        if identity and before:
+            self._publications.discard_leftovers(identity, before)
+
+    def _writer_of(self, key: TopicPartition) -> PartitionWriter:
+        self.open_partition(*key)
+        with self._lock:
+            return self._writers.get(key)
+
+    def _drop_unpublished(self, key: TopicPartition, base: int) -> None:
+        """Cut what a publication that is not over has put into a log."""
+        topic, number = key
+        if number not in self._catalog.numbers.get(topic, ()):
+            raise TopicNotFoundError(f"no partition {number} of {topic}", topic=topic)
+        writer = self._writer_of(key)
+        count = writer.end_offset - base
+        if count <= 0:
+            return
+        partition = self.open_partition(*key)
+        try:
+            partition.truncate_to(base)
+        except BaseException:
+            writer.ceiling = base
+            raise
+        self._writers.note(
+            RecoveryAction(
+                UNPUBLISHED, topic, number, partition.path, -1, 0, base, None,
+                f"took {count} records from offset {base} on out of {partition.name} "
+                f"again: their publication was cut short",
+            )
+        )  # fmt: skip
 
     # ------------------------------------------------------------ for the writers
 

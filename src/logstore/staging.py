@@ -1,0 +1,294 @@
+"""Records on their way into a store: encoded by any process, in no log yet.
+
+A `Stage` writes one file into the store's root directory, `.logstore-staged-*`, with
+whole batches for any number of partitions. It needs no lock, and nothing of it can be
+read. `Store.publish` puts what such files hold into the logs, all of it or nothing.
+
+The offsets of a partition's batches in a file begin at 0: where they will stand, nobody
+knows yet. No checksum covers them, so that publishing moves them in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import xxhash
+
+from logstore import _binding as native
+from logstore import layout
+from logstore._files import Directory
+from logstore.encoder import Encoder, pack_rows
+from logstore.errors import (
+    CorruptRecordError,
+    LogStoreError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.extras import arrow_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from _typeshed import ReadableBuffer
+
+    from logstore.partition import Partition
+
+__all__ = ["Stage", "Staged", "StagedLog"]
+
+# Batches of a partition that are held back to be written in one run.
+_RUN_BYTES: Final = 1 << 20
+
+
+class StagedLog(NamedTuple):
+    """What a staged file has for one partition.
+
+    Attributes:
+        topic, partition: which.
+        magic: of its batches.
+        records: how many.
+        runs: (position, bytes) of whole batches in the file, in order.
+    """
+
+    topic: str
+    partition: int
+    magic: int
+    records: int
+    runs: tuple[tuple[int, int], ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its batches."""
+        return sum(size for _, size in self.runs)
+
+
+class Staged(NamedTuple):
+    """A staged file, as a plain value that one process can send to another.
+
+    Attributes:
+        name: of the file in the store's root; "" where there were no records.
+        logs: what it has for each partition.
+    """
+
+    name: str
+    logs: tuple[StagedLog, ...]
+
+    @property
+    def records(self) -> int:
+        """How many there are for all partitions."""
+        return sum(log.records for log in self.logs)
+
+
+class Stage:
+    """Writes a staged file. For one thread; a context manager that removes the file
+    where it is left by an error.
+
+    Args:
+        root: the store's directory.
+        identity, sequence: of the publication that it is for; they name the file, so
+            that what is left over can be told from what is under way.
+    """
+
+    def __init__(self, root: Directory, identity: str, sequence: int) -> None:
+        self._root = root
+        self.name = staged_name(identity, sequence)
+        self._fd = -1
+        self._pos = 0
+        self._logs: dict[tuple[str, int], _Log] = {}
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.discard()
+
+    def append_many(
+        self,
+        partition: Partition,
+        values: Sequence[ReadableBuffer | None],
+        keys: Sequence[ReadableBuffer | None] | None = None,
+        timestamps_ms: Sequence[int | None] | None = None,
+        headers: Sequence[Sequence[tuple[str, ReadableBuffer | None]]] | None = None,
+    ) -> int:
+        """Stage records for a partition; the arguments are those of
+        `Partition.append_many`. They are encoded as the settings of the topic are now.
+
+        Returns how many there were.
+
+        Raises: as `Partition.append_many`; `UnsupportedError` for a topic with
+            ``message_format=0``.
+        """
+        rows = pack_rows(
+            values,
+            keys,
+            timestamps_ms,
+            headers,
+            now_ms=self._root.files.now_ms(),
+            magic=partition.config.message_format,
+        )
+        return self._add(partition, [rows])
+
+    def append_arrow(self, partition: Partition, data: Any) -> int:
+        """Stage a ``pyarrow`` RecordBatch, Table or RecordBatchReader for a partition;
+        as `append_many`, with the columns of `Partition.append_arrow`."""
+        arrow = arrow_module()
+        now_ms = self._root.files.now_ms()
+        magic = partition.config.message_format
+        rows = (
+            arrow.rows_of(batch, now_ms=now_ms, magic=magic)
+            for batch in arrow.tables_of(data)
+        )
+        return self._add(partition, rows)
+
+    def _add(self, partition: Partition, batches: Iterable[native.Rows]) -> int:
+        key = partition.topic, partition.number
+        log = self._logs.get(key)
+        if log is None:
+            if partition.config.message_format == 0:
+                raise UnsupportedError(
+                    f"{partition.name} has message_format=0, into which nothing can be "
+                    f"published; 1 or 2 can"
+                )
+            log = self._logs[key] = _Log(Encoder(partition.config))
+        before = log.records
+        for rows in batches:
+            log.encoder.measure(rows)
+            now_ms = self._root.files.now_ms()
+            for data, size in log.encoder.encode(rows, log.records, now_ms, 0):
+                log.data += native.buffer_of(data, size)
+                if len(log.data) >= _RUN_BYTES:
+                    self._write(log)
+            log.records += rows.count
+        return log.records - before
+
+    def _write(self, log: _Log) -> None:
+        root, files, size = self._root, self._root.files, len(log.data)
+        try:
+            if self._fd < 0:
+                self._fd = root.create(self.name)
+            files.write(self._fd, memoryview(log.data), self._pos)
+        except OSError as error:
+            raise storage_error(
+                error, "stage records in", root.path_of(self.name)
+            ) from error
+        log.runs.append((self._pos, size))
+        self._pos += size
+        log.data = bytearray()
+
+    def finish(self) -> Staged:
+        """Write what is held back, close the file, and say what is in it.
+
+        It is not synced: should the power go, nothing of it has been published.
+        """
+        for log in self._logs.values():
+            if log.data:
+                self._write(log)
+        self._close()
+        logs = tuple(
+            StagedLog(topic, number, log.encoder.magic, log.records, tuple(log.runs))
+            for (topic, number), log in self._logs.items()
+            if log.records
+        )
+        return Staged(self.name if logs else "", logs)
+
+    def discard(self) -> None:
+        """Remove the file. Never raises for a file that is not there."""
+        with contextlib.suppress(OSError, LogStoreError):
+            self._close()
+        with contextlib.suppress(OSError):
+            self._root.unlink(self.name, missing_ok=True)
+
+    def _close(self) -> None:
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        try:
+            self._root.files.close(fd)
+        except OSError as error:
+            raise storage_error(
+                error, "stage records in", self._root.path_of(self.name)
+            ) from error
+
+
+class _Log:
+    """What is staged for one partition so far."""
+
+    __slots__ = ("data", "encoder", "records", "runs")
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.records = 0
+        self.data = bytearray()
+        self.runs: list[tuple[int, int]] = []
+
+
+def staged_name(identity: str, sequence: int) -> str:
+    """A new name for a staged file of a publication."""
+    return f"{staged_prefix(identity)}{sequence}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def staged_prefix(identity: str) -> str:
+    """How the names of all staged files of an identity begin."""
+    return f"{layout.STAGED_PREFIX}{xxhash.xxh3_64_hexdigest(identity.encode())}-"
+
+
+def staged_sequence(name: str, identity: str) -> int | None:
+    """The sequence that a staged file is for; None where it is another identity's."""
+    rest = name.removeprefix(staged_prefix(identity))
+    digits = rest.partition("-")[0]
+    if rest == name or not digits.isascii() or not digits.isdigit():
+        return None
+    return int(digits)
+
+
+def moved_runs(
+    root: Directory, name: str, log: StagedLog, base: int, leader_epoch: int
+) -> Iterator[tuple[Any, int]]:
+    """The batches of a staged log with offsets from `base` on: (pointer, size) of one
+    run after another, in memory that is used again for the next.
+
+    Raises:
+        CorruptRecordError: the file does not hold what was staged.
+        OSError: it cannot be read.
+    """
+    files = root.files
+    last_offset = -1
+    buffer = native.Buffer(max((size for _, size in log.runs), default=1))
+    with root.opened(name) as fd:
+        for pos, size in log.runs:
+            found = files.read(fd, buffer.view[:size], pos)
+            walk = native.shift_offsets(
+                buffer.c,
+                found,
+                shift=base,
+                last_offset=last_offset,
+                leader_epoch=leader_epoch,
+            )
+            if walk.error is not None or walk.pos != size:
+                raise _not_staged(root, name, log, pos + walk.pos)
+            last_offset = walk.last_offset
+            yield buffer.c, size
+    if last_offset != log.records - 1:
+        raise _not_staged(root, name, log, -1)
+
+
+def _not_staged(
+    root: Directory, name: str, log: StagedLog, position: int
+) -> CorruptRecordError:
+    path = root.path_of(name)
+    return CorruptRecordError(
+        f"what was staged for {log.topic}-{log.partition} is not whole; nothing was "
+        f"published",
+        path=path,
+        position=max(position, 0),
+        offset=0,
+    )
