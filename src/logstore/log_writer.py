@@ -345,7 +345,8 @@ class LogWriter:
             LogStoreError: why nothing can be appended.
         """
         self._check()
-        return len(self.segments) - 1, self._writable().state.size
+        active = self._writable()
+        return len(self.segments) - 1, active.state.size
 
     def check_room(self, size: int) -> None:
         """Raise `DiskFullError` where the disk has no `size` bytes to spare."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from logstore import checkpoints, layout
@@ -166,6 +166,9 @@ class Publications:
         """
         value = checkpoints.read_state(self._root, layout.PUBLICATION)
         if value is None:
+            if not self._marks.is_clean and self._root.exists(layout.PUBLISHED):
+                # The last commit may be in the page cache only.
+                self._root.sync()
             return
         left: dict[TopicPartition, int] = {}
         for key, base in _bases(value).items() if _is_of(value, self._marks) else ():
@@ -269,7 +272,6 @@ class Publications:
         log; 3. sync each; 4. rename the file (commit); 5. sync the directory.
         """
         root = self._root
-        is_committed = False
         try:
             for target in targets:
                 target.writer.ceiling = target.base
@@ -279,27 +281,50 @@ class Publications:
             for target in targets:
                 target.writer.sync_held()
             root.rename(layout.PUBLICATION, layout.PUBLISHED)
-            is_committed = True
             root.sync()
         except BaseException as error:
-            if not is_committed:
-                self._undo(targets, value)
-            else:
-                self._show(targets)
-            if isinstance(error, LogStoreError) or not isinstance(error, OSError):
+            told = self._failed(targets, value, error)
+            if told is error:
                 raise
-            what = "publish to"
-            failed = storage_error(error, what, root.path)
-            if is_committed:
-                raise SyncFailedError(
+            raise told from error
+        self._show(targets)
+
+    def _failed(
+        self,
+        targets: Sequence[_Target],
+        value: dict[str, Any],
+        error: BaseException,
+    ) -> BaseException:
+        """Undo what was not committed; returns what to raise.
+
+        Whatever cannot be made durable now ends the writers: what is appended later
+        would be taken away together with it.
+        """
+        root, what = self._root, "publish to"
+        try:
+            if root.exists(layout.PUBLICATION):
+                self._undo(targets, value)
+            elif any(target.writer.end_offset > target.base for target in targets):
+                self._show(targets)
+                self._end_writers(targets, error)
+                return SyncFailedError(
                     f"it was published to {root.path}, and a power cut may take it "
-                    f"back: {error}",
-                    errno=error.errno,
+                    f"back: {error}. Open the store again and repeat it.",
+                    errno=getattr(error, "errno", None),
                     path=root.path,
                     action=what,
-                ) from error
-            raise failed from error
-        self._show(targets)
+                )
+            else:
+                self._show(targets)
+        except (LogStoreError, OSError) as failure:
+            self._end_writers(targets, failure)
+        if isinstance(error, OSError) and not isinstance(error, LogStoreError):
+            return storage_error(error, what, root.path, "Nothing was published.")
+        return error
+
+    def _end_writers(self, targets: Iterable[_Target], error: BaseException) -> None:
+        for target in targets:
+            target.writer.end_for_good(error)
 
     def _show(self, targets: Iterable[_Target]) -> None:
         for target in targets:
@@ -309,7 +334,7 @@ class Publications:
         """All that was staged for one partition: one append, whole or absent."""
         writer, base, total = target.writer, target.base, target.bytes
 
-        def runs() -> Iterator[tuple[Any, int]]:
+        def runs() -> Generator[tuple[Any, int]]:
             begin = base
             for name, log in target.parts:
                 epoch = writer.leader_epoch(base) if log.magic == 2 else 0
@@ -317,32 +342,32 @@ class Publications:
                 begin += log.records
 
         count = sum(log.records for _, log in target.parts)
-        writer.append_runs(runs(), total, count)
+        # Closed here: whoever keeps the error of a failed append keeps its frames.
+        with contextlib.closing(runs()) as moved:
+            writer.append_runs(moved, total, count)
 
     def _undo(self, targets: Sequence[_Target], value: dict[str, Any]) -> None:
         """Take the records out again; what cannot be undone takes no more appends, and
-        is undone when the store is opened again."""
+        is undone when the store is opened again.
+
+        Raises:
+            LogStoreError, OSError: the file that says so cannot be removed.
+        """
         left: dict[TopicPartition, int] = {}
         for target in targets:
+            writer = target.writer
+            if writer.failed is None and writer.end_offset == target.base:
+                continue
             try:
-                if target.writer.end_offset > target.base:
-                    target.writer.truncate_to(target.base, target.place)
-                elif target.writer.failed is not None:
-                    raise target.writer.failed
+                if writer.failed is not None:
+                    raise writer.failed
+                writer.truncate_to(target.base, target.place)
             except (LogStoreError, OSError) as error:
-                logger.error(
-                    "cannot undo a publication to %s-%d: %s", *target.key, error
-                )
+                logger.error("cannot undo a publication to %s: %s", writer.name, error)
+                writer.end_for_good(error)
                 left[target.key] = target.base
-        try:
-            if left or self._root.exists(layout.PUBLICATION):
-                self._end(value, left)
-        except (LogStoreError, OSError) as error:
-            # The next opening cuts all of them off where they end now.
-            for target in targets:
-                target.writer.end_for_good(error)
-            return
-        self._show(t for t in targets if t.key not in left)
+        self._end(value, left)
+        self._show(target for target in targets if target.key not in left)
 
     # ------------------------------------------------------------ staged files
 

@@ -684,8 +684,10 @@ class Store:
         partition = self.open_partition(*key)
         try:
             partition.truncate_to(base)
-        except BaseException:
+        except BaseException as error:
+            # The next opening will cut the log here.
             writer.ceiling = base
+            writer.end_for_good(error)
             raise
         self._writers.note(
             RecoveryAction(

@@ -27,7 +27,7 @@ from support.values import append_one
 
 PATH = "/store"
 # What opening may have to say after a mere crash.
-HARMLESS = frozenset({"torn-tail", "index-rebuilt"})
+HARMLESS = frozenset({"torn-tail", "index-rebuilt", "unpublished"})
 
 
 class HandKeeper(Housekeeper):

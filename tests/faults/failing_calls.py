@@ -21,7 +21,7 @@ from typing import NamedTuple
 from faults.checker import HARMLESS, StateCheck, open_quietly, shown, view_of
 from faults.method import Tally
 from faults.workloads import Program
-from logstore import LogStoreError, Partition, SyncFailedError
+from logstore import LogStoreError, Partition, SyncFailedError, layout
 from support.power_cut import cuts
 
 NAME = "failing_calls"
@@ -165,6 +165,18 @@ def _truncated(seed: int) -> Program:
     return program
 
 
+def _half_published(seed: int) -> Program:
+    """A kill in the middle of a publication that could not be undone."""
+    program = _at_work(seed)
+    program.disk.fail("rename", errno.EIO, name=layout.PUBLICATION)
+    program.disk.fail("create", errno.EIO, name=f"{layout.PARTITION_STATE}.tmp")
+    with contextlib.suppress(LogStoreError):
+        program.do_publish()
+    program.disk.heal()
+    program.disk = program.disk.kill()
+    return program
+
+
 def _with_delayed(seed: int) -> Program:
     """Something for the housekeeper to do."""
     program = _at_work(seed)
@@ -191,6 +203,8 @@ SCENARIOS: dict[str, tuple[Callable[[int], Program], Callable[[Program], None]]]
     "append many": (_at_work, Program.do_append_many),
     "append batches": (_at_work, Program.do_append_batches),
     "first append after opening": (_reopened, Program.do_append_many),
+    "publish": (_at_work, Program.do_publish),
+    "recover a publication": (_half_published, Program.open),
     "flush": (_at_work, Program.do_flush),
     "roll": (_at_work, Program.do_roll),
     "delete_before": (_at_work, Program.do_delete_before),
@@ -356,7 +370,13 @@ class _Case:
                 partition = program.store.topic(name)[number]
                 writer = program.store._writers.get((name, number))
                 is_whole = writer.damage is None
-                text = log.problem(shown(partition), is_killed=is_whole)
+                try:
+                    view = shown(partition)
+                except LogStoreError:
+                    if is_whole:
+                        raise
+                    continue  # it could not be opened whole, and says so
+                text = log.problem(view, is_killed=is_whole)
                 if text:
                     return f"the open store: {name} {text}"
                 text = self._appended(log, partition, case)

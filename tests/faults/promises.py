@@ -101,12 +101,19 @@ class TopicPromise:
 
 @dataclasses.dataclass(slots=True)
 class Promises:
-    """What a store has promised, by topic."""
+    """What a store has promised, by topic.
+
+    Attributes:
+        publication: (topic, partition, first offset, one past the last) of what is
+            being published: all of it is there, or nothing.
+    """
 
     topics: dict[str, TopicPromise] = dataclasses.field(default_factory=dict)
+    publication: tuple[tuple[str, int, int, int], ...] = ()
 
     def copy(self) -> Promises:
-        return Promises({name: topic.copy() for name, topic in self.topics.items()})
+        topics = {name: topic.copy() for name, topic in self.topics.items()}
+        return Promises(topics, self.publication)
 
     def problem(
         self, view: View, *, is_killed: bool = False, is_recovered: bool = True
@@ -132,10 +139,23 @@ class Promises:
                 text = log.problem(shown[number], is_killed=is_killed)
                 if text:
                     return f"{name}-{number} {text}"
+        return self._half_published(view)
+
+    def _half_published(self, view: View) -> str:
+        ends = [
+            (view[name][number][1], first, end)
+            for name, number, first, end in self.publication
+            if name in view
+        ]
+        if any(end > first for end, first, _ in ends) and any(
+            end < wanted for end, _, wanted in ends
+        ):
+            return f"half a publication is there: {ends}"
         return ""
 
     def settle(self, view: View) -> None:
         """The store was opened for writing, and this is what is there."""
+        self.publication = ()
         for name in list(self.topics):
             shown = view.get(name)
             if not shown:

@@ -42,10 +42,10 @@ from support.values import (
 # How often each step is taken.
 WEIGHTS = {
     "append": 12, "append_many": 8, "append_durable": 6, "append_batches": 2,
-    "append_arrow": 1, "flush": 4, "roll": 3, "delete_before": 3, "truncate_to": 4,
-    "retention": 2, "configure": 1, "create_topic": 2, "add_partitions": 1,
-    "delete_topic": 1, "housekeeping": 3, "reopen": 4, "kill": 2, "cut": 2,
-    "leftovers": 1, "kafka": 1,
+    "append_arrow": 1, "publish": 5, "flush": 4, "roll": 3, "delete_before": 3,
+    "truncate_to": 4, "retention": 2, "configure": 1, "create_topic": 2,
+    "add_partitions": 1, "delete_topic": 1, "housekeeping": 3, "reopen": 4, "kill": 2,
+    "cut": 2, "leftovers": 1, "kafka": 1,
 }  # fmt: skip
 
 
@@ -124,6 +124,7 @@ class Program:
         self.is_disk_full = False
         self._topics = topics
         self._seed = seed * 1000
+        self._sequence = 0
         self._config = StoreConfig(flush_checkpoint_ms=self.rng.choice((0, 0, 5000)))
         self.store: Store
         self._steps = list(WEIGHTS)
@@ -185,6 +186,8 @@ class Program:
             for number, log in enumerate(topic.logs):
                 if (name, number) in self.store._writers.broken:
                     continue
+                if self.store._writers.get((name, number)).damage is not None:
+                    continue
                 partition = self.store.topic(name)[number]
                 told = partition.durable_offset
                 if self.rng.random() < 0.2:
@@ -209,6 +212,9 @@ class Program:
             for number, log in enumerate(topic.logs if topic.is_certain else ()):
                 if (name, number) not in trouble | self.store._writers.broken.keys():
                     log.settle(shown(self.store.topic(name)[number]))
+        rows = self.promises.publication
+        left = trouble | self.store._writers.broken.keys()
+        self.promises.publication = tuple(row for row in rows if row[:2] in left)
 
     def close(self) -> None:
         self.see()
@@ -368,6 +374,72 @@ class Program:
         )
         records = [record_of(o, magic, seed)._replace(headers=()) for o in offsets]
         self.append(log, partition, records, lambda: partition.append_arrow(data))
+
+    def do_publish(self) -> None:
+        """Records for some partitions at once; now and then it is said twice."""
+        found = [one for one in self.partitions() if one[1].config.message_format]
+        if not found:
+            return
+        count = self.rng.choice((1, 2, 2, 3))
+        picked = self.rng.sample(found, min(len(found), count))
+        self._sequence += 1
+        sequence, records = self._sequence, []
+        with self.store.stage("program", sequence) as stage:
+            for _, partition in picked:
+                offsets, magic, seed = self._new(partition, self.rng.choice((1, 3, 12)))
+                stage.append_many(
+                    partition,
+                    [value_of(o, seed) for o in offsets],
+                    [key_of(o, seed) for o in offsets],
+                    [timestamp_of(o, seed) for o in offsets],
+                    [headers_of(o, seed) for o in offsets] if magic == 2 else None,
+                )
+                records.append([record_of(o, magic, seed) for o in offsets])
+            staged = stage.finish()
+        rows = []
+        for (log, partition), added in zip(picked, records, strict=True):
+            first = len(log.records)
+            log.records += added
+            log.coming = len(added)
+            end = first + len(added)
+            rows.append((partition.topic, partition.number, first, end))
+        self.promises.publication = tuple(rows)
+        self.began()
+        try:
+            self.store.publish([staged], identity="program", sequence=sequence)
+        except LogStoreError as error:
+            self._publish_failed(picked, sequence, error)
+            raise
+        for log, _ in picked:
+            log.coming = 0
+            log.durable = len(log.records)
+        self.promises.publication = ()
+        if self.rng.random() < 0.3:
+            again = self.store.publish([staged], identity="program", sequence=sequence)
+            assert not again.is_new, "it was published twice"
+        self.see()
+
+    def _publish_failed(
+        self,
+        picked: list[tuple[Log, Partition]],
+        sequence: int,
+        error: LogStoreError,
+    ) -> None:
+        """Nothing is in; nobody knows only where the writers have ended."""
+        for log, partition in picked:
+            end = partition.end_offset
+            if end == len(log.records):
+                assert isinstance(error, SyncFailedError), (
+                    "it is in, and said to be not"
+                )
+            else:
+                assert end == log.end, f"the end is {end} after a failed publication"
+                if partition._log.failed is None:
+                    del log.records[end:]
+                    log.coming = 0
+        left = {(p.topic, p.number) for log, p in picked if log.coming}
+        rows = self.promises.publication
+        self.promises.publication = tuple(r for r in rows if r[:2] in left)
 
     def do_flush(self) -> None:
         picked = self.pick()
