@@ -555,6 +555,10 @@ class Loader:
         if 0 <= size < durable:
             self.lost_end(active, size, durable, own)
         is_whole = self.situation.clean and size == durable
+        point = self.situation.recovery_point
+        if is_whole and point > own.durable_offset:
+            self.older_partition(active, durable, point, own)
+            return self.finish(segments, start, point, state, index, times)
         is_cut = own.is_truncating and not self.writable
         if size < durable or is_cut or (is_whole and index is not None):
             active.size = durable
@@ -618,6 +622,26 @@ class Loader:
             f"the partition takes no appends",
             position=size,
             size=durable - size,
+            first_offset=own.durable_offset,
+        )
+
+    def older_partition(
+        self, active: Segment, durable: int, point: int, own: PartitionState
+    ) -> None:
+        """The whole partition is older than the marks of the store, as where a backup
+        of it alone was put back: offsets up to `point` were given out."""
+        self.damage = CorruptRecordError(
+            f"the log and its state end at offset {own.durable_offset}; the store was "
+            f"closed when it ended at {point}",
+            path=active.path,
+            position=durable,
+            offset=own.durable_offset,
+        )
+        self.report(
+            LOST_END,
+            active.file(LOG),
+            f"{self.damage} The partition takes no appends.",
+            position=durable,
             first_offset=own.durable_offset,
         )
 

@@ -369,6 +369,8 @@ class PartitionCheck(Check):
                     f"log that was closed at byte {active['size']}",
                     position=active["size"],
                 )
+            elif context.clean and state.durable_offset < context.recovery_point:
+                self._older_than_store(log, state.durable_offset)
             return
         # An empty last segment may follow an unclean stop of Kafka; not a clean one.
         is_known = log.batches > 0 or context.clean
@@ -383,6 +385,21 @@ class PartitionCheck(Check):
                 first=end,
                 last=context.recovery_point - 1,
             )
+
+    def _older_than_store(self, log: LogCheck, end: int) -> None:
+        """A partition that agrees with its own state, and not with the store's marks:
+        it was put back from a backup without the rest."""
+        point = self.context.recovery_point
+        self.run_of.problem(
+            LOST_BYTES,
+            log.path,
+            f"{log.path} ends before offset {end}, as the state of its partition says; "
+            f"according to {layout.RECOVERY_CHECKPOINT} it ended before {point} when "
+            f"the store was closed",
+            position=log.size,
+            first=end,
+            last=point - 1,
+        )
 
     def _check_empty(self) -> None:
         """Whether a partition without any segment has lost them."""
