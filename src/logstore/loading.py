@@ -482,7 +482,8 @@ class Loader:
             return
         base, name = segment.base_offset, segment.file(LOG)
         size = max(self.file_size(segment), 0)
-        kept = f"{layout.TORN_PREFIX}{base:020d}-0"
+        taken = set(self.directory.names())
+        kept = next(kept for kept in layout.torn_files(base, 0) if kept not in taken)
         self.directory.rename(name, kept)
         for suffix in SEGMENT_SUFFIXES:
             self.directory.unlink(segment_file(base, suffix), missing_ok=True)
@@ -556,7 +557,7 @@ class Loader:
             self.lost_end(active, size, durable, own)
         is_whole = self.situation.clean and size == durable
         point = self.situation.recovery_point
-        if is_whole and point > own.durable_offset:
+        if is_whole and point > own.durable_offset and not own.is_truncating:
             self.older_partition(active, durable, point, own)
             return self.finish(segments, start, point, state, index, times)
         is_cut = own.is_truncating and not self.writable
@@ -829,14 +830,20 @@ class Loader:
         """Put a torn tail aside and cut it.
 
         1. copy it to `.logstore-torn-...` and sync that; 2. sync the directory;
-        3. truncate the log; 4. sync the log.
+        3. truncate the log; 4. sync the log. What was torn at this place before stays.
         """
         directory, files = self.directory, self.directory.files
         base, pos, size = active.base_offset, scan.pos, scan.size
-        kept = f"{layout.TORN_PREFIX}{base:020d}-{pos}"
+        kept, is_kept = "", False
         first = scan.last_offset + 1
         try:
             with directory.opened(active.file(LOG), write=True) as fd:
+                taken = set(directory.names())
+                kept = next(
+                    name
+                    for name in layout.torn_files(base, pos)
+                    if name not in taken or _begins(directory, name, fd, pos, size)
+                )
                 copy = directory.create(kept, exclusive=False)
                 try:
                     _copy(directory, fd, pos, size, copy)
@@ -844,13 +851,15 @@ class Loader:
                 finally:
                     files.close(copy)
                 directory.sync()
+                is_kept = True
                 files.truncate(fd, pos)
                 files.sync(fd)
         except OSError as error:
             failed = storage_error(error, "put aside the torn tail of", active.path)
             self.damage = failed
-            with contextlib.suppress(OSError):
-                directory.unlink(kept, missing_ok=True)
+            if kept and not is_kept:
+                with contextlib.suppress(OSError):
+                    directory.unlink(kept, missing_ok=True)
             self.report(
                 TAIL_KEPT,
                 active.file(LOG),
@@ -983,3 +992,21 @@ def _copy(
             return
         files.write(to_fd, buffer.view[:n], to_pos + pos - begin)
         pos += n
+
+
+def _begins(directory: Directory, name: str, fd: int, begin: int, end: int) -> bool:
+    """Whether bytes [begin, end) of a file begin with all that is in the file `name`: a
+    copy of them, perhaps one that was cut short."""
+    files = directory.files
+    mine, other = native.Buffer(1 << 16), native.Buffer(1 << 16)
+    try:
+        with directory.opened(name) as copy:
+            size = files.size(copy)
+            for pos in range(0, size, mine.capacity):
+                n = files.read(copy, mine.view, pos)
+                files.read(fd, other.view[:n], begin + pos)
+                if mine.view[:n] != other.view[:n]:
+                    return False
+            return size <= end - begin
+    except OSError:
+        return False
