@@ -43,6 +43,7 @@ from logstore.recovery import (
     LEFTOVERS_REMOVED,
     LOST_END,
     LOST_SEGMENT,
+    LOST_TOLD,
     STATE_DAMAGED,
     SWAP_FINISHED,
     TAIL_KEPT,
@@ -345,6 +346,7 @@ class Loader:
             # A segment that is gone stays in the list: reading it is an error.
             bases |= set(known) | {active_base}
         segments: list[Segment] = []
+        lost: list[int] = []
         for base in sorted(bases):
             transition = found.logs.get(base, "")
             segment = Segment(
@@ -358,7 +360,9 @@ class Loader:
             )
             if base not in found.logs:
                 segment.is_lost = True
-                self.lost_segment(base)
+                lost.append(base)
+                if len(lost) <= LOST_TOLD:
+                    self.lost_segment(base)
             row = known.get(base)
             if row is not None:
                 _, segment.size, segment.next_offset, largest, at, digest = row
@@ -376,6 +380,7 @@ class Loader:
                     raise self.damage
                 segment.size = max(size, 0)
             segments.append(segment)
+        self.more_lost_segments(lost[LOST_TOLD:])
         for segment, after in itertools.pairwise(segments):
             if segment.base_offset not in known:
                 segment.next_offset = after.base_offset
@@ -420,6 +425,18 @@ class Loader:
             offset=base,
         )
         self.report(LOST_SEGMENT, name, str(self.damage), first_offset=base)
+
+    def more_lost_segments(self, bases: list[int]) -> None:
+        """Those that are not told one by one: a file of state may have millions."""
+        if bases:
+            name = segment_file(bases[0], LOG)
+            self.report(
+                LOST_SEGMENT,
+                name,
+                f"{len(bases)} more segment files of {self.directory.path} are gone, "
+                f"{name} to {segment_file(bases[-1], LOG)}",
+                first_offset=bases[0],
+            )
 
     def ensure_index(self, segment: Segment, found: Survey) -> None:
         """Build the indexes of a sealed segment whose offset index is missing, or which

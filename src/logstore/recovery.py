@@ -57,6 +57,9 @@ __all__ = [
 ]
 
 
+# So many lost segments of a partition are told one by one; the rest together.
+LOST_TOLD: Final = 10
+
 # The labels: what was found, or done, at opening.
 TORN_TAIL: Final = "torn-tail"
 INDEX_REBUILT: Final = "index-rebuilt"
