@@ -5,7 +5,9 @@ The one place that forms and parses such names (docs/format.md).
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from logstore.errors import ConfigError
@@ -44,6 +46,7 @@ __all__ = [
     "parse_segment_file",
     "partition_directory",
     "segment_file",
+    "torn_files",
     "transition_topic",
 ]
 
@@ -151,6 +154,15 @@ class SegmentFile(NamedTuple):
 
 def segment_file(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
+
+
+def torn_files(base_offset: int, position: int) -> Iterator[str]:
+    """Names for what was torn from a log at a position: the first time, the second, and
+    so on."""
+    first = f"{TORN_PREFIX}{base_offset:020d}-{position}"
+    yield first
+    for number in itertools.count(2):
+        yield f"{first}.{number}"
 
 
 def digest_file(base_offset: int) -> str:

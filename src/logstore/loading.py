@@ -43,6 +43,7 @@ from logstore.recovery import (
     LEFTOVERS_REMOVED,
     LOST_END,
     LOST_SEGMENT,
+    LOST_TOLD,
     STATE_DAMAGED,
     SWAP_FINISHED,
     TAIL_KEPT,
@@ -344,6 +345,7 @@ class Loader:
             # A segment that is gone stays in the list: reading it is an error.
             bases |= set(known) | {active_base}
         segments: list[Segment] = []
+        lost: list[int] = []
         for base in sorted(bases):
             transition = found.logs.get(base, "")
             segment = Segment(
@@ -357,7 +359,9 @@ class Loader:
             )
             if base not in found.logs:
                 segment.is_lost = True
-                self.lost_segment(base)
+                lost.append(base)
+                if len(lost) <= LOST_TOLD:
+                    self.lost_segment(base)
             row = known.get(base)
             if row is not None:
                 _, segment.size, segment.next_offset, largest, at, digest = row
@@ -375,6 +379,7 @@ class Loader:
                     raise self.damage
                 segment.size = max(size, 0)
             segments.append(segment)
+        self.more_lost_segments(lost[LOST_TOLD:])
         for segment, after in itertools.pairwise(segments):
             if segment.base_offset not in known:
                 segment.next_offset = after.base_offset
@@ -419,6 +424,18 @@ class Loader:
             offset=base,
         )
         self.report(LOST_SEGMENT, name, str(self.damage), first_offset=base)
+
+    def more_lost_segments(self, bases: list[int]) -> None:
+        """Those that are not told one by one: a file of state may have millions."""
+        if bases:
+            name = segment_file(bases[0], LOG)
+            self.report(
+                LOST_SEGMENT,
+                name,
+                f"{len(bases)} more segment files of {self.directory.path} are gone, "
+                f"{name} to {segment_file(bases[-1], LOG)}",
+                first_offset=bases[0],
+            )
 
     def ensure_index(self, segment: Segment, found: Survey) -> None:
         """Build the indexes of a sealed segment whose offset index is missing, or which
@@ -481,7 +498,8 @@ class Loader:
             return
         base, name = segment.base_offset, segment.file(LOG)
         size = max(self.file_size(segment), 0)
-        kept = f"{layout.TORN_PREFIX}{base:020d}-0"
+        taken = set(self.directory.names())
+        kept = next(kept for kept in layout.torn_files(base, 0) if kept not in taken)
         self.directory.rename(name, kept)
         for suffix in SEGMENT_SUFFIXES:
             self.directory.unlink(segment_file(base, suffix), missing_ok=True)
@@ -554,6 +572,10 @@ class Loader:
         if 0 <= size < durable:
             self.lost_end(active, size, durable, own)
         is_whole = self.situation.clean and size == durable
+        point = self.situation.recovery_point
+        if is_whole and point > own.durable_offset and not own.is_truncating:
+            self.older_partition(active, durable, point, own)
+            return self.finish(segments, start, point, state, index, times)
         is_cut = own.is_truncating and not self.writable
         if size < durable or is_cut or (is_whole and index is not None):
             active.size = durable
@@ -617,6 +639,26 @@ class Loader:
             f"the partition takes no appends",
             position=size,
             size=durable - size,
+            first_offset=own.durable_offset,
+        )
+
+    def older_partition(
+        self, active: Segment, durable: int, point: int, own: PartitionState
+    ) -> None:
+        """The whole partition is older than the marks of the store, as where a backup
+        of it alone was put back: offsets up to `point` were given out."""
+        self.damage = CorruptRecordError(
+            f"the log and its state end at offset {own.durable_offset}; the store was "
+            f"closed when it ended at {point}",
+            path=active.path,
+            position=durable,
+            offset=own.durable_offset,
+        )
+        self.report(
+            LOST_END,
+            active.file(LOG),
+            f"{self.damage} The partition takes no appends.",
+            position=durable,
             first_offset=own.durable_offset,
         )
 
@@ -804,14 +846,20 @@ class Loader:
         """Put a torn tail aside and cut it.
 
         1. copy it to `.logstore-torn-...` and sync that; 2. sync the directory;
-        3. truncate the log; 4. sync the log.
+        3. truncate the log; 4. sync the log. What was torn at this place before stays.
         """
         directory, files = self.directory, self.directory.files
         base, pos, size = active.base_offset, scan.pos, scan.size
-        kept = f"{layout.TORN_PREFIX}{base:020d}-{pos}"
+        kept, is_kept = "", False
         first = scan.last_offset + 1
         try:
             with directory.opened(active.file(LOG), write=True) as fd:
+                taken = set(directory.names())
+                kept = next(
+                    name
+                    for name in layout.torn_files(base, pos)
+                    if name not in taken or _begins(directory, name, fd, pos, size)
+                )
                 copy = directory.create(kept, exclusive=False)
                 try:
                     _copy(directory, fd, pos, size, copy)
@@ -819,13 +867,15 @@ class Loader:
                 finally:
                     files.close(copy)
                 directory.sync()
+                is_kept = True
                 files.truncate(fd, pos)
                 files.sync(fd)
         except OSError as error:
             failed = storage_error(error, "put aside the torn tail of", active.path)
             self.damage = failed
-            with contextlib.suppress(OSError):
-                directory.unlink(kept, missing_ok=True)
+            if kept and not is_kept:
+                with contextlib.suppress(OSError):
+                    directory.unlink(kept, missing_ok=True)
             self.report(
                 TAIL_KEPT,
                 active.file(LOG),
@@ -967,3 +1017,21 @@ def _copy(
             return
         files.write(to_fd, buffer.view[:n], to_pos + pos - begin)
         pos += n
+
+
+def _begins(directory: Directory, name: str, fd: int, begin: int, end: int) -> bool:
+    """Whether bytes [begin, end) of a file begin with all that is in the file `name`: a
+    copy of them, perhaps one that was cut short."""
+    files = directory.files
+    mine, other = native.Buffer(1 << 16), native.Buffer(1 << 16)
+    try:
+        with directory.opened(name) as copy:
+            size = files.size(copy)
+            for pos in range(0, size, mine.capacity):
+                n = files.read(copy, mine.view, pos)
+                files.read(fd, other.view[:n], begin + pos)
+                if mine.view[:n] != other.view[:n]:
+                    return False
+            return size <= end - begin
+    except OSError:
+        return False

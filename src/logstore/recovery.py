@@ -57,6 +57,9 @@ __all__ = [
 ]
 
 
+# So many lost segments of a partition are told one by one; the rest together.
+LOST_TOLD: Final = 10
+
 # The labels: what was found, or done, at opening.
 TORN_TAIL: Final = "torn-tail"
 INDEX_REBUILT: Final = "index-rebuilt"
@@ -398,7 +401,8 @@ def rebuild(
 
     1. walk the log; 2. write each index under a temporary name and sync it; 3. rename
     it; 4. sync the directory; 5. note the digest of the time index where the state file
-    has the segment. Returns the numbers of entries.
+    has the segment. The offset index comes last: opening builds both where it is
+    missing, so a crash between the two leaves none out. Returns the numbers of entries.
 
     Raises:
         CorruptRecordError: the log is damaged; the indexes stay as they were.
@@ -408,8 +412,8 @@ def rebuild(
     entry = closing_time_entry(state)
     if entry:
         times.append(entry)
-    directory.write_file(segment_file(base_offset, INDEX), index.data())
     directory.write_file(segment_file(base_offset, TIME_INDEX), times.data())
+    directory.write_file(segment_file(base_offset, INDEX), index.data())
     _note_time_digest(directory, base_offset, times.digest())
     return index.count, times.count
 

@@ -329,26 +329,3 @@ os._exit(0)
         assert writer.wait(30) == 0
     assert count > 50
     assert read_all(tmp_path) == expected(1, 0, count)
-
-
-def test_too_few_descriptors_is_a_named_error(tmp_path: Path) -> None:
-    """EMFILE is a StorageError; nothing leaks, and it works again afterwards."""
-    write_store(tmp_path, 300, segment_bytes=300)
-    code = """
-import resource
-store = logstore.open(path)
-partition = store.topic("orders")[0]
-resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), 4096))
-try:
-    print(len(list(partition.read())))
-except logstore.StorageError as error:
-    print(error.errno)
-resource.setrlimit(resource.RLIMIT_NOFILE, (1000, 4096))
-assert list(partition.read()) == expected(1, 0, 300)
-append_one(partition)
-store.close()
-"""
-    with script(code, tmp_path) as reader:
-        assert reader.stdout is not None
-        assert reader.stdout.read().strip() in ("24", "300")
-        assert reader.wait(30) == 0

@@ -14,8 +14,8 @@ import xxhash
 import logstore
 from logstore import _files, catalog, checkpoints, layout
 from logstore._files import Directory, Files
-from logstore.recovery import PartitionState
-from support.damage import snapshot_of
+from logstore.recovery import LOST_TOLD, PartitionState
+from support.damage import FaultyFiles, logs_in, snapshot_of
 from support.values import append_one, expected, fill, new_partition, read_all
 
 OWN = (".logstore-owner", ".logstore-topics", "orders-0/.logstore-state")
@@ -340,3 +340,74 @@ def test_directory_with_more_names_than_the_limit_is_a_named_error(
         logstore.open(store, read_only=True)
     with pytest.raises((logstore.StorageError, OSError)):
         logstore.verify(store)
+
+
+ROWS = 3000
+
+
+@pytest.fixture
+def hollow(store: Path) -> Path:
+    """A store whose state has very many segments that are not there, the last one
+    among them, behind those that are."""
+    path = store / "orders-0" / ".logstore-state"
+    state = value_of(path)
+    logs_in(store / "orders-0")[-1].unlink()
+    begin = state["active"]["base_offset"]
+    rows = [[begin + n, 80, begin + n + 1, -2, -1, -1] for n in range(ROWS - 1)]
+    state["sealed"] += rows
+    for name in ("base_offset", "last_offset"):
+        state["active"][name] += ROWS - 1
+    put(path, state)
+    return store
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_opening_tells_very_many_lost_segments_together(
+    hollow: Path, read_only: bool
+) -> None:
+    """The first few, and how many more: a file of 64 MiB must not make a million
+    actions. Each of them is an error to whoever reads there."""
+    with logstore.open(hollow, read_only=read_only) as opened:
+        partition = opened.topic("orders")[0]
+        first = next(s for s in partition.segments if s.size_bytes == 80).base_offset
+        assert list(partition.read(0, first)) == expected(1, 0, first)
+        for offset in (first, first + ROWS // 2, first + ROWS - 1):
+            with pytest.raises(logstore.CorruptRecordError):
+                next(partition.read(offset))
+        if not read_only:
+            actions = opened.recovery_report.actions
+            lost = [a for a in actions if a.label == "lost-segment"]
+            assert len(lost) == LOST_TOLD + 1
+            assert lost[-1].first_offset == first + LOST_TOLD
+            assert f"{ROWS - LOST_TOLD} more segment" in lost[-1].message
+            with pytest.raises(logstore.CorruptRecordError):
+                append_one(partition)
+
+
+def test_verify_tells_very_many_lost_segments_together(hollow: Path) -> None:
+    """One problem with a count behind the first few; the state is read a few times,
+    and not once for each of them."""
+    files = FaultyFiles()
+    report = logstore.verify(hollow, files=files)
+    lost = [p for p in report.problems if p.kind == "lost-segment"]
+    assert len(lost) == LOST_TOLD + 1
+    assert f"{ROWS - LOST_TOLD} more segments" in lost[-1].message
+    assert lost[-1].first_offset == lost[-2].first_offset + 1
+    assert lost[-1].last_offset > lost[0].first_offset + ROWS - 1
+    assert files.count("open", ".logstore-state") <= 5
+
+
+@pytest.mark.parametrize("mode", ["cut", "skip"])
+def test_repair_tells_very_many_lost_segments_together(hollow: Path, mode: str) -> None:
+    """In the report; and the log can be used again."""
+    files = FaultyFiles()
+    report = logstore.repair(hollow, mode, files=files)
+    lost = [a for a in report.actions if a.label == "lost-accepted"]
+    assert len(lost) == LOST_TOLD + 1
+    assert report.remaining == ()
+    assert files.count("open", ".logstore-state") <= 10
+    with logstore.open(hollow) as opened:
+        assert not opened.recovery_report
+        found = list(opened.topic("orders")[0].read(on_corruption="skip"))
+        assert found == expected(1, 0, len(found))
+        append_one(opened.topic("orders")[0])

@@ -166,6 +166,65 @@ def test_anything_behind_the_last_batch_is_a_torn_tail(
     assert read_all(path) == expected(magic, 0, COUNT + 1)
 
 
+def kept_in(path: Path) -> dict[str, bytes]:
+    """What is kept of torn tails: the end of the name after the position -> bytes."""
+    return {
+        found.name.partition("-torn-")[2].partition("-")[2].partition(".")[2]: (
+            found.read_bytes()
+        )
+        for found in (path / "orders-0").glob(".logstore-torn-*")
+    }
+
+
+def test_tail_torn_again_at_the_same_place_is_kept_beside_the_first(
+    tmp_path: Path,
+) -> None:
+    """Each gets a number; one that is there already is not kept twice."""
+    path = killed_store(tmp_path)
+    tails = [b"first", b"another", b"first", b"fir", b"the third"]
+    for number, tail in enumerate(tails):
+        append_garbage(the_log(path), tail)
+        with logstore.open(path) as store:
+            (action,) = store.recovery_report.actions
+            assert Path(str(action.kept_at)).read_bytes() == tail
+            crash(path, tmp_path / f"again-{number}")  # it is not clean
+        path = tmp_path / f"again-{number}"
+    assert kept_in(path) == {
+        "": b"first",
+        "2": b"another",
+        "3": b"fir",
+        "4": b"the third",
+    }
+
+
+def test_copy_of_a_torn_tail_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
+    """By the opening after the one that was killed; no half copy stays."""
+    path = killed_store(tmp_path)
+    append_garbage(the_log(path), b"the tail")
+    base, size = the_log(path).stem, the_log(path).stat().st_size - len(b"the tail")
+    half = path / "orders-0" / f".logstore-torn-{base}-{size}"
+    half.write_bytes(b"the t")
+    logstore.open(path).close()
+    logstore.open(path).close()
+    assert read_all(path) == expected(1, 0, COUNT)
+    assert kept_in(path) == {"": b"the tail"}
+
+
+@pytest.mark.parametrize("method", ["truncate", "sync"])
+def test_kept_tail_stays_where_cutting_it_fails(tmp_path: Path, method: str) -> None:
+    """The log may have been cut all the same: its bytes must be somewhere."""
+    path = killed_store(tmp_path)
+    append_garbage(the_log(path), b"the tail")
+    files = FaultyFiles()
+    files.fail(method, name=".log", times=1)
+    with open_store(path, files=files) as store:
+        assert "tail-kept" in labels(store)
+        assert kept_in(path) == {"": b"the tail"}
+    with logstore.open(path) as store:
+        assert append_one(store.topic("orders")[0]) == COUNT
+    assert kept_in(path) == {"": b"the tail"}
+
+
 @every_format
 def test_flipped_bit_above_the_durable_point_cuts_there(
     tmp_path: Path, magic: int, codec: str

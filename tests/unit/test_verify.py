@@ -18,6 +18,7 @@ import pytest
 import logstore
 from logstore import checkpoints
 from logstore._files import Directory, Files
+from logstore.cli.main import main
 from logstore.verify import inspect_file
 from support.damage import (
     append_garbage,
@@ -962,3 +963,22 @@ def test_what_looks_like_a_message_in_a_damaged_wrapper_is_not_believed(
             report = logstore.verify(partition, deep=True)
             assert kinds(report) == ["partial-batch"], (log, frame)
             flip_bit(log, 8 * (frame.pos + 8) + 1)
+
+
+def test_verify_decompresses_up_to_the_limit_that_it_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is larger is noted and not looked into; in the command as well."""
+    size = 100_000
+    with logstore.open(tmp_path) as store:
+        new_partition(store, 2, "gzip").append_many([bytes(size)])
+    small = logstore.StoreConfig(max_batch_decompressed_bytes=size // 2)
+    large = logstore.StoreConfig(max_batch_decompressed_bytes=2 * size)
+    assert logstore.verify(tmp_path, deep=True, store_config=large).notes == ()
+    (note,) = logstore.verify(tmp_path, deep=True, store_config=small).notes
+    assert f"max_batch_decompressed_bytes={size // 2}" in note.message
+    command = ["verify", "--deep", str(tmp_path), "--max-batch-decompressed-bytes"]
+    assert main([*command, str(2 * size)]) == 0
+    assert "note:" not in capsys.readouterr().out
+    assert main([*command, str(size // 2)]) == 0
+    assert f"max_batch_decompressed_bytes={size // 2}" in capsys.readouterr().out

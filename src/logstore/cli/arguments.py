@@ -285,6 +285,13 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="check so many segments beside each other, 1 to 64 (default: one for each "
         "core, 8 at the most)",
     )
+    parser.add_argument(
+        "--max-batch-decompressed-bytes",
+        metavar="N",
+        type=_count,
+        help="with --deep: a batch that is larger decompressed is noted and not looked "
+        "into (default: 256 MiB)",
+    )
 
 
 def _add_rebuild_index(

@@ -20,9 +20,18 @@ from logstore.cli.output import (
 
 def run_verify(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump verify`."""
+    config = None
+    if args.max_batch_decompressed_bytes is not None:
+        config = logstore.StoreConfig(
+            max_batch_decompressed_bytes=args.max_batch_decompressed_bytes
+        )
     with Progress("verifying", printer.err) as progress:
         report = logstore.verify(
-            args.paths, deep=args.deep, on_progress=progress, threads=args.threads
+            args.paths,
+            deep=args.deep,
+            on_progress=progress,
+            threads=args.threads,
+            store_config=config,
         )
     if args.format == "jsonl":
         value = report.to_dict()

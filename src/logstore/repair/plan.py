@@ -11,6 +11,7 @@ and must not be believed against all of its neighbours: see `_settle_overlaps` a
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -123,14 +124,15 @@ def plan_cut(
 ) -> list[Target]:
     """The log up to its first damage.
 
-    `missing`: base offsets of segments that must be there and are not.
+    `missing`: base offsets of segments that must be there and are not, in order.
     """
     targets: list[Target] = []
     next_offset = -1  # of the log so far
     before = -1
     for slot, here in enumerate(found):
         is_hole = is_gapless and targets and here.base != next_offset
-        is_lost = any(before < base < here.base for base in missing)
+        lost = bisect.bisect_right(missing, before)
+        is_lost = lost < len(missing) and missing[lost] < here.base
         if here.base < next_offset or is_hole or is_lost:
             break
         before = here.base

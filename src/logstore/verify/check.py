@@ -8,6 +8,7 @@ from functools import partial
 
 from logstore import layout
 from logstore._files import Directory, Files
+from logstore.config import StoreConfig
 from logstore.errors import StoreNotFoundError
 from logstore.layout import (
     INDEX,
@@ -62,6 +63,7 @@ def verify(
     on_progress: Progress | None = None,
     *,
     threads: int | None = None,
+    store_config: StoreConfig | None = None,
     files: Files | None = None,
 ) -> VerifyReport:
     """Check stores, partition directories or single files, and list all problems.
@@ -87,6 +89,8 @@ def verify(
             two threads at a time; the first number never goes down.
         threads: how many check segments beside each other (1 to 64); None: as many as
             there are cores, 8 at the most. The report is the same for any number.
+        store_config: whose ``max_batch_decompressed_bytes`` limits what is decompressed
+            (with `deep`): a batch above it is not looked into, and noted.
         files: the system calls to use (for tests).
 
     Raises:
@@ -97,7 +101,7 @@ def verify(
     if isinstance(path_or_paths, str | os.PathLike):
         path_or_paths = [path_or_paths]
     count = check_threads(threads, os.cpu_count())
-    run = Run(files or Files(), deep, on_progress)
+    run = Run(files or Files(), deep, on_progress, store_config)
     checks = [_target(run, os.path.abspath(os.fspath(p))) for p in path_or_paths]
     try:
         run.meter.total = sum(check.size() for check in checks)

@@ -14,7 +14,12 @@ from logstore.config import TopicConfig
 from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
 from logstore.layout import parse_partition_directory
 from logstore.marks import Marks
-from logstore.recovery import OTHER_WRITER, PartitionState, RecoveryAction
+from logstore.recovery import (
+    OTHER_WRITER,
+    PartitionState,
+    RecoveryAction,
+    SealedRow,
+)
 from logstore.verify.places import PARTITION_METADATA
 from logstore.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
 
@@ -34,12 +39,18 @@ class Context:
         clean: the last writer stopped cleanly.
         recovery_point: Kafka's; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
+        rows: the sealed segments of the state, by base offset.
     """
 
     state: PartitionState | None = None
     clean: bool = False
     recovery_point: int = 0
     log_start: int = 0
+    rows: dict[int, SealedRow] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        sealed = () if self.state is None else self.state.sealed
+        self.rows = {row[0]: row for row in sealed}
 
 
 class StoreFacts:

@@ -597,9 +597,11 @@ class LogCheck:
         writes no magic above 2. Random bytes are hardly ever framed so."""
         state = self.context.state
         if state is not None:
-            durable = {row[0]: row[1] for row in state.sealed}
-            durable[state.active["base_offset"]] = state.active["size"]
-            if pos >= durable.get(self.base, self.size):
+            row = self.context.rows.get(self.base)
+            durable = self.size if row is None else row[1]
+            if self.base == state.active["base_offset"]:
+                durable = state.active["size"]
+            if pos >= durable:
                 return False
         scratch = native.Buffer(FRAME.size)
         for _ in range(2):

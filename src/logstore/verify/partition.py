@@ -25,7 +25,13 @@ from logstore.layout import (
     segment_file,
 )
 from logstore.producers import parse_snapshot
-from logstore.recovery import PartitionState, SealedRow, Survey, survey
+from logstore.recovery import (
+    LOST_TOLD,
+    PartitionState,
+    SealedRow,
+    Survey,
+    survey,
+)
 from logstore.verify.facts import Context, check_checkpoint
 from logstore.verify.indexes import check_txn_index
 from logstore.verify.log import LogCheck
@@ -90,7 +96,7 @@ class PartitionCheck(Check):
         state = self.context.state
         if state is None or not log.is_sound or log.is_gone:
             return None
-        return next((row for row in state.sealed if row[0] == log.base), None)
+        return self.context.rows.get(log.base)
 
     def _walk(self, log: LogCheck) -> None:
         """All that needs no other segment."""
@@ -236,8 +242,8 @@ class PartitionCheck(Check):
             aborted=self.aborted,
         )
         state = self.context.state
-        rows = state.sealed if state else []
-        is_doubtful = any(r[0] == base and r[-1] == STALE_DIGEST for r in rows)
+        row = self.context.rows.get(base)
+        is_doubtful = row is not None and row[-1] == STALE_DIGEST
         if state is not None and not is_last:
             is_doubtful |= base >= state.active["base_offset"]
         if is_doubtful:
@@ -260,21 +266,18 @@ class PartitionCheck(Check):
         state = self.context.state
         if state is None:
             return
-        present = set(found.logs)
-        active = state.active["base_offset"]
-        wanted = {row[0]: row for row in state.sealed}
-        bases = sorted({*wanted, active})
-        for base in bases:
-            if base in present:
+        wanted, active = self.context.rows, state.active["base_offset"]
+        missing = []
+        for base in sorted({*wanted, active}):
+            if base in found.logs:
                 if base in wanted:
                     self._check_sealed_size(base, wanted[base][1])
-                continue
-            if base == active and state.active["size"] == 0:
-                continue
-            if self._is_deleted_since(base):
-                continue
-            path = self.directory.path_of(segment_file(base, LOG))
-            last = wanted[base][2] - 1 if base in wanted else state.durable_offset - 1
+            elif base != active or state.active["size"]:
+                missing.append(base)
+        deleted = self._deleted_since(missing)
+        lost = [base for base in missing if base not in deleted]
+        for base in lost[:LOST_TOLD]:
+            path, last = self._place(base), self._last_of(base, state)
             self.run_of.problem(
                 LOST_SEGMENT,
                 path,
@@ -282,20 +285,46 @@ class PartitionCheck(Check):
                 first=base,
                 last=last,
             )
+        rest = lost[LOST_TOLD:]
+        if rest:
+            path, last = self._place(rest[0]), self._last_of(rest[-1], state)
+            self.run_of.problem(
+                LOST_SEGMENT,
+                path,
+                f"{len(rest)} more segments of {self.directory.path} are gone, between "
+                f"offsets {rest[0]} and {last}",
+                first=rest[0],
+                last=last,
+            )
 
-    def _is_deleted_since(self, base: int) -> bool:
-        """Whether a writer has deleted a segment after its state was read."""
+    def _place(self, base: int) -> str:
+        return self.directory.path_of(segment_file(base, LOG))
+
+    def _last_of(self, base: int, state: PartitionState) -> int:
+        """The last offset of a segment that is gone."""
+        row = self.context.rows.get(base)
+        return (state.durable_offset if row is None else row[2]) - 1
+
+    def _deleted_since(self, bases: list[int]) -> set[int]:
+        """Which of these segments a writer has deleted after its state was read."""
+        deleted: set[int] = set()
         for _ in range(_ATTEMPTS):
+            if len(deleted) == len(bases):
+                break
             try:
                 state = PartitionState.read(self.directory)
             except CorruptCheckpointError:
-                return False
+                break
             except OSError:
                 state = None
-            if state is None or base < state.start_offset:
-                known = {row[0] for row in state.sealed} if state else set()
-                return base not in known
-        return False
+            known = {row[0] for row in state.sealed} if state else set()
+            start = None if state is None else state.start_offset
+            deleted.update(
+                base
+                for base in bases
+                if base not in known and (start is None or base < start)
+            )
+        return deleted
 
     def _check_sealed_size(self, base: int, size: int) -> None:
         name = segment_file(base, LOG)
@@ -326,7 +355,8 @@ class PartitionCheck(Check):
         state = self.context.state
         if state is None or not state.is_gapless or not log.is_sound or log.is_gone:
             return
-        noted = next((row[2] for row in state.sealed if row[0] == log.base), None)
+        row = self.context.rows.get(log.base)
+        noted = None if row is None else row[2]
         active = state.active
         if log.base == active["base_offset"] and (
             self.context.clean and log.size == active["size"]
@@ -369,6 +399,8 @@ class PartitionCheck(Check):
                     f"log that was closed at byte {active['size']}",
                     position=active["size"],
                 )
+            elif context.clean and state.durable_offset < context.recovery_point:
+                self._older_than_store(log, state.durable_offset)
             return
         # An empty last segment may follow an unclean stop of Kafka; not a clean one.
         is_known = log.batches > 0 or context.clean
@@ -383,6 +415,21 @@ class PartitionCheck(Check):
                 first=end,
                 last=context.recovery_point - 1,
             )
+
+    def _older_than_store(self, log: LogCheck, end: int) -> None:
+        """A partition that agrees with its own state, and not with the store's marks:
+        it was put back from a backup without the rest."""
+        point = self.context.recovery_point
+        self.run_of.problem(
+            LOST_BYTES,
+            log.path,
+            f"{log.path} ends before offset {end}, as the state of its partition says; "
+            f"according to {layout.RECOVERY_CHECKPOINT} it ended before {point} when "
+            f"the store was closed",
+            position=log.size,
+            first=end,
+            last=point - 1,
+        )
 
     def _check_empty(self) -> None:
         """Whether a partition without any segment has lost them."""

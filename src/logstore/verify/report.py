@@ -157,12 +157,18 @@ class Run:
     merged when its turn comes: the order is the same for any number of threads.
     """
 
-    def __init__(self, files: Files, deep: bool, on_progress: Progress | None) -> None:
+    def __init__(
+        self,
+        files: Files,
+        deep: bool,
+        on_progress: Progress | None,
+        config: StoreConfig | None = None,
+    ) -> None:
         self.files = files
         self.deep = deep
         self.meter = Meter(on_progress)
         self.descriptors = Descriptors(files, 16)
-        self.limit = StoreConfig().max_batch_decompressed_bytes
+        self.limit = (config or StoreConfig()).max_batch_decompressed_bytes
         self._decoders = threading.local()
         self._begin()
 

@@ -1,0 +1,45 @@
+"""What child processes do with a store; a module of its own, so that those that are
+started anew find it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import logstore
+from support.values import append_one, read_all
+
+
+def descriptors_in(path: Path) -> list[str]:
+    """Files below a directory that this process has open."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue  # the one that listed them
+        if target.startswith(f"{path}/") or target == str(path):
+            found.append(target)
+    return sorted(found)
+
+
+def look_around(path: Path) -> dict[str, Any]:
+    """A child beside a writer: what it has of the store, and what it may do."""
+    inherited = descriptors_in(path)
+    try:
+        logstore.open(path).close()
+        writing: object = "opened"
+    except logstore.StoreLockedError as error:
+        writing = error.holder_pid
+    return {
+        "inherited": inherited,
+        "writing": writing,
+        "values": [record.value for record in read_all(path)],
+    }
+
+
+def append_next(path: Path) -> int:
+    """A child as the next writer: the offset that it got."""
+    with logstore.open(path) as store:
+        return append_one(store.topic("orders")[0], durable=True)

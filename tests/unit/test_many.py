@@ -1,0 +1,111 @@
+"""Very many segments, and very many partitions: what each of them costs an opening.
+
+A million is not made here: that the work and the memory for one more stay the same from
+hundreds to thousands is what a million is reckoned from.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.store import open_store
+from support.damage import FaultyFiles, Unsynced
+from support.values import append_one, fill, new_partition, value_of
+
+FEW = 300
+MANY = 1500
+
+
+def make_segments(path: Path, count: int) -> Path:
+    """A log of a broker's with one record in each segment, closed cleanly."""
+    with open_store(path, files=Unsynced()) as store:
+        append_one(new_partition(store, magic=2))
+    directory = path / "orders-0"
+    batch = (directory / f"{0:020d}.log").read_bytes()
+    for name in [*directory.iterdir(), *path.glob(".logstore-*")]:
+        name.unlink()
+    for offset in range(count):
+        # The offset is not under the checksum of a batch of magic 2.
+        data = offset.to_bytes(8, "big") + batch[8:]
+        (directory / f"{offset:020d}.log").write_bytes(data)
+    points = path / "recovery-point-offset-checkpoint"
+    points.write_text(f"0\n1\norders 0 {count}\n")
+    (path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
+    return path
+
+
+class Cost:
+    """System calls, and the most memory, of what is done inside."""
+
+    def __init__(self, files: FaultyFiles) -> None:
+        self.files = files
+
+    def __enter__(self) -> Cost:
+        self.files.forget()
+        tracemalloc.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        self.calls = sum(self.files.counts.values())
+        self.listings = self.files.counts["list"]
+
+
+def opening(path: Path, read_only: bool) -> Cost:
+    """What it costs to open a store and the log in it, and to read one record."""
+    files = FaultyFiles()
+    with Cost(files) as cost:
+        with open_store(path, read_only=read_only, files=files) as store:
+            partition = store.topic("orders")[0]
+            offset = partition.end_offset // 2
+            (found,) = partition.read(offset, offset + 1)
+            assert found.value == value_of(0)
+    return cost
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+@pytest.mark.parametrize("is_own", [False, True], ids=["broker's", "own"])
+def test_each_segment_costs_an_opening_the_same(
+    tmp_path: Path, is_own: bool, read_only: bool
+) -> None:
+    """Few calls and little memory for one more, however many there are."""
+    costs = []
+    for count in (FEW, MANY):
+        path = make_segments(tmp_path / str(count), count)
+        if is_own:
+            with logstore.open(path) as store:
+                store.topic("orders")[0].roll()
+        with logstore.open(path, read_only=True) as store:
+            partition = store.topic("orders")[0]
+            assert len(partition.segments) == count + is_own
+            assert partition.end_offset == count
+        costs.append(opening(path, read_only))
+    few, many = costs
+    assert (many.calls - few.calls) / (MANY - FEW) <= 10
+    assert (many.peak - few.peak) / (MANY - FEW) < 4000
+    assert many.listings == few.listings
+
+
+def test_each_partition_costs_an_opening_one_call(tmp_path: Path) -> None:
+    """Whether its name is that of a directory; nobody looks into those that are not
+    used, and a name and a few numbers are kept."""
+    costs = []
+    for count in (FEW, MANY):
+        path = tmp_path / str(count)
+        with open_store(path, files=Unsynced()) as store:
+            topic = store.create_topic("orders", count)
+            fill(topic[count - 1], 5)
+        files = FaultyFiles()
+        with Cost(files) as cost:
+            with open_store(path, files=files) as store:
+                assert store.topic("orders")[count - 1].end_offset == 5
+        costs.append(cost)
+    few, many = costs
+    assert (many.calls - few.calls) / (MANY - FEW) <= 1
+    assert many.listings == few.listings
+    assert (many.peak - few.peak) / (MANY - FEW) < 1000
