@@ -30,6 +30,7 @@ __all__ = [
     "check_store",
     "find_time",
     "identity_of",
+    "store_anew",
     "store_at",
 ]
 
@@ -303,6 +304,12 @@ def store_at(path: str, partitions: Iterable[TopicPartition] = ()) -> OpenStore:
         _CACHE.drop(path)
         found = _CACHE.get(path)
     return found
+
+
+def store_anew(path: str) -> OpenStore:
+    """The same, opened now. What was open of it in this process is closed."""
+    _CACHE.drop(path)
+    return _CACHE.get(path)
 
 
 ADVICE: Final = (

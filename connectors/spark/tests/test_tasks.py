@@ -14,6 +14,7 @@ import pytest
 
 import logstore
 from logstore import ConfigError, LogStoreError
+from logstore.live import LiveLog
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -347,6 +348,23 @@ def test_cut_tail_under_a_query_is_a_loss(
         rows_of(strict, planned)
     lenient = reader_of(writer.path, failOnDataLoss="false")
     assert offsets_of(lenient, planned) == [*range(50)]
+
+
+def test_worker_with_an_old_view_of_the_files_opens_them_anew(
+    make_topic: MakeTopic, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over NFS, which may show an old size of a file that is open."""
+    partition = make_topic(count=100)[0]
+    worker = StoreCache()
+    monkeypatch.setattr(stores, "_CACHE", worker)
+    assert len(offsets_of(reader_of(writer.path))) == 100  # and the store stays open
+    monkeypatch.setattr(LiveLog, "refresh", lambda self: None)
+    partition.append_many([b"value"] * 50)
+    monkeypatch.setattr(stores, "_CACHE", StoreCache())  # the driver's
+    reader = reader_of(writer.path)
+    planned = reader.partitions()
+    monkeypatch.setattr(stores, "_CACHE", worker)
+    assert offsets_of(reader, planned) == [*range(150)]
 
 
 def test_topic_deleted_under_a_query_is_a_loss(
