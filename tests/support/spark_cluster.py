@@ -14,10 +14,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 START_S = 60
+DRIVER_S = 240
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
 
@@ -26,34 +27,69 @@ def _die_with_parent() -> None:
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def session_members(leader: int) -> list[int]:
-    """The processes of a session, also those in groups of their own (Python's)."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError):
-                stat = Path("/proc", entry, "stat").read_text()
-                if int(stat.rsplit(")", 1)[1].split()[3]) == leader:
-                    found.append(int(entry))
-    return found
+class Session:
+    """A process in a session of its own, with all that it starts there, in whatever
+    groups. Its id stays taken until `kill`, so that nobody else's process is hit."""
 
-
-class Daemon:
-    """A master or a worker, with all that it starts, in a session of its own."""
-
-    def __init__(self, command: Sequence[str], env: dict[str, str], log: Path) -> None:
-        self.log = log
-        with log.open("wb") as output:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], output: Path, errors: Path
+    ) -> None:
+        output.write_bytes(b"")
+        errors.write_bytes(b"")
+        # Appending both, which may be the same file.
+        with output.open("ab") as out, errors.open("ab") as err:
             self._process = subprocess.Popen(
                 command,
-                cwd=log.parent,
+                cwd=output.parent,
                 env=env,
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
+                stdout=out,
+                stderr=err,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
+        self._is_killed = False
+
+    def has_ended(self) -> bool:
+        """Whether the first process is done; the others may go on."""
+        if self._is_killed:
+            return True
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, options) is not None
+
+    def members(self) -> list[int]:
+        """The processes that run in it."""
+        found = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                with contextlib.suppress(OSError):
+                    stat = Path("/proc", entry, "stat").read_text()
+                    state, _, _, session, *_ = stat.rsplit(")", 1)[1].split()
+                    if int(session) == self._process.pid and state not in "ZX":
+                        found.append(int(entry))
+        return found
+
+    def kill(self) -> int:
+        """SIGKILL for all of them, as when their machine dies; the exit status of the
+        first one."""
+        # Again until there is none: one may start another between the two looks.
+        while not self._is_killed and (members := self.members()):
+            for member in members:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(member, signal.SIGKILL)
+            time.sleep(0.02)
+        self._is_killed = True
+        return self._process.wait()
+
+
+class Daemon(Session):
+    """A master or a worker, with the executors of the worker and their Pythons."""
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], log: Path
+    ) -> None:
+        super().__init__(command, env, log, log)
+        self.log = log
 
     def await_line(self, pattern: str) -> re.Match[str]:
         """The first match in its log.
@@ -67,21 +103,9 @@ class Daemon:
             found = re.search(pattern, text)
             if found:
                 return found
-            ended = self._process.poll() is not None
-            assert not ended, f"{self.log.name} ended: {text[-3000:]}"
+            assert not self.has_ended(), f"{self.log.name} ended: {text[-3000:]}"
             assert time.monotonic() < deadline, f"{self.log.name}: {text[-3000:]}"
             time.sleep(0.1)
-
-    def kill(self) -> None:
-        """SIGKILL for it and all that it has started, as when its machine dies."""
-        # Again until there is none: one may start another between the two looks.
-        while members := session_members(self._process.pid):
-            for member in members:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(member, signal.SIGKILL)
-            self._process.poll()
-            time.sleep(0.02)
-        self._process.wait()
 
 
 class Cluster:
@@ -111,6 +135,10 @@ class Cluster:
         }
         if java_home:
             self.env["JAVA_HOME"] = java_home
+        self.url = ""
+
+    def start(self) -> None:
+        """Start the master and wait until it is there."""
         master = self._start("master", "Master", ["--host", "127.0.0.1"], {}, ())
         self.url = master.await_line(r"Starting Spark master at (spark://\S+)")[1]
         # Port 0, chosen by the kernel, is in no other line of its log.
@@ -157,40 +185,30 @@ class Cluster:
         program: str,
         *arguments: str,
         cwd: Path,
-        while_running: Callable[[subprocess.Popen[str]], None] | None = None,
+        while_running: Callable[[Session], None] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a driver to its end: its standard output, and what it complained about.
+        """Run a driver to its end: what it printed, and what it complained about.
 
         Args:
             program: Python; ``sys.argv[1]`` is the master.
             while_running: called once the driver runs.
         """
-        script = cwd / "driver.py"
+        script, output, errors = (cwd / f"driver.{end}" for end in ("py", "out", "err"))
         script.write_text(program)
-        # A file: a pipe that nobody reads would fill and stop it.
-        with (cwd / "driver.err").open("w+") as errors:
-            with subprocess.Popen(
-                [sys.executable, str(script), self.url, *arguments],
-                cwd=cwd,
-                env=self.env,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,
-                preexec_fn=_die_with_parent,
-            ) as driver:
-                try:
-                    if while_running is not None:
-                        while_running(driver)
-                    output, _ = driver.communicate(timeout=200)
-                finally:
-                    for member in session_members(driver.pid):
-                        with contextlib.suppress(ProcessLookupError):
-                            os.kill(member, signal.SIGKILL)
-            errors.seek(0)
-            return subprocess.CompletedProcess(
-                driver.args, driver.returncode, output, errors.read()
-            )
+        command = [sys.executable, str(script), self.url, *arguments]
+        driver = Session(command, self.env, output, errors)
+        try:
+            if while_running is not None:
+                while_running(driver)
+            deadline = time.monotonic() + DRIVER_S
+            while not driver.has_ended():
+                assert time.monotonic() < deadline, errors.read_text()[-3000:]
+                time.sleep(0.1)
+        finally:
+            status = driver.kill()
+        return subprocess.CompletedProcess(
+            command, status, output.read_text(), errors.read_text()
+        )
 
     def stop(self) -> None:
         """Kill all of it."""

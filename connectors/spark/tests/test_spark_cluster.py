@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import logstore
-from support.spark_cluster import Cluster
+from support.spark_cluster import Cluster, Session
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -100,6 +100,7 @@ def make_cluster(java_home: str, tmp_path: Path) -> Iterator[Callable[..., Clust
         folder.mkdir()
         cluster = Cluster(folder, java_home)
         clusters.append(cluster)
+        cluster.start()
         cluster.start_workers(*names, **settings)
         return cluster
 
@@ -174,10 +175,10 @@ def test_stream_survives_the_death_of_a_worker(
         """In the second batch; with an older Spark, in the only one."""
         return bool(commits(tmp_path) if limit else [*tmp_path.glob("out/*.parquet")])
 
-    def kill_one(driver: subprocess.Popen[str]) -> None:
+    def kill_one(driver: Session) -> None:
         deadline = time.monotonic() + WAIT_S
         while not is_at_work():
-            assert driver.poll() is None, "the driver ended early"
+            assert not driver.has_ended(), "the driver ended early"
             assert time.monotonic() < deadline, "the query does not begin"
             time.sleep(0.05)
         time.sleep(0.5)
