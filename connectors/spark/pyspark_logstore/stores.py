@@ -111,8 +111,11 @@ def _text(path: str) -> str:
     for _ in range(NAME_FILE_ATTEMPTS):
         try:
             # Not blocking: a named pipe in its place has nothing to say.
-            with open(os.open(path, OPEN_FLAGS), "rb") as file:
-                return file.read(NAME_FILE_BYTES_MAX).decode(errors="replace")
+            fd = os.open(path, OPEN_FLAGS)
+            try:
+                return os.read(fd, NAME_FILE_BYTES_MAX).decode(errors="replace")
+            finally:
+                os.close(fd)
         except OSError as error:
             # Replaced by another host while it was read, over NFS.
             if error.errno != errno.ESTALE:
@@ -267,7 +270,10 @@ class StoreCache:
         Raises:
             StoreNotFoundError, StorageError: there is none, or it cannot be read.
         """
-        identity = identity_of(path, names=True) or Identity(-1)
+        try:
+            identity = identity_of(path, names=True) or Identity(-1)
+        except OSError:
+            identity = Identity(-1)  # opening it says why
         found = self._open.get(path)
         if found is not None and (
             not found.identity.is_same(identity) or found.process != os.getpid()

@@ -509,12 +509,17 @@ def test_owner_file_that_is_none_gives_no_name(text: str, tmp_path: Path) -> Non
     assert found.names == ()
 
 
-def test_pipe_in_place_of_an_owner_file_is_not_waited_for(tmp_path: Path) -> None:
-    """Nobody writes to it."""
-    os.mkfifo(tmp_path / ".logstore-owner")
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "directory"])
+def test_no_file_in_place_of_an_owner_file_gives_no_name(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """Nobody waits for who might write to a pipe, and no descriptor stays open."""
+    make(tmp_path / ".logstore-owner")
+    before = os.listdir("/proc/self/fd")
     found = stores.identity_of(str(tmp_path), names=True)
     assert found is not None
     assert found.names == ()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_path_that_a_task_may_not_look_at_says_so(
@@ -557,7 +562,7 @@ def test_topic_created_again_under_a_query_says_so(
         rows_of(reader, planned)
 
 
-@pytest.mark.parametrize("kind", ["missing", "file", "empty"])
+@pytest.mark.parametrize("kind", ["missing", "file", "empty", "circle"])
 def test_path_without_a_store_is_an_error(kind: str, tmp_path: Path) -> None:
     """It names the path."""
     path = tmp_path / "nothing"
@@ -565,7 +570,10 @@ def test_path_without_a_store_is_an_error(kind: str, tmp_path: Path) -> None:
         path.write_text("x")
     elif kind == "empty":
         path.mkdir()
-    expected = ConfigError if kind == "empty" else logstore.StoreNotFoundError
+    elif kind == "circle":
+        path.symlink_to(path)
+    errors = {"empty": ConfigError, "circle": logstore.StorageError}
+    expected = errors.get(kind, logstore.StoreNotFoundError)
     with pytest.raises(expected, match="nothing"):
         reader_of(str(path)).partitions()
 
