@@ -32,7 +32,7 @@ NATIVE_TESTS := $(wildcard tests/unit/native tests/faults/test_faults.py)
 .PHONY: help demo test lint format faults bench sanitize coverage wheel clean
 
 help:
-	@echo "make demo      set up and show logstore at work"
+	@echo "make demo      set up and show logstore at work, with Spark where that is there"
 	@echo "make test      set up and run all tests (and ruff and mypy)"
 	@echo "make lint      ruff check, ruff format --check, mypy"
 	@echo "make format    let ruff mend what it can"

@@ -13,7 +13,8 @@ Contestants take turns in one session (``local[N]``), on the same records:
 
 Each is asked for all rows (sink ``noop``), for ``count(*)`` and for
 ``sum(length(value))``; the sums are checked. CPU seconds are those of Python's and of
-Java's processes below this one, per million rows.
+Java's processes below this one, per million rows. The load of the machine is shown with
+them: above the number of cores, rates say little, and ratios not much.
 """
 
 from __future__ import annotations
@@ -187,6 +188,13 @@ def ceiling_source(ddl: str, tasks: list[int]) -> Any:
     return Ceiling
 
 
+def show_load(when: str) -> None:
+    """Print how busy the machine is."""
+    loads = ", ".join(f"{load:.1f}" for load in os.getloadavg())
+    cores = len(os.sched_getaffinity(0))
+    print(f"load {when}: {loads} (1, 5, 15 min) on {cores} cores", flush=True)
+
+
 def run(args: argparse.Namespace) -> list[dict[str, Any]]:
     from pyspark.sql import SparkSession
 
@@ -269,7 +277,9 @@ def main() -> None:
     parser.add_argument("--tcp", action="store_true", help="no Unix sockets")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    show_load("before")
     rows = run(args)
+    show_load("after")
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1))
 

@@ -1,8 +1,9 @@
 """logstore at work: ``python -m logstore.demo`` (what ``make demo`` runs).
 
 Writes a million records to four partitions, syncs, reads them back, seeks, deletes
-under a running reader, looks at a segment and rebuilds an index. Every record that is
-read is compared with what was written: each follows from its partition and offset.
+under a running reader, looks at a segment and rebuilds an index; where pyspark and Java
+are there, Spark streams through the store. Every record that is read is compared with
+what was written: each follows from its partition and offset.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import importlib.util
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import logstore
 
@@ -26,6 +29,7 @@ STEP_MS: Final = 10
 SEEKS: Final = 1000
 CHUNK: Final = 10_000
 SEGMENT_BYTES: Final = 8 << 20
+STREAMED_MAX: Final = 100_000  # records of each partition that Spark reads
 _FILLER: Final = b" the quick brown fox jumps over the lazy dog, again and again" * 2
 _VALUE_BYTES: Final = 100
 
@@ -219,8 +223,126 @@ def look_and_mend(directory: str, partition: str) -> None:
     check(command("verify", "--deep", directory) == 0, "the store has problems")
 
 
-def run(directory: str, records: int) -> None:
-    """All of it."""
+def missing_for_spark() -> str:
+    """What has to be installed before Spark can be shown; "" where all is there."""
+    if importlib.util.find_spec("pyspark") is None:
+        return (
+            f"pyspark is not installed: in the checkout of logstore, "
+            f"{sys.executable} -m pip install '.[spark]'"
+        )
+    if not os.environ.get("JAVA_HOME") and shutil.which("java") is None:
+        return (
+            "Java 17 or later is not installed: on Debian and Ubuntu, "
+            "apt install openjdk-17-jre-headless"
+        )
+    return ""
+
+
+def start_spark() -> Any:
+    """A session on two cores that says nothing of itself but errors."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # The module needs pyspark; what it does is public.
+    helpers = importlib.import_module("logstore.spark")
+    sql = importlib.import_module("pyspark.sql")
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    builder = helpers.session_defaults(sql.SparkSession.builder.master("local[2]"))
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    helpers.register(spark)
+    return spark
+
+
+def stream(spark: Any, directory: str, output: str) -> None:
+    """A stream from the store to Parquet files: each record once, though it stops and
+    is started again."""
+    try:
+        with logstore.open(directory) as store:
+            topic = store.topic("demo")
+            starts = {
+                p.number: max(p.start_offset, p.end_offset - STREAMED_MAX)
+                for p in topic
+            }
+            run_query(spark, directory, output, starts)
+            check_stream(spark, output, topic, starts)
+            for partition in topic:
+                partition.append(b"one more")
+            run_query(spark, directory, output, starts)
+            check_stream(spark, output, topic, starts)
+    finally:
+        spark.stop()
+
+
+def run_query(spark: Any, directory: str, output: str, starts: dict[int, int]) -> None:
+    """Run the query to the end of what there is; it goes on where it stopped before."""
+    step = Step("streaming to Parquet")
+    offsets = ",".join(f'"{number}":{start}' for number, start in starts.items())
+    query = (
+        spark.readStream.format("logstore")
+        .option("subscribe", "demo")
+        .option("startingOffsets", f'{{"demo":{{{offsets}}}}}')
+        .load(directory)
+        .selectExpr("partition", "offset", "length(value) AS bytes")
+        .writeStream.format("parquet")  # the sink
+        .option("checkpointLocation", os.path.join(output, "checkpoint"))
+        .trigger(availableNow=True)
+        .start(os.path.join(output, "rows"))
+    )
+    query.awaitTermination()
+    rows = sum(progress.numInputRows for progress in query.recentProgress)
+    step.done(f"{rows:,} records", rows)
+
+
+def check_stream(
+    spark: Any, output: str, topic: logstore.Topic, starts: dict[int, int]
+) -> None:
+    """Compare what the query has written with the log."""
+    functions = importlib.import_module("pyspark.sql.functions")
+    found = (
+        spark.read.parquet(os.path.join(output, "rows"))
+        .groupBy("partition")
+        .agg(
+            functions.count("*"),
+            functions.countDistinct("offset"),
+            functions.min("offset"),
+            functions.max("offset"),
+        )
+    )
+    expected = {
+        (p.number, count, count, starts[p.number], p.end_offset - 1)
+        for p in topic
+        if (count := p.end_offset - starts[p.number])
+    }
+    rows = {tuple(row) for row in found.collect()}
+    check(rows == expected, f"Spark wrote {sorted(rows)}, not {sorted(expected)}")
+
+
+def show_spark(directory: str) -> None:
+    """Stream the store, or say what that needs."""
+    missing = missing_for_spark()
+    if missing:
+        print(f"(not shown: streams with Spark. {missing})")
+        return
+    step = Step("starting Spark")
+    try:
+        spark = start_spark()
+    except RuntimeError as error:  # PySpark's own: it cannot start its Java
+        print(f"(not shown: {error} Spark needs Java 17 or later.)")
+        return
+    step.done(f"Spark {spark.version}")
+    with tempfile.TemporaryDirectory(prefix="logstore-demo-spark-") as output:
+        stream(spark, directory, output)
+
+
+def run(directory: str, records: int, *, spark: bool) -> None:
+    """All of it; the stream only where `spark` is true."""
     print(f"a store in {directory}")
     config = logstore.TopicConfig(segment_bytes=SEGMENT_BYTES)
     with logstore.open(directory) as store:
@@ -236,6 +358,8 @@ def run(directory: str, records: int) -> None:
     check(ends == shares(records), f"the logs end at {ends}")
     step.done("everything is there")
     look_and_mend(directory, "demo-1")
+    if spark:
+        show_spark(directory)
 
 
 def _count(text: str) -> int:
@@ -258,13 +382,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="DIR",
         help="write the store there and keep it (default: a temporary directory)",
     )
+    parser.add_argument(
+        "--no-spark", dest="spark", action="store_false", help="leave the stream out"
+    )
     args = parser.parse_args(argv)
     try:
         if args.dir is not None:
-            run(os.path.abspath(args.dir), args.records)
+            run(os.path.abspath(args.dir), args.records, spark=args.spark)
         else:
             with tempfile.TemporaryDirectory(prefix="logstore-demo-") as directory:
-                run(os.path.join(directory, "store"), args.records)
+                store = os.path.join(directory, "store")
+                run(store, args.records, spark=args.spark)
     except KeyboardInterrupt:
         print()
         return 130

@@ -7,9 +7,11 @@ open between them; what is open is thrown away when something else lies at its p
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import platform
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
@@ -25,7 +27,10 @@ __all__ = [
     "OpenStore",
     "StoreCache",
     "check_shared",
+    "check_store",
     "find_time",
+    "identity_of",
+    "store_anew",
     "store_at",
 ]
 
@@ -43,18 +48,97 @@ class NotSharedError(LogStoreError):
 class Identity(NamedTuple):
     """What tells a directory from another one at the same path.
 
-    Without the number of the device, which is not the same on all hosts.
+    Neither half is enough. Inode numbers repeat: the root of a file system has the same
+    one on every disk, and machines that were set up alike get the same ones. What a
+    store says of itself is in its copies, too. The number of the device is left out,
+    since it is not the same on all hosts.
+
+    Attributes:
+        inode: its number.
+        names: what the programs that write to a store call it, by file: each is made
+            of chance, so that no other store has it.
     """
 
     inode: int
+    names: tuple[tuple[str, str], ...] = ()
+
+    def is_same(self, later: Identity) -> bool:
+        """Whether it can be the same directory at a later time, or from elsewhere: a
+        name may come, and none goes or changes."""
+        return self.inode == later.inode and set(self.names) <= set(later.names)
+
+    def __str__(self) -> str:
+        names = "".join(f", {name} in {file}" for file, name in self.names)
+        return f"inode {self.inode}{names}"
 
 
-def identity_of(path: str) -> Identity | None:
-    """The identity of a directory; None where there is none."""
+# docs/format.md, `.logstore-owner` and `meta.properties`. Their size is bounded here
+# so that a file that is none of them does no harm.
+OWNER: Final = ".logstore-owner"
+META_PROPERTIES: Final = "meta.properties"
+NAME_FILE_BYTES_MAX: Final = 1 << 20
+NAME_FILE_ATTEMPTS: Final = 3
+OPEN_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def identity_of(path: str, *, names: bool = False) -> Identity | None:
+    """The identity of a directory; None where there is none.
+
+    Args:
+        names: whether to look for the names of a store. Some 50 us.
+
+    Raises:
+        OSError: it cannot be looked at.
+    """
     try:
-        return Identity(os.stat(path).st_ino)
+        inode = os.stat(path).st_ino
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return Identity(inode, _names(path) if names else ())
+
+
+def _names(path: str) -> tuple[tuple[str, str], ...]:
+    """By file. None for a file that is missing or not what it should be: to complain
+    is up to those who need what is in it."""
+    found = {
+        OWNER: _generation(_text(os.path.join(path, OWNER))),
+        META_PROPERTIES: _broker(_text(os.path.join(path, META_PROPERTIES))),
+    }
+    return tuple((file, name) for file, name in found.items() if name)
+
+
+def _text(path: str) -> str:
+    for _ in range(NAME_FILE_ATTEMPTS):
+        try:
+            # Not blocking: a named pipe in its place has nothing to say.
+            fd = os.open(path, OPEN_FLAGS)
+            try:
+                return os.read(fd, NAME_FILE_BYTES_MAX).decode(errors="replace")
+            finally:
+                os.close(fd)
+        except OSError as error:
+            # Replaced by another host while it was read, over NFS.
+            if error.errno != errno.ESTALE:
+                break
+    return ""
+
+
+def _generation(text: str) -> str:
+    """Of an owner file: made when logstore begins to write after another program."""
+    try:
+        return str(json.loads(text.partition("\n")[2])["generation"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+
+
+def _broker(text: str) -> str:
+    """What Kafka calls a log directory; before 3.7, the broker it belongs to."""
+    found = dict(re.findall(r"^(directory\.id|cluster\.id)=(.+?)\s*$", text, re.M))
+    name: str = found.get("directory.id") or found.get("cluster.id", "")
+    number = re.search(r"^(?:node|broker)\.id=(\d+)", text, re.M)
+    if name and number and "directory.id" not in found:
+        name += f"/{number[1]}"
+    return name
 
 
 class OpenStore:
@@ -186,16 +270,20 @@ class StoreCache:
         Raises:
             StoreNotFoundError, StorageError: there is none, or it cannot be read.
         """
-        identity = identity_of(path)
+        try:
+            identity = identity_of(path, names=True) or Identity(-1)
+        except OSError:
+            identity = Identity(-1)  # opening it says why
         found = self._open.get(path)
         if found is not None and (
-            found.identity != identity or found.process != os.getpid()
+            not found.identity.is_same(identity) or found.process != os.getpid()
         ):
             self.drop(path)
             found = None
         if found is None:
-            found = OpenStore(path, identity or Identity(-1))
+            found = OpenStore(path, identity)
             self._open[path] = found
+        found.identity = identity
         self._open.move_to_end(path)
         while len(self._open) > self._capacity:
             self.drop(next(iter(self._open)))
@@ -224,41 +312,69 @@ def store_at(path: str, partitions: Iterable[TopicPartition] = ()) -> OpenStore:
     return found
 
 
+def store_anew(path: str) -> OpenStore:
+    """The same, opened now. What was open of it in this process is closed."""
+    _CACHE.drop(path)
+    return _CACHE.get(path)
+
+
+ADVICE: Final = (
+    "The path must lead to the same directory in the driver and in all executors: a "
+    "local disk in local mode, else a mount that all share"
+)
+
+
+def check_store(path: str, expected: Identity) -> None:
+    """Raise unless a task sees the store that the driver saw.
+
+    Args:
+        path: of the store, absolute.
+        expected: `identity_of(path, names=True)` in the driver.
+
+    Raises:
+        NotSharedError: it sees another directory, or none, or may not look.
+    """
+    where = f"option path: {path} on host {platform.node()}, where a task runs,"
+    try:
+        found = identity_of(path, names=True)
+    except OSError as error:
+        raise NotSharedError(
+            f"{where} cannot be looked at: {error.strerror} (user {os.geteuid()}); the "
+            f"driver sees a store there. {ADVICE}, and be open to the user that the "
+            f"executors run as"
+        ) from error
+    if found is None:
+        raise NotSharedError(
+            f"option path: there is no directory {path} on host {platform.node()}, "
+            f"where a task runs; the driver sees one. {ADVICE}"
+        )
+    if not expected.is_same(found):
+        raise NotSharedError(
+            f"{where} is not the directory that the driver saw ({found}; not "
+            f"{expected}). {ADVICE}; or it was replaced since the query was planned, "
+            f"then load it again"
+        )
+
+
 def check_shared(
     path: str,
     expected: Identity,
     partition: TopicPartition,
     expected_partition: Identity | None,
 ) -> None:
-    """Raise unless a task sees the directories that the driver saw.
+    """`check_store`, and the directory of a partition in it.
 
     Raises:
-        NotSharedError: it does not.
+        NotSharedError: a task does not see what the driver saw.
     """
-    found = identity_of(path)
-    host = platform.node()
-    advice = (
-        "The path must lead to the same directory in the driver and in all executors: "
-        "a local disk in local mode, else a mount that all share"
-    )
-    if found is None:
-        raise NotSharedError(
-            f"option path: there is no directory {path} on host {host}, where a task "
-            f"runs; the driver sees one. {advice}"
-        )
-    if found != expected:
-        raise NotSharedError(
-            f"option path: {path} on host {host}, where a task runs, is not the "
-            f"directory that the driver saw (inode {found.inode}, not "
-            f"{expected.inode}). {advice}; or it was replaced since the query was "
-            f"planned, then load it again"
-        )
+    check_store(path, expected)
     there = identity_of(os.path.join(path, str(partition)))
     if expected_partition is not None and there not in (None, expected_partition):
         raise NotSharedError(
-            f"option path: {path} on host {host}, where a task runs, has another "
-            f"directory {partition} than the driver saw. {advice}; or its topic was "
-            f"deleted and created again since the query was planned, then load it again"
+            f"option path: {path} on host {platform.node()}, where a task runs, has "
+            f"another directory {partition} than the driver saw. {ADVICE}; or its "
+            f"topic was deleted and created again since the query was planned, then "
+            f"load it again"
         )
 
 

@@ -17,7 +17,13 @@ from pyspark_logstore.columns import BatchShaper, sliced
 from pyspark_logstore.offsets import LossPolicy, Offsets
 from pyspark_logstore.options import SourceOptions, TopicPartition
 from pyspark_logstore.planning import LogRange, Sizes, batch_records, cores, plan
-from pyspark_logstore.stores import Identity, OpenStore, check_shared, store_at
+from pyspark_logstore.stores import (
+    Identity,
+    OpenStore,
+    check_shared,
+    store_anew,
+    store_at,
+)
 
 __all__ = ["Task", "plan_tasks", "read_task", "sizes_of"]
 
@@ -129,6 +135,10 @@ def read_task(
         opened = store_at(path, [name])
         try:
             partition = opened.partition(name)
+            if partition.end_offset < found.stop:
+                # A network file system may show what another host has appended to
+                # those only who open the files anew.
+                partition = store_anew(path).partition(name)
         except LookupError as error:
             loss.report(f"{name} was deleted before it was read: {error}")
             continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 import logstore
 from logstore import ConfigError, LogStoreError
+from logstore.live import LiveLog
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -347,6 +350,23 @@ def test_cut_tail_under_a_query_is_a_loss(
     assert offsets_of(lenient, planned) == [*range(50)]
 
 
+def test_worker_with_an_old_view_of_the_files_opens_them_anew(
+    make_topic: MakeTopic, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over NFS, which may show an old size of a file that is open."""
+    partition = make_topic(count=100)[0]
+    worker = StoreCache()
+    monkeypatch.setattr(stores, "_CACHE", worker)
+    assert len(offsets_of(reader_of(writer.path))) == 100  # and the store stays open
+    monkeypatch.setattr(LiveLog, "refresh", lambda self: None)
+    partition.append_many([b"value"] * 50)
+    monkeypatch.setattr(stores, "_CACHE", StoreCache())  # the driver's
+    reader = reader_of(writer.path)
+    planned = reader.partitions()
+    monkeypatch.setattr(stores, "_CACHE", worker)
+    assert offsets_of(reader, planned) == [*range(150)]
+
+
 def test_topic_deleted_under_a_query_is_a_loss(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
@@ -414,6 +434,121 @@ def test_task_that_finds_another_store_says_so(
         rows_of(reader, planned)
 
 
+@pytest.mark.parametrize("kafka", [False, True], ids=["logstore", "kafka"])
+def test_another_store_with_the_same_inode_is_told_apart(
+    kafka: bool, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
+) -> None:
+    """As on machines that were set up alike, each with a store of its own."""
+    make_topic(count=10)
+    other = tmp_path / "other"
+    with logstore.open(other) as store:
+        store.create_topic("orders")[0].append(b"value")
+    if kafka:
+        for number, path in enumerate((Path(writer.path), other)):
+            (path / ".logstore-owner").unlink()
+            text = f"#Sat Nov 21\nnode.id={number}\nversion=1\ncluster.id=_nALWl4P\n"
+            (path / "meta.properties").write_text(text)
+    driver = stores.identity_of(writer.path, names=True)
+    assert driver is not None
+    stores.check_store(writer.path, driver)
+    expected = driver._replace(inode=other.stat().st_ino)
+    with pytest.raises(
+        NotSharedError, match=r"option path: .*/other on host .* is not"
+    ):
+        stores.check_store(str(other), expected)
+
+
+def test_name_that_comes_later_is_no_other_store(tmp_path: Path) -> None:
+    """The first change gives a store its name, and another writer's run keeps it."""
+    path = tmp_path / "data"
+    with logstore.open(path) as store:
+        before = stores.identity_of(str(path), names=True)
+        assert before is not None
+        assert before.names == ()
+        partition = store.create_topic("orders")[0]
+        partition.append(b"value")
+        stores.check_store(str(path), before)
+        named = stores.identity_of(str(path), names=True)
+        assert named is not None
+        assert named.names
+    stores.check_store(str(path), named)
+    with logstore.open(path) as store:
+        store.topic("orders")[0].append(b"value")
+        stores.check_store(str(path), named)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("version=1\r\ndirectory.id=GbP10\ncluster.id=_nAL\nnode.id=1\n", "GbP10"),
+        ("cluster.id=_nAL\nbroker.id=12\nversion=0\n", "_nAL/12"),
+        ("cluster.id=_nAL\nversion=0\n", "_nAL"),
+        ("#cluster.id=_nAL\n", ""),
+        ("\x00\xff", ""),
+    ],
+)
+def test_name_of_a_broker_directory(text: str, name: str, tmp_path: Path) -> None:
+    """The directory's own, or that of the broker."""
+    (tmp_path / "meta.properties").write_text(text, encoding="latin-1", newline="")
+    expected = (("meta.properties", name),) if name else ()
+    found = stores.identity_of(str(tmp_path), names=True)
+    assert found is not None
+    assert found.names == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "xxh64 0\n", "xxh64 0\n[1]\n", "xxh64 0\n" + "[" * 100_000, "\n{}"],
+    ids=["empty", "cut", "list", "deep", "other"],
+)
+def test_owner_file_that_is_none_gives_no_name(text: str, tmp_path: Path) -> None:
+    """And no error: opening the store complains about it."""
+    (tmp_path / ".logstore-owner").write_text(text)
+    found = stores.identity_of(str(tmp_path), names=True)
+    assert found is not None
+    assert found.names == ()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "directory"])
+def test_no_file_in_place_of_an_owner_file_gives_no_name(
+    make: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """Nobody waits for who might write to a pipe, and no descriptor stays open."""
+    make(tmp_path / ".logstore-owner")
+    before = os.listdir("/proc/self/fd")
+    found = stores.identity_of(str(tmp_path), names=True)
+    assert found is not None
+    assert found.names == ()
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_path_that_a_task_may_not_look_at_says_so(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """As where executors run as another user; here it leads in a circle."""
+    make_topic(count=10)
+    reader = reader_of(writer.path)
+    planned = reader.partitions()
+    writer.close()
+    Path(writer.path).rename(f"{writer.path}-away")
+    Path(writer.path).symlink_to(writer.path)
+    with pytest.raises(NotSharedError, match=r"option path: .* cannot be looked at"):
+        rows_of(reader, planned)
+
+
+def test_relative_path_is_that_of_the_driver(
+    make_topic: MakeTopic, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks run elsewhere; what Spark sends them was made beside the driver."""
+    make_topic(count=10)
+    monkeypatch.chdir(Path(writer.path).parent)
+    reader = reader_of("data")
+    planned = pickle.loads(pickle.dumps(reader.partitions()))
+    reader = pickle.loads(pickle.dumps(reader))
+    monkeypatch.chdir("/")
+    assert offsets_of(reader, planned) == [*range(10)]
+
+
 def test_topic_created_again_under_a_query_says_so(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:
@@ -427,7 +562,7 @@ def test_topic_created_again_under_a_query_says_so(
         rows_of(reader, planned)
 
 
-@pytest.mark.parametrize("kind", ["missing", "file", "empty"])
+@pytest.mark.parametrize("kind", ["missing", "file", "empty", "circle"])
 def test_path_without_a_store_is_an_error(kind: str, tmp_path: Path) -> None:
     """It names the path."""
     path = tmp_path / "nothing"
@@ -435,7 +570,10 @@ def test_path_without_a_store_is_an_error(kind: str, tmp_path: Path) -> None:
         path.write_text("x")
     elif kind == "empty":
         path.mkdir()
-    expected = ConfigError if kind == "empty" else logstore.StoreNotFoundError
+    elif kind == "circle":
+        path.symlink_to(path)
+    errors = {"empty": ConfigError, "circle": logstore.StorageError}
+    expected = errors.get(kind, logstore.StoreNotFoundError)
     with pytest.raises(expected, match="nothing"):
         reader_of(str(path)).partitions()
 

@@ -1,0 +1,262 @@
+"""The source on a cluster: a master and workers as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from support.spark_cluster import Cluster, Session
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+import pyspark
+
+# A driver takes 10 s to start, and a minute where the machine is busy.
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+MakeTopic = Callable[..., logstore.Topic]
+VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+WAIT_S = 120
+PARTITIONS = 2
+COUNT = 2000
+
+# What all drivers begin with. A task tells where it ran by a function of Python: that
+# runs in the same process as the source's reader, or beside it.
+HEAD = """
+import json, os, sys, time
+from pyspark.sql import SparkSession, functions as F
+
+master, path, folder = sys.argv[1:4]
+spark = (
+    SparkSession.builder.master(master)
+    .appName("logstore cluster test")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .config("spark.executor.memory", "512m")
+    .config("spark.sql.shuffle.partitions", "1")
+    .config("spark.scheduler.minRegisteredResourcesRatio", "1")
+    .config("spark.sql.warehouse.dir", os.path.join(folder, "warehouse"))
+    .getOrCreate()
+)
+spark.sparkContext.setLogLevel("ERROR")
+deadline = time.monotonic() + 60
+executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus
+while executors().size() < int(sys.argv[4]) + 1 and time.monotonic() < deadline:
+    time.sleep(0.1)
+
+def where(_):
+    time.sleep(float(os.environ.get("TEST_NAP", "0.001")))
+    return os.environ["TEST_WORKER"]
+
+where = F.udf(where)
+"""
+
+BATCH = """
+frame = (
+    spark.read.format("logstore")
+    .option("subscribe", "orders").option("minPartitions", 8).load(path)
+    .select("partition", "offset", "value", where("offset").alias("worker"))
+)
+rows = [
+    (r.partition, r.offset, bytes(r.value).decode(), r.worker) for r in frame.collect()
+]
+print(json.dumps(rows))
+"""
+
+STREAM = """
+options = {"subscribe": "orders", "startingOffsets": "earliest", "minPartitions": "8"}
+if len(sys.argv) > 5:
+    options["maxOffsetsPerTrigger"] = sys.argv[5]
+query = (
+    spark.readStream.format("logstore").options(**options).load(path)
+    .select("partition", "offset", where("offset").alias("worker"))
+    .writeStream.format("parquet")
+    .option("checkpointLocation", os.path.join(folder, "checkpoint"))
+    .trigger(availableNow=True)
+    .start(os.path.join(folder, "out"))
+)
+query.awaitTermination()
+rows = spark.read.parquet(os.path.join(folder, "out")).collect()
+print(json.dumps([tuple(r) for r in rows]))
+"""
+
+
+@pytest.fixture
+def make_cluster(java_home: str, tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
+    """Start a cluster with the workers of these names; it is killed at the end."""
+    clusters = []
+
+    def make(*names: str, **settings: Any) -> Cluster:
+        folder = tmp_path / f"cluster{len(clusters)}"
+        folder.mkdir()
+        cluster = Cluster(folder, java_home)
+        clusters.append(cluster)
+        cluster.start()
+        cluster.start_workers(*names, **settings)
+        return cluster
+
+    yield make
+    for cluster in clusters:
+        cluster.stop()
+
+
+def printed(result: subprocess.CompletedProcess[str]) -> list[Any]:
+    """What a driver printed, line by line."""
+    assert result.returncode == 0, result.stderr[-4000:]
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def in_log(rows: list[Any]) -> list[tuple[int, int]]:
+    """Where the rows come from, in the order of the log."""
+    return sorted((row[0], row[1]) for row in rows)
+
+
+def workers_of(rows: list[Any]) -> set[str]:
+    return {row[-1] for row in rows}
+
+
+def everything(topic: logstore.Topic) -> list[tuple[int, int]]:
+    return [(p.number, offset) for p in topic for offset in range(p.end_offset)]
+
+
+def test_all_workers_read_a_shared_store(
+    make_cluster: Callable[..., Cluster],
+    make_topic: MakeTopic,
+    writer: logstore.Store,
+    tmp_path: Path,
+) -> None:
+    """A batch, and a stream that goes on from its checkpoint in another driver. The
+    path is relative to the driver's directory; executors run in others."""
+    topic = make_topic(partitions=PARTITIONS, count=COUNT)
+    cluster = make_cluster("a", "b")
+    arguments = [os.path.relpath(writer.path, tmp_path), str(tmp_path), "2"]
+    batch, first = printed(cluster.run(HEAD + BATCH + STREAM, *arguments, cwd=tmp_path))
+    assert in_log(batch) == in_log(first) == everything(topic)
+    assert workers_of(batch) == workers_of(first) == {"a", "b"}
+    assert all(value == f"orders-{p}@{o}" for p, o, value, _ in batch)
+
+    topic[0].append_many([b"value"] * 1000)
+    topic[1].append(b"value")
+    (second,) = printed(cluster.run(HEAD + STREAM, *arguments, cwd=tmp_path))
+    assert in_log(second) == everything(topic)
+    # What the first run wrote is still there, and was not written again.
+    assert {tuple(row) for row in first} < {tuple(row) for row in second}
+
+
+def commits(folder: Path) -> list[str]:
+    """The batches that are complete."""
+    found = folder / "checkpoint" / "commits"
+    return [p.name for p in found.glob("*") if p.name.isdigit()]
+
+
+def test_stream_survives_the_death_of_a_worker(
+    make_cluster: Callable[..., Cluster],
+    make_topic: MakeTopic,
+    writer: logstore.Store,
+    tmp_path: Path,
+) -> None:
+    """All its processes are killed while they read; what they had is read again."""
+    topic = make_topic(partitions=PARTITIONS, count=COUNT)
+    cluster = make_cluster("a", "b")
+    cluster.env["TEST_NAP"] = "0.005"  # 20 s in all
+    limit = ["1000"] if VERSION >= (4, 2) else []
+    complete = []
+
+    def is_at_work() -> bool:
+        """In the second batch; with an older Spark, in the only one."""
+        return bool(commits(tmp_path) if limit else [*tmp_path.glob("out/*.parquet")])
+
+    def kill_one(driver: Session) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not is_at_work():
+            assert not driver.has_ended(), "the driver ended early"
+            assert time.monotonic() < deadline, "the query does not begin"
+            time.sleep(0.05)
+        time.sleep(0.5)
+        cluster.workers["b"].kill()
+        complete.append(len(commits(tmp_path)))
+
+    arguments = [writer.path, str(tmp_path), "2", *limit]
+    result = cluster.run(
+        HEAD + STREAM, *arguments, cwd=tmp_path, while_running=kill_one
+    )
+    (rows,) = printed(result)
+    assert in_log(rows) == everything(topic)
+    assert complete[0] < len(commits(tmp_path)) == (4 if limit else 1)
+    assert "Lost executor" in result.stderr
+    # The first batch was complete before, with tasks of both.
+    assert workers_of(rows) == ({"a", "b"} if limit else {"a"})
+
+
+# What makes a worker see another directory under the path: another mount there.
+STRANGE = "mount --bind '{other}' '{path}' && exec \"$@\""
+
+
+@pytest.fixture
+def unshare() -> Callable[[Path, str], list[str]]:
+    """The beginning of a command that runs with `other` in the place of `path`."""
+
+    def prefix(other: Path, path: str) -> list[str]:
+        script = STRANGE.format(other=other, path=path)
+        return ["unshare", "--mount", "sh", "-c", script, "sh"]
+
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("only root can mount another directory for one process")
+    probe = subprocess.run(["unshare", "--mount", "true"], capture_output=True)
+    if probe.returncode != 0:
+        pytest.skip("mounts cannot be made here")
+    return prefix
+
+
+FAILING = """
+def batch(path):
+    reader = spark.read.format("logstore").option("subscribe", "orders")
+    reader.load(path).write.format("noop").mode("overwrite").save()
+
+def stream(path):
+    (
+        spark.readStream.format("logstore").option("subscribe", "orders")
+        .option("startingOffsets", "earliest").load(path)
+        .writeStream.format("noop").trigger(availableNow=True)
+        .option("checkpointLocation", os.path.join(folder, "checkpoint"))
+        .start().awaitTermination()
+    )
+
+for query, name in zip([batch] * 3 + [stream], ["none", "copy", "store", "none"]):
+    try:
+        query(os.path.join(path, name))
+        print(json.dumps("no error"))
+    except Exception as error:
+        print(json.dumps(str(error)))
+"""
+
+
+def test_path_that_is_not_shared_is_refused(
+    unshare: Callable[[Path, str], list[str]],
+    make_cluster: Callable[..., Cluster],
+    tmp_path: Path,
+) -> None:
+    """A worker has nothing there, or a copy, or a store of its own. The queries fail:
+    they never give its records, and never none."""
+    shared, other = tmp_path / "shared", tmp_path / "other"
+    for path in (shared / "none", shared / "copy", shared / "store", other / "store"):
+        with logstore.open(path) as store:
+            store.create_topic("orders")[0].append_many([b"value"] * 100)
+    shutil.copytree(shared / "copy", other / "copy")
+    cluster = make_cluster("a", prefix=unshare(other, str(shared)))
+    result = cluster.run(HEAD + FAILING, str(shared), str(tmp_path), "1", cwd=tmp_path)
+    none, copy, store, stream = printed(result)
+    assert f"option path: there is no directory {shared}/none on host" in none
+    assert f"option path: {shared}/copy on host" in copy
+    assert "is not the directory that the driver saw" in copy
+    assert "is not the directory that the driver saw" in store
+    assert f"option path: there is no directory {shared}/none on host" in stream
