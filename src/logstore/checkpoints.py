@@ -288,14 +288,14 @@ def _check_publication(value: dict[str, Any]) -> None:
 
 
 def _check_published(value: dict[str, Any]) -> None:
-    published = value["published"]
-    if not isinstance(published, dict):
-        raise ValueError("published is no object")
-    for identity, entry in published.items():
-        if not isinstance(entry, dict):
-            raise ValueError(f"what {identity!r} published is no object")
-        for name in ("sequence", "records", "time_ms"):
-            integer(name, entry[name], 0, OFFSET_MAX)
+    for row in _list("published", value["published"]):
+        identity, *numbers = _list("a row of published", row, 4)
+        if not isinstance(identity, str):
+            raise ValueError("an identity is no text")
+        for name, number in zip(
+            ("sequence", "records", "time_ms"), numbers, strict=True
+        ):
+            integer(name, number, 0, OFFSET_MAX)
 
 
 def _list(name: str, value: Any, size: int | None = None) -> list[Any]:

@@ -24,6 +24,7 @@ from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.errors import (
     LogStoreError,
+    PartitionNotFoundError,
     PublicationConflictError,
     StorageError,
     SyncFailedError,
@@ -31,7 +32,13 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.marks import Marks
-from logstore.staging import Staged, StagedLog, moved_runs, staged_sequence
+from logstore.staging import (
+    Staged,
+    StagedLog,
+    check_staged_name,
+    moved_runs,
+    staged_sequence,
+)
 from logstore.writer import PartitionWriter
 
 __all__ = ["Publication", "Publications"]
@@ -138,16 +145,17 @@ class Publications:
 
     # ------------------------------------------------------------ what was published
 
-    def published(self) -> dict[str, dict[str, int]]:
-        """Of each identity: its last ``sequence``, ``records`` of that, ``time_ms``.
+    def published(self) -> dict[str, tuple[int, int, int]]:
+        """Of each identity: its last sequence number, the records of that, and when,
+        in Unix milliseconds; who published last comes last.
 
         Raises:
             CorruptCheckpointError: the file is damaged.
             OSError: it cannot be read.
         """
         value = checkpoints.read_state(self._root, layout.PUBLISHED)
-        found: dict[str, dict[str, int]] = {} if value is None else value["published"]
-        return found
+        rows = [] if value is None else value["published"]
+        return {identity: (last, count, time) for identity, last, count, time in rows}
 
     # ------------------------------------------------------------ recovery
 
@@ -174,7 +182,7 @@ class Publications:
         for key, base in _bases(value).items() if _is_of(value, self._marks) else ():
             try:
                 drop(key, base)
-            except TopicNotFoundError:
+            except (TopicNotFoundError, PartitionNotFoundError):
                 continue
             except LogStoreError as error:
                 logger.error("cannot undo a publication to %s-%d: %s", *key, error)
@@ -202,17 +210,18 @@ class Publications:
     ) -> Publication:
         """See `Store.publish`."""
         files = [one for one in staged if one.logs]
+        for one in files:
+            check_staged_name(one.name)
         published = self.published()
         last = published.get(identity) if identity else None
-        if last is not None and sequence <= last["sequence"]:
-            if sequence < last["sequence"]:
-                raise PublicationConflictError(identity, sequence, last["sequence"])
+        if last is not None and sequence <= last[0]:
+            if sequence < last[0]:
+                raise PublicationConflictError(identity, sequence, last[0])
             # Who published it may not have seen it become durable.
-            checkpoints.write_state(
-                self._root, layout.PUBLISHED, {"published": published}
-            )
+            value = {"published": _entries(published)}
+            checkpoints.write_state(self._root, layout.PUBLISHED, value)
             self.discard(files)
-            return Publication(identity, sequence, last["records"], {}, is_new=False)
+            return Publication(identity, sequence, last[1], {}, is_new=False)
         records = sum(one.records for one in files)
         if not files:
             return Publication(identity, sequence, 0, {})
@@ -226,16 +235,15 @@ class Publications:
         if identity:
             published.pop(identity, None)
             kept = list(published.items())[-(IDENTITIES_MAX - 1) :]
-            entry = {"sequence": sequence, "records": records, "time_ms": now_ms}
-            published = dict([*kept, (identity, entry)])
+            published = dict([*kept, (identity, (sequence, records, now_ms))])
         begin_writing()
         with self._held(files) as targets:
-            value = {
+            under_way = {
                 "generation": self._marks.generation,
                 "bases": _rows({target.key: target.base for target in targets}),
-                "published": published,
+                "published": _entries(published),
             }
-            self._put_in(targets, value)
+            self._put_in(targets, under_way)
             offsets = {t.key: range(t.base, t.writer.end_offset) for t in targets}
         self.discard(files)
         return Publication(identity, sequence, records, offsets)
@@ -374,7 +382,9 @@ class Publications:
     def discard(self, staged: Iterable[Staged]) -> None:
         """Remove staged files; one that cannot be removed costs only its space."""
         for one in staged:
-            self._remove(one.name)
+            if one.name:
+                check_staged_name(one.name)
+                self._remove(one.name)
 
     def discard_leftovers(self, identity: str, before: int) -> None:
         """Remove the staged files of an identity with a sequence below `before`."""
@@ -385,8 +395,6 @@ class Publications:
                     self._remove(name)
 
     def _remove(self, name: str) -> None:
-        if not name.startswith(layout.STAGED_PREFIX):
-            return
         try:
             self._root.unlink(name, missing_ok=True)
         except OSError as error:
@@ -396,6 +404,10 @@ class Publications:
 def _is_of(value: Mapping[str, Any], marks: Marks) -> bool:
     """Whether nobody but logstore has written to the store since a publication."""
     return marks.is_own and value["generation"] == marks.generation
+
+
+def _entries(published: Mapping[str, tuple[int, int, int]]) -> list[list[Any]]:
+    return [[identity, *entry] for identity, entry in published.items()]
 
 
 def _rows(bases: Mapping[TopicPartition, int]) -> list[list[Any]]:

@@ -23,6 +23,7 @@ from logstore import layout
 from logstore._files import Directory
 from logstore.encoder import Encoder, pack_rows
 from logstore.errors import (
+    ConfigError,
     CorruptRecordError,
     LogStoreError,
     UnsupportedError,
@@ -258,14 +259,16 @@ def moved_runs(
 
     Raises:
         CorruptRecordError: the file does not hold what was staged.
-        OSError: it cannot be read.
+        StorageError: it cannot be read.
     """
-    files = root.files
     last_offset = -1
     buffer = native.Buffer(max((size for _, size in log.runs), default=1))
-    with root.opened(name) as fd:
+    with _opened(root, name) as fd:
         for pos, size in log.runs:
-            found = files.read(fd, buffer.view[:size], pos)
+            try:
+                found = root.files.read(fd, buffer.view[:size], pos)
+            except OSError as error:
+                raise storage_error(error, "read", root.path_of(name)) from error
             walk = native.shift_offsets(
                 buffer.c,
                 found,
@@ -279,6 +282,29 @@ def moved_runs(
             yield buffer.c, size
     if last_offset != log.records - 1:
         raise _not_staged(root, name, log, -1)
+
+
+@contextlib.contextmanager
+def _opened(root: Directory, name: str) -> Iterator[int]:
+    try:
+        fd = root.open(name)
+    except OSError as error:
+        lost = ""
+        if isinstance(error, FileNotFoundError):
+            lost = "It was published or removed, or staged where nobody else sees it."
+        raise storage_error(error, "read", root.path_of(name), lost) from error
+    try:
+        yield fd
+    finally:
+        root.files.close(fd)
+
+
+def check_staged_name(name: str) -> None:
+    """Raise `ConfigError` for a name that no staged file has."""
+    if not name.startswith(layout.STAGED_PREFIX) or "/" in name:
+        raise ConfigError(
+            f"{name!r} is not the name of a staged file", name="staged", value=name
+        )
 
 
 def _not_staged(

@@ -655,7 +655,7 @@ class Store:
             if isinstance(error, LogStoreError):
                 raise
             raise storage_error(error, "read", self.path) from error
-        return None if entry is None else entry["sequence"]
+        return None if entry is None else entry[0]
 
     def discard_staged(
         self, staged: Iterable[Staged] = (), *, identity: str = "", before: int = 0
@@ -668,20 +668,19 @@ class Store:
             self._publications.discard_leftovers(identity, before)
 
     def _writer_of(self, key: TopicPartition) -> PartitionWriter:
-        self.open_partition(*key)
+        topic, number = key
         with self._lock:
+            self.topic(topic)[number]  # or why there is none
             return self._writers.get(key)
 
     def _drop_unpublished(self, key: TopicPartition, base: int) -> None:
         """Cut what a publication that is not over has put into a log."""
         topic, number = key
-        if number not in self._catalog.numbers.get(topic, ()):
-            raise TopicNotFoundError(f"no partition {number} of {topic}", topic=topic)
         writer = self._writer_of(key)
         count = writer.end_offset - base
         if count <= 0:
             return
-        partition = self.open_partition(*key)
+        partition = self.topic(topic)[number]
         try:
             partition.truncate_to(base)
         except BaseException as error:

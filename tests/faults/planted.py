@@ -331,6 +331,52 @@ BUGS = (
         "failing_calls",
         ("append many", "append batches"),
     ),
+    Bug(
+        "readers do not stop at a publication",
+        "publishing.py",
+        (("        return found\n\n    # ----", "        return {}\n\n    # ----"),),
+        "disk_states",
+        (*_APPENDS, "publish", "kill"),
+        quick=True,
+    ),
+    Bug(
+        "a publication that was cut short is not taken back",
+        "publishing.py",
+        (("                drop(key, base)\n", "                pass\n"),),
+        "disk_states",
+        (*_APPENDS, "publish", "kill"),
+    ),
+    Bug(
+        "a publication is committed before its logs are synced",
+        "publishing.py",
+        (("                target.writer.sync_held()\n", "                pass\n"),),
+        "disk_states",
+        (*_APPENDS, "publish", "kill"),
+    ),
+    Bug(
+        "the commit of a publication is not synced",
+        "publishing.py",
+        (("layout.PUBLISHED)\n            root.sync()", "layout.PUBLISHED)"),),
+        "disk_states",
+        (*_APPENDS, "publish", "kill"),
+    ),
+    Bug(
+        "writers go on where a publication could not be undone",
+        "publishing.py",
+        (("                writer.end_for_good(error)\n", ""),),
+        "failing_calls",
+        ("publish",),
+    ),
+    Bug(
+        "a failed append is undone and not synced",
+        "segment_writer.py",
+        (("            self._reserved = self.state.size\n"
+          "            self.files.sync(self.fd)\n",
+          "            self._reserved = self.state.size\n"),),
+        "failing_calls",
+        ("append", "first append after opening"),
+        call="write",
+    ),
 )  # fmt: skip
 
 COUNTS = {

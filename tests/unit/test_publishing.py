@@ -1,0 +1,532 @@
+"""Publishing: all of it or nothing, once, and for no reader in part."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from faults.checker import PATH, open_quietly
+from logstore import (
+    ConfigError,
+    CorruptCheckpointError,
+    CorruptRecordError,
+    DiskFullError,
+    Partition,
+    PartitionNotFoundError,
+    PublicationConflictError,
+    ReadOnlyError,
+    StorageError,
+    Store,
+    TopicNotFoundError,
+    UnsupportedError,
+    layout,
+    publishing,
+)
+from logstore._files import Directory
+from logstore.publishing import Publications
+from logstore.staging import Staged, staged_name, staged_sequence
+from support.disk import MemoryDisk, tree
+from support.values import (
+    FORMATS,
+    config_of,
+    expected,
+    fill,
+    headers_of,
+    key_of,
+    timestamp_of,
+    value_of,
+)
+
+PUBLISHABLE = [(magic, codec) for magic, codec in FORMATS if magic]
+
+
+def stage(store: Store, counts: dict[Partition, int], sequence: int = 0) -> Staged:
+    """The next records of these partitions, staged."""
+    with store.stage("test", sequence) as opened:
+        for partition, count in counts.items():
+            first = partition.end_offset
+            for begin in range(first, first + count, 7):
+                offsets = range(begin, min(begin + 7, first + count))
+                two = partition.config.message_format == 2
+                opened.append_many(
+                    partition,
+                    [value_of(o) for o in offsets],
+                    [key_of(o) for o in offsets],
+                    [timestamp_of(o) for o in offsets],
+                    [headers_of(o) for o in offsets] if two else None,
+                )
+        return opened.finish()
+
+
+def staged_files(path: Path) -> list[str]:
+    return [n for n in os.listdir(path) if n.startswith(layout.STAGED_PREFIX)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with logstore.open(tmp_path / "store") as opened:
+        yield opened
+
+
+# ---------------------------------------------------------------- what is published
+
+
+@pytest.mark.parametrize(("magic", "codec"), PUBLISHABLE)
+def test_staged_records_are_read_where_they_were_published(
+    store: Store, magic: int, codec: str
+) -> None:
+    """Into several topics and partitions, behind what is there, over several segments;
+    not before."""
+    config = config_of(magic, codec, segment_bytes=1000)
+    a = store.create_topic("a", 2, config)
+    b = store.create_topic("b", 1, config)
+    fill(a[0], 5)
+    staged = stage(store, {a[0]: 60, a[1]: 8, b[0]: 1})
+    assert staged.records == 69
+    assert [p.end_offset for p in (*a, *b)] == [5, 0, 0]
+    published = store.publish([staged], identity="test", sequence=3)
+    assert published.is_new
+    assert published.offsets == {
+        ("a", 0): range(5, 65),
+        ("a", 1): range(8),
+        ("b", 0): range(1),
+    }
+    assert (published.records, store.published("test")) == (69, 3)
+    for partition, end in ((a[0], 65), (a[1], 8), (b[0], 1)):
+        assert list(partition.read()) == expected(magic, 0, end)
+        assert partition.durable_offset == end
+        assert partition.append(b"next") == end
+    assert staged_files(Path(store.path)) == []
+    store.close()
+    assert not logstore.verify(store.path, deep=True).problems
+    with logstore.open(store.path) as again:
+        assert not again.recovery_report
+        assert len(list(again.topic("a")[0].read())) == 66
+
+
+def test_parts_of_one_partition_keep_their_order(store: Store) -> None:
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    parts = []
+    for name in (b"first", b"second", b"third"):
+        with store.stage("test", 1) as opened:
+            opened.append_many(partition, [name] * 3)
+            parts.append(opened.finish())
+    store.publish(parts)
+    values = [record.value for record in partition.read()]
+    assert values == [b"first"] * 3 + [b"second"] * 3 + [b"third"] * 3
+
+
+def test_read_only_store_stages_for_the_writer(store: Store) -> None:
+    """In another process, which needs no lock; a staged file is a plain value."""
+    store.create_topic("a", 1, config_of(1))
+    with logstore.open(store.path, read_only=True) as reader:
+        staged = stage(reader, {reader.topic("a")[0]: 4})
+        with pytest.raises(ReadOnlyError):
+            reader.publish([staged])
+        store.publish([Staged(*staged)])
+        assert list(reader.topic("a")[0].read()) == expected(1, 0, 4)
+
+
+def test_arrow_data_is_staged(store: Store) -> None:
+    pa = pytest.importorskip("pyarrow")
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    table = pa.table({"value": [b"x", None], "key": [None, b"k"], "timestamp": [5, 6]})
+    with store.stage() as opened:
+        assert opened.append_arrow(partition, table) == 2
+        store.publish([opened.finish()])
+    records = [(r.key, r.value, r.timestamp_ms) for r in partition.read()]
+    assert records == [(None, b"x", 5), (b"k", None, 6)]
+
+
+def test_records_without_a_timestamp_get_the_time_of_the_staging(store: Store) -> None:
+    partition = store.create_topic("a", 1, config_of(1))[0]
+    before = store._files.now_ms()
+    with store.stage() as opened:
+        opened.append_many(partition, [b"x"])
+        store.publish([opened.finish()])
+    assert before <= next(partition.read()).timestamp_ms <= store._files.now_ms()
+
+
+def test_nothing_is_published_for_nothing(store: Store) -> None:
+    partition = store.create_topic("a", 1, config_of(1))[0]
+    with store.stage() as opened:
+        assert opened.append_many(partition, []) == 0
+        empty = opened.finish()
+    assert empty == Staged("", ())
+    assert not store.publish([empty], identity="test", sequence=1).offsets
+    assert partition.end_offset == 0
+    assert store.published("test") is None
+
+
+# ---------------------------------------------------------------- once
+
+
+def test_the_same_sequence_is_published_once(store: Store) -> None:
+    """Also after the store was opened again, and with other staged files."""
+    topic = store.create_topic("a", 2, config_of(2))
+    store.publish([stage(store, {topic[0]: 3})], identity="test", sequence=5)
+    again = store.publish(
+        [stage(store, {topic[0]: 3, topic[1]: 2}, 5)], identity="test", sequence=5
+    )
+    assert (again.is_new, again.records, again.offsets) == (False, 3, {})
+    store.close()
+    with logstore.open(store.path) as reopened:
+        topic = reopened.topic("a")
+        staged = stage(reopened, {topic[1]: 2}, 5)
+        assert not reopened.publish([staged], identity="test", sequence=5).is_new
+        assert [p.end_offset for p in topic] == [3, 0]
+        assert staged_files(Path(store.path)) == []
+        with pytest.raises(PublicationConflictError) as caught:
+            reopened.publish(
+                [stage(reopened, {topic[1]: 2}, 4)], identity="test", sequence=4
+            )
+        assert (caught.value.sequence, caught.value.last) == (4, 5)
+        other = reopened.publish(
+            [stage(reopened, {topic[1]: 2}, 4)], identity="else", sequence=4
+        )
+        assert other.is_new
+        assert [p.end_offset for p in topic] == [3, 2]
+
+
+def test_without_an_identity_nothing_is_remembered(store: Store) -> None:
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    for _ in range(2):
+        assert store.publish([stage(store, {partition: 2})]).is_new
+    assert partition.end_offset == 4
+
+
+def test_the_identities_that_published_last_are_remembered(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "IDENTITIES_MAX", 3)
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    for identity in ("a", "b", "c", "a", "d"):
+        sequence = partition.end_offset
+        store.publish(
+            [stage(store, {partition: 1})], identity=identity, sequence=sequence
+        )
+    assert [store.published(i) for i in "abcd"] == [3, None, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("identity", "sequence"), [("x", -1), ("x", 1 << 63), ("x" * 1001, 0)]
+)
+def test_identity_or_sequence_that_cannot_be(
+    store: Store, identity: str, sequence: int
+) -> None:
+    with pytest.raises(ConfigError):
+        store.publish([], identity=identity, sequence=sequence)
+
+
+def test_damaged_memory_of_what_was_published_is_a_named_error(store: Store) -> None:
+    """Whether it was published cannot be told, so it is not."""
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    store.publish([stage(store, {partition: 1})], identity="test", sequence=1)
+    path = Path(store.path, layout.PUBLISHED)
+    path.write_bytes(path.read_bytes().replace(b"test", b"tost"))
+    with pytest.raises(CorruptCheckpointError):
+        store.published("test")
+    with pytest.raises(CorruptCheckpointError):
+        store.publish([stage(store, {partition: 1})], identity="test", sequence=1)
+    assert partition.end_offset == 1
+
+
+# ---------------------------------------------------------------- for no reader in part
+
+
+def test_no_reader_sees_part_of_a_publication(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in this process nor in another, at any step; the segments neither."""
+    topic = store.create_topic("a", 3, config_of(1, segment_bytes=300))
+    for partition in topic:
+        fill(partition, 3)
+    seen: list[list[list[int]]] = []
+    steps = {"_append": Publications._append, "_show": Publications._show}
+
+    def look() -> None:
+        views = []
+        for opened in (store, reader, logstore.open(store.path, read_only=True)):
+            for p in opened.topic("a"):
+                offsets = [r.offset for r in p.read()]
+                assert offsets == list(range(p.end_offset))
+                assert p.durable_offset <= p.end_offset
+                assert p.segments[-1].next_offset == p.end_offset
+            views.append([p.end_offset for p in opened.topic("a")])
+        seen.append(views)
+
+    def looking(name: str) -> Callable[..., None]:
+        def call(*args: Any) -> None:
+            look()
+            steps[name](*args)
+            look()
+
+        return call
+
+    with logstore.open(store.path, read_only=True) as reader:
+        for name in steps:
+            monkeypatch.setattr(Publications, name, looking(name))
+        store.publish([stage(store, dict.fromkeys(topic, 20))])
+        before, after = [3, 3, 3], [23, 23, 23]
+        assert seen[:6] == [[before] * 3] * 6
+        # The commit: whoever reads the files sees it first.
+        assert seen[6] == [before, after, after]
+        assert seen[7] == [after] * 3
+
+
+def test_reader_that_looks_while_a_publication_ends_looks_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has walked over half of the log when the rest comes and all of it counts."""
+    partition = store.create_topic("a", 1, config_of(1, segment_bytes=300))[0]
+    staged = stage(store, {partition: 20})
+    with logstore.open(store.path, read_only=True) as reader:
+        live = reader.topic("a")[0]
+        assert live.end_offset == 0
+        walked, done = live._log._refresh, []
+
+        def refresh() -> None:
+            walked()
+            if not done:
+                done.append(store.publish([staged]))
+
+        monkeypatch.setattr(live._log, "_refresh", refresh)
+        assert live.end_offset == 20
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+def untouched(store: Store, ends: list[int]) -> None:
+    """Nothing was published, and everything works."""
+    topic = store.topic("a")
+    assert [p.end_offset for p in topic] == ends
+    assert not Path(store.path, layout.PUBLICATION).exists()
+    assert store.published("test") is None
+    for partition, end in zip(topic, ends, strict=True):
+        assert list(partition.read()) == expected(1, 0, end)
+    staged = stage(store, dict.fromkeys(topic, 2))
+    store.publish([staged], identity="test", sequence=1)
+    assert [p.end_offset for p in topic] == [end + 2 for end in ends]
+
+
+@pytest.mark.parametrize("where", ["first", "last"])
+def test_damaged_staged_file_is_an_error_and_nothing_is_published(
+    store: Store, where: str
+) -> None:
+    topic = store.create_topic("a", 3, config_of(1))
+    fill(topic[1], 2)
+    staged = stage(store, dict.fromkeys(topic, 5))
+    path = Path(store.path, staged.name)
+    data = bytearray(path.read_bytes())
+    data[20 if where == "first" else -1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="nothing was published"):
+        store.publish([staged], identity="test", sequence=1)
+    untouched(store, [0, 2, 0])
+
+
+def test_shortened_staged_file_is_an_error(store: Store) -> None:
+    topic = store.create_topic("a", 3, config_of(1))
+    staged = stage(store, dict.fromkeys(topic, 5))
+    path = Path(store.path, staged.name)
+    os.truncate(path, path.stat().st_size - 1)
+    with pytest.raises(CorruptRecordError):
+        store.publish([staged], identity="test", sequence=1)
+    untouched(store, [0, 0, 0])
+
+
+def test_staged_file_that_is_gone_is_an_error(store: Store) -> None:
+    """As where another machine has written it to a disk of its own."""
+    topic = store.create_topic("a", 3, config_of(1))
+    staged = stage(store, dict.fromkeys(topic, 5))
+    Path(store.path, staged.name).unlink()
+    with pytest.raises(StorageError, match=r"\.logstore-staged-"):
+        store.publish([staged], identity="test", sequence=1)
+    untouched(store, [0, 0, 0])
+
+
+def test_staged_name_leads_nowhere_else(store: Store) -> None:
+    """It comes from another process."""
+    topic = store.create_topic("a", 1, config_of(1))
+    staged = stage(store, {topic[0]: 1})
+    outside = Path(store.path).parent / "outside"
+    shutil.copy(Path(store.path, staged.name), outside)
+    for name in ("../outside", str(outside), "a-0/00000000000000000000.log"):
+        with pytest.raises(ConfigError, match="staged"):
+            store.publish([staged._replace(name=name)])
+        with pytest.raises(ConfigError, match="staged"):
+            store.discard_staged([staged._replace(name=name)])
+    assert outside.exists()
+
+
+def test_publishing_into_what_is_not_there_is_an_error(store: Store) -> None:
+    topic = store.create_topic("a", 2, config_of(1))
+    other = store.create_topic("b", 1, config_of(1))
+    staged = stage(store, {topic[0]: 2, other[0]: 2})
+    wrong = staged.logs[0]._replace(partition=7)
+    store.delete_topic("b")
+    with pytest.raises(TopicNotFoundError):
+        store.publish([staged])
+    with pytest.raises(PartitionNotFoundError):
+        store.publish([staged._replace(logs=(wrong,))])
+    untouched(store, [0, 0])
+
+
+def test_magic_0_cannot_be_staged(store: Store) -> None:
+    partition = store.create_topic("a", 1, config_of(0))[0]
+    with pytest.raises(UnsupportedError, match="message_format=0"), store.stage() as s:
+        s.append_many(partition, [b"x"])
+    assert staged_files(Path(store.path)) == []
+
+
+def test_stage_that_is_left_by_an_error_leaves_no_file(store: Store) -> None:
+    partition = store.create_topic("a", 1, config_of(1))[0]
+    with pytest.raises(ZeroDivisionError), store.stage() as opened:
+        opened.append_many(partition, [b"x" * 100_000] * 12)
+        assert staged_files(Path(store.path))
+        raise ZeroDivisionError
+    assert staged_files(Path(store.path)) == []
+
+
+def test_leftovers_of_an_identity_are_removed(store: Store) -> None:
+    partition = store.create_topic("a", 1, config_of(1))[0]
+    old, new = (stage(store, {partition: 1}, sequence) for sequence in (3, 4))
+    store.discard_staged(identity="other", before=9)
+    assert sorted(staged_files(Path(store.path))) == sorted([old.name, new.name])
+    store.discard_staged(identity="test", before=4)
+    assert staged_files(Path(store.path)) == [new.name]
+    store.discard_staged([new, new])
+    assert staged_files(Path(store.path)) == []
+
+
+def test_staged_names_tell_whose_they_are() -> None:
+    assert staged_sequence(staged_name("a", 12), "a") == 12
+    assert staged_sequence(staged_name("a", 12), "b") is None
+    assert staged_sequence("00000000000000000000.log", "a") is None
+
+
+# ---------------------------------------------------------------- crashes, in memory
+
+
+def half_published(counts: dict[str, int]) -> tuple[MemoryDisk, Store]:
+    """A store whose publication was killed before its commit."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    topic = store.create_topic("a", len(counts), config_of(1, segment_bytes=300))
+    for partition in topic:
+        fill(partition, 2)
+    staged = stage(store, dict(zip(topic, counts.values(), strict=True)), 1)
+    disk.fail("rename", errno.EIO, name=layout.PUBLICATION)
+    disk.fail("create", errno.EIO, name=f"{layout.PARTITION_STATE}.tmp")
+    with pytest.raises(StorageError):
+        store.publish([staged], identity="test", sequence=1)
+    return disk, store
+
+
+def test_publication_that_a_crash_cut_short_is_taken_back() -> None:
+    """And told; a reader before that does not see it; it can be repeated."""
+    disk = half_published({"0": 20, "1": 3})[0].kill()
+    assert f"store/{layout.PUBLICATION}" in disk.tree()
+    assert len(disk.tree()["store/a-0/00000000000000000000.log"]) > 0
+    with open_quietly(disk.process(), read_only=True) as reader:
+        assert [p.end_offset for p in reader.topic("a")] == [2, 2]
+    with open_quietly(disk) as store:
+        labels = [action.label for action in store.recovery_report.actions]
+        assert set(labels) <= {"unpublished", "index-rebuilt"}
+        assert labels.count("unpublished") == 2
+        topic = store.topic("a")
+        assert [list(p.read()) for p in topic] == [expected(1, 0, 2)] * 2
+        assert store.published("test") is None
+        staged = stage(store, dict.fromkeys(topic, 4), 1)
+        store.publish([staged], identity="test", sequence=1)
+        assert [p.end_offset for p in topic] == [6, 6]
+    with open_quietly(disk) as store:
+        assert not store.recovery_report
+
+
+def test_writer_whose_publication_cannot_be_undone_takes_no_more_appends() -> None:
+    """The next opening cuts them where they were; readers stop there already."""
+    _, store = half_published({"0": 3, "1": 3})
+    for partition in store.topic("a"):
+        assert list(partition.read()) == expected(1, 0, 2)
+        with pytest.raises(StorageError):
+            partition.append(b"x")
+    with pytest.raises(StorageError, match="could not be undone"):
+        store.publish([stage(store, {store.topic("a")[0]: 1}, 2)])
+
+
+def test_publication_before_another_writer_came_is_left_to_it() -> None:
+    """A broker that takes over makes what it finds its own, and appends behind it."""
+    disk = half_published({"0": 3})[0].kill()
+    files = disk.tree()
+    names = [name for name in files if name.endswith(layout.OWNER)]
+    assert names
+    disk.unlink(disk.open_root(PATH), layout.OWNER)
+    with open_quietly(disk.process(), read_only=True) as reader:
+        assert reader.topic("a")[0].end_offset == 5
+    with open_quietly(disk) as store:
+        assert store.topic("a")[0].end_offset == 5
+        assert f"store/{layout.PUBLICATION}" not in disk.tree()
+
+
+def test_full_disk_publishes_nothing_and_ends_nothing() -> None:
+    """However much room there is, in which every step may be the one too much."""
+    for left in itertools.chain(range(0, 3000, 100), range(3000, 90_000, 3000)):
+        disk = MemoryDisk()
+        store = open_quietly(disk)
+        topic = store.create_topic("a", 2, config_of(1))
+        fill(topic[0], 2)
+        staged = stage(store, dict.fromkeys(topic, 30), 1)
+        disk.fill(left)
+        ends = [32, 30]
+        try:
+            store.publish([staged], identity="test", sequence=1)
+        except DiskFullError:
+            ends = [2, 0]
+        assert [p.end_offset for p in topic] == ends
+        disk.medium.budget = None
+        for partition in topic:
+            append = partition.append(b"x")
+            assert append == partition.end_offset - 1
+        store.close()
+        with open_quietly(disk) as again:
+            assert not again.recovery_report
+            assert [p.end_offset for p in again.topic("a")] == [e + 1 for e in ends]
+
+
+def test_commit_that_may_be_lost_ends_the_writers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What they appended later would be lost with it; repeating it makes it safe."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    topic = store.create_topic("a", 2, config_of(1))
+    staged = stage(store, dict.fromkeys(topic, 3), 1)
+    sync = Directory.sync
+
+    def failing(directory: Directory) -> None:
+        if directory.exists(layout.PUBLISHED):
+            raise OSError(errno.EIO, "no")
+        sync(directory)
+
+    monkeypatch.setattr(Directory, "sync", failing)
+    with pytest.raises(logstore.SyncFailedError, match="it was published"):
+        store.publish([staged], identity="test", sequence=1)
+    with pytest.raises(logstore.SyncFailedError):
+        topic[0].append(b"x")
+    assert [p.end_offset for p in topic] == [3, 3]
+    monkeypatch.undo()
+    disk = disk.kill()
+    assert f"store/{layout.PUBLISHED}" not in tree(disk.medium.base)
+    with open_quietly(disk) as again:
+        assert again.published("test") == 1
+        assert tree(disk.medium.base)[f"store/{layout.PUBLISHED}"]
