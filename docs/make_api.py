@@ -37,6 +37,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "Chunk",
         "ControlRecord",
     ),
+    "Publish": ("Stage", "Staged", "StagedLog", "Publication"),
     "Choose a partition": (
         "Partitioner",
         "KafkaPartitioner",
@@ -71,6 +72,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "ForkedError",
         "OffsetOutOfRangeError",
         "OffsetConflictError",
+        "PublicationConflictError",
         "RecordTooLargeError",
         "UnsupportedError",
         "StorageError",

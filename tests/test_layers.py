@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "logstore"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors"),
-    ("_binding", "layout", "config", "records"),
+    ("_binding", "layout", "config", "records", "extras"),
     ("_files", "compression", "index", "partitioners"),
     (
         "decoding",
@@ -29,12 +29,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "place",
     ),
     ("arrow", "batches", "digests", "encoder"),
-    ("segment", "producer_batches"),
+    ("segment", "producer_batches", "staging"),
     ("segment_writer", "reader", "recovery", "retention"),
     ("producers", "catalog", "loading", "marks"),
+    ("publications",),
     ("live", "log_writer"),
     ("writer",),
-    ("partition", "partition_writers"),
+    ("partition", "partition_writers", "publishing"),
     ("topic",),
     ("store",),
     ("verify", "diagnosis"),

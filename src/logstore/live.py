@@ -19,7 +19,7 @@ from logstore.errors import LogStoreError, storage_error
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import LOG, parse_segment_file, segment_file
 from logstore.loading import Loaded, Loader
-from logstore.publishing import Publications
+from logstore.publications import Publications
 from logstore.reader import unreadable
 from logstore.recovery import Situation
 from logstore.segment import Place, Segment, TailScan, scan_log
@@ -50,7 +50,7 @@ class LiveLog:
         self._situation = situation
         self._publications = publications
         self._token = publications.token()
-        # Where readers stop while a publication is under way (publishing.py).
+        # Where readers stop while a publication is under way (publications.py).
         self._ceiling = native.OFFSET_MAX
         self._lock = threading.Lock()
         self._mtime_ns = -1

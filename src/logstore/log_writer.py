@@ -127,7 +127,7 @@ class LogWriter:
         self.segments: tuple[Segment, ...] = tuple(loaded.segments)
         self.start_offset = loaded.start_offset
         self.end_offset = loaded.end_offset
-        # Readers stop here while a publication is under way (publishing.py).
+        # Readers stop here while a publication is under way (publications.py).
         self.ceiling = native.OFFSET_MAX
         self.damage: LogStoreError | None = loaded.damage
         self.failed: LogStoreError | None = None

@@ -1,15 +1,7 @@
-"""Publishing: records go into any number of partitions at once, or not at all, and
-those of one identity and sequence number only once.
+"""Publishing: what was staged goes into any number of partitions at once, or not at
+all, and what has an identity and a sequence number only once.
 
-The pieces, in the root directory (docs/format.md, docs/design.md "Publishing"):
-
-    .logstore-staged-*    what is to be published (staging.py)
-    .logstore-publication while it is under way: where each log ended before
-    .logstore-published   the last sequence number of each identity
-
-`.logstore-publication` holds what `.logstore-published` will. As long as it has its
-first name no reader looks past the ends that it gives, and whoever opens the store
-takes away what lies behind them. Renaming it to the second name is the commit.
+`Publisher` is the writing side; the files and the commit are in publications.py.
 """
 
 from __future__ import annotations
@@ -32,6 +24,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.marks import Marks
+from logstore.publications import Publications, bases_of, is_of
 from logstore.staging import (
     Staged,
     StagedLog,
@@ -41,7 +34,7 @@ from logstore.staging import (
 )
 from logstore.writer import PartitionWriter
 
-__all__ = ["Publication", "Publications"]
+__all__ = ["Publication", "Publisher"]
 
 logger = logging.getLogger("logstore")
 
@@ -49,7 +42,6 @@ TopicPartition = tuple[str, int]
 
 # Identities that are remembered; beyond that, those that published last.
 IDENTITIES_MAX: Final = 10_000
-_QUIET: Final = None, None
 # What a new segment takes beside its log, at the most that counts.
 _SEGMENT_BYTES: Final = 64 * 1024
 
@@ -88,8 +80,8 @@ class _Target:
         return sum(log.bytes for _, log in self.parts)
 
 
-class Publications:
-    """The publications of one store.
+class Publisher:
+    """Publishes to one store, and takes back what a crash has cut short.
 
     Args:
         writer_of: the writer of a partition, or why there is none.
@@ -99,63 +91,13 @@ class Publications:
         self,
         root: Directory,
         marks: Marks,
+        publications: Publications,
         writer_of: Callable[[TopicPartition], PartitionWriter],
     ) -> None:
         self._root = root
         self._marks = marks
         self._writer_of = writer_of
-        # What `ceilings` found last, behind the token that it found it for.
-        self._found: tuple[object, dict[TopicPartition, int]] = (_QUIET, {})
-
-    # ------------------------------------------------------------ readers
-
-    def token(self) -> tuple[object, object]:
-        """What changes with every publication that begins or ends."""
-        return self._look(layout.PUBLICATION), self._look(layout.PUBLISHED)
-
-    def _look(self, name: str) -> object:
-        try:
-            info = self._root.stat(name)
-        except FileNotFoundError:
-            return None
-        return info.inode, info.mtime_ns, info.size
-
-    def ceilings(
-        self, token: tuple[object, object]
-    ) -> dict[TopicPartition, int] | None:
-        """Where readers have to stop, by partition, at the time of a token.
-
-        None: the publication of that time is over, and nobody knows how it ended.
-
-        Raises:
-            CorruptCheckpointError, OSError: the file cannot be read.
-        """
-        if token[0] is None:
-            return {}
-        known, found = self._found
-        if token != known:
-            value = checkpoints.read_state(self._root, layout.PUBLICATION)
-            if value is None or self.token() != token:
-                return None
-            marks = Marks(self._root)
-            marks.read_owner(self._root.names(), lambda action: None)
-            found = _bases(value) if _is_of(value, marks) else {}
-            self._found = token, found
-        return found
-
-    # ------------------------------------------------------------ what was published
-
-    def published(self) -> dict[str, tuple[int, int, int]]:
-        """Of each identity: its last sequence number, the records of that, and when,
-        in Unix milliseconds; who published last comes last.
-
-        Raises:
-            CorruptCheckpointError: the file is damaged.
-            OSError: it cannot be read.
-        """
-        value = checkpoints.read_state(self._root, layout.PUBLISHED)
-        rows = [] if value is None else value["published"]
-        return {identity: (last, count, time) for identity, last, count, time in rows}
+        self._publications = publications
 
     # ------------------------------------------------------------ recovery
 
@@ -179,13 +121,14 @@ class Publications:
                 self._root.sync()
             return
         left: dict[TopicPartition, int] = {}
-        for key, base in _bases(value).items() if _is_of(value, self._marks) else ():
+        for key, base in bases_of(value).items() if is_of(value, self._marks) else ():
             try:
                 drop(key, base)
             except (TopicNotFoundError, PartitionNotFoundError):
                 continue
             except LogStoreError as error:
-                logger.error("cannot undo a publication to %s-%d: %s", *key, error)
+                name = layout.partition_directory(*key)
+                logger.error("cannot undo a publication to %s: %s", name, error)
                 left[key] = base
         self._end(value, left)
 
@@ -212,7 +155,7 @@ class Publications:
         files = [one for one in staged if one.logs]
         for one in files:
             check_staged_name(one.name)
-        published = self.published()
+        published = self._publications.published()
         last = published.get(identity) if identity else None
         if last is not None and sequence <= last[0]:
             if sequence < last[0]:
@@ -401,18 +344,9 @@ class Publications:
             logger.warning("cannot remove the staged file %s: %s", name, error)
 
 
-def _is_of(value: Mapping[str, Any], marks: Marks) -> bool:
-    """Whether nobody but logstore has written to the store since a publication."""
-    return marks.is_own and value["generation"] == marks.generation
-
-
 def _entries(published: Mapping[str, tuple[int, int, int]]) -> list[list[Any]]:
     return [[identity, *entry] for identity, entry in published.items()]
 
 
 def _rows(bases: Mapping[TopicPartition, int]) -> list[list[Any]]:
     return [[topic, number, base] for (topic, number), base in sorted(bases.items())]
-
-
-def _bases(value: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    return {(topic, number): base for topic, number, base in value["bases"]}

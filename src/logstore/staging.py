@@ -14,7 +14,7 @@ import contextlib
 import os
 import secrets
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import xxhash
 
@@ -36,12 +36,28 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-    from logstore.partition import Partition
+    from logstore.config import TopicConfig
 
 __all__ = ["Stage", "Staged", "StagedLog"]
 
 # Batches of a partition that are held back to be written in one run.
 _RUN_BYTES: Final = 1 << 20
+
+
+class Target(Protocol):
+    """What staging needs to know of a `Partition`."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def config(self) -> TopicConfig: ...
 
 
 class StagedLog(NamedTuple):
@@ -114,7 +130,7 @@ class Stage:
 
     def append_many(
         self,
-        partition: Partition,
+        partition: Target,
         values: Sequence[ReadableBuffer | None],
         keys: Sequence[ReadableBuffer | None] | None = None,
         timestamps_ms: Sequence[int | None] | None = None,
@@ -138,7 +154,7 @@ class Stage:
         )
         return self._add(partition, [rows])
 
-    def append_arrow(self, partition: Partition, data: Any) -> int:
+    def append_arrow(self, partition: Target, data: Any) -> int:
         """Stage a ``pyarrow`` RecordBatch, Table or RecordBatchReader for a partition;
         as `append_many`, with the columns of `Partition.append_arrow`."""
         arrow = arrow_module()
@@ -150,7 +166,7 @@ class Stage:
         )
         return self._add(partition, rows)
 
-    def _add(self, partition: Partition, batches: Iterable[native.Rows]) -> int:
+    def _add(self, partition: Target, batches: Iterable[native.Rows]) -> int:
         key = partition.topic, partition.number
         log = self._logs.get(key)
         if log is None:

@@ -45,7 +45,8 @@ from logstore.partition import Partition
 from logstore.partition_writers import PartitionWriters, RecoveryProgress
 from logstore.partitioners import Partitioner
 from logstore.place import prepare_root
-from logstore.publishing import Publication, Publications
+from logstore.publications import Publications
+from logstore.publishing import Publication, Publisher
 from logstore.recovery import (
     UNPUBLISHED,
     RecoveryAction,
@@ -152,7 +153,10 @@ class Store:
         self._keeper = Housekeeper(files, os.path.basename(path))
         self._writers = PartitionWriters(self, self._root, self._catalog, self._marks)
         self._writers.on_recovery = on_recovery
-        self._publications = Publications(self._root, self._marks, self._writer_of)
+        self._publications = Publications(self._root)
+        self._publisher = Publisher(
+            self._root, self._marks, self._publications, self._writer_of
+        )
         self._publish_lock = threading.Lock()
         try:
             if not read_only:
@@ -212,7 +216,7 @@ class Store:
             self._writers.broken.update(self._catalog.lost)
             if not self.read_only:
                 self._catalog.finish_deletions(self._root.names())
-                self._publications.finish(self._drop_unpublished)
+                self._publisher.finish(self._drop_unpublished)
         except OSError as error:
             if isinstance(error, LogStoreError):
                 raise
@@ -630,7 +634,7 @@ class Store:
             )
         with self._publish_lock:
             try:
-                return self._publications.publish(
+                return self._publisher.publish(
                     staged,
                     identity,
                     sequence,
@@ -663,9 +667,9 @@ class Store:
         """Remove staged files that will not be published: these, and all of an
         identity with a sequence below `before`."""
         self.check_open()
-        self._publications.discard(staged)
+        self._publisher.discard(staged)
         if identity and before:
-            self._publications.discard_leftovers(identity, before)
+            self._publisher.discard_leftovers(identity, before)
 
     def _writer_of(self, key: TopicPartition) -> PartitionWriter:
         topic, number = key

@@ -333,8 +333,9 @@ BUGS = (
     ),
     Bug(
         "readers do not stop at a publication",
-        "publishing.py",
-        (("        return found\n\n    # ----", "        return {}\n\n    # ----"),),
+        "publications.py",
+        (("            self._found = token, found\n        return found",
+          "            self._found = token, found\n        return {}"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
         quick=True,

@@ -283,6 +283,7 @@ FORMAT = page("format.md")
 OWN_FILES = {
     "owner": ".logstore-owner",
     "topics": ".logstore-topics",
+    "published": ".logstore-published",
     "partition": ".logstore-state",
     "digest": ".logstore-digest-*",
 }
@@ -315,6 +316,10 @@ def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
         return {**config, "version": value["version"], "topics": " ".join(named)}
     if kind == "digest":
         return value
+    if kind == "published":
+        bases = [f"{topic}-{n}@{base}" for topic, n, base in value["bases"]]
+        done = [f"{identity}={last}" for identity, last, *_ in value["published"]]
+        return {**value, "bases": " ".join(bases), "published": " ".join(done)}
     active = value["active"]
     sealed = [f"{base}-{end - 1}@{size}" for base, size, end, *_ in value["sealed"]]
     first, last = active["base_offset"], active["last_offset"]
@@ -361,6 +366,9 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         partition = store.create_topic("orders", config=config)[0]
         for n in range(25):
             partition.append(b"%d" % n)
+        with store.stage("docs", 1) as stage:
+            stage.append_many(partition, [b"published"])
+            store.publish([stage.finish()], identity="docs", sequence=1)
     return root
 
 

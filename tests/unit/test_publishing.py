@@ -31,7 +31,7 @@ from logstore import (
     publishing,
 )
 from logstore._files import Directory
-from logstore.publishing import Publications
+from logstore.publishing import Publisher
 from logstore.staging import Staged, staged_name, staged_sequence
 from support.disk import MemoryDisk, tree
 from support.values import (
@@ -250,7 +250,7 @@ def test_no_reader_sees_part_of_a_publication(
     for partition in topic:
         fill(partition, 3)
     seen: list[list[list[int]]] = []
-    steps = {"_append": Publications._append, "_show": Publications._show}
+    steps = {"_append": Publisher._append, "_show": Publisher._show}
 
     def look() -> None:
         views = []
@@ -273,7 +273,7 @@ def test_no_reader_sees_part_of_a_publication(
 
     with logstore.open(store.path, read_only=True) as reader:
         for name in steps:
-            monkeypatch.setattr(Publications, name, looking(name))
+            monkeypatch.setattr(Publisher, name, looking(name))
         store.publish([stage(store, dict.fromkeys(topic, 20))])
         before, after = [3, 3, 3], [23, 23, 23]
         assert seen[:6] == [[before] * 3] * 6
