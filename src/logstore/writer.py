@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from logstore import _binding as native
 from logstore import checkpoints, layout
@@ -32,6 +33,10 @@ from logstore.segment_writer import SegmentWriter
 __all__ = ["PartitionWriter"]
 
 logger = logging.getLogger("logstore")
+
+# Files of deleted segments that are kept open at once.
+_PINNED_MAX: Final = 64
+_SPARE_FILES: Final = 4
 
 
 class PartitionWriter(LogWriter):
@@ -107,14 +112,25 @@ class PartitionWriter(LogWriter):
             self._sync_now(self.end_offset)
         return self._commit(point)
 
-    def _pin(self, segments: Iterable[Segment]) -> None:
-        for segment in segments:
-            with contextlib.suppress(OSError):
+    def _pin(self, segments: Iterable[Segment], most: int = _PINNED_MAX) -> None:
+        """Keep files open for readers that have begun: of the newest segments, which
+        such a reader comes to last. Those of the others it finds as `.deleted` for
+        ``file_delete_delay_ms``, as readers in other processes do."""
+        newest = tuple(segments)[-most:]
+        spare: list[int] = []
+        with contextlib.suppress(OSError):
+            # What is to be done next needs descriptors itself.
+            for segment in newest[-_SPARE_FILES:]:
+                spare.append(self.directory.open(segment.file(LOG)))
+            for segment in newest:
                 segment.pin()
+        for fd in spare:
+            with contextlib.suppress(OSError):
+                self.files.close(fd)
 
     def pin_all(self) -> None:
         """Keep the files for readers that have begun: their directory is to go."""
-        self._pin(self.segments)
+        self._pin(self.segments, self.host.descriptors.max_open)
 
     def _rename_deleted(
         self,

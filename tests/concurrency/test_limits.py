@@ -149,6 +149,25 @@ def test_too_few_descriptors_at_any_point_is_a_named_error(tmp_path: Path) -> No
     assert logstore.verify(tmp_path).ok
 
 
+def test_more_segments_are_deleted_than_files_may_be_open(tmp_path: Path) -> None:
+    """By retention or by hand; a reader that has begun goes on."""
+    code = """
+    store = logstore.open(path)
+    partition = new_partition(store, segment_bytes=300)
+    fill(partition, 800)
+    reader = partition.read()
+    begun = [next(reader) for _ in range(5)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now() + 20,) * 2)
+    assert len(partition.segments) > 100
+    assert partition.delete_before(790) == 790
+    assert begun + list(reader) == expected(1, 0, 800)
+    assert append_one(partition, durable=True) == 800
+    store.close()
+    """
+    done(code, tmp_path)
+    assert read_all(tmp_path) == expected(1, 790, 801)
+
+
 def test_message_of_too_few_descriptors_says_so(tmp_path: Path) -> None:
     """Whoever reads it knows which limit it is."""
     write_store(tmp_path, 10)
