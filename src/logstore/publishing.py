@@ -85,6 +85,9 @@ class Publisher:
 
     Args:
         writer_of: the writer of a partition, or why there is none.
+
+    Attributes:
+        steps: rises whenever readers of this process may come to see something else.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class Publisher:
         self._marks = marks
         self._writer_of = writer_of
         self._publications = publications
+        self.steps = 0
 
     # ------------------------------------------------------------ recovery
 
@@ -278,8 +282,10 @@ class Publisher:
             target.writer.end_for_good(error)
 
     def _show(self, targets: Iterable[_Target]) -> None:
+        self.steps += 1
         for target in targets:
             target.writer.show_all()
+        self.steps += 1
 
     def _append(self, target: _Target) -> None:
         """All that was staged for one partition: one append, whole or absent."""

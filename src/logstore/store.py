@@ -661,6 +661,22 @@ class Store:
             raise storage_error(error, "read", self.path) from error
         return None if entry is None else entry[0]
 
+    def publication_token(self) -> object:
+        """A value that is another one after each step of a publication that readers may
+        see, by any process.
+
+        Who looks at the ends of several partitions, and finds the same token before and
+        after, has seen each publication whole or not at all; else look again.
+
+        Raises:
+            StorageError: the directory cannot be looked at.
+        """
+        self.check_open()
+        try:
+            return self._publisher.steps, self._publications.token()
+        except OSError as error:
+            raise storage_error(error, "look at", self.path) from error
+
     def discard_staged(
         self, staged: Iterable[Staged] = (), *, identity: str = "", before: int = 0
     ) -> None:

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,34 @@ def test_reader_that_looks_while_a_publication_ends_looks_again(
 
         monkeypatch.setattr(live._log, "_refresh", refresh)
         assert live.end_offset == 20
+
+
+@pytest.mark.parametrize("is_owner", [False, True])
+def test_ends_that_belong_together_are_seen_together(
+    store: Store, is_owner: bool
+) -> None:
+    """By who looks again where the token has changed."""
+    topic = store.create_topic("a", 3, config_of(1))
+    rounds = 40
+
+    def publish() -> None:
+        for _ in range(rounds):
+            store.publish([stage(store, dict.fromkeys(topic, 5))])
+
+    with logstore.open(store.path, read_only=True) as reader:
+        looking = (store if is_owner else reader).topic("a")
+        thread = threading.Thread(target=publish)
+        thread.start()
+        seen: set[int] = set()
+        while thread.is_alive():
+            token = (store if is_owner else reader).publication_token()
+            ends = [p.end_offset for p in looking]
+            if (store if is_owner else reader).publication_token() == token:
+                assert len(set(ends)) == 1, ends
+                seen.add(ends[0])
+        thread.join()
+        assert [p.end_offset for p in looking] == [5 * rounds] * 3
+        assert len(seen) > 2
 
 
 # ---------------------------------------------------------------- what goes wrong

@@ -37,6 +37,8 @@ __all__ = [
 logger = logging.getLogger("logstore.spark")
 
 STORES_MAX: Final = 8
+# Looks at the ends of all partitions, until no publication comes between.
+_LOOKS_MAX: Final = 100
 # Kafka's own topics, which its consumers leave out of patterns, too.
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -224,7 +226,19 @@ class OpenStore:
     def bounds(
         self, partitions: Iterable[TopicPartition], options: SourceOptions
     ) -> dict[TopicPartition, Bounds]:
-        """What can be read of those that are there, as the options bound it."""
+        """What can be read of those that are there, as the options bound it; of a
+        publication, all or nothing."""
+        partitions = tuple(partitions)
+        for _ in range(_LOOKS_MAX):
+            token = self.store.publication_token()
+            found = self._bounds_now(partitions, options)
+            if self.store.publication_token() == token:
+                break
+        return found
+
+    def _bounds_now(
+        self, partitions: Iterable[TopicPartition], options: SourceOptions
+    ) -> dict[TopicPartition, Bounds]:
         found = {}
         for name in partitions:
             try:
