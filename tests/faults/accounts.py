@@ -29,6 +29,9 @@ DURABLE = "durable"  # partition, end
 DELETE, DELETED = "delete", "deleted"  # partition, start
 CUT, WAS_CUT = "cut", "was-cut"  # partition, end
 DROP, DROPPED = "drop", "dropped"  # topic
+# "", rows of (partition, first offset, end, seed); what failed is settled for all but
+# the rows that are told.
+PUBLISH, PUBLISHED, SETTLED = "publish", "published", "settled"
 
 # What a checker appends: no program does.
 _OWN_SEED = 999
@@ -91,6 +94,8 @@ class Account:
         self.creating: dict[str, tuple[int, int]] = {}
         self.dropping: set[str] = set()
         self.partitions: dict[str, _Partition] = {}
+        # What is being published: all of it is there, or nothing.
+        self.publication: list[tuple[str, int, int, int]] = []
         for text in lines:
             self.add(text)
 
@@ -111,6 +116,14 @@ class Account:
             del self.topics[name]
             for key in [k for k in self.partitions if k.rpartition("-")[0] == name]:
                 del self.partitions[key]
+        elif what in (PUBLISH, PUBLISHED, SETTLED):
+            rows = [tuple(row) for row in rest[0]]
+            self.publication = [] if what == PUBLISHED else rows
+            for key, first, end, seed in rows if what != SETTLED else ():
+                append = APPEND if what == PUBLISH else APPENDED
+                self._add(self.partitions[key], append, first, end, seed)
+                if what == PUBLISHED:
+                    self._add(self.partitions[key], DURABLE, end)
         else:
             self._add(self.partitions[name], what, *rest)
 
@@ -195,7 +208,8 @@ class Account:
         for name in have:
             if name not in self.topics and name not in self.creating:
                 raise Broken(f"topic {name} is there, and should not be")
-        found = {}
+        found: dict[str, list[Record]] = {}
+        ends: dict[str, int] = {}
         for name, (count, _) in self.topics.items():
             if name not in have:
                 if name in self.dropping:
@@ -212,4 +226,10 @@ class Account:
                 known = self.partitions[key]
                 floor = known.written if written else known.durable
                 found[key] = known.check(topic[number], floor, key)
+                ends[key] = topic[number].end_offset
+        rows = [row for row in self.publication if row[0] in ends]
+        if any(ends[key] > first for key, first, _, _ in rows) and any(
+            ends[key] < end for key, _, end, _ in rows
+        ):
+            raise Broken(f"half of a publication is there: {rows}, {ends}")
         return found

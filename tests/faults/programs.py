@@ -94,6 +94,34 @@ class _Writer:
             # A background sync may have gone further; this much is known.
             self.say(accounts.DURABLE, name, partition.durable_offset)
 
+    def publish(self, counts: dict[Any, int], sequence: int) -> None:
+        """So many records into each of some partitions, at once; sometimes twice."""
+        rows = []
+        with self.trying(), self.store.stage("program", sequence) as stage:
+            for partition, count in counts.items():
+                seed, first = self.rng.randrange(100), partition.end_offset
+                offsets = range(first, first + count)
+                two = partition.config.message_format == 2
+                stage.append_many(
+                    partition,
+                    [value_of(o, seed) for o in offsets],
+                    [key_of(o, seed) for o in offsets],
+                    [timestamp_of(o, seed) for o in offsets],
+                    [headers_of(o, seed) for o in offsets] if two else None,
+                )
+                rows.append((partition.name, first, first + count, seed))
+            staged = stage.finish()
+            self.say(accounts.PUBLISH, "", rows)
+            try:
+                for _ in range(self.rng.randint(1, 2)):
+                    self.store.publish([staged], identity="program", sequence=sequence)
+                    self.say(accounts.PUBLISHED, "", rows)
+            except LogStoreError:
+                ended = {p.name for p in counts if p._log.failed is not None}
+                left = [row for row in rows if row[0] in ended]
+                self.say(accounts.SETTLED, "", left)
+                raise
+
     def flush(self, partition: Any) -> None:
         with self.trying():
             partition.flush()
@@ -170,6 +198,8 @@ def _writing(path: Path, say: Say, rng: random.Random) -> Iterator[_Writer]:
         # Nothing can be done; the next one may have more luck.
         yield _Nobody(say, rng)
         return
+    # What was published half is taken back, or the store would not be open.
+    say(accounts.SETTLED, "", [])
     writer = _Writer(store, say, rng)
     yield writer
     ends = {p.name: p.end_offset for p in writer.partitions()}
@@ -245,6 +275,30 @@ def recovery(path: Path, say: Say, seed: int) -> None:
                 _some_append(writer, partition)
 
 
+def publications(path: Path, say: Say, seed: int) -> None:
+    """Records for several partitions and topics at once, between appends to each."""
+    rng = random.Random(f"publications {seed}")
+    forms = [form for form in FORMATS if form[0]]
+    sequence = 0
+    for opening in range(2):
+        with _writing(path, say, rng) as writer:
+            if opening == 0:
+                for name in ("a", "b"):
+                    writer.create(
+                        name, rng.randint(1, 2), rng.choice(forms),
+                        segment_bytes=rng.choice((200, 350, 700)),
+                    )  # fmt: skip
+            for _ in range(rng.randint(2, 4)):
+                partitions = writer.partitions()
+                for partition in rng.sample(partitions, min(2, len(partitions))):
+                    _some_append(writer, partition)
+                picked = rng.sample(partitions, min(3, len(partitions)))
+                if picked:
+                    sequence += 1
+                    counts = {p: rng.randint(1, 12) for p in picked}
+                    writer.publish(counts, sequence)
+
+
 def _some_append(writer: _Writer, partition: Any) -> None:
     rng = writer.rng
     kind = rng.randrange(8)
@@ -281,5 +335,6 @@ def _tear(log: Path, rng: random.Random) -> None:
 PROGRAMS: dict[str, Program] = {
     "appends": appends,
     "deletions": deletions,
+    "publications": publications,
     "recovery": recovery,
 }
