@@ -658,14 +658,22 @@ class Store:
         return None if entry is None else entry["sequence"]
 
     def discard_staged(
-        self, staged: Iterable[Staged] = (), *, identity: str = "", before: int = 0
+        self,
+        staged: Iterable[Staged] = (),
+        *,
+        identity: str = "",
+        before: int = 0,
+        older_than_ms: int | None = None,
     ) -> None:
-        """Remove staged files that will not be published: these, and all of an
-        identity with a sequence below `before`."""
+        """Remove staged files that will not be published: these, all of an identity
+        with a sequence below `before`, and those of anyone that nobody has written to
+        for `older_than_ms`."""
         self.check_open()
         self._publications.discard(staged)
         if identity and before:
             self._publications.discard_leftovers(identity, before)
+        if older_than_ms is not None:
+            self._publications.discard_older(self._files.now_ms() - older_than_ms)
 
     def _writer_of(self, key: TopicPartition) -> PartitionWriter:
         self.open_partition(*key)
