@@ -27,14 +27,19 @@ from logstore import (
     Store,
     StoreLockedError,
     StoreNotFoundError,
-    TopicNotFoundError,
 )
-from pyspark_logstore.option_values import TopicPartition
+from pyspark_logstore.option_values import TopicPartition, refuse
 from pyspark_logstore.sink_options import SinkOptions
 from pyspark_logstore.sink_rows import Router, check_sink_schema
 from pyspark_logstore.stores import check_shared, identity_of
 
-__all__ = ["BatchWriter", "StagedTask", "StreamRowWriter", "StreamWriter"]
+__all__ = [
+    "BatchWriter",
+    "RewoundError",
+    "StagedTask",
+    "StreamRowWriter",
+    "StreamWriter",
+]
 
 logger = logging.getLogger("logstore.spark")
 
@@ -54,6 +59,18 @@ class StagedTask(api.WriterCommitMessage):
     staged: Staged
     query_id: str = ""
     batch_id: int = -1
+
+
+class RewoundError(PublicationConflictError):
+    """The sink has published a later batch of the query, or a later version."""
+
+    def __init__(self, error: PublicationConflictError) -> None:
+        super().__init__(error.identity, error.sequence, error.last)
+        self.args = (
+            f"{error}. The checkpoint was set back, or copied from another query's; or "
+            f"txnVersion is an old one. A new checkpoint, or another txnAppId, writes "
+            f"these rows; allowRewind=true leaves out what comes before",
+        )
 
 
 class _Sink:
@@ -80,15 +97,21 @@ class _Sink:
         options = self._options
         try:
             with logstore.open(self._path, read_only=True) as store:
-                if options.topic:
+                if not options.topic or options.topic in store.topics():
                     _check_format(store, options.topic)
-                return
+                    return
+                there = ", ".join(store.topics()) or "none"
         except StoreNotFoundError:
-            if not options.create_topic or not options.topic:
+            if not options.topic or not options.create_topic:
                 raise
-        except TopicNotFoundError:
+        else:
             if not options.create_topic:
-                raise
+                refuse(
+                    "topic",
+                    options.topic,
+                    f"the store {self._path} has no such topic, and createTopic=false; "
+                    f"its topics: {there}",
+                )
         config = options.topic_config(with_headers=with_headers)
         with self._open_for_writing(create=True) as store:
             if options.topic not in store.topics():
@@ -123,7 +146,7 @@ class _Sink:
                 store.publish(staged, identity=identity, sequence=sequence)
             except PublicationConflictError as error:
                 if not self._options.allow_rewind:
-                    raise _rewound(error) from error
+                    raise RewoundError(error) from error
                 logger.warning("allowRewind: what was staged is left out: %s", error)
                 store.discard_staged(staged)
             store.discard_staged(
@@ -171,6 +194,7 @@ class BatchWriter(_Sink, api.DataSourceArrowWriter):
 
         Raises:
             StoreLockedError: another writer has the store, for ``lockTimeout`` now.
+            RewoundError: a later ``txnVersion`` was published.
         """
         self._publish(messages, *self._identity())
 
@@ -192,7 +216,7 @@ class _StreamSink(_Sink):
 
         Raises:
             StoreLockedError: another writer has the store, for ``lockTimeout`` now.
-            PublicationConflictError: the query has published a later batch.
+            RewoundError: the query has published a later batch.
         """
         queries = {(message.query_id, message.batch_id) for message in messages}
         if not queries:
@@ -238,7 +262,7 @@ if hasattr(api, "DataSourceStreamArrowWriter"):  # since 4.1
 
 
 def _check_format(store: Store, topic: str) -> None:
-    if store.topic(topic).config.message_format == 0:
+    if topic and store.topic(topic).config.message_format == 0:
         raise ConfigError(
             f"option topic={topic!r}: the topic has message_format=0, which has no "
             f"place for what the sink needs; allowed are 1 and 2",
@@ -276,12 +300,4 @@ def _still_locked(error: StoreLockedError, timeout_ms: int) -> StoreLockedError:
         f"on its checkpoint goes on with this batch",
         path=error.path,
         holder_pid=pid,
-    )
-
-
-def _rewound(error: PublicationConflictError) -> LogStoreError:
-    return LogStoreError(
-        f"{error}. The checkpoint was set back, or copied from another query's; or "
-        f"txnVersion is an old one. Start with a new checkpoint or txnAppId to write "
-        f"these rows; allowRewind=true leaves out what comes before"
     )

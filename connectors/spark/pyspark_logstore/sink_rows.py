@@ -12,7 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types
 
-from logstore import ConfigError, KafkaPartitioner, Partition, Topic
+from logstore import (
+    ConfigError,
+    KafkaPartitioner,
+    Partition,
+    Topic,
+    TopicNotFoundError,
+)
 
 __all__ = ["Router", "check_sink_schema"]
 
@@ -121,8 +127,7 @@ class Router:
         """The rows of a record batch, by partition: (partition, record batch).
 
         Raises:
-            ConfigError: a topic is null, or a partition is not there.
-            TopicNotFoundError: a topic is not there.
+            ConfigError: a topic is null or not there, or a partition is not there.
         """
         if not batch.num_rows:
             return
@@ -154,7 +159,15 @@ class Router:
     def _target(self, name: str) -> _Target:
         target = self._targets.get(name)
         if target is None:
-            topic = self._topic_of(name)
+            try:
+                topic = self._topic_of(name)
+            except TopicNotFoundError as error:
+                raise ConfigError(
+                    f"the column topic has {name!r}: {error}. The sink makes the topic "
+                    f"of the option topic only; create it first",
+                    name="topic",
+                    value=name,
+                ) from error
             partitions = topic.partitions
             numbers = tuple(partition.number for partition in partitions)
             target = self._targets[name] = _Target(topic, partitions, numbers)
