@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 
@@ -182,3 +184,27 @@ def test_servers_instead_of_a_path_are_noticed() -> None:
     """As in the source."""
     with pytest.raises(ConfigError, match=r"instead of kafka\.bootstrap"):
         parse(path="", **{"kafka.bootstrap.servers": "host:9092"})
+
+
+# ---------------------------------------------------------------- docs/spark.md
+
+PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
+
+
+def test_page_has_the_options_there_are() -> None:
+    """In the table of the sink, and no others; settings of topics by example."""
+    text = PAGE.read_text(encoding="utf-8").split("## Options of the sink")[1]
+    table = re.findall(r"^\| (`.*?) \|", text.split("\n## ")[0], re.MULTILINE)
+    names = {name for cell in table for name in re.findall(r"`(\w+)`", cell)}
+    assert names - TOPIC_SETTINGS.keys() == {*SINK_BOTH, *SINK_BATCH_ONLY}
+    for name in SINK_REFUSED_OF_KAFKA:
+        assert f"`{name}`" in text
+
+
+def test_options_of_the_job_that_moves_over_are_taken() -> None:
+    """All of them, path instead of the servers."""
+    text = PAGE.read_text(encoding="utf-8").split("moved over from the Kafka sink\n")[1]
+    options = dict(re.findall(r'^    \.option\("([\w.]+)", "([\w:]+)"\)', text, re.M))
+    job = ("kafka.bootstrap.servers", "topic", "kafka.acks", "checkpointLocation")
+    given = {name: options[name] for name in job}
+    assert parse_sink({**given, "path": "data"}, streaming=True).topic == "orders"
