@@ -172,9 +172,8 @@ class _Sink:
         with logstore.open(self._path, read_only=True) as store:
             router = Router(topic, _task_number(), store.topic)
             with store.stage(identity, sequence) as stage:
-                for batch in batches:
-                    for partition, rows in router.pieces(batch):
-                        stage.append_arrow(partition, rows)
+                for partition, rows in router.routed(batches):
+                    stage.append_arrow(partition, rows)
                 return stage.finish()
 
 

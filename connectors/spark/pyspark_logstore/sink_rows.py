@@ -5,7 +5,7 @@ Rows stay in Arrow batches all the way; those of one partition keep their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -34,6 +34,10 @@ _ALLOWED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "timestamp": ("timestamp", (types.TimestampType,)),
 }
 _STORED: Final = ("value", "key", "headers", "timestamp")
+# Rows are shared out when there are so many for each partition, or so many bytes: each
+# share becomes a batch of its own, and small ones cost twice the time.
+GATHER_ROWS: Final = 1000
+GATHER_BYTES: Final = 16 << 20
 
 
 def check_sink_schema(schema: Any, topic: str) -> None:
@@ -108,8 +112,8 @@ class Router:
     """Sends the rows of one task to their partitions.
 
     The column ``partition`` goes first, where it is not null; then Kafka's murmur2 of
-    the key. Rows with neither stay together: those of one Arrow batch go to one
-    partition, those of the next one to the next.
+    the key. Rows with neither stay together: those that are shared out at the same time
+    go to one partition, those of the next time to the next.
 
     Args:
         topic: of all rows; "" where the column ``topic`` has it.
@@ -122,6 +126,31 @@ class Router:
         self._turn = task
         self._topic_of = topic_of
         self._targets: dict[str, _Target] = {}
+
+    def routed(self, batches: Iterable[Any]) -> Iterator[tuple[Partition, Any]]:
+        """The rows of all batches, some batches at a time: see `pieces`."""
+        waiting: list[Any] = []
+        rows = size = 0
+        for batch in batches:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= self._rows_wanted(batch.schema) or size >= GATHER_BYTES:
+                for gathered in _joined(waiting):
+                    yield from self.pieces(gathered)
+                waiting, rows, size = [], 0, 0
+        for gathered in _joined(waiting):
+            yield from self.pieces(gathered)
+
+    def _rows_wanted(self, schema: Any) -> int:
+        """How many rows are worth being shared out."""
+        names = {"key", "partition", "topic"} - ({"topic"} if self._topic else set())
+        if names.isdisjoint(schema.names):
+            return 0
+        if self._topic:
+            self._target(self._topic)
+        counts = (len(target.numbers) for target in self._targets.values())
+        return GATHER_ROWS * max(counts, default=0)
 
     def pieces(self, batch: Any) -> Iterator[tuple[Partition, Any]]:
         """The rows of a record batch, by partition: (partition, record batch).
@@ -192,6 +221,14 @@ class Router:
             if keys.null_count:
                 chosen = pc.if_else(pc.is_valid(keys), chosen, turn)
         return chosen if given is None else pc.coalesce(given, chosen)
+
+
+def _joined(batches: list[Any]) -> list[Any]:
+    """The rows of some batches, in one of them."""
+    if len(batches) < 2:
+        return batches
+    joined: list[Any] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def _indices(target: _Target, given: Any) -> Any:

@@ -224,6 +224,37 @@ def test_topic_that_is_null_or_not_there_is_an_error(
         route(router, value=[b"a"], topic=["../x"])
 
 
+def test_rows_for_many_partitions_are_gathered_before_they_are_shared_out(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Else each partition gets a small batch of each; the order stays. Rows that are
+    not shared out are not copied."""
+    make_topic(partitions=20)
+
+    def batches() -> Any:
+        for first in range(0, 30_000, 1_000):
+            numbers = [b"%d" % n for n in range(first, first + 1_000)]
+            batch = pa.record_batch({"value": numbers, "key": numbers})
+            yield batch
+        yield batch.slice(0, 0)
+
+    found: dict[int, list[bytes]] = {}
+    pieces = 0
+    for partition, rows in Router("orders", 0, writer.topic).routed(batches()):
+        pieces += 1
+        found.setdefault(partition.number, []).extend(rows.column("value").to_pylist())
+    assert pieces == 2 * 20
+    assert sum(map(len, found.values())) == 30_000
+    for number, values in found.items():
+        assert values == sorted(values, key=int)
+        hashed = logstore.KafkaPartitioner().partition(values[0], 1, 20)
+        assert hashed == number
+    alone = [batch.select(["value"]) for batch in batches()]
+    routed = [rows for _, rows in Router("orders", 0, writer.topic).routed(alone)]
+    assert [rows.num_rows for rows in routed] == [1_000] * 30
+    assert list(Router("orders", 0, writer.topic).routed([])) == []
+
+
 # ------------------------------------------------------------------ rows as batches
 
 
