@@ -13,7 +13,10 @@ import logstore
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+import pyspark
+
 pytestmark = pytest.mark.spark
+VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 MakeTopic = Callable[..., logstore.Topic]
 WAIT_S = 60
 
@@ -142,16 +145,15 @@ def test_query_that_fails_goes_on_without_loss_or_repetition(
     topic = make_topic(count=50)
     spark.dataSource.register(faulty_source(tmp_path))
     frame = source(spark, writer.path)
-    run(frame, tmp_path, "faulty")
-    topic[0].append_many([b"more"] * 7)
     (tmp_path / when).touch()
     with pytest.raises(Exception, match=f"failed as asked: {when}"):
         run(frame, tmp_path, "faulty")
-    published = 57 if when == "after-publishing" else 50
+    published = 50 if when == "after-publishing" else 0
     assert copied(tmp_path) == all_of(topic)[:published]
-    run(frame, tmp_path, "faulty")
     topic[0].append(b"last")
     run(frame, tmp_path, "faulty")
+    if VERSION < (4, 2):  # which does the last batch again, and leaves the rest
+        run(frame, tmp_path, "faulty")
     assert copied(tmp_path) == all_of(topic)
     assert staged_files(tmp_path) == []
 
