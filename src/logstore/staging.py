@@ -14,13 +14,14 @@ import contextlib
 import os
 import secrets
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import xxhash
 
 from logstore import _binding as native
 from logstore import layout
 from logstore._files import Directory
+from logstore.config import TopicConfig
 from logstore.encoder import Encoder, pack_rows
 from logstore.errors import (
     CorruptRecordError,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from _typeshed import ReadableBuffer
-
-    from logstore.partition import Partition
 
 __all__ = ["Stage", "Staged", "StagedLog"]
 
@@ -82,6 +81,20 @@ class Staged(NamedTuple):
         return sum(log.records for log in self.logs)
 
 
+class Destination(Protocol):
+    """What a stage asks of a partition. A `Partition` is one; whoever stages for many
+    does without opening their logs."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def config(self) -> TopicConfig: ...
+
+
 class Stage:
     """Writes a staged file. For one thread; a context manager that removes the file
     where it is left by an error.
@@ -113,7 +126,7 @@ class Stage:
 
     def append_many(
         self,
-        partition: Partition,
+        partition: Destination,
         values: Sequence[ReadableBuffer | None],
         keys: Sequence[ReadableBuffer | None] | None = None,
         timestamps_ms: Sequence[int | None] | None = None,
@@ -137,7 +150,7 @@ class Stage:
         )
         return self._add(partition, [rows])
 
-    def append_arrow(self, partition: Partition, data: Any) -> int:
+    def append_arrow(self, partition: Destination, data: Any) -> int:
         """Stage a ``pyarrow`` RecordBatch, Table or RecordBatchReader for a partition;
         as `append_many`, with the columns of `Partition.append_arrow`."""
         arrow = arrow_module()
@@ -149,14 +162,14 @@ class Stage:
         )
         return self._add(partition, rows)
 
-    def _add(self, partition: Partition, batches: Iterable[native.Rows]) -> int:
+    def _add(self, partition: Destination, batches: Iterable[native.Rows]) -> int:
         key = partition.topic, partition.number
         log = self._logs.get(key)
         if log is None:
             if partition.config.message_format == 0:
                 raise UnsupportedError(
-                    f"{partition.name} has message_format=0, into which nothing can be "
-                    f"published; 1 or 2 can"
+                    f"{key[0]}-{key[1]} has message_format=0, into which nothing can "
+                    f"be published; 1 or 2 can"
                 )
             log = self._logs[key] = _Log(Encoder(partition.config))
         before = log.records

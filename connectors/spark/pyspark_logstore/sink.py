@@ -170,7 +170,7 @@ class _Sink:
         if self._directory is not None:
             check_shared(self._path, self._directory, TopicPartition(topic, 0), None)
         with logstore.open(self._path, read_only=True) as store:
-            router = Router(topic, _task_number(), store.topic)
+            router = Router(topic, _task_number(), store)
             with store.stage(identity, sequence) as stage:
                 for partition, rows in router.routed(batches):
                     stage.append_arrow(partition, rows)

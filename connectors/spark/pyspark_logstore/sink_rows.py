@@ -5,7 +5,7 @@ Rows stay in Arrow batches all the way; those of one partition keep their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -15,12 +15,12 @@ from pyspark.sql import types
 from logstore import (
     ConfigError,
     KafkaPartitioner,
-    Partition,
-    Topic,
+    Store,
+    TopicConfig,
     TopicNotFoundError,
 )
 
-__all__ = ["Router", "check_sink_schema"]
+__all__ = ["Destination", "Router", "check_sink_schema"]
 
 _TEXT: Final = (types.StringType, types.BinaryType)
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
@@ -100,12 +100,21 @@ def _is_headers(kind: Any) -> bool:
     )
 
 
+class Destination(NamedTuple):
+    """A partition as `Stage.append_arrow` wants it. Its log is not opened: that may
+    take long, and is no business of a task's."""
+
+    topic: str
+    number: int
+    config: TopicConfig
+
+
 class _Target(NamedTuple):
     """A topic that rows go to."""
 
-    topic: Topic
-    partitions: tuple[Partition, ...]
+    topic: str
     numbers: tuple[int, ...]
+    config: TopicConfig
 
 
 class Router:
@@ -118,16 +127,16 @@ class Router:
     Args:
         topic: of all rows; "" where the column ``topic`` has it.
         task: number of the task: tasks begin at different partitions.
-        topic_of: opens a topic.
+        store: has the topics.
     """
 
-    def __init__(self, topic: str, task: int, topic_of: Callable[[str], Topic]) -> None:
+    def __init__(self, topic: str, task: int, store: Store) -> None:
         self._topic = topic
         self._turn = task
-        self._topic_of = topic_of
+        self._store = store
         self._targets: dict[str, _Target] = {}
 
-    def routed(self, batches: Iterable[Any]) -> Iterator[tuple[Partition, Any]]:
+    def routed(self, batches: Iterable[Any]) -> Iterator[tuple[Destination, Any]]:
         """The rows of all batches, some batches at a time: see `pieces`."""
         waiting: list[Any] = []
         rows = size = 0
@@ -152,7 +161,7 @@ class Router:
         counts = (len(target.numbers) for target in self._targets.values())
         return GATHER_ROWS * max(counts, default=0)
 
-    def pieces(self, batch: Any) -> Iterator[tuple[Partition, Any]]:
+    def pieces(self, batch: Any) -> Iterator[tuple[Destination, Any]]:
         """The rows of a record batch, by partition: (partition, record batch).
 
         Raises:
@@ -164,8 +173,9 @@ class Router:
             target = self._target(topic)
             chosen = self._choose(target, rows)
             names = [name for name in _STORED if name in rows.schema.names]
-            for number, found in _groups(chosen, rows.select(names)):
-                yield target.partitions[number], found
+            for index, found in _groups(chosen, rows.select(names)):
+                number = target.numbers[index]
+                yield Destination(topic, number, target.config), found
         self._turn += 1
 
     def _by_topic(self, batch: Any) -> Iterator[tuple[str, Any]]:
@@ -189,7 +199,7 @@ class Router:
         target = self._targets.get(name)
         if target is None:
             try:
-                topic = self._topic_of(name)
+                numbers = self._store.partition_numbers(name)
             except TopicNotFoundError as error:
                 raise ConfigError(
                     f"the column topic has {name!r}: {error}. The sink makes the topic "
@@ -197,9 +207,8 @@ class Router:
                     name="topic",
                     value=name,
                 ) from error
-            partitions = topic.partitions
-            numbers = tuple(partition.number for partition in partitions)
-            target = self._targets[name] = _Target(topic, partitions, numbers)
+            config = self._store.topic(name).config
+            target = self._targets[name] = _Target(name, numbers, config)
         return target
 
     def _choose(self, target: _Target, rows: Any) -> Any:
@@ -237,10 +246,10 @@ def _indices(target: _Target, given: Any) -> Any:
     found = pc.index_in(given, value_set=numbers, skip_nulls=True)
     if found.null_count > given.null_count:
         wrong = pc.filter(given, pc.and_(pc.is_null(found), pc.is_valid(given)))
-        topic = target.topic.name
         raise ConfigError(
-            f"the column partition has {wrong[0].as_py()}, and the topic {topic} has "
-            f"{len(numbers)} partitions: allowed are {_ranges(target.numbers)}",
+            f"the column partition has {wrong[0].as_py()}, and the topic "
+            f"{target.topic} has {len(numbers)} partitions: allowed are "
+            f"{_ranges(target.numbers)}",
             name="partition",
             value=wrong[0].as_py(),
         )

@@ -128,7 +128,7 @@ def test_key_decides_as_in_append(
     for key, value in zip(keys, numbered(200), strict=True):
         where = topic.append(value, key=key).partition
         expected.setdefault(where, []).append(value)
-    found = route(Router("orders", 3, writer.topic), value=numbered(200), key=keys)
+    found = route(Router("orders", 3, writer), value=numbered(200), key=keys)
     assert {number: values for _, number, values in found} == expected
 
 
@@ -139,11 +139,11 @@ def test_rows_without_a_key_stay_together_and_take_turns(
     at different ones."""
     make_topic(partitions=3)
     for task in range(4):
-        router = Router("orders", task, writer.topic)
+        router = Router("orders", task, writer)
         for turn in range(5):
             (found,) = route(router, value=numbered(10))
             assert found == ("orders", (task + turn) % 3, numbered(10))
-    router = Router("orders", 0, writer.topic)
+    router = Router("orders", 0, writer)
     assert route(router, value=[]) == []
     assert route(router, value=[b"a"]) == [("orders", 0, [b"a"])]
     assert route(router, value=[b"b", b"c"], key=[None, None]) == [
@@ -158,7 +158,7 @@ def test_partition_goes_before_key(
     topic = make_topic(partitions=4)
     hashed = topic.append(b"", key=b"k").partition
     found = route(
-        Router("orders", 2, writer.topic),
+        Router("orders", 2, writer),
         value=numbered(5),
         key=[b"k", b"k", None, None, b"k"],
         partition=[(hashed + 1) % 4, None, 3, None, None],
@@ -168,7 +168,7 @@ def test_partition_goes_before_key(
     for number, value in zip(order, numbered(5), strict=True):
         expected.setdefault(number, []).append(value)
     assert {number: values for _, number, values in found} == expected
-    only = Router("orders", 0, writer.topic)
+    only = Router("orders", 0, writer)
     assert route(only, value=numbered(3), partition=[1, 3, 1]) == [
         ("orders", 1, [b"0", b"2"]),
         ("orders", 3, [b"1"]),
@@ -182,7 +182,7 @@ def test_partition_that_is_not_there_is_an_error(
 ) -> None:
     """That names the topic and how many it has."""
     make_topic(partitions=4)
-    router = Router("orders", 0, writer.topic)
+    router = Router("orders", 0, writer)
     with pytest.raises(ConfigError, match=rf"has {wrong}, .* orders has 4 .* 0 to 3"):
         route(router, value=numbered(3), partition=[0, None, wrong])
 
@@ -196,9 +196,7 @@ def test_topic_column_sends_rows_to_several_topics(
     hashed = [writer.topic("bills").append(b"", key=b"k%d" % n) for n in range(6)]
     names = ["orders", "bills"] * 6
     keys = [b"k%d" % (n // 2) for n in range(12)]
-    found = route(
-        Router("", 0, writer.topic), value=numbered(12), key=keys, topic=names
-    )
+    found = route(Router("", 0, writer), value=numbered(12), key=keys, topic=names)
     got = {(t, p, v) for t, p, values in found for v in values}
     assert {(p, v) for t, p, v in got if t == "bills"} == {
         (hashed[n].partition, b"%d" % (2 * n + 1)) for n in range(6)
@@ -207,7 +205,7 @@ def test_topic_column_sends_rows_to_several_topics(
         b"%d" % n for n in range(0, 12, 2)
     }
     found = route(
-        Router("orders", 0, writer.topic), value=[b"a"], topic=["bills"], key=[b"k"]
+        Router("orders", 0, writer), value=[b"a"], topic=["bills"], key=[b"k"]
     )
     assert [t for t, _, _ in found] == ["orders"]
 
@@ -217,7 +215,7 @@ def test_topic_that_is_null_or_not_there_is_an_error(
 ) -> None:
     """The column names topics; it does not make them."""
     make_topic()
-    router = Router("", 0, writer.topic)
+    router = Router("", 0, writer)
     with pytest.raises(ConfigError, match="null in 1 of 2 rows"):
         route(router, value=[b"a", b"b"], topic=["orders", None])
     with pytest.raises(ConfigError, match=r"column topic has '\.\./x'.*create it"):
@@ -240,7 +238,7 @@ def test_rows_for_many_partitions_are_gathered_before_they_are_shared_out(
 
     found: dict[int, list[bytes]] = {}
     pieces = 0
-    for partition, rows in Router("orders", 0, writer.topic).routed(batches()):
+    for partition, rows in Router("orders", 0, writer).routed(batches()):
         pieces += 1
         found.setdefault(partition.number, []).extend(rows.column("value").to_pylist())
     assert pieces == 2 * 20
@@ -250,9 +248,26 @@ def test_rows_for_many_partitions_are_gathered_before_they_are_shared_out(
         hashed = logstore.KafkaPartitioner().partition(values[0], 1, 20)
         assert hashed == number
     alone = [batch.select(["value"]) for batch in batches()]
-    routed = [rows for _, rows in Router("orders", 0, writer.topic).routed(alone)]
+    routed = [rows for _, rows in Router("orders", 0, writer).routed(alone)]
     assert [rows.num_rows for rows in routed] == [1_000] * 30
-    assert list(Router("orders", 0, writer.topic).routed([])) == []
+    assert list(Router("orders", 0, writer).routed([])) == []
+
+
+def test_destination_is_written_as_its_topic_is_set(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """By the settings of now, and without a look at its log."""
+    topic = make_topic(partitions=2, message_format=1)
+    router = Router("orders", 1, writer)
+    topic.configure(logstore.TopicConfig(message_format=2, compression_type="lz4"))
+    ((destination, rows),) = router.pieces(pa.record_batch({"value": [b"a"]}))
+    assert destination == ("orders", 1, topic.config)
+    with writer.stage() as stage:
+        stage.append_arrow(destination, rows)
+        staged = stage.finish()
+    assert [(log.partition, log.magic) for log in staged.logs] == [(1, 2)]
+    writer.publish([staged])
+    assert [r.value for r in topic[1].read()] == [b"a"]
 
 
 # ------------------------------------------------------------------ rows as batches

@@ -1,5 +1,6 @@
-"""A query is killed again and again: the driver, Java, Python's workers, at random and
-in the middle of a publication. Every row is there once, in order.
+"""A query is killed again and again: the driver with Java, or Python's workers, at
+random and in the middle of a publication; besides, tasks fail when they have staged
+their rows. Every row is there once, in order.
 
 ``LOGSTORE_SPARK_KILLS`` says how often (6), ``LOGSTORE_SPARK_SEED`` in which manner.
 
@@ -19,7 +20,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -31,6 +32,44 @@ KEYS = 14
 PARTITIONS = 3
 WAIT_S = 180
 PUBLICATION = ".logstore-publication"
+VICTIMS = (
+    "worker",
+    "all workers",
+    "all workers in a publication",
+    "all workers in a publication",
+    "driver",
+    "driver in a publication",
+)
+
+
+def failing_source() -> Any:
+    """The sink, in which every third task fails at first, with its rows staged."""
+    from pyspark import TaskContext
+
+    from pyspark_logstore.sink import StreamWriter
+    from pyspark_logstore.sink_options import parse_sink
+    from pyspark_logstore.source import DefaultSource
+
+    base: Any = StreamWriter
+
+    class Writer(base):  # type: ignore[misc]
+        def write(self, iterator: Any) -> Any:
+            message = super().write(iterator)
+            task = TaskContext.get()
+            number = message.batch_id + task.partitionId()
+            if task.attemptNumber() == 0 and number % 3 == 0:
+                raise RuntimeError("failed as asked")
+            return message
+
+    class Source(DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "failing"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+            return Writer(schema, parse_sink(self.options, streaming=True), overwrite)
+
+    return Source
 
 
 def drive(folder: Path) -> None:
@@ -48,6 +87,7 @@ def drive(folder: Path) -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(failing_source())
     while True:
         query = (
             spark.readStream.format("rate-micro-batch")
@@ -57,7 +97,7 @@ def drive(folder: Path) -> None:
                 f"CAST(value % {KEYS} AS string) AS key",
                 "CAST(value AS string) AS value",
             )
-            .writeStream.format("logstore")
+            .writeStream.format("failing")
             .options(topic="numbers", partitions=PARTITIONS, lockTimeout="20s")
             .option("checkpointLocation", str(folder / "checkpoint"))
             .start(str(folder / "out"))
@@ -68,7 +108,8 @@ def drive(folder: Path) -> None:
                 return
             time.sleep(0.1)
         with contextlib.suppress(Exception), open(folder / "failures", "a") as failures:
-            failures.write(f"{str(query.exception())[:2000]}\n\n")
+            text = str(query.exception())[:2000].replace("\n", " ")
+            failures.write(f"{text}\n\n")
 
 
 # ---------------------------------------------------------------- processes
@@ -140,14 +181,11 @@ class Query:
         kill(self._process.pid)
         self._process.wait()
 
-    def kill_worker(self, rng: random.Random) -> bool:
-        """One of Python's: a task, a plan, a commit, or the process they come from."""
+    def workers(self) -> list[int]:
+        """Python's: tasks, plans, commits, and the processes that they come from."""
         assert self._process is not None
         found = below(self._process.pid).items()
-        workers = sorted(pid for pid, command in found if "pyspark.daemon" in command)
-        if workers:
-            kill(rng.choice(workers))
-        return bool(workers)
+        return sorted(pid for pid, command in found if "pyspark.daemon" in command)
 
     def end(self) -> None:
         if self.is_running:
@@ -192,7 +230,7 @@ def test_query_that_is_killed_writes_every_row_once(
         try:
             while sum(done.values()) < kills:
                 go_on(query, out)
-                victim = rng.choice(["worker", "worker", "driver", "publication"])
+                victim = rng.choice(VICTIMS)
                 if strike(query, victim, out, rng):
                     done[victim] += 1
             go_on(query, out)
@@ -200,7 +238,9 @@ def test_query_that_is_killed_writes_every_row_once(
         finally:
             query.end()
     found = check(out)
-    print(f"{dict(done)}, {query.starts} starts, {found} rows")
+    failures = tmp_path / "failures"
+    failed = failures.read_text().count("\n\n") if failures.exists() else 0
+    print(f"{dict(done)}, {query.starts} starts, {failed} failures, {found} rows")
 
 
 def go_on(query: Query, out: Path) -> None:
@@ -216,17 +256,23 @@ def go_on(query: Query, out: Path) -> None:
 
 
 def strike(query: Query, victim: str, out: Path, rng: random.Random) -> bool:
-    if victim == "publication":
+    """Kill somebody; False where the moment for it did not come."""
+    if victim.endswith("publication"):
         deadline = time.monotonic() + 10
         while not (out / PUBLICATION).exists():
             if time.monotonic() > deadline:
                 return False
     else:
         time.sleep(rng.random() * 1.5)
+    if victim.startswith("driver"):
+        query.kill_driver()
+        return True
+    workers = query.workers()
     if victim == "worker":
-        return query.kill_worker(rng)
-    query.kill_driver()
-    return True
+        workers = rng.sample(workers, min(len(workers), 1))
+    for worker in workers:
+        kill(worker)
+    return bool(workers)
 
 
 def check(out: Path) -> int:
