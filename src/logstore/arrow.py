@@ -20,6 +20,7 @@ __all__ = [
     "SCHEMA",
     "BatchMaker",
     "check_columns",
+    "partitions_of",
     "reader_of",
     "rows_of",
     "schema_of",
@@ -437,3 +438,16 @@ def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
         header_key=header_key,
         header_value=header_value,
     )
+
+
+def partitions_of(keys: Any, partitions: int) -> Any:
+    """Kafka's partition of each key of an array: int32, -1 where the key is null.
+
+    Raises:
+        TypeError: it is no binary or string array.
+    """
+    out = pa.allocate_buffer(4 * len(keys))
+    native.partition_keys(
+        _binary_slices(keys, "key"), len(keys), partitions, out.address
+    )
+    return pa.Array.from_buffers(pa.int32(), len(keys), [None, out])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import xxhash
 from sortedcontainers import SortedDict
 
 from logstore import _binding as native
 from logstore.errors import ConfigError
+from logstore.extras import arrow_module
 
 __all__ = ["ConsistentHashPartitioner", "KafkaPartitioner", "Partitioner"]
 
@@ -52,6 +53,23 @@ class KafkaPartitioner:
                 self._next += 1
             self._bytes += size
             return self._next % partitions
+
+    @staticmethod
+    def partitions_of(keys: Any, partitions: int) -> Any:
+        """The partition of each key of a ``pyarrow`` array, as `partition` has it.
+
+        Args:
+            keys: a binary or string array.
+            partitions: how many there are (>= 1).
+
+        Returns:
+            An int32 array; -1 where the key is null.
+
+        Raises:
+            UnsupportedError: pyarrow is not installed.
+            TypeError: an array of something else.
+        """
+        return arrow_module().partitions_of(keys, partitions)
 
 
 class ConsistentHashPartitioner:

@@ -343,6 +343,17 @@ class Publisher:
                 if sequence is not None and sequence < before:
                     self._remove(name)
 
+    def discard_older(self, before_ms: int) -> None:
+        """Remove the staged files of all identities that were last written to before a
+        time: their publication will not come any more."""
+        with contextlib.suppress(OSError):
+            for name in self._root.names():
+                if not name.startswith(layout.STAGED_PREFIX):
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    if self._root.stat(name).mtime_ns < before_ms * 1_000_000:
+                        self._remove(name)
+
     def _remove(self, name: str) -> None:
         try:
             self._root.unlink(name, missing_ok=True)

@@ -21,6 +21,7 @@ import xxhash
 from logstore import _binding as native
 from logstore import layout
 from logstore._files import Directory
+from logstore.config import TopicConfig
 from logstore.encoder import Encoder, pack_rows
 from logstore.errors import (
     ConfigError,
@@ -36,28 +37,10 @@ if TYPE_CHECKING:
 
     from _typeshed import ReadableBuffer
 
-    from logstore.config import TopicConfig
-
 __all__ = ["Stage", "Staged", "StagedLog"]
 
 # Batches of a partition that are held back to be written in one run.
 _RUN_BYTES: Final = 1 << 20
-
-
-class Target(Protocol):
-    """What staging needs to know of a `Partition`."""
-
-    @property
-    def topic(self) -> str: ...
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def config(self) -> TopicConfig: ...
 
 
 class StagedLog(NamedTuple):
@@ -99,6 +82,20 @@ class Staged(NamedTuple):
         return sum(log.records for log in self.logs)
 
 
+class Destination(Protocol):
+    """What a stage asks of a partition. A `Partition` is one; whoever stages for many
+    does without opening their logs."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def config(self) -> TopicConfig: ...
+
+
 class Stage:
     """Writes a staged file. For one thread; a context manager that removes the file
     where it is left by an error.
@@ -130,7 +127,7 @@ class Stage:
 
     def append_many(
         self,
-        partition: Target,
+        partition: Destination,
         values: Sequence[ReadableBuffer | None],
         keys: Sequence[ReadableBuffer | None] | None = None,
         timestamps_ms: Sequence[int | None] | None = None,
@@ -154,7 +151,7 @@ class Stage:
         )
         return self._add(partition, [rows])
 
-    def append_arrow(self, partition: Target, data: Any) -> int:
+    def append_arrow(self, partition: Destination, data: Any) -> int:
         """Stage a ``pyarrow`` RecordBatch, Table or RecordBatchReader for a partition;
         as `append_many`, with the columns of `Partition.append_arrow`."""
         arrow = arrow_module()
@@ -166,14 +163,14 @@ class Stage:
         )
         return self._add(partition, rows)
 
-    def _add(self, partition: Target, batches: Iterable[native.Rows]) -> int:
+    def _add(self, partition: Destination, batches: Iterable[native.Rows]) -> int:
         key = partition.topic, partition.number
         log = self._logs.get(key)
         if log is None:
             if partition.config.message_format == 0:
                 raise UnsupportedError(
-                    f"{partition.name} has message_format=0, into which nothing can be "
-                    f"published; 1 or 2 can"
+                    f"{key[0]}-{key[1]} has message_format=0, into which nothing can "
+                    f"be published; 1 or 2 can"
                 )
             log = self._logs[key] = _Log(Encoder(partition.config))
         before = log.records

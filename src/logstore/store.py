@@ -678,14 +678,22 @@ class Store:
             raise storage_error(error, "look at", self.path) from error
 
     def discard_staged(
-        self, staged: Iterable[Staged] = (), *, identity: str = "", before: int = 0
+        self,
+        staged: Iterable[Staged] = (),
+        *,
+        identity: str = "",
+        before: int = 0,
+        older_than_ms: int | None = None,
     ) -> None:
-        """Remove staged files that will not be published: these, and all of an
-        identity with a sequence below `before`."""
+        """Remove staged files that will not be published: these, all of an identity
+        with a sequence below `before`, and those of anyone that nobody has written to
+        for `older_than_ms`."""
         self.check_open()
         self._publisher.discard(staged)
         if identity and before:
             self._publisher.discard_leftovers(identity, before)
+        if older_than_ms is not None:
+            self._publisher.discard_older(self._files.now_ms() - older_than_ms)
 
     def _writer_of(self, key: TopicPartition) -> PartitionWriter:
         topic, number = key

@@ -77,6 +77,21 @@ def test_topic_takes_another_partitioner(tmp_path: Path) -> None:
         assert topic.append(b"value", key=b"key").partition == 2
 
 
+@pytest.mark.parametrize("kind", ["binary", "large_binary", "string"])
+def test_partitions_of_an_array_are_those_of_its_keys(kind: str) -> None:
+    """Also of a slice; -1 for null."""
+    pa = pytest.importorskip("pyarrow")
+    keys = [None if n % 7 == 3 else f"key-{n}" for n in range(100)]
+    array = pa.array(keys).cast(getattr(pa, kind)()).slice(11, 80)
+    partitioner = KafkaPartitioner()
+    expected = [
+        -1 if key is None else partitioner.partition(key.encode(), 1, 5)
+        for key in keys[11:91]
+    ]
+    assert partitioner.partitions_of(array, 5).to_pylist() == expected
+    assert partitioner.partitions_of(array.slice(0, 0), 5).to_pylist() == []
+
+
 def test_consistent_hash_is_balanced_and_stable() -> None:
     """Each partition has about its share, and the same key stays where it is."""
     keys = [b"key-%d" % i for i in range(20_000)]

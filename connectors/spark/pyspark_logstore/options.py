@@ -16,7 +16,14 @@ from typing import Final, NoReturn
 from logstore import ConfigError
 from pyspark_logstore.option_values import TopicPartition, Values, refuse
 
-__all__ = ["Bound", "Selection", "SourceOptions", "TopicPartition", "parse"]
+__all__ = [
+    "Bound",
+    "Selection",
+    "SourceOptions",
+    "TopicPartition",
+    "parse",
+    "path_of",
+]
 
 logger = logging.getLogger("logstore.spark")
 
@@ -174,7 +181,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     if reader_id and not re.fullmatch(r"[A-Za-z0-9._-]{1,200}", reader_id):
         refuse("readerId", reader_id, "allowed are letters, digits, '.', '_' and '-'")
     return SourceOptions(
-        path=_path(read.text("path"), given),
+        path=path_of(read.text("path"), given),
         selection=_selection(read),
         start=start,
         end=end,
@@ -231,7 +238,7 @@ def _refuse_unknown(key: str, value: str) -> NoReturn:
     refuse(key, value, f"{hint} Known are {known}")
 
 
-def _path(path: str, given: Mapping[str, str]) -> str:
+def path_of(path: str, given: Mapping[str, str]) -> str:
     if not path:
         servers = {key.lower() for key in given} & {"kafka.bootstrap.servers"}
         instead = " instead of kafka.bootstrap.servers" if servers else ""

@@ -1,4 +1,4 @@
-"""`DefaultSource`: what Spark asks for the schema and the readers.
+"""`DefaultSource`: what Spark asks for the schema, the readers and the writers.
 
 Imported by a process of Spark's that only looks for names, so what needs a store, or
 pyarrow, is imported where it is used.
@@ -53,3 +53,29 @@ class DefaultSource(DataSource):
         from pyspark_logstore.stream import StreamReader
 
         return StreamReader(schema, parse(self.options, streaming=True))
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        """For ``df.write``.
+
+        Raises:
+            ConfigError: an option, a column or a mode that cannot be.
+            TopicNotFoundError, StoreNotFoundError: not there, and not to be made.
+        """
+        from pyspark_logstore.sink import BatchWriter
+        from pyspark_logstore.sink_options import parse_sink
+
+        options = parse_sink(self.options, streaming=False)
+        return BatchWriter(schema, options, overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        """For ``df.writeStream``.
+
+        Raises:
+            ConfigError: an option, a column or a mode that cannot be.
+            TopicNotFoundError, StoreNotFoundError: not there, and not to be made.
+        """
+        from pyspark_logstore.sink import StreamWriter
+        from pyspark_logstore.sink_options import parse_sink
+
+        options = parse_sink(self.options, streaming=True)
+        return StreamWriter(schema, options, overwrite)

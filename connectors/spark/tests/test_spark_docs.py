@@ -40,7 +40,7 @@ def test_page_has_the_options_that_are_refused_or_ignored() -> None:
 
 def test_options_of_the_job_that_moves_over_are_taken() -> None:
     """All of them, path instead of the servers."""
-    (job,) = (block for _, block in BLOCKS.findall(TEXT) if "bootstrap" in block)
+    job, _ = (block for _, block in BLOCKS.findall(TEXT) if "bootstrap" in block)
     options = dict(re.findall(r'^    \.option\("([\w.]+)", "?([\w:]+)"?\)', job, re.M))
     assert len(options) >= 7
     options["maxOffsetsPerTrigger"] = options["maxOffsetsPerTrigger"].replace("_", "")
@@ -58,7 +58,7 @@ def test_python_blocks_run(
     names: dict[str, Any] = {"spark": spark}
     for block in BLOCKS.finditer(TEXT):
         source = block[2]
-        for name in ("data", "clean", "checkpoint"):
+        for name in ("data", "clean", "checkpoint", "shouted-checkpoint"):
             source = re.sub(
                 rf"""(["']){name}\1""", rf"\g<1>{tmp_path / name}\1", source
             )

@@ -249,10 +249,12 @@ def restamp(data: Any, header: BatchHeader, timestamp: int) -> None:
         raise NativeError(status)
 
 
-def partition_keys(keys: Slices, count: int, partitions: int) -> list[int]:
-    """Kafka's partition of each key; -1 where the key is null."""
+def partition_keys(keys: Slices, count: int, partitions: int, out: int) -> None:
+    """Kafka's partition of each key; -1 where the key is null.
+
+    Args:
+        out: address of `count` int32.
+    """
     raw = ffi.new("ls_slices *")
     keys.fill(raw)
-    out = ffi.new("int32_t[]", max(count, 1))
-    lib.ls_partition_keys(raw, count, partitions, out)
-    return ffi.unpack(out, count)  # type: ignore[no-any-return]
+    lib.ls_partition_keys(raw, count, partitions, ffi.cast("int32_t *", out))

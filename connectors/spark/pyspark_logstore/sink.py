@@ -1,0 +1,302 @@
+"""The writers of ``df.write`` and ``df.writeStream`` with ``format("logstore")``.
+
+Tasks stage their rows: each writes a file into the store's directory, which nobody
+reads and which needs no lock. The commit, beside the driver, takes the writer's lock
+and publishes the files of all tasks at once. Spark makes a stream's writer twice for
+each batch, in different processes: only options and commit messages connect them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyspark.sql.datasource as api
+from pyspark import TaskContext
+
+import logstore
+from logstore import (
+    ConfigError,
+    LogStoreError,
+    PublicationConflictError,
+    Staged,
+    Store,
+    StoreLockedError,
+    StoreNotFoundError,
+)
+from pyspark_logstore.option_values import TopicPartition, refuse
+from pyspark_logstore.sink_options import SinkOptions
+from pyspark_logstore.sink_rows import Router, check_sink_schema
+from pyspark_logstore.stores import check_shared, identity_of
+
+__all__ = [
+    "BatchWriter",
+    "RewoundError",
+    "StagedTask",
+    "StreamRowWriter",
+    "StreamWriter",
+]
+
+logger = logging.getLogger("logstore.spark")
+
+STREAM_IDENTITY: Final = "spark-query:"
+BATCH_IDENTITY: Final = "spark-txn:"
+# Staged files that old are nobody's any more.
+STAGED_AGE_MS_MAX: Final = 7 * 24 * 3600 * 1000
+# Between two attempts to get the lock.
+PAUSE_S: Final = 0.01
+PAUSE_S_MAX: Final = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class StagedTask(api.WriterCommitMessage):
+    """What one task has staged, and for which batch of which query."""
+
+    staged: Staged
+    query_id: str = ""
+    batch_id: int = -1
+
+
+class RewoundError(PublicationConflictError):
+    """The sink has published a later batch of the query, or a later version."""
+
+    def __init__(self, error: PublicationConflictError) -> None:
+        super().__init__(error.identity, error.sequence, error.last)
+        self.args = (
+            f"{error}. The checkpoint was set back, or copied from another query's; or "
+            f"txnVersion is an old one. A new checkpoint, or another txnAppId, writes "
+            f"these rows; allowRewind=true leaves out what comes before",
+        )
+
+
+class _Sink:
+    """What batch and stream writers have in common. Goes to the tasks, pickled."""
+
+    def __init__(self, schema: Any, options: SinkOptions, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError(
+                "the sink cannot overwrite: a log only grows. Allowed are mode append "
+                "and, for streams, the output modes append and update",
+                name="mode",
+                value="overwrite",
+            )
+        check_sink_schema(schema, options.topic)
+        self._options = options
+        self._path = os.path.abspath(options.path)
+        self._prepare(with_headers="headers" in schema.fieldNames())
+        self._directory = identity_of(self._path)
+
+    # ------------------------------------------------------------ beside the driver
+
+    def _prepare(self, *, with_headers: bool) -> None:
+        """Make the store and the topic, or see that they are there."""
+        options = self._options
+        try:
+            with logstore.open(self._path, read_only=True) as store:
+                if not options.topic or options.topic in store.topics():
+                    _check_format(store, options.topic)
+                    return
+                there = ", ".join(store.topics()) or "none"
+        except StoreNotFoundError:
+            if not options.topic or not options.create_topic:
+                raise
+        else:
+            if not options.create_topic:
+                refuse(
+                    "topic",
+                    options.topic,
+                    f"the store {self._path} has no such topic, and createTopic=false; "
+                    f"its topics: {there}",
+                )
+        config = options.topic_config(with_headers=with_headers)
+        with self._open_for_writing(create=True) as store:
+            if options.topic not in store.topics():
+                store.create_topic(options.topic, options.partitions, config)
+
+    def _open_for_writing(self, *, create: bool = False) -> Store:
+        """The store, as soon as its writer lets go of it."""
+        timeout_ms = self._options.lock_timeout_ms
+        deadline = time.monotonic() + timeout_ms / 1000
+        pause = PAUSE_S
+        while True:
+            try:
+                return logstore.open(
+                    self._path, create=create, config=self._options.store_config
+                )
+            except StoreLockedError as error:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise _still_locked(error, timeout_ms) from error
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, PAUSE_S_MAX)
+
+    def _publish(
+        self, messages: Iterable[StagedTask], identity: str, sequence: int
+    ) -> None:
+        """Publish what tasks have staged, in their order."""
+        staged = [message.staged for message in messages]
+        if not any(one.logs for one in staged):
+            return  # a batch without rows: nothing to do again either
+        with self._open_for_writing() as store:
+            try:
+                store.publish(staged, identity=identity, sequence=sequence)
+            except PublicationConflictError as error:
+                if not self._options.allow_rewind:
+                    raise RewoundError(error) from error
+                logger.warning("allowRewind: what was staged is left out: %s", error)
+                store.discard_staged(staged)
+            store.discard_staged(
+                identity=identity, before=sequence, older_than_ms=STAGED_AGE_MS_MAX
+            )
+
+    def _discard(self, messages: Iterable[StagedTask | None]) -> None:
+        """Remove staged files. What is published is in the logs, and stays."""
+        staged = [message.staged for message in messages if message is not None]
+        try:
+            with logstore.open(self._path, read_only=True) as store:
+                store.discard_staged(staged)
+        except LogStoreError as error:
+            logger.warning("cannot remove staged files of %s: %s", self._path, error)
+
+    # ------------------------------------------------------------ in the workers
+
+    def _stage(self, batches: Iterable[Any], identity: str, sequence: int) -> Staged:
+        """Stage the rows of one task."""
+        topic = self._options.topic
+        if self._directory is not None:
+            check_shared(self._path, self._directory, TopicPartition(topic, 0), None)
+        with logstore.open(self._path, read_only=True) as store:
+            router = Router(topic, _task_number(), store)
+            with store.stage(identity, sequence) as stage:
+                for partition, rows in router.routed(batches):
+                    stage.append_arrow(partition, rows)
+                return stage.finish()
+
+
+class BatchWriter(_Sink, api.DataSourceArrowWriter):
+    """Writes a frame: all of its rows, or none."""
+
+    def _identity(self) -> tuple[str, int]:
+        txn = self._options.txn
+        return ("", 0) if txn is None else (BATCH_IDENTITY + txn[0], txn[1])
+
+    def write(self, iterator: Iterator[Any]) -> StagedTask:
+        """Stage the rows of one task."""
+        return StagedTask(self._stage(iterator, *self._identity()))
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """Publish what the tasks have staged.
+
+        Raises:
+            StoreLockedError: another writer has the store, for ``lockTimeout`` now.
+            RewoundError: a later ``txnVersion`` was published.
+        """
+        self._publish(messages, *self._identity())
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """Remove what was staged; what is published stays."""
+        self._discard(messages)
+
+
+class _StreamSink(_Sink):
+    """Writes the micro-batches of one query, each of them once."""
+
+    def _stage_batch(self, batches: Iterable[Any]) -> StagedTask:
+        query_id, batch_id = _micro_batch()
+        staged = self._stage(batches, STREAM_IDENTITY + query_id, batch_id)
+        return StagedTask(staged, query_id, batch_id)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:
+        """Publish what the tasks have staged, unless it was published before.
+
+        Raises:
+            StoreLockedError: another writer has the store, for ``lockTimeout`` now.
+            RewoundError: the query has published a later batch.
+        """
+        queries = {(message.query_id, message.batch_id) for message in messages}
+        if not queries:
+            return
+        if len(queries) > 1 or next(iter(queries))[1] != batchId:
+            raise LogStoreError(
+                f"the tasks of batch {batchId} say that they are of {sorted(queries)}; "
+                f"nothing was published"
+            )
+        ((query_id, _),) = queries
+        self._publish(messages, STREAM_IDENTITY + query_id, batchId)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:
+        """Remove what was staged; what is published stays."""
+        self._discard(messages)
+
+
+class StreamRowWriter(_StreamSink, api.DataSourceStreamWriter):
+    """For Spark 4.0, which gives a stream's sink no Arrow batches."""
+
+    def __init__(self, schema: Any, options: SinkOptions, overwrite: bool) -> None:
+        super().__init__(schema, options, overwrite)
+        self._schema = schema
+
+    def write(self, iterator: Iterator[Any]) -> StagedTask:
+        """Stage the rows of one task."""
+        from pyspark_logstore.sink_row_batches import batches_of
+
+        return self._stage_batch(batches_of(iterator, self._schema))
+
+
+StreamWriter: Callable[[Any, SinkOptions, bool], Any] = StreamRowWriter
+if hasattr(api, "DataSourceStreamArrowWriter"):  # since 4.1
+
+    class StreamArrowWriter(_StreamSink, api.DataSourceStreamArrowWriter):
+        """For Spark 4.1 and later."""
+
+        def write(self, iterator: Iterator[Any]) -> StagedTask:
+            """Stage the rows of one task."""
+            return self._stage_batch(iterator)
+
+    StreamWriter = StreamArrowWriter
+
+
+def _check_format(store: Store, topic: str) -> None:
+    if topic and store.topic(topic).config.message_format == 0:
+        raise ConfigError(
+            f"option topic={topic!r}: the topic has message_format=0, which has no "
+            f"place for what the sink needs; allowed are 1 and 2",
+            name="topic",
+            value=topic,
+        )
+
+
+def _task_number() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else int(context.partitionId())
+
+
+def _micro_batch() -> tuple[str, int]:
+    """The query and the batch that this task belongs to, as Spark tells its tasks."""
+    context = TaskContext.get()
+    query_id = context and context.getLocalProperty("sql.streaming.queryId")
+    batch_id = context and context.getLocalProperty("streaming.sql.batchId")
+    if not query_id or not batch_id:
+        raise LogStoreError(
+            "Spark does not tell this task which query and batch it belongs to "
+            "(sql.streaming.queryId, streaming.sql.batchId): without them a batch "
+            "that is repeated would be written twice. Nothing was written"
+        )
+    return query_id, int(batch_id)
+
+
+def _still_locked(error: StoreLockedError, timeout_ms: int) -> StoreLockedError:
+    pid = error.holder_pid
+    who = f"process {pid}" if pid else "another process"
+    return StoreLockedError(
+        f"store {error.path} is open for writing in {who}, for {timeout_ms / 1000:g} s "
+        f"now (option lockTimeout); nothing was published. Close it there, or let that "
+        f"process open it only for as long as it writes. A query that is started again "
+        f"on its checkpoint goes on with this batch",
+        path=error.path,
+        holder_pid=pid,
+    )

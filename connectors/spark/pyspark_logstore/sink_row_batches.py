@@ -1,0 +1,43 @@
+"""Rows as Arrow batches, for Spark 4.0, whose stream sinks get nothing else."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from pyspark_logstore.columns import arrow_schema
+
+__all__ = ["batches_of"]
+
+BATCH_ROWS: Final = 10_000
+
+
+def batches_of(rows: Iterable[Any], schema: Any) -> Iterator[Any]:
+    """Record batches of up to 10,000 rows each.
+
+    Args:
+        rows: Spark's rows; their timestamps are local times without a zone.
+        schema: their `StructType`.
+    """
+    wanted = arrow_schema(schema)
+    waiting = iter(rows)
+    while taken := list(itertools.islice(waiting, BATCH_ROWS)):
+        columns = [
+            pa.array([_plain(row[at]) for row in taken], field.type)
+            for at, field in enumerate(wanted)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+
+def _plain(value: Any) -> Any:
+    """A value as pyarrow takes it."""
+    if isinstance(value, datetime.datetime):
+        return value.astimezone(datetime.timezone.utc)
+    if isinstance(value, list):  # headers
+        return [None if one is None else {"key": one[0], "value": one[1]}
+                for one in value]  # fmt: skip
+    return value

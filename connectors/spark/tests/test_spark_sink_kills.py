@@ -1,0 +1,299 @@
+"""A query is killed again and again: the driver with Java, or Python's workers, at
+random and in the middle of a publication; besides, tasks fail when they have staged
+their rows. Every row is there once, in order.
+
+``LOGSTORE_SPARK_KILLS`` says how often (6), ``LOGSTORE_SPARK_SEED`` in which manner.
+
+The query is a program of its own, this file: ``python <this file> <folder>``.
+It starts the query anew where it has failed, and ends where the folder has a file
+``stop``. Its rows are the numbers from 0 on, `ROWS` of them in each batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+import logstore
+
+ROWS = 1000
+# Even: the rows of a key are all of one task, of which there are two.
+KEYS = 14
+PARTITIONS = 3
+WAIT_S = 180
+PUBLICATION = ".logstore-publication"
+VICTIMS = (
+    "worker",
+    "all workers",
+    "all workers in a publication",
+    "all workers in a publication",
+    "driver",
+    "driver in a publication",
+)
+
+
+def failing_source() -> Any:
+    """The sink, in which every third task fails at first, with its rows staged."""
+    from pyspark import TaskContext
+
+    from pyspark_logstore.sink import StreamWriter
+    from pyspark_logstore.sink_options import parse_sink
+    from pyspark_logstore.source import DefaultSource
+
+    base: Any = StreamWriter
+
+    class Writer(base):  # type: ignore[misc]
+        def write(self, iterator: Any) -> Any:
+            message = super().write(iterator)
+            task = TaskContext.get()
+            number = message.batch_id + task.partitionId()
+            if task.attemptNumber() == 0 and number % 3 == 0:
+                raise RuntimeError("failed as asked")
+            return message
+
+    class Source(DefaultSource):
+        @classmethod
+        def name(cls) -> str:
+            return "failing"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+            return Writer(schema, parse_sink(self.options, streaming=True), overwrite)
+
+    return Source
+
+
+def drive(folder: Path) -> None:
+    """Run the query until it is told to stop."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2,3]")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.sql.streaming.minBatchesToRetain": "5",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    spark.dataSource.register(failing_source())
+    while True:
+        query = (
+            spark.readStream.format("rate-micro-batch")
+            .options(rowsPerBatch=ROWS, numPartitions=2)
+            .load()
+            .selectExpr(
+                f"CAST(value % {KEYS} AS string) AS key",
+                "CAST(value AS string) AS value",
+            )
+            .writeStream.format("failing")
+            .options(topic="numbers", partitions=PARTITIONS, lockTimeout="20s")
+            .option("checkpointLocation", str(folder / "checkpoint"))
+            .start(str(folder / "out"))
+        )
+        while query.isActive:
+            if (folder / "stop").exists():
+                query.stop()
+                return
+            time.sleep(0.1)
+        with contextlib.suppress(Exception), open(folder / "failures", "a") as failures:
+            text = str(query.exception())[:2000].replace("\n", " ")
+            failures.write(f"{text}\n\n")
+
+
+# ---------------------------------------------------------------- processes
+
+
+def processes() -> dict[int, tuple[int, str]]:
+    """All there are: (parent, command)."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, IndexError):
+                stat = Path(f"/proc/{entry}/stat").read_text()
+                command = Path(f"/proc/{entry}/cmdline").read_bytes()
+                parent = int(stat.rsplit(")", 1)[1].split()[1])
+                found[int(entry)] = parent, command.replace(b"\0", b" ").decode()
+    return found
+
+
+def below(root: int) -> dict[int, str]:
+    """The commands of the processes below one."""
+    there = processes()
+    found = {}
+    for process, (_, command) in there.items():
+        parent = process
+        while parent in there and parent != root:
+            parent = there[parent][0]
+        if parent == root and process != root:
+            found[process] = command
+    return found
+
+
+def kill(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+class Query:
+    """The program, started again where it was killed."""
+
+    def __init__(self, folder: Path, log: IO[bytes]) -> None:
+        self.folder = folder
+        self.starts = 0
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        path = os.pathsep.join(sys.path)
+        environment = {
+            **os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, str(self.folder)],
+            env=environment,
+            stdout=self._log,
+            stderr=self._log,
+        )
+        self.starts += 1
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill_driver(self) -> None:
+        """Java and the program; Python's workers see it, sooner or later."""
+        assert self._process is not None
+        for process, command in below(self._process.pid).items():
+            if "pyspark.daemon" not in command:
+                kill(process)
+        kill(self._process.pid)
+        self._process.wait()
+
+    def workers(self) -> list[int]:
+        """Python's: tasks, plans, commits, and the processes that they come from."""
+        assert self._process is not None
+        found = below(self._process.pid).items()
+        return sorted(pid for pid, command in found if "pyspark.daemon" in command)
+
+    def end(self) -> None:
+        if self.is_running:
+            self.kill_driver()
+
+    def stop(self) -> int:
+        assert self._process is not None
+        (self.folder / "stop").touch()
+        return self._process.wait(WAIT_S)
+
+
+def ends(path: Path) -> list[int]:
+    """Where the partitions end, at one moment; nothing where there is no topic yet."""
+    try:
+        with logstore.open(path, read_only=True) as store:
+            partitions = list(store.topic("numbers"))
+            while True:
+                one = [p.end_offset for p in partitions]
+                if one == [p.end_offset for p in partitions]:
+                    return one
+    except LookupError:
+        return []
+
+
+# ---------------------------------------------------------------- the test
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(3600)
+def test_query_that_is_killed_writes_every_row_once(
+    java_home: str, tmp_path: Path
+) -> None:
+    """Every row once, in order within a key; in between, nobody sees half a batch."""
+    kills = int(os.environ.get("LOGSTORE_SPARK_KILLS", "6"))
+    rng = random.Random(int(os.environ.get("LOGSTORE_SPARK_SEED", "1")))
+    if java_home:
+        os.environ["JAVA_HOME"] = java_home
+    out = tmp_path / "out"
+    done: Counter[str] = Counter()
+    with open(tmp_path / "log", "wb") as log:
+        query = Query(tmp_path, log)
+        try:
+            while sum(done.values()) < kills:
+                go_on(query, out)
+                victim = rng.choice(VICTIMS)
+                if strike(query, victim, out, rng):
+                    done[victim] += 1
+            go_on(query, out)
+            assert query.stop() == 0
+        finally:
+            query.end()
+    found = check(out)
+    failures = tmp_path / "failures"
+    failed = failures.read_text().count("\n\n") if failures.exists() else 0
+    print(f"{dict(done)}, {query.starts} starts, {failed} failures, {found} rows")
+
+
+def go_on(query: Query, out: Path) -> None:
+    """Wait until two more batches have come, whole ones."""
+    before = sum(ends(out))
+    deadline = time.monotonic() + WAIT_S
+    while (total := sum(ends(out))) < before + 2 * ROWS:
+        assert total % ROWS == 0, f"a part of a batch: {total}"
+        assert time.monotonic() < deadline, "nothing came"
+        if not query.is_running:
+            query.start()
+        time.sleep(0.05)
+
+
+def strike(query: Query, victim: str, out: Path, rng: random.Random) -> bool:
+    """Kill somebody; False where the moment for it did not come."""
+    if victim.endswith("publication"):
+        deadline = time.monotonic() + 10
+        while not (out / PUBLICATION).exists():
+            if time.monotonic() > deadline:
+                return False
+    else:
+        time.sleep(rng.random() * 1.5)
+    if victim.startswith("driver"):
+        query.kill_driver()
+        return True
+    workers = query.workers()
+    if victim == "worker":
+        workers = rng.sample(workers, min(len(workers), 1))
+    for worker in workers:
+        kill(worker)
+    return bool(workers)
+
+
+def check(out: Path) -> int:
+    """Every number once, in order within a key; how many there are."""
+    numbers = []
+    with logstore.open(out, read_only=True) as store:
+        topic = store.topic("numbers")
+        assert len(topic) == PARTITIONS
+        for partition in topic:
+            last: dict[bytes | None, int] = {}
+            for record in partition.read():
+                number = int(record.value or b"")
+                assert record.key == b"%d" % (number % KEYS)
+                assert number > last.get(record.key, -1), f"{number} is out of order"
+                last[record.key] = number
+                numbers.append(number)
+    assert sorted(numbers) == list(range(len(numbers)))
+    assert len(numbers) % ROWS == 0
+    assert logstore.verify(out).ok
+    return len(numbers)
+
+
+if __name__ == "__main__":
+    drive(Path(sys.argv[1]))
