@@ -92,18 +92,36 @@ def averages(spark: Any, path: Path) -> Any:
 
 
 def start_sink(minutes: Any, folder: Path) -> Any:
-    """Start the query, with each minute written once, when it is over."""
+    """Start the query, with each minute written once, when it is over: to the topic
+    ``minutes`` of the same store, a record with the minute as its timestamp."""
     return (
-        minutes.writeStream.outputMode("append")
-        .format("parquet")
+        minutes.selectExpr(
+            "sensor AS key",
+            "to_json(named_struct('degrees', degrees, 'readings', readings)) AS value",
+            "minute AS timestamp",
+        )
+        .writeStream.outputMode("append")
+        .format("logstore")
+        .option("topic", "minutes")
+        .option("partitions", len(SENSORS))
         .option("checkpointLocation", str(folder / "checkpoint"))
-        .start(str(folder / "minutes"))
+        .start(str(folder / "store"))
     )
 
 
 def read_sink(spark: Any, folder: Path) -> list[Any]:
-    """All rows that were written, in order."""
-    rows = spark.read.parquet(str(folder / "minutes"))
+    """All minutes that were written, in order."""
+    rows = (
+        spark.read.format("logstore")
+        .option("subscribe", "minutes")
+        .load(str(folder / "store"))
+        .selectExpr(
+            "CAST(key AS string) AS sensor",
+            "timestamp AS minute",
+            "from_json(CAST(value AS string), 'degrees DOUBLE, readings BIGINT') AS v",
+        )
+        .selectExpr("sensor", "minute", "v.degrees", "v.readings")
+    )
     return sorted(rows.collect(), key=lambda row: (row.sensor, row.minute))
 
 

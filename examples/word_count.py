@@ -1,8 +1,9 @@
 """Count the words of a stream: python examples/word_count.py
 
-Lines are appended to a topic, and a streaming query counts their words. It runs twice,
-each time to the end of what there is (AvailableNow), with more lines in between: the
-second run goes on where the checkpoint of the first one says.
+Lines are appended to a topic, and a streaming query counts their words into another
+one: each count that has changed, with the word as its key. It runs twice, each time to
+the end of what there is (AvailableNow), with more lines in between: the second run goes
+on where the checkpoint of the first one says.
 """
 
 from __future__ import annotations
@@ -59,10 +60,18 @@ def word_counts(spark: Any, path: Path) -> Any:
 
 def start_sink(counts: Any, folder: Path) -> Any:
     """Start the query, with the counts that have changed in each of its batches. A
-    batch that Spark does again replaces what it has written before."""
+    batch that Spark does again is not written again: its number is the txnVersion."""
 
     def write_batch(batch: Any, number: int) -> None:
-        batch.write.mode("overwrite").parquet(str(folder / "counts" / f"n={number}"))
+        (
+            batch.selectExpr("word AS key", "CAST(count AS string) AS value")
+            .write.mode("append")
+            .format("logstore")
+            .option("topic", "counts")
+            .option("txnAppId", "word-count")
+            .option("txnVersion", number)
+            .save(str(folder / "store"))
+        )
 
     return (
         counts.writeStream.outputMode("update")
@@ -75,7 +84,17 @@ def start_sink(counts: Any, folder: Path) -> Any:
 
 def read_sink(spark: Any, folder: Path) -> dict[str, int]:
     """The newest count of each word. Counts only grow."""
-    rows = spark.read.parquet(str(folder / "counts")).groupBy("word").max("count")
+    rows = (
+        spark.read.format("logstore")
+        .option("subscribe", "counts")
+        .load(str(folder / "store"))
+        .selectExpr(
+            "CAST(key AS string) AS word",
+            "CAST(CAST(value AS string) AS bigint) AS count",
+        )
+        .groupBy("word")
+        .max("count")
+    )
     return dict(sorted(tuple(row) for row in rows.collect()))
 
 

@@ -22,6 +22,7 @@ FAMILY = {
     "ForkedError": (),
     "OffsetOutOfRangeError": (IndexError,),
     "OffsetConflictError": (),
+    "PublicationConflictError": (),
     "RecordTooLargeError": (ValueError,),
     "UnsupportedError": (),
     "StorageError": (OSError,),
@@ -44,6 +45,7 @@ EXAMPLES = {
     "StoreLockedError": logstore.StoreLockedError("text", path="/p", holder_pid=7),
     "OffsetOutOfRangeError": logstore.OffsetOutOfRangeError(9, 1, 5, partition="a-0"),
     "OffsetConflictError": logstore.OffsetConflictError(9, 5, partition="a-0"),
+    "PublicationConflictError": logstore.PublicationConflictError("a", 4, 5),
     "RecordTooLargeError": logstore.RecordTooLargeError(
         "text", limit_name="max_message_bytes", limit=10, size=11
     ),

@@ -260,3 +260,115 @@ def test_path_that_is_not_shared_is_refused(
     assert "is not the directory that the driver saw" in copy
     assert "is not the directory that the driver saw" in store
     assert f"option path: there is no directory {shared}/none on host" in stream
+
+
+SINK = """
+options = {"subscribe": "orders", "startingOffsets": "earliest", "minPartitions": "8"}
+if len(sys.argv) > 5:
+    options["maxOffsetsPerTrigger"] = sys.argv[5]
+query = (
+    spark.readStream.format("logstore").options(**options).load(path)
+    .select("value", "partition", where("offset").alias("worker"))
+    .selectExpr("value", "partition", "CAST(worker AS string) AS key")
+    .writeStream.format("logstore").option("topic", "copy").option("partitions", 2)
+    .option("checkpointLocation", os.path.join(folder, "checkpoint"))
+    .trigger(availableNow=True)
+    .start(os.path.join(folder, "copy"))
+)
+query.awaitTermination()
+"""
+
+
+def copied(folder: Path) -> tuple[list[str], set[str]]:
+    """The values that the sink has, sorted, and the workers that staged them."""
+    with logstore.open(folder / "copy", read_only=True) as store:
+        records = [record for p in store.topic("copy") for record in p.read()]
+    values = sorted((record.value or b"").decode() for record in records)
+    return values, {(record.key or b"").decode() for record in records}
+
+
+def all_values(topic: logstore.Topic) -> list[str]:
+    return sorted((r.value or b"").decode() for p in topic for r in p.read())
+
+
+def test_all_workers_write_to_a_shared_store(
+    make_cluster: Callable[..., Cluster],
+    make_topic: MakeTopic,
+    writer: logstore.Store,
+    tmp_path: Path,
+) -> None:
+    """What they stage the driver publishes; a second driver goes on."""
+    topic = make_topic(partitions=PARTITIONS, count=COUNT)
+    cluster = make_cluster("a", "b")
+    arguments = [writer.path, str(tmp_path), "2"]
+    printed(cluster.run(HEAD + SINK, *arguments, cwd=tmp_path))
+    values, workers = copied(tmp_path)
+    assert values == all_values(topic)
+    assert workers == {"a", "b"}
+    topic[0].append_many([b"more"] * 1000)
+    printed(cluster.run(HEAD + SINK, *arguments, cwd=tmp_path))
+    assert copied(tmp_path)[0] == all_values(topic)
+    assert not logstore.verify(tmp_path / "copy").problems
+
+
+def test_sink_writes_each_row_once_though_a_worker_dies(
+    make_cluster: Callable[..., Cluster],
+    make_topic: MakeTopic,
+    writer: logstore.Store,
+    tmp_path: Path,
+) -> None:
+    """What it had staged is left over, and staged again by the other one."""
+    topic = make_topic(partitions=PARTITIONS, count=COUNT)
+    cluster = make_cluster("a", "b")
+    cluster.env["TEST_NAP"] = "0.005"
+    limit = ["1000"] if VERSION >= (4, 2) else []
+
+    def kill_one(driver: Session) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not [*(tmp_path / "copy").glob(".logstore-*")]:
+            assert not driver.has_ended(), "the driver ended early"
+            assert time.monotonic() < deadline, "the query does not begin"
+            time.sleep(0.05)
+        time.sleep(4)
+        cluster.workers["b"].kill()
+
+    arguments = [writer.path, str(tmp_path), "2", *limit]
+    result = cluster.run(HEAD + SINK, *arguments, cwd=tmp_path, while_running=kill_one)
+    printed(result)
+    assert "Lost executor" in result.stderr
+    assert copied(tmp_path)[0] == all_values(topic)
+
+
+FAILING_SINK = """
+for name in ("copy", "store"):
+    try:
+        spark.range(100).selectExpr("CAST(id AS string) AS value").write.format(
+            "logstore").option("topic", "orders").mode("append").save(
+            os.path.join(path, name))
+        print(json.dumps("no error"))
+    except Exception as error:
+        print(json.dumps(str(error)))
+"""
+
+
+def test_sink_whose_path_is_not_shared_is_refused(
+    unshare: Callable[[Path, str], list[str]],
+    make_cluster: Callable[..., Cluster],
+    tmp_path: Path,
+) -> None:
+    """Nothing is written, neither there nor here."""
+    shared, other = tmp_path / "shared", tmp_path / "other"
+    for path in (shared / "copy", shared / "store", other / "store"):
+        with logstore.open(path) as store:
+            store.create_topic("orders")[0].append_many([b"value"] * 100)
+    shutil.copytree(shared / "copy", other / "copy")
+    cluster = make_cluster("a", prefix=unshare(other, str(shared)))
+    code = HEAD + FAILING_SINK
+    result = cluster.run(code, str(shared), str(tmp_path), "1", cwd=tmp_path)
+    for text in printed(result):
+        assert "option path: " in text
+        assert "is not the directory that the driver saw" in text
+    for path in (shared / "copy", shared / "store", other / "copy", other / "store"):
+        with logstore.open(path, read_only=True) as store:
+            assert store.topic("orders")[0].end_offset == 100
+        assert not [*path.glob(".logstore-staged-*")]
