@@ -80,7 +80,7 @@ class _Sink:
         if overwrite:
             raise ConfigError(
                 "the sink cannot overwrite: a log only grows. Allowed are mode append "
-                "and, for streams, the output modes append and update",
+                "and, for streams, the output mode append",
                 name="mode",
                 value="overwrite",
             )
