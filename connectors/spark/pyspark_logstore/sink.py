@@ -28,10 +28,10 @@ from logstore import (
     StoreLockedError,
     StoreNotFoundError,
 )
-from pyspark_logstore.option_values import TopicPartition, refuse
+from pyspark_logstore.option_values import refuse
 from pyspark_logstore.sink_options import SinkOptions
 from pyspark_logstore.sink_rows import Router, check_sink_schema
-from pyspark_logstore.stores import check_shared, identity_of
+from pyspark_logstore.stores import check_store, identity_of
 
 __all__ = [
     "BatchWriter",
@@ -80,7 +80,7 @@ class _Sink:
         if overwrite:
             raise ConfigError(
                 "the sink cannot overwrite: a log only grows. Allowed are mode append "
-                "and, for streams, the output modes append and update",
+                "and, for streams, the output mode append",
                 name="mode",
                 value="overwrite",
             )
@@ -88,7 +88,7 @@ class _Sink:
         self._options = options
         self._path = os.path.abspath(options.path)
         self._prepare(with_headers="headers" in schema.fieldNames())
-        self._directory = identity_of(self._path)
+        self._directory = identity_of(self._path, names=True)
 
     # ------------------------------------------------------------ beside the driver
 
@@ -168,7 +168,7 @@ class _Sink:
         """Stage the rows of one task."""
         topic = self._options.topic
         if self._directory is not None:
-            check_shared(self._path, self._directory, TopicPartition(topic, 0), None)
+            check_store(self._path, self._directory)
         with logstore.open(self._path, read_only=True) as store:
             router = Router(topic, _task_number(), store)
             with store.stage(identity, sequence) as stage:

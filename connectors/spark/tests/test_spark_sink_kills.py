@@ -2,7 +2,7 @@
 random and in the middle of a publication; besides, tasks fail when they have staged
 their rows. Every row is there once, in order.
 
-``LOGSTORE_SPARK_KILLS`` says how often (6), ``LOGSTORE_SPARK_SEED`` in which manner.
+``LOGSTORE_SPARK_KILLS`` says how often (4), ``LOGSTORE_SPARK_SEED`` in which manner.
 
 The query is a program of its own, this file: ``python <this file> <folder>``.
 It starts the query anew where it has failed, and ends where the folder has a file
@@ -219,7 +219,7 @@ def test_query_that_is_killed_writes_every_row_once(
     java_home: str, tmp_path: Path
 ) -> None:
     """Every row once, in order within a key; in between, nobody sees half a batch."""
-    kills = int(os.environ.get("LOGSTORE_SPARK_KILLS", "6"))
+    kills = int(os.environ.get("LOGSTORE_SPARK_KILLS", "4"))
     rng = random.Random(int(os.environ.get("LOGSTORE_SPARK_SEED", "1")))
     if java_home:
         os.environ["JAVA_HOME"] = java_home

@@ -194,12 +194,14 @@ def test_batches_without_rows_are_no_trouble(
 def test_what_would_break_the_promise_is_refused(
     spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
 ) -> None:
-    """Complete output, asynchronous progress (which Spark may refuse itself): before a
-    row is written."""
+    """Complete output, update output and asynchronous progress (which Spark may refuse
+    itself): before a row is written."""
     make_topic(count=10)
     frame = source(spark, writer.path)
     with pytest.raises(Exception, match="the sink cannot overwrite"):
         run(frame.groupBy("value").count().select("value"), tmp_path, mode="complete")
+    with pytest.raises(Exception, match="does not support Update mode"):
+        run(frame.groupBy("value").count().select("value"), tmp_path, mode="update")
     with pytest.raises(Exception, match=r"(?i)async ?progress ?tracking"):
         run(frame, tmp_path / "2", asyncProgressTrackingEnabled="true")
     assert not (tmp_path / "out").exists()
