@@ -453,6 +453,15 @@ class Directory:
         with self.use() as fd:
             return self.files.stat_name(fd, name)
 
+    def look(self, name: str) -> tuple[int, int, int] | None:
+        """What changes when a file is replaced, or grows: (inode, time, size); None
+        where there is none."""
+        try:
+            info = self.stat(name)
+        except FileNotFoundError:
+            return None
+        return info.inode, info.mtime_ns, info.size
+
     def free_bytes(self) -> int:
         """Bytes that this user may still write on its file system."""
         with self.use() as fd:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from logstore import checkpoints, layout
 from logstore._files import Directory
@@ -35,6 +35,13 @@ __all__ = ["Marks"]
 logger = logging.getLogger("logstore")
 
 TopicPartition = tuple[str, int]
+
+_FILES: Final = (
+    layout.OWNER,
+    layout.CLEAN_SHUTDOWN,
+    layout.RECOVERY_CHECKPOINT,
+    layout.LOG_START_CHECKPOINT,
+)
 
 
 class Marks:
@@ -61,18 +68,20 @@ class Marks:
 
     # ------------------------------------------------------------ reading
 
-    def read(self, names: list[str], note: Callable[[RecoveryAction], None]) -> None:
-        """Read them all; `names` are those in the root directory."""
-        self.read_owner(names, note)
+    def token(self) -> object:
+        """What changes whenever one of the files is replaced or removed."""
+        return [self._root.look(name) for name in _FILES]
+
+    def read(self, note: Callable[[RecoveryAction], None]) -> None:
+        """Read them all."""
+        self.read_owner(note)
         self.points = self._offsets(layout.RECOVERY_CHECKPOINT, note)
         self.starts = self._offsets(layout.LOG_START_CHECKPOINT, note)
 
-    def read_owner(
-        self, names: list[str], note: Callable[[RecoveryAction], None]
-    ) -> None:
+    def read_owner(self, note: Callable[[RecoveryAction], None]) -> None:
         """Tell who wrote last, and whether it stopped cleanly."""
         self.is_own, self.generation = False, uuid.uuid4().hex
-        self.is_clean = layout.CLEAN_SHUTDOWN in names
+        self.is_clean = self._root.exists(layout.CLEAN_SHUTDOWN)
         try:
             owner = self._owner()
         except CorruptCheckpointError as error:

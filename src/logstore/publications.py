@@ -35,14 +35,7 @@ class Publications:
 
     def token(self) -> tuple[object, object]:
         """What changes with every publication that begins or ends."""
-        return self._look(layout.PUBLICATION), self._look(layout.PUBLISHED)
-
-    def _look(self, name: str) -> object:
-        try:
-            info = self._root.stat(name)
-        except FileNotFoundError:
-            return None
-        return info.inode, info.mtime_ns, info.size
+        return self._root.look(layout.PUBLICATION), self._root.look(layout.PUBLISHED)
 
     def ceilings(
         self, token: tuple[object, object]
@@ -62,7 +55,7 @@ class Publications:
             if value is None or self.token() != token:
                 return None
             marks = Marks(self._root)
-            marks.read_owner(self._root.names(), lambda action: None)
+            marks.read_owner(lambda action: None)
             found = bases_of(value) if is_of(value, marks) else {}
             self._found = token, found
         return found

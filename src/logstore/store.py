@@ -148,6 +148,7 @@ class Store:
         self._root_mtime_ns = -1
         self._root = self._open_root(create)
         self._marks = Marks(self._root)
+        self._seen: tuple[object, Marks] = (None, self._marks)
         self._catalog = Catalog(self._root, read_only=read_only)
         self.descriptors = Descriptors(files, config.max_open_files)
         self._keeper = Housekeeper(files, os.path.basename(path))
@@ -209,7 +210,7 @@ class Store:
         try:
             names = self._root.names()
             self._catalog.read(note)
-            self._marks.read(names, note)
+            self._marks.read(note)
             self._catalog.find(names)
             if self._marks.is_own:
                 self._catalog.check(note)
@@ -313,7 +314,7 @@ class Store:
                 if mtime_ns == self._root_mtime_ns:
                     return
                 names = self._root.names()
-                self._marks.read_owner(names, _ignore)
+                self._marks.read_owner(_ignore)
                 self._catalog.read(_ignore)
                 self._catalog.find(names)
                 self._catalog.lost.clear()
@@ -573,10 +574,7 @@ class Store:
         directory = self._root.child(layout.partition_directory(topic, number))
 
         def situation() -> Situation:
-            # Marks of its own: other threads may be looking at other partitions.
-            marks = Marks(self._root)
-            marks.read(self._root.names(), _ignore)
-            return marks.situation(directory, key)
+            return self._marks_now().situation(directory, key)
 
         return LiveLog(
             directory,
@@ -587,6 +585,17 @@ class Store:
             situation,
             self._publications,
         )
+
+    def _marks_now(self) -> Marks:
+        """Read-only: the marks as they are, read anew where a file has changed. Nobody
+        changes what is returned: other threads may be looking at other partitions."""
+        token = self._marks.token()
+        known, marks = self._seen
+        if token != known:
+            marks = Marks(self._root)
+            marks.read(_ignore)
+            self._seen = token, marks
+        return marks
 
     # ------------------------------------------------------------ publishing
 

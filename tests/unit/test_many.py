@@ -109,3 +109,25 @@ def test_each_partition_costs_an_opening_one_call(tmp_path: Path) -> None:
     assert (many.calls - few.calls) / (MANY - FEW) <= 1
     assert many.listings == few.listings
     assert (many.peak - few.peak) / (MANY - FEW) < 1000
+
+
+def test_files_of_the_store_are_read_once_for_all_its_partitions(
+    tmp_path: Path,
+) -> None:
+    """They name each partition: read for each, they would cost its square."""
+    costs = []
+    for count in (FEW // 10, FEW):
+        path = tmp_path / str(count)
+        with open_store(path, files=Unsynced()) as store:
+            for partition in store.create_topic("orders", count):
+                append_one(partition)
+        files = FaultyFiles()
+        with (
+            Cost(files) as cost,
+            open_store(path, read_only=True, files=files) as store,
+        ):
+            assert sum(p.end_offset for p in store.topic("orders")) == count
+        costs.append(cost)
+    few, many = costs
+    assert many.listings - few.listings <= FEW - FEW // 10  # each lists its own
+    assert (many.calls - few.calls) / (FEW - FEW // 10) <= 60

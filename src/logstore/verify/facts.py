@@ -69,7 +69,7 @@ class StoreFacts:
     def _marks(self) -> Marks:
         marks = Marks(self.root)
         try:
-            marks.read_owner(self.names, self._note)
+            marks.read_owner(self._note)
         except UnsupportedError as error:
             if self.run is not None:
                 self.run.problem(
