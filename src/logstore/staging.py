@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Stage", "Staged", "StagedLog"]
 
-# Batches of a partition that are held back to be written in one run.
+# Smaller batches of a partition are held back, to be written together.
+_DIRECT_BYTES: Final = 64 << 10
+# What is written one behind the other is read again in one piece, up to this size.
 _RUN_BYTES: Final = 1 << 20
 
 
@@ -178,25 +180,35 @@ class Stage:
             log.encoder.measure(rows)
             now_ms = self._root.files.now_ms()
             for data, size in log.encoder.encode(rows, log.records, now_ms, 0):
+                if size >= _DIRECT_BYTES and not log.data:
+                    self._write(log, native.buffer_of(data, size))
+                    continue
                 log.data += native.buffer_of(data, size)
-                if len(log.data) >= _RUN_BYTES:
-                    self._write(log)
+                if len(log.data) >= _DIRECT_BYTES:
+                    self._write_held(log)
             log.records += rows.count
         return log.records - before
 
-    def _write(self, log: _Log) -> None:
-        root, files, size = self._root, self._root.files, len(log.data)
+    def _write_held(self, log: _Log) -> None:
+        data, log.data = log.data, bytearray()
+        self._write(log, memoryview(data))
+
+    def _write(self, log: _Log, data: memoryview) -> None:
+        root, size = self._root, len(data)
         try:
             if self._fd < 0:
                 self._fd = root.create(self.name)
-            files.write(self._fd, memoryview(log.data), self._pos)
+            root.files.write(self._fd, data, self._pos)
         except OSError as error:
             raise storage_error(
                 error, "stage records in", root.path_of(self.name)
             ) from error
-        log.runs.append((self._pos, size))
+        begin, held = log.runs[-1] if log.runs else (0, _RUN_BYTES)
+        if begin + held == self._pos and held + size <= _RUN_BYTES:
+            log.runs[-1] = begin, held + size
+        else:
+            log.runs.append((self._pos, size))
         self._pos += size
-        log.data = bytearray()
 
     def finish(self) -> Staged:
         """Write what is held back, close the file, and say what is in it.
@@ -205,7 +217,7 @@ class Stage:
         """
         for log in self._logs.values():
             if log.data:
-                self._write(log)
+                self._write_held(log)
         self._close()
         logs = tuple(
             StagedLog(topic, number, log.encoder.magic, log.records, tuple(log.runs))
@@ -275,8 +287,12 @@ def moved_runs(
         StorageError: it cannot be read.
     """
     last_offset = -1
-    buffer = native.Buffer(max((size for _, size in log.runs), default=1))
     with _opened(root, name) as fd:
+        length = root.files.size(fd)
+        for pos, size in log.runs:
+            if pos < 0 or size <= 0 or pos + size > length:
+                raise _not_staged(root, name, log, pos)
+        buffer = native.Buffer(max((size for _, size in log.runs), default=1))
         for pos, size in log.runs:
             try:
                 found = root.files.read(fd, buffer.view[:size], pos)

@@ -373,6 +373,19 @@ def test_shortened_staged_file_is_an_error(store: Store) -> None:
     untouched(store, [0, 0, 0])
 
 
+@pytest.mark.parametrize("run", [(-1, 5), (0, 0), (0, -5), (0, 1 << 62), (1, 35)])
+def test_runs_that_the_staged_file_does_not_have_are_an_error(
+    store: Store, run: tuple[int, int]
+) -> None:
+    """They come from another process; no memory is taken for them."""
+    topic = store.create_topic("a", 1, config_of(1))
+    staged = stage(store, {topic[0]: 1})
+    wrong = staged.logs[0]._replace(runs=(run,))
+    with pytest.raises((CorruptRecordError, DiskFullError)):
+        store.publish([staged._replace(logs=(wrong,))])
+    untouched(store, [0])
+
+
 def test_staged_file_that_is_gone_is_an_error(store: Store) -> None:
     """As where another machine has written it to a disk of its own."""
     topic = store.create_topic("a", 3, config_of(1))
