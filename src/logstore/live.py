@@ -18,7 +18,7 @@ from logstore.descriptors import Descriptors
 from logstore.errors import LogStoreError, storage_error
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import LOG, parse_segment_file, segment_file
-from logstore.loading import Loaded, Loader
+from logstore.loading import Case, Loaded, load
 from logstore.publications import Publications
 from logstore.reader import unreadable
 from logstore.recovery import Situation
@@ -92,7 +92,7 @@ class LiveLog:
             try:
                 mtime_ns = self.directory.info().mtime_ns
                 situation = self._situation()
-                loaded = Loader(
+                case = Case(
                     self.directory,
                     self.descriptors,
                     self.topic,
@@ -100,7 +100,8 @@ class LiveLog:
                     self.config,
                     situation,
                     writable=False,
-                ).load()
+                )
+                loaded = load(case)
                 changed = self.directory.info().mtime_ns != mtime_ns
             except FileNotFoundError as error:
                 if attempt + 1 < _ATTEMPTS and self._exists():

@@ -19,7 +19,7 @@ from logstore import layout
 from logstore._files import Directory
 from logstore.catalog import Catalog
 from logstore.errors import LogStoreError, UnsupportedError, storage_error
-from logstore.loading import Loaded, Loader
+from logstore.loading import Case, Loaded, load
 from logstore.log_writer import Host
 from logstore.marks import Marks
 from logstore.recovery import UNREADABLE, UNSUPPORTED, RecoveryAction
@@ -173,7 +173,7 @@ class PartitionWriters:
         topic, number = key
         directory = self._directory(key)
         try:
-            return Loader(
+            case = Case(
                 directory,
                 self._host.descriptors,
                 topic,
@@ -182,7 +182,8 @@ class PartitionWriters:
                 self._marks.situation(directory, key),
                 writable=True,
                 on_checked=count.add,
-            ).load()
+            )
+            return load(case)
         except LogStoreError as error:
             return error
         except OSError as error:

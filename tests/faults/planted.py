@@ -97,7 +97,7 @@ BUGS = (
     ),
     Bug(
         "checksums not checked by recovery",
-        "loading.py",
+        "loading/end.py",
         (("checks=active.checks", "checks=active.checks & ~native.CHECK_CRC"),),
         "disk_states",
         _APPENDS,
@@ -105,24 +105,28 @@ BUGS = (
     Bug(
         "zeros at the end taken for log",
         "segment.py",
-        (("return TailScan(at, last_offset, batches, stop, error, size)\n"
+        (("return TailScan(at, last_offset, batches, stop, error, size, wrappers)\n"
           "        if end == 0:",
           "return TailScan(size if zeros else at, last_offset, batches, stop, error,"
-          " size)\n        if end == 0:"),),
+          " size, wrappers)\n        if end == 0:"),),
         "disk_states",
         _APPENDS,
     ),
     Bug(
         "a torn tail is not cut",
-        "loading.py",
+        "loading/end.py",
         (("                files.truncate(fd, pos)\n                files.sync(fd)",
-          "                pass"),),
+          "                pass"),
+         ("        if self.case.writable and self.case.damage is None:\n"
+          "            if not self.case.situation.clean:\n",
+          "        if self.case.writable and self.case.damage is None:\n"
+          "            if False:\n")),
         "disk_states",
         _APPENDS,
     ),
     Bug(
         "cut below the durable point",
-        "loading.py",
+        "loading/end.py",
         (("if below or self.is_foreign(scan):", "if self.is_foreign(scan):"),
          ("        if 0 <= size < durable:\n            self.lost_end(active, size, "
           "durable, own)\n", "        durable = 0\n"),
@@ -154,8 +158,8 @@ BUGS = (
         "a failed append is not undone",
         "segment_writer.py",
         (("            self.files.truncate(self.fd, self.state.size)\n"
-          "            self._reserved = self.state.size\n        except",
-          "            self._reserved = self.state.size\n        except"),),
+          "            self._reserved = self.state.size\n",
+          "            self._reserved = self.state.size\n"),),
         "failing_calls",
         ("append many", "append batches"),
         call="write",
@@ -214,7 +218,7 @@ BUGS = (
     ),
     Bug(
         "a swap is finished wrongly",
-        "loading.py",
+        "loading/names.py",
         (("directory.rename(name, name.removesuffix(SWAP))",
           "directory.unlink(name)"),),
         "disk_states",
@@ -238,16 +242,17 @@ BUGS = (
     ),
     Bug(
         "recovery syncs what lies past the durable point, and does not write it again",
-        "loading.py",
-        (("_copy(directory, fd, durable_pos, active.size, fd, durable_pos)", "pass"),),
+        "loading/durable.py",
+        (("        copy(directory, fd, durable_pos, size, fd, durable_pos)\n", ""),),
         "failing_calls",
         ("append, durable", "flush"),
     ),
     Bug(
         "recovery does not make durable what it keeps",
-        "loading.py",
-        (("        if active.size == durable_pos:\n            return\n",
-          "        if True:\n            return\n"),),
+        "loading/durable.py",
+        (("    with directory.opened(log, write=True) as fd:\n",
+          "    if True:\n        return\n"
+          "    with directory.opened(log, write=True) as fd:\n"),),
         "disk_states",
         (*_APPENDS, "kill"),
     ),
@@ -284,8 +289,8 @@ BUGS = (
     Bug(
         "durable_only reads past the durable offset",
         "partition.py",
-        (("log.durable_offset if durable_only else log.end_offset",
-          "log.end_offset"),),
+        (("log.durable_offset if durable_only else log.high_watermark",
+          "log.high_watermark"),),
         "disk_states",
         _APPENDS,
     ),

@@ -113,7 +113,7 @@ def test_repair_tables_have_the_labels_of_the_code() -> None:
 
 def test_every_label_is_used_in_the_code() -> None:
     """A label that nobody reports any more is not documented as if it were."""
-    text = "".join(path.read_text() for path in SOURCES.glob("*.py"))
+    text = "".join(path.read_text() for path in SOURCES.rglob("*.py"))
     for name, value in vars(recovery).items():
         if name.isupper() and isinstance(value, str) and value in LABELS:
             assert len(re.findall(rf"\b{name}\b", text)) > 1, name
@@ -164,7 +164,7 @@ def test_entry_names_the_facts_and_the_built_in_base(name: str) -> None:
 def log_messages() -> set[str]:
     """The messages that the library logs, unformatted."""
     found = set()
-    for path in SOURCES.glob("*.py"):
+    for path in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if (
                 isinstance(node, ast.Call)

@@ -27,7 +27,7 @@ from logstore.config import TopicConfig
 from logstore.errors import CorruptCheckpointError
 from logstore.index import UNKNOWN_DIGEST, digest_of
 from logstore.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
-from logstore.loading import Loader
+from logstore.loading import Case, Names, make_durable
 from logstore.recovery import (
     UNKNOWN_TIMESTAMP,
     PartitionState,
@@ -56,7 +56,6 @@ from logstore.repair.report import (
     RepairAction,
 )
 from logstore.repair.surgery import Surgery
-from logstore.segment import Segment
 from logstore.verify.facts import StoreFacts
 from logstore.verify.report import LOST_BYTES, LOST_SEGMENT, OFFSETS, Run
 
@@ -171,13 +170,14 @@ class PartitionRepair:
             context.log_start,
             self.facts.own,
         )
-        loader = Loader(
+        case = Case(
             directory, run.descriptors, *self.key, self.config, situation, writable=True
         )
-        loader.finish_truncation(found)
-        loader.finish_transitions(found)
+        names = Names(case, found)
+        names.finish_truncation()
+        names.finish_transitions()
         self._must_write = is_truncating
-        for action in loader.actions:
+        for action in case.actions:
             self._note(TIDIED, action.path, action.message)
 
     # -- 2. deciding
@@ -491,28 +491,13 @@ class PartitionRepair:
 
     def _make_durable(self, seen: Look, state: native.SegmentState) -> None:
         """As opening does: a sync alone does nothing after one that failed."""
-        own, context = seen.context.state, seen.context
-        if context.clean:
+        own, base = seen.context.state, int(state.raw.base_offset)
+        if seen.context.clean:
             return
         durable_pos = 0
-        if own is not None and own.active["base_offset"] == state.raw.base_offset:
+        if own is not None and own.active["base_offset"] == base:
             durable_pos = min(own.active["size"], state.size)
-        descriptors = seen.found[0].descriptors if seen.found else None
-        if descriptors is None:
-            return
-        base = int(state.raw.base_offset)
-        segment = Segment(
-            self.directory, descriptors, base, state.size, state.last_offset + 1
-        )
-        situation = Situation(None, False, 0, 0, self.facts.own)
-        Loader(
-            self.directory,
-            descriptors,
-            *self.key,
-            self.config,
-            situation,
-            writable=True,
-        ).make_durable(segment, durable_pos)
+        make_durable(self.directory, segment_file(base, LOG), state.size, durable_pos)
 
     # -- telling
 
