@@ -438,11 +438,7 @@ class Directory:
             return self.files.list(fd)
 
     def exists(self, name: str) -> bool:
-        try:
-            self.stat(name)
-        except FileNotFoundError:
-            return False
-        return True
+        return self.look(name) is not None
 
     def info(self) -> FileInfo:
         """Of the directory itself."""

@@ -49,7 +49,8 @@ class LiveLog:
         self.config = config
         self._situation = situation
         self._publications = publications
-        self._token = publications.token()
+        # As of the last look; none yet.
+        self._token: object = None
         # Where readers stop while a publication is under way (publications.py).
         self._ceiling = native.OFFSET_MAX
         self._lock = threading.Lock()

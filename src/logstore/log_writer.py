@@ -293,7 +293,7 @@ class LogWriter:
     def _append(self, groups: Sequence[native.Rows], base: int, now_ms: int) -> None:
         encoder = self.encoder
         total = sum(encoder.measure(rows) for rows in groups)
-        epoch = self._leader_epoch(base) if encoder.magic == 2 else 0
+        epoch = self.leader_epoch(base) if encoder.magic == 2 else 0
         runs = self._encode(groups, base, now_ms, epoch)
         if encoder.buffers_whole_call:
             copies = [bytes(native.buffer_of(data, size)) for data, size in runs]
@@ -321,7 +321,7 @@ class LogWriter:
             self._check()
             base = self.end_offset
             self._check_expected(expected_offset, 0)
-            runs, count = make_runs(base, self._leader_epoch(base))
+            runs, count = make_runs(base, self.leader_epoch(base))
             if count:
                 self._check_expected(None, count)
                 self._write_runs(
@@ -335,68 +335,11 @@ class LogWriter:
             self.sync(end)
         return base, base + count
 
-    # ------------------------------------------------------------ publishing
-    # The caller holds `sync_lock` and `lock` from the first of these to the last.
-
-    def place_of_end(self) -> tuple[int, int]:
-        """(index of the last segment, its size), for `truncate_to`.
-
-        Raises:
-            LogStoreError: why nothing can be appended.
-        """
-        self._check()
-        active = self._writable()
-        return len(self.segments) - 1, active.state.size
-
-    def check_room(self, size: int) -> None:
-        """Raise `DiskFullError` where the disk has no `size` bytes to spare."""
-        active = self._writable()
-        if not active.has_room(size):
-            raise active.disk_full(size)
-
-    def leader_epoch(self, base: int) -> int:
-        """The epoch to stamp on batches of magic 2 from `base` on."""
-        return self._leader_epoch(base)
-
-    def append_runs(
-        self, runs: Iterable[tuple[Any, int]], size: int, count: int
-    ) -> None:
-        """Append whole batches that have their offsets, all of them or none.
-
-        `size` and `count`: how many bytes and offsets they take.
-        """
-        self._check()
-        self._check_expected(None, count)
-        self._write_runs(runs, size, self.files.now_ms())
-
-    def sync_held(self) -> None:
-        """As `sync`, for who holds the locks."""
-        self._sync_now(self.end_offset)
-
-    def show_all(self) -> None:
-        """Readers see what there is again."""
-        self.ceiling = native.OFFSET_MAX
-        with self.appended:
-            self.appended.notify_all()
-
-    def end_for_good(self, error: BaseException) -> None:
-        """Take no more appends: opening the store again will cut what follows here."""
-        self._fail(
-            SyncFailedError(
-                f"a publication to {self.name} could not be undone: {error}. Open the "
-                f"store again.",
-                path=self.directory.path,
-                action="undo",
-            )
-        )
-
-    # ------------------------------------------------------------ append, continued
-
     def append_time(self) -> int | None:
         """The time of an append where it replaces what producers say, else None."""
         return self.files.now_ms() if self.encoder.log_append_time else None
 
-    def _leader_epoch(self, base: int) -> int:
+    def leader_epoch(self, base: int) -> int:
         """The epoch to stamp on batches of magic 2; the first is 0, from `base` on.
 
         Kafka wants the epoch in leader-epoch-checkpoint before the data.
@@ -620,6 +563,57 @@ class LogWriter:
             )
         self._stray = None
         self._is_blocked = bool(self.closed or self.failed or self.damage)
+
+    # ------------------------------------------------------------ publishing
+    # The caller holds `sync_lock` and `lock` from the first of these to the last.
+
+    def place_of_end(self) -> tuple[int, int]:
+        """(index of the last segment, its size), for `truncate_to`.
+
+        Raises:
+            LogStoreError: why nothing can be appended.
+        """
+        self._check()
+        active = self._writable()
+        return len(self.segments) - 1, active.state.size
+
+    def check_room(self, size: int) -> None:
+        """Raise `DiskFullError` where the disk has no `size` bytes to spare."""
+        active = self._writable()
+        if not active.has_room(size):
+            raise active.disk_full(size)
+
+    def append_runs(
+        self, runs: Iterable[tuple[Any, int]], size: int, count: int
+    ) -> None:
+        """Append whole batches that have their offsets, all of them or none.
+
+        `size` and `count`: how many bytes and offsets they take.
+        """
+        self._check()
+        self._check_expected(None, count)
+        self._write_runs(runs, size, self.files.now_ms())
+
+    def sync_held(self) -> None:
+        """As `sync`, for who holds the locks."""
+        self._sync_now(self.end_offset)
+
+    def show_all(self) -> None:
+        """Readers see what there is again."""
+        self.ceiling = native.OFFSET_MAX
+        with self.appended:
+            self.appended.notify_all()
+
+    def end_for_good(self, error: BaseException) -> None:
+        """Take no more appends: opening the store again will cut what follows here."""
+        self._fail(
+            SyncFailedError(
+                f"a publication to {self.name} could not be undone: {error}. Open the "
+                f"store again.",
+                path=self.directory.path,
+                action="undo",
+            )
+        )
 
     # ------------------------------------------------------------ segments
 

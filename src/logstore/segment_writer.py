@@ -85,7 +85,6 @@ class SegmentWriter:
             ),
         )
         self._reserved = state.size
-        index.written = times.written = -1
         segment.show_indexes(index, times)
         segment.time_digest = UNKNOWN_DIGEST
         segment.live_state = state

@@ -287,45 +287,32 @@ def moved_runs(
         StorageError: it cannot be read.
     """
     last_offset = -1
-    with _opened(root, name) as fd:
-        length = root.files.size(fd)
-        for pos, size in log.runs:
-            if pos < 0 or size <= 0 or pos + size > length:
-                raise _not_staged(root, name, log, pos)
-        buffer = native.Buffer(max((size for _, size in log.runs), default=1))
-        for pos, size in log.runs:
-            try:
-                found = root.files.read(fd, buffer.view[:size], pos)
-            except OSError as error:
-                raise storage_error(error, "read", root.path_of(name)) from error
-            walk = native.shift_offsets(
-                buffer.c,
-                found,
-                shift=base,
-                last_offset=last_offset,
-                leader_epoch=leader_epoch,
-            )
-            if walk.error is not None or walk.pos != size:
-                raise _not_staged(root, name, log, pos + walk.pos)
-            last_offset = walk.last_offset
-            yield buffer.c, size
-    if last_offset != log.records - 1:
-        raise _not_staged(root, name, log, -1)
-
-
-@contextlib.contextmanager
-def _opened(root: Directory, name: str) -> Iterator[int]:
     try:
-        fd = root.open(name)
+        with root.opened(name) as fd:
+            length = root.files.size(fd)
+            for pos, size in log.runs:
+                if pos < 0 or size <= 0 or pos + size > length:
+                    raise _not_staged(root, name, log, pos)
+            buffer = native.Buffer(max((size for _, size in log.runs), default=1))
+            for pos, size in log.runs:
+                walk = native.shift_offsets(
+                    buffer.c,
+                    root.files.read(fd, buffer.view[:size], pos),
+                    shift=base,
+                    last_offset=last_offset,
+                    leader_epoch=leader_epoch,
+                )
+                if walk.error is not None or walk.pos != size:
+                    raise _not_staged(root, name, log, pos + walk.pos)
+                last_offset = walk.last_offset
+                yield buffer.c, size
     except OSError as error:
         lost = ""
         if isinstance(error, FileNotFoundError):
             lost = "It was published or removed, or staged where nobody else sees it."
         raise storage_error(error, "read", root.path_of(name), lost) from error
-    try:
-        yield fd
-    finally:
-        root.files.close(fd)
+    if last_offset != log.records - 1:
+        raise _not_staged(root, name, log, -1)
 
 
 def check_staged_name(name: str) -> None:
