@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 from logstore import ConfigError
 
-__all__ = ["TopicPartition", "Values", "refuse"]
+__all__ = ["TopicPartition", "Values", "refuse", "refuse_unknown"]
 
 INT64_MAX: Final = (1 << 63) - 1
 _UNIT_MS: Final = {
@@ -36,6 +37,20 @@ class TopicPartition(NamedTuple):
 def refuse(name: str, value: object, why: str) -> NoReturn:
     """Raise `ConfigError` for the value of an option."""
     raise ConfigError(f"option {name}={value!r}: {why}", name=name, value=value)
+
+
+def refuse_unknown(
+    key: str, value: str, canonical: Mapping[str, str], known: Iterable[str]
+) -> NoReturn:
+    """Raise `ConfigError` for an option that there is not.
+
+    Args:
+        canonical: all names that mean something, by their lower case.
+        known: those that are told.
+    """
+    near = difflib.get_close_matches(key.lower(), canonical, n=1)
+    hint = f"did you mean {canonical[near[0]]}?" if near else "there is no such option."
+    refuse(key, value, f"{hint} Known are {', '.join(known)}")
 
 
 class Values:

@@ -7,14 +7,18 @@ messages have them as they are documented. Needs neither Spark nor a store.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import re
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from logstore import ConfigError
-from pyspark_logstore.option_values import TopicPartition, Values, refuse
+from pyspark_logstore.option_values import (
+    TopicPartition,
+    Values,
+    refuse,
+    refuse_unknown,
+)
 
 __all__ = [
     "Bound",
@@ -232,10 +236,7 @@ def _refuse_unknown(key: str, value: str) -> NoReturn:
         refuse("topic", value, "it is for writing; to read, use subscribe")
     if lowered == "paths":
         refuse("path", value, "a query reads one store; read two and union them")
-    near = difflib.get_close_matches(lowered, _CANONICAL, n=1)
-    hint = f"did you mean {_CANONICAL[near[0]]}?" if near else "there is no such option"
-    known = ", ".join((*BOTH, *BATCH_ONLY, *STREAM_ONLY))
-    refuse(key, value, f"{hint} Known are {known}")
+    refuse_unknown(key, value, _CANONICAL, (*BOTH, *BATCH_ONLY, *STREAM_ONLY))
 
 
 def path_of(path: str, given: Mapping[str, str]) -> str:

@@ -7,13 +7,12 @@ case. Needs neither Spark nor a store.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from logstore import ConfigError, StoreConfig, TopicConfig
-from pyspark_logstore.option_values import Values, refuse
+from pyspark_logstore.option_values import Values, refuse, refuse_unknown
 from pyspark_logstore.options import path_of
 
 __all__ = ["SinkOptions", "parse_sink"]
@@ -162,10 +161,8 @@ def _is_of_async_progress(lowered: str) -> bool:
 def _refuse_unknown(key: str, value: str) -> NoReturn:
     if key.lower() in _OF_THE_SOURCE:
         refuse(key, value, "it is for reading; to write, use topic")
-    near = difflib.get_close_matches(key.lower(), _CANONICAL, n=1)
-    hint = f"did you mean {_CANONICAL[near[0]]}?" if near else "there is no such option"
-    known = ", ".join((*SINK_BOTH, *SINK_BATCH_ONLY, *TOPIC_SETTINGS))
-    refuse(key, value, f"{hint} Known are {known}")
+    known = (*SINK_BOTH, *SINK_BATCH_ONLY, *TOPIC_SETTINGS)
+    refuse_unknown(key, value, _CANONICAL, known)
 
 
 def _settings(values: Mapping[str, str]) -> dict[str, object]:

@@ -217,6 +217,18 @@ def unshare() -> Callable[[Path, str], list[str]]:
     return prefix
 
 
+def two_places(folder: Path, *only_here: str) -> tuple[Path, Path]:
+    """Directories of the driver and of a worker: a store and a copy of it, and two
+    stores of one name; only the driver has those of `only_here`."""
+    shared, other = folder / "shared", folder / "other"
+    here = [shared / name for name in ("copy", "store", *only_here)]
+    for path in (*here, other / "store"):
+        with logstore.open(path) as store:
+            store.create_topic("orders")[0].append_many([b"value"] * 100)
+    shutil.copytree(shared / "copy", other / "copy")
+    return shared, other
+
+
 FAILING = """
 def batch(path):
     reader = spark.read.format("logstore").option("subscribe", "orders")
@@ -247,11 +259,7 @@ def test_path_that_is_not_shared_is_refused(
 ) -> None:
     """A worker has nothing there, or a copy, or a store of its own. The queries fail:
     they never give its records, and never none."""
-    shared, other = tmp_path / "shared", tmp_path / "other"
-    for path in (shared / "none", shared / "copy", shared / "store", other / "store"):
-        with logstore.open(path) as store:
-            store.create_topic("orders")[0].append_many([b"value"] * 100)
-    shutil.copytree(shared / "copy", other / "copy")
+    shared, other = two_places(tmp_path, "none")
     cluster = make_cluster("a", prefix=unshare(other, str(shared)))
     result = cluster.run(HEAD + FAILING, str(shared), str(tmp_path), "1", cwd=tmp_path)
     none, copy, store, stream = printed(result)
@@ -357,11 +365,7 @@ def test_sink_whose_path_is_not_shared_is_refused(
     tmp_path: Path,
 ) -> None:
     """Nothing is written, neither there nor here."""
-    shared, other = tmp_path / "shared", tmp_path / "other"
-    for path in (shared / "copy", shared / "store", other / "store"):
-        with logstore.open(path) as store:
-            store.create_topic("orders")[0].append_many([b"value"] * 100)
-    shutil.copytree(shared / "copy", other / "copy")
+    shared, other = two_places(tmp_path)
     cluster = make_cluster("a", prefix=unshare(other, str(shared)))
     code = HEAD + FAILING_SINK
     result = cluster.run(code, str(shared), str(tmp_path), "1", cwd=tmp_path)
