@@ -92,7 +92,9 @@ def _store(magic: int, codec: str, ending: str, writer: str) -> _Store:
     if ending != "killed":
         tree = files.tree()
         durable = point = _RECORDS
-    truth = Truth(magic, expected(magic, start, _RECORDS), start, durable)
+    records = expected(magic, start, _RECORDS)
+    is_wrapped = magic < 2 and codec != "none"
+    truth = Truth(magic, records, start, durable, is_wrapped=is_wrapped)
     if writer == "kafka":
         own = (OWNER, PARTITION_STATE, TOPICS)
         tree = {p: v for p, v in tree.items() if p.rpartition("/")[2] not in own}
@@ -195,13 +197,16 @@ def judge(scenario: Any, number: int, seed: int) -> tuple[str, str, str]:
             recovery_point=_noted(tree, "recovery-point-offset-checkpoint"),
             is_clean=store.is_clean and CLEAN_SHUTDOWN in tree,
         )
-        if seen.is_broken or seen.records != store.truth.records:
+        if seen.is_broken or seen.hidden or seen.records != store.truth.records:
             records = seen.records
             start = records[0].offset if records else store.truth.start_offset
             # All of it must be there, then an error if a rule is broken.
             short = start if seen.is_broken else min(store.truth.durable_offset, start)
             undamaged = tuple(store.truth.records) if seen.is_broken else ()
-            believed = Truth(magic, records, start, short, False, undamaged)
+            believed = Truth(
+                magic, records, start, short, False, undamaged, seen.hidden,
+                store.truth.is_wrapped,
+            )  # fmt: skip
             again, outcome = look(tree, believed, random.Random(text))
             if not again and seen.is_broken and outcome != LOUD:
                 again = "a rule of the format is broken, and nobody says so"

@@ -52,9 +52,14 @@ class Bodies:
         if known is None:
             return None
         offset, records = known
-        # The messages inside a wrapper of magic 0 have offsets of their own.
-        is_wrapper = batch.magic < 2 and batch.body[1] & 7
-        shift = 0 if batch.magic == 0 and is_wrapper else batch.offset - offset
+        shift = batch.offset - offset
+        if batch.magic < 2 and batch.body[1] & 7:
+            # The messages inside a wrapper of magic 0 have offsets of their own; so
+            # have those of magic 1 in one that has none itself.
+            if batch.magic == 0:
+                shift = 0
+            elif batch.offset == 0 and records:
+                shift = -records[0].offset
         return [record._replace(offset=record.offset + shift) for record in records]
 
 
@@ -64,10 +69,13 @@ class Belief(NamedTuple):
     Attributes:
         records: in order, up to the first place where a rule is broken.
         is_broken: there is such a place: an error must be met there.
+        hidden: offsets between the one by which a wrapper is looked up and that of its
+            last record: whoever begins there begins behind the wrapper.
     """
 
     records: list[Record]
     is_broken: bool
+    hidden: tuple[range, ...]
 
 
 def believable(
@@ -84,9 +92,11 @@ def believable(
     while len(found) > 1 and found[1][0] <= log_start:
         del found[0]
     records: list[Record] = []
+    hidden: list[range] = []
 
     def belief(is_broken: bool) -> Belief:
-        return Belief([r for r in records if r.offset >= log_start], is_broken)
+        visible = [r for r in records if r.offset >= log_start]
+        return Belief(visible, is_broken, tuple(hidden))
 
     end = last = -1
     for slot, (base, after, batches, rest) in enumerate(found):
@@ -98,6 +108,9 @@ def believable(
             more = bodies.records(batch)
             if not more:
                 return belief(True)
+            inner, own = more[-1].offset, batch.offset
+            if inner != own and batch.magic < 2:
+                hidden.append(range(min(inner, own) + 1, max(inner, own) + 1))
             if more[0].offset < end or batch.offset <= last:
                 # Out of order: a torn tail, where there can be one.
                 rest = b"out of order"

@@ -307,3 +307,32 @@ def test_reader_looks_again_where_a_deletion_came_between(tmp_path: Path) -> Non
             files.fail("open", errno.ENOENT, name=".log", times=1)
             files.fail("stat_name", errno.ENOENT, name=".log", times=1)
             assert list(reading.read()) == expected(1, 0, COUNT + 2)
+
+
+def test_copy_of_a_segment_among_the_sealed_ones_is_no_part_of_the_log(
+    tmp_path: Path,
+) -> None:
+    """It is reported, and stays; all records are read, and none is appended before
+    somebody has taken it away."""
+    store = tmp_path / "store"
+    first, second = logs_in(write_store(store, COUNT, **SETTINGS))[:2]
+    name = f"{int(second.stem) + 1:020}.log"
+    copy = first.with_name(name)
+    copy.write_bytes(first.read_bytes())
+    with logstore.open(store) as opened:
+        partition = opened.topic("orders")[0]
+        actions = opened.recovery_report.actions
+        assert [(action.label, action.path) for action in actions] == [
+            ("corrupt", str(copy))
+        ]
+        assert list(partition.read()) == expected(1, 0, COUNT)
+        with pytest.raises(LOUD, match="not of this log"):
+            partition.append(b"x")
+    with logstore.open(store, read_only=True) as reader:
+        assert list(reader.topic("orders")[0].read()) == expected(1, 0, COUNT)
+    assert copy.read_bytes() == first.read_bytes()
+    logstore.repair(store, mode="skip")
+    with logstore.open(store) as mended:
+        partition = mended.topic("orders")[0]
+        assert list(partition.read()) == expected(1, 0, COUNT)
+        assert partition.append(b"x") == COUNT

@@ -66,7 +66,11 @@ class Segments:
             bases |= set(known) | {active_base}
         segments: list[Segment] = []
         lost: list[int] = []
+        first = min(known, default=active_base)
         for base in sorted(bases):
+            if first < base < active_base and base not in known:
+                self.foreign_segment(base)
+                continue
             transition = self.found.logs.get(base, "")
             segment = Segment(
                 self.case.directory,
@@ -123,6 +127,18 @@ class Segments:
             size=abs(size - found),
             first_offset=segment.base_offset,
         )
+
+    def foreign_segment(self, base: int) -> None:
+        """A file among the sealed segments that is none of them: somebody has put it
+        there since. It stays where it is, and is no part of the log."""
+        name = segment_file(base, LOG)
+        self.case.damage = CorruptRecordError(
+            "a segment file that is not of this log, between two that are",
+            path=self.case.directory.path_of(name),
+            position=0,
+            offset=base,
+        )
+        self.case.report(CORRUPT, name, str(self.case.damage), first_offset=base)
 
     def lost_segment(self, base: int) -> None:
         name = segment_file(base, LOG)
