@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("arrow", "batches", "digests", "encoder"),
     ("segment", "producer_batches", "staging"),
-    ("segment_writer", "reader", "recovery", "retention"),
+    ("segment_writer", "reader", "recovery", "retention", "adoption"),
     ("producers", "catalog", "loading", "marks"),
     ("publications",),
     ("live", "log_writer"),

@@ -7,6 +7,7 @@ Both are frozen and checked when they are made: a setting that cannot work is a
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ __all__ = ["CODECS", "StoreConfig", "TopicConfig"]
 INT64_MAX = (1 << 63) - 1
 INT32_MAX = (1 << 31) - 1
 PARTITIONS_MAX = 1_000_000
+_THREADS_MAX = 8
 
 # Codec names in the order of their ids in the attributes of a batch.
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -35,6 +37,12 @@ def check_int(name: str, value: object, low: int, high: int) -> None:
         raise ConfigError(
             f"{name}={value} is outside [{low}, {high}]", name=name, value=value
         )
+
+
+def worker_threads(config: StoreConfig) -> int:
+    """How many threads ``recovery_threads`` stands for."""
+    cores = len(os.sched_getaffinity(0))
+    return config.recovery_threads or min(cores, _THREADS_MAX)
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -59,8 +67,8 @@ class StoreConfig:
         flush_checkpoint_ms: how often, at the most, the durable point of a partition is
             written down while it is being flushed. A longer time makes recovery longer,
             nothing else.
-        recovery_threads: partitions that are recovered at the same time, at most; 0: as
-            many as there are cores, up to 8.
+        recovery_threads: partitions that are recovered, and staged files that are
+            checked, at the same time, at most; 0: as many as there are cores, up to 8.
         group_access: give the group of the store's directory, on new files, what it has
             on that directory: read (0640, 0750) or read and write (0660, 0770). False:
             only the owner has access (0600, 0700).

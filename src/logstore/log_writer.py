@@ -564,57 +564,6 @@ class LogWriter:
         self._stray = None
         self._is_blocked = bool(self.closed or self.failed or self.damage)
 
-    # ------------------------------------------------------------ publishing
-    # The caller holds `sync_lock` and `lock` from the first of these to the last.
-
-    def place_of_end(self) -> tuple[int, int]:
-        """(index of the last segment, its size), for `truncate_to`.
-
-        Raises:
-            LogStoreError: why nothing can be appended.
-        """
-        self._check()
-        active = self._writable()
-        return len(self.segments) - 1, active.state.size
-
-    def check_room(self, size: int) -> None:
-        """Raise `DiskFullError` where the disk has no `size` bytes to spare."""
-        active = self._writable()
-        if not active.has_room(size):
-            raise active.disk_full(size)
-
-    def append_runs(
-        self, runs: Iterable[tuple[Any, int]], size: int, count: int
-    ) -> None:
-        """Append whole batches that have their offsets, all of them or none.
-
-        `size` and `count`: how many bytes and offsets they take.
-        """
-        self._check()
-        self._check_expected(None, count)
-        self._write_runs(runs, size, self.files.now_ms())
-
-    def sync_held(self) -> None:
-        """As `sync`, for who holds the locks."""
-        self._sync_now(self.end_offset)
-
-    def show_all(self) -> None:
-        """Readers see what there is again."""
-        self.ceiling = native.OFFSET_MAX
-        with self.appended:
-            self.appended.notify_all()
-
-    def end_for_good(self, error: BaseException) -> None:
-        """Take no more appends: opening the store again will cut what follows here."""
-        self._fail(
-            SyncFailedError(
-                f"a publication to {self.name} could not be undone: {error}. Open the "
-                f"store again.",
-                path=self.directory.path,
-                action="undo",
-            )
-        )
-
     # ------------------------------------------------------------ segments
 
     def _writable(self) -> SegmentWriter:
@@ -643,14 +592,17 @@ class LogWriter:
             fd = self.directory.open(segment.file(LOG), write=True)
         except OSError as error:
             raise storage_error(error, "open", segment.path) from error
-        state = self._active_state
         if not write_all:
             # Kafka's counter begins anew at every opening.
-            state.raw.bytes_since = 0
+            self._active_state.raw.bytes_since = 0
+        return self._writer_on(segment, fd)
+
+    def _writer_on(self, segment: Segment, fd: int) -> SegmentWriter:
+        """The writing side of the active segment, with its log open."""
         return SegmentWriter(
             segment,
             fd,
-            state,
+            self._active_state,
             self._active_index,
             self._active_times,
             self.config,

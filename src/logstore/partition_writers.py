@@ -9,7 +9,6 @@ partitions at a time.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -18,6 +17,7 @@ from typing import Final, NamedTuple
 from logstore import layout
 from logstore._files import Directory
 from logstore.catalog import Catalog
+from logstore.config import worker_threads
 from logstore.errors import LogStoreError, UnsupportedError, storage_error
 from logstore.loading import Case, Loaded, load
 from logstore.log_writer import Host
@@ -31,8 +31,6 @@ logger = logging.getLogger("logstore")
 
 TopicPartition = tuple[str, int]
 
-# More threads than this wait for one disk rather than for one another.
-_THREADS_MAX: Final = 8
 # How often progress is told while nothing is finished.
 _TELL_S: Final = 0.2
 
@@ -144,7 +142,7 @@ class PartitionWriters:
                 on_progress(RecoveryProgress(done, len(pending), count.bytes))
 
         tell()
-        threads = min(self._threads(), len(pending))
+        threads = min(worker_threads(self._host.store_config), len(pending))
         if threads == 1 and on_progress is None:
             for key in pending:
                 self._take(key, self._load(key, count))
@@ -163,10 +161,6 @@ class PartitionWriters:
                 count.stop()
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-
-    def _threads(self) -> int:
-        wanted = self._host.store_config.recovery_threads
-        return wanted or min(len(os.sched_getaffinity(0)), _THREADS_MAX)
 
     def _load(self, key: TopicPartition, count: _Count) -> Loaded | LogStoreError:
         """Look at a partition and mend it: by any thread, since nothing is shared."""

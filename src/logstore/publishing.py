@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from logstore import checkpoints, layout
 from logstore._files import Directory
+from logstore.adoption import Adoptable, examine_all, is_worth_it
+from logstore.config import StoreConfig
 from logstore.errors import (
     LogStoreError,
     PartitionNotFoundError,
@@ -71,13 +74,9 @@ class _Target:
     def __init__(self, writer: PartitionWriter) -> None:
         self.writer = writer
         self.key = writer.topic, writer.partition
-        self.parts: list[tuple[str, StagedLog]] = []
+        self.parts: list[StagedLog] = []
         self.base = 0
         self.place = 0, 0
-
-    @property
-    def bytes(self) -> int:
-        return sum(log.bytes for _, log in self.parts)
 
 
 class Publisher:
@@ -95,9 +94,11 @@ class Publisher:
         root: Directory,
         marks: Marks,
         publications: Publications,
+        store_config: StoreConfig,
         writer_of: Callable[[TopicPartition], PartitionWriter],
     ) -> None:
         self._root = root
+        self._store_config = store_config
         self._marks = marks
         self._writer_of = writer_of
         self._publications = publications
@@ -156,9 +157,9 @@ class Publisher:
         begin_writing: Callable[[], None],
     ) -> Publication:
         """See `Store.publish`."""
-        files = [one for one in staged if one.logs]
-        for one in files:
-            check_staged_name(one.name)
+        logs = [log for one in staged for log in one.logs]
+        for log in logs:
+            check_staged_name(log.file)
         published = self._publications.published()
         last = published.get(identity) if identity else None
         if last is not None and sequence <= last[0]:
@@ -167,10 +168,10 @@ class Publisher:
             # Who published it may not have seen it become durable.
             value = {"published": _entries(published)}
             checkpoints.write_state(self._root, layout.PUBLISHED, value)
-            self.discard(files)
+            self.discard(logs)
             return Publication(identity, sequence, last[1], {}, is_new=False)
-        records = sum(one.records for one in files)
-        if not files:
+        records = sum(log.records for log in logs)
+        if not logs:
             return Publication(identity, sequence, 0, {})
         if self._root.exists(layout.PUBLICATION):
             raise StorageError(
@@ -184,43 +185,69 @@ class Publisher:
             kept = list(published.items())[-(IDENTITIES_MAX - 1) :]
             published = dict([*kept, (identity, (sequence, records, now_ms))])
         begin_writing()
-        with self._held(files) as targets:
+        targets = self._targets(logs)
+        adoptable = self._examined(targets)
+        with self._held(targets, adoptable):
             under_way = {
                 "generation": self._marks.generation,
                 "bases": _rows({target.key: target.base for target in targets}),
                 "published": _entries(published),
             }
-            self._put_in(targets, under_way)
+            self._put_in(targets, adoptable, under_way)
             offsets = {t.key: range(t.base, t.writer.end_offset) for t in targets}
-        self.discard(files)
+        self.discard(logs)
         return Publication(identity, sequence, records, offsets)
 
-    @contextlib.contextmanager
-    def _held(self, files: Sequence[Staged]) -> Iterator[list[_Target]]:
-        """The partitions of staged files, with their locks: nobody else appends."""
+    def _targets(self, logs: Iterable[StagedLog]) -> list[_Target]:
+        """The partitions of staged logs, in the order of their locks."""
         targets: dict[TopicPartition, _Target] = {}
-        for staged in files:
-            for log in staged.logs:
-                key = log.topic, log.partition
-                if key not in targets:
-                    targets[key] = _Target(self._writer_of(key))
-                targets[key].parts.append((staged.name, log))
+        for log in logs:
+            key = log.topic, log.partition
+            if key not in targets:
+                targets[key] = _Target(self._writer_of(key))
+            targets[key].parts.append(log)
+        return [targets[key] for key in sorted(targets)]
+
+    def _examined(self, targets: Iterable[_Target]) -> dict[StagedLog, Adoptable]:
+        """The staged logs that will be taken over as segments."""
+        device = self._root.info().device
+        return examine_all(
+            self._root,
+            {
+                log: target.writer.config
+                for target in targets
+                for log in target.parts
+                if is_worth_it(log, target.writer.config)
+                and target.writer.directory.info().device == device
+            },
+            self._store_config,
+        )
+
+    @contextlib.contextmanager
+    def _held(
+        self, targets: Sequence[_Target], adoptable: Mapping[StagedLog, Adoptable]
+    ) -> Iterator[None]:
+        """Hold the locks of the partitions: nobody else appends."""
         with contextlib.ExitStack() as stack:
-            for key in sorted(targets):
-                stack.enter_context(targets[key].writer.sync_lock)
-                stack.enter_context(targets[key].writer.lock)
-            for target in targets.values():
+            for target in targets:
+                stack.enter_context(target.writer.sync_lock)
+                stack.enter_context(target.writer.lock)
+            for target in targets:
                 target.place = target.writer.place_of_end()
                 target.base = target.writer.end_offset
-            self._check_room(list(targets.values()))
-            yield [targets[key] for key in sorted(targets)]
+            # Before the first byte: the disk has to have room for all.
+            copied = (
+                log.bytes for t in targets for log in t.parts if log not in adoptable
+            )
+            targets[0].writer.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
+            yield
 
-    def _check_room(self, targets: Sequence[_Target]) -> None:
-        """Raise before the first byte where the disk has no room for all."""
-        total = sum(target.bytes + _SEGMENT_BYTES for target in targets)
-        targets[0].writer.check_room(total)
-
-    def _put_in(self, targets: Sequence[_Target], value: dict[str, Any]) -> None:
+    def _put_in(
+        self,
+        targets: Sequence[_Target],
+        adoptable: Mapping[StagedLog, Adoptable],
+        value: dict[str, Any],
+    ) -> None:
         """Append, make durable, commit; or undo.
 
         1. write down where the logs end, and what will be published; 2. append to each
@@ -232,7 +259,7 @@ class Publisher:
                 target.writer.ceiling = target.base
             checkpoints.write_state(root, layout.PUBLICATION, value)
             for target in targets:
-                self._append(target)
+                self._append(target, adoptable)
             for target in targets:
                 target.writer.sync_held()
             root.rename(layout.PUBLICATION, layout.PUBLISHED)
@@ -287,18 +314,30 @@ class Publisher:
             target.writer.show_all()
         self.steps += 1
 
-    def _append(self, target: _Target) -> None:
-        """All that was staged for one partition: one append, whole or absent."""
-        writer, base, total = target.writer, target.base, target.bytes
+    def _append(
+        self, target: _Target, adoptable: Mapping[StagedLog, Adoptable]
+    ) -> None:
+        """All that was staged for one partition, in order."""
+        for is_adopted, logs in itertools.groupby(target.parts, adoptable.__contains__):
+            if is_adopted:
+                for log in logs:
+                    target.writer.take_over(self._root, adoptable[log])
+            else:
+                self._copy(target.writer, list(logs))
+
+    def _copy(self, writer: PartitionWriter, logs: Sequence[StagedLog]) -> None:
+        """Staged logs as one append."""
+        base = writer.end_offset
 
         def runs() -> Generator[tuple[Any, int]]:
             begin = base
-            for name, log in target.parts:
+            for log in logs:
                 epoch = writer.leader_epoch(base) if log.magic == 2 else 0
-                yield from moved_runs(self._root, name, log, begin, epoch)
+                yield from moved_runs(self._root, log, begin, epoch)
                 begin += log.records
 
-        count = sum(log.records for _, log in target.parts)
+        total = sum(log.bytes for log in logs)
+        count = sum(log.records for log in logs)
         # Closed here: whoever keeps the error of a failed append keeps its frames.
         with contextlib.closing(runs()) as moved:
             writer.append_runs(moved, total, count)
@@ -328,12 +367,11 @@ class Publisher:
 
     # ------------------------------------------------------------ staged files
 
-    def discard(self, staged: Iterable[Staged]) -> None:
+    def discard(self, logs: Iterable[StagedLog]) -> None:
         """Remove staged files; one that cannot be removed costs only its space."""
-        for one in staged:
-            if one.name:
-                check_staged_name(one.name)
-                self._remove(one.name)
+        for name in dict.fromkeys(log.file for log in logs):
+            check_staged_name(name)
+            self._remove(name)
 
     def discard_leftovers(self, identity: str, before: int) -> None:
         """Remove the staged files of an identity with a sequence below `before`."""

@@ -1,11 +1,13 @@
 """Records on their way into a store: encoded by any process, in no log yet.
 
-A `Stage` writes one file into the store's root directory, `.logstore-staged-*`, with
-whole batches for any number of partitions. It needs no lock, and nothing of it can be
-read. `Store.publish` puts what such files hold into the logs, all of it or nothing.
+A `Stage` writes files into the store's root directory, `.logstore-staged-*`: one with
+whole batches for any number of partitions, and one of its own for each partition that
+gets many (it can become a segment as it is: adoption.py). It needs no lock, and nothing
+of it can be read. `Store.publish` puts what such files hold into the logs, all of it or
+nothing.
 
-The offsets of a partition's batches in a file begin at 0: where they will stand, nobody
-knows yet. No checksum covers them, so that publishing moves them in place.
+The offsets of a partition's batches begin at 0: where they will stand, nobody knows
+yet. No checksum covers them, so that publishing moves them in place.
 """
 
 from __future__ import annotations
@@ -43,6 +45,9 @@ __all__ = ["Stage", "Staged", "StagedLog"]
 _DIRECT_BYTES: Final = 64 << 10
 # What is written one behind the other is read again in one piece, up to this size.
 _RUN_BYTES: Final = 1 << 20
+# A partition with so many bytes gets a file of its own; so many may have one.
+OWN_FILE_BYTES: Final = 1 << 20
+_OWN_FILES_MAX: Final = 64
 
 
 class StagedLog(NamedTuple):
@@ -52,6 +57,9 @@ class StagedLog(NamedTuple):
         topic, partition: which.
         magic: of its batches.
         records: how many.
+        file: name of the file in the store's root.
+        is_alone: there is nothing else in the file.
+        first: offset of the first record, as it stands there.
         runs: (position, bytes) of whole batches in the file, in order.
     """
 
@@ -59,6 +67,9 @@ class StagedLog(NamedTuple):
     partition: int
     magic: int
     records: int
+    file: str
+    is_alone: bool
+    first: int
     runs: tuple[tuple[int, int], ...]
 
     @property
@@ -68,15 +79,18 @@ class StagedLog(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """A staged file, as a plain value that one process can send to another.
+    """What was staged, as a plain value that one process can send to another.
 
     Attributes:
-        name: of the file in the store's root; "" where there were no records.
-        logs: what it has for each partition.
+        logs: what there is for each partition: its files, in the order of its records.
     """
 
-    name: str
     logs: tuple[StagedLog, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files in the store's root."""
+        return tuple(dict.fromkeys(log.file for log in self.logs))
 
     @property
     def records(self) -> int:
@@ -98,22 +112,132 @@ class Destination(Protocol):
     def config(self) -> TopicConfig: ...
 
 
+class _File:
+    """A staged file that is being written."""
+
+    __slots__ = ("fd", "is_shared", "name", "pos", "root")
+
+    def __init__(self, root: Directory, name: str, *, is_shared: bool) -> None:
+        self.root = root
+        self.name = name
+        self.is_shared = is_shared
+        self.fd = -1
+        self.pos = 0
+
+    def write(self, data: memoryview) -> int:
+        """Write behind what there is; returns where."""
+        pos = self.pos
+        try:
+            if self.fd < 0:
+                self.fd = self.root.create(self.name)
+            self.root.files.write(self.fd, data, pos)
+        except OSError as error:
+            raise self._failed(error) from error
+        self.pos += len(data)
+        return pos
+
+    def read(self, pos: int, size: int) -> memoryview:
+        """What was written there."""
+        data = bytearray(size)
+        try:
+            n = self.root.files.read(self.fd, data, pos)
+        except OSError as error:
+            raise self._failed(error) from error
+        return memoryview(data)[:n]
+
+    def close(self) -> None:
+        if self.fd < 0:
+            return
+        fd, self.fd = self.fd, -1
+        try:
+            self.root.files.close(fd)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> LogStoreError:
+        return storage_error(error, "stage records in", self.root.path_of(self.name))
+
+
+class _Log:
+    """What is being staged for one partition.
+
+    Attributes:
+        config: of its topic.
+        file: what the batches are written into now.
+        first: offset of the first of them; those before are in `done`.
+        records: of all; the offset of the next.
+        data: batches that are held back.
+        runs: of `file`.
+    """
+
+    __slots__ = (
+        "config",
+        "data",
+        "done",
+        "encoder",
+        "file",
+        "first",
+        "records",
+        "runs",
+    )
+
+    def __init__(self, config: TopicConfig, file: _File) -> None:
+        self.config = config
+        self.encoder = Encoder(config)
+        self.file = file
+        self.first = 0
+        self.records = 0
+        self.data = bytearray()
+        self.runs: list[tuple[int, int]] = []
+        self.done: list[StagedLog] = []
+
+    def write(self, data: memoryview) -> None:
+        """Write whole batches."""
+        size = len(data)
+        pos = self.file.write(data)
+        begin, held = self.runs[-1] if self.runs else (0, _RUN_BYTES)
+        if begin + held == pos and held + size <= _RUN_BYTES:
+            self.runs[-1] = begin, held + size
+        else:
+            self.runs.append((pos, size))
+
+    def into(self, file: _File, topic: str, partition: int, offset: int) -> None:
+        """Go on in another file, with the batch of this offset."""
+        self.end(topic, partition, offset)
+        self.file, self.first, self.runs = file, offset, []
+
+    def end(self, topic: str, partition: int, offset: int) -> None:
+        """Note what is in the file, up to this offset."""
+        count = offset - self.first
+        if count:
+            log = StagedLog(
+                topic, partition, self.encoder.magic, count, self.file.name,
+                not self.file.is_shared, self.first, tuple(self.runs),
+            )  # fmt: skip
+            self.done.append(log)
+
+
 class Stage:
-    """Writes a staged file. For one thread; a context manager that removes the file
-    where it is left by an error.
+    """Writes staged files. For one thread; a context manager that removes them where it
+    is left by an error.
 
     Args:
         root: the store's directory.
-        identity, sequence: of the publication that it is for; they name the file, so
+        identity, sequence: of the publication that it is for; they name the files, so
             that what is left over can be told from what is under way.
     """
 
     def __init__(self, root: Directory, identity: str, sequence: int) -> None:
         self._root = root
-        self.name = staged_name(identity, sequence)
-        self._fd = -1
-        self._pos = 0
+        self._for = identity, sequence
+        self._files: list[_File] = []
+        self._shared = self._new_file(is_shared=True)
         self._logs: dict[tuple[str, int], _Log] = {}
+
+    def _new_file(self, *, is_shared: bool) -> _File:
+        file = _File(self._root, staged_name(*self._for), is_shared=is_shared)
+        self._files.append(file)
+        return file
 
     def __enter__(self) -> Stage:
         return self
@@ -174,87 +298,72 @@ class Stage:
                     f"{key[0]}-{key[1]} has message_format=0, into which nothing can "
                     f"be published; 1 or 2 can"
                 )
-            log = self._logs[key] = _Log(Encoder(partition.config))
+            log = self._logs[key] = _Log(partition.config, self._shared)
         before = log.records
         for rows in batches:
             log.encoder.measure(rows)
             now_ms = self._root.files.now_ms()
             for data, size in log.encoder.encode(rows, log.records, now_ms, 0):
                 if size >= _DIRECT_BYTES and not log.data:
-                    self._write(log, native.buffer_of(data, size))
+                    self._write(key, log, native.buffer_of(data, size))
                     continue
                 log.data += native.buffer_of(data, size)
                 if len(log.data) >= _DIRECT_BYTES:
-                    self._write_held(log)
+                    self._write_held(key, log)
             log.records += rows.count
         return log.records - before
 
-    def _write_held(self, log: _Log) -> None:
+    def _write_held(self, key: tuple[str, int], log: _Log) -> None:
         data, log.data = log.data, bytearray()
-        self._write(log, memoryview(data))
+        self._write(key, log, memoryview(data))
 
-    def _write(self, log: _Log, data: memoryview) -> None:
-        root, size = self._root, len(data)
-        try:
-            if self._fd < 0:
-                self._fd = root.create(self.name)
-            root.files.write(self._fd, data, self._pos)
-        except OSError as error:
-            raise storage_error(
-                error, "stage records in", root.path_of(self.name)
-            ) from error
-        begin, held = log.runs[-1] if log.runs else (0, _RUN_BYTES)
-        if begin + held == self._pos and held + size <= _RUN_BYTES:
-            log.runs[-1] = begin, held + size
-        else:
-            log.runs.append((self._pos, size))
-        self._pos += size
+    def _write(self, key: tuple[str, int], log: _Log, data: memoryview) -> None:
+        """Write whole batches, into a file of their own where they are many."""
+        if log.encoder.magic == 2:
+            if log.file.is_shared:
+                if sum(size for _, size in log.runs) + len(data) >= OWN_FILE_BYTES:
+                    self._give_own_file(log)
+            elif log.file.pos + len(data) > log.config.segment_bytes:
+                log.file.close()
+                # A batch of magic 2 begins with its offset.
+                offset = int.from_bytes(data[:8], "big")
+                log.into(self._new_file(is_shared=False), *key, offset)
+        log.write(data)
+
+    def _give_own_file(self, log: _Log) -> None:
+        """A file of its own, with what was written for it into the shared one."""
+        if len(self._files) > _OWN_FILES_MAX:
+            return
+        shared, runs = log.file, log.runs
+        log.file, log.runs = self._new_file(is_shared=False), []
+        for pos, size in runs:
+            log.write(shared.read(pos, size))
 
     def finish(self) -> Staged:
-        """Write what is held back, close the file, and say what is in it.
+        """Write what is held back, close the files, and say what is in them.
 
-        It is not synced: should the power go, nothing of it has been published.
+        They are not synced: should the power go, nothing of them has been published.
         """
-        for log in self._logs.values():
+        logs: list[StagedLog] = []
+        for key, log in self._logs.items():
             if log.data:
-                self._write_held(log)
-        self._close()
-        logs = tuple(
-            StagedLog(topic, number, log.encoder.magic, log.records, tuple(log.runs))
-            for (topic, number), log in self._logs.items()
-            if log.records
-        )
-        return Staged(self.name if logs else "", logs)
+                self._write_held(key, log)
+            log.end(*key, log.records)
+            logs += log.done
+        for file in self._files:
+            file.close()
+        if self._shared.pos and not any(log.file == self._shared.name for log in logs):
+            with contextlib.suppress(OSError):
+                self._root.unlink(self._shared.name, missing_ok=True)
+        return Staged(tuple(logs))
 
     def discard(self) -> None:
-        """Remove the file. Never raises for a file that is not there."""
-        with contextlib.suppress(OSError, LogStoreError):
-            self._close()
-        with contextlib.suppress(OSError):
-            self._root.unlink(self.name, missing_ok=True)
-
-    def _close(self) -> None:
-        if self._fd < 0:
-            return
-        fd, self._fd = self._fd, -1
-        try:
-            self._root.files.close(fd)
-        except OSError as error:
-            raise storage_error(
-                error, "stage records in", self._root.path_of(self.name)
-            ) from error
-
-
-class _Log:
-    """What is staged for one partition so far."""
-
-    __slots__ = ("data", "encoder", "records", "runs")
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
-        self.records = 0
-        self.data = bytearray()
-        self.runs: list[tuple[int, int]] = []
+        """Remove the files. Never raises for one that is not there."""
+        for file in self._files:
+            with contextlib.suppress(OSError, LogStoreError):
+                file.close()
+            with contextlib.suppress(OSError):
+                self._root.unlink(file.name, missing_ok=True)
 
 
 def staged_name(identity: str, sequence: int) -> str:
@@ -277,7 +386,7 @@ def staged_sequence(name: str, identity: str) -> int | None:
 
 
 def moved_runs(
-    root: Directory, name: str, log: StagedLog, base: int, leader_epoch: int
+    root: Directory, log: StagedLog, base: int, leader_epoch: int
 ) -> Iterator[tuple[Any, int]]:
     """The batches of a staged log with offsets from `base` on: (pointer, size) of one
     run after another, in memory that is used again for the next.
@@ -286,33 +395,33 @@ def moved_runs(
         CorruptRecordError: the file does not hold what was staged.
         StorageError: it cannot be read.
     """
-    last_offset = -1
+    last_offset = log.first - 1
     try:
-        with root.opened(name) as fd:
+        with root.opened(log.file) as fd:
             length = root.files.size(fd)
             for pos, size in log.runs:
                 if pos < 0 or size <= 0 or pos + size > length:
-                    raise _not_staged(root, name, log, pos)
+                    raise not_staged(root, log, pos)
             buffer = native.Buffer(max((size for _, size in log.runs), default=1))
             for pos, size in log.runs:
                 walk = native.shift_offsets(
                     buffer.c,
                     root.files.read(fd, buffer.view[:size], pos),
-                    shift=base,
+                    shift=base - log.first,
                     last_offset=last_offset,
                     leader_epoch=leader_epoch,
                 )
                 if walk.error is not None or walk.pos != size:
-                    raise _not_staged(root, name, log, pos + walk.pos)
+                    raise not_staged(root, log, pos + walk.pos)
                 last_offset = walk.last_offset
                 yield buffer.c, size
     except OSError as error:
         lost = ""
         if isinstance(error, FileNotFoundError):
             lost = "It was published or removed, or staged where nobody else sees it."
-        raise storage_error(error, "read", root.path_of(name), lost) from error
-    if last_offset != log.records - 1:
-        raise _not_staged(root, name, log, -1)
+        raise storage_error(error, "read", root.path_of(log.file), lost) from error
+    if last_offset != log.first + log.records - 1:
+        raise not_staged(root, log, -1)
 
 
 def check_staged_name(name: str) -> None:
@@ -323,10 +432,8 @@ def check_staged_name(name: str) -> None:
         )
 
 
-def _not_staged(
-    root: Directory, name: str, log: StagedLog, position: int
-) -> CorruptRecordError:
-    path = root.path_of(name)
+def not_staged(root: Directory, log: StagedLog, position: int) -> CorruptRecordError:
+    path = root.path_of(log.file)
     return CorruptRecordError(
         f"what was staged for {log.topic}-{log.partition} is not whole; nothing was "
         f"published",

@@ -156,7 +156,11 @@ class Store:
         self._writers.on_recovery = on_recovery
         self._publications = Publications(self._root)
         self._publisher = Publisher(
-            self._root, self._marks, self._publications, self._writer_of
+            self._root,
+            self._marks,
+            self._publications,
+            self.store_config,
+            self._writer_of,
         )
         self._publish_lock = threading.Lock()
         try:
@@ -616,7 +620,8 @@ class Store:
 
         No reader in any process sees part of it, and a crash leaves all of it or
         nothing. The records of one partition keep the order of `staged`. The staged
-        files are removed.
+        files are removed, or become segments (adoption.py); also where it fails they
+        may be gone: stage again.
 
         Args:
             staged: what `Stage.finish` returned.
@@ -698,7 +703,7 @@ class Store:
         with a sequence below `before`, and those of anyone that nobody has written to
         for `older_than_ms`."""
         self.check_open()
-        self._publisher.discard(staged)
+        self._publisher.discard(log for one in staged for log in one.logs)
         if identity and before:
             self._publisher.discard_leftovers(identity, before)
         if older_than_ms is not None:

@@ -6,10 +6,12 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from logstore import _binding as native
 from logstore import checkpoints, layout
+from logstore._files import PRIVATE, Directory
+from logstore.adoption import Adoptable, settle
 from logstore.config import TopicConfig
 from logstore.encoder import Encoder
 from logstore.errors import (
@@ -297,6 +299,136 @@ class PartitionWriter(LogWriter):
         if kept != epochs:
             checkpoints.write_epochs(self.directory, kept)
         self._epochs = kept or None
+
+    # ------------------------------------------------------------ publishing
+    # The caller holds `sync_lock` and `lock` from the first of these to the last.
+
+    def place_of_end(self) -> tuple[int, int]:
+        """(index of the last segment, its size), for `truncate_to`.
+
+        Raises:
+            LogStoreError: why nothing can be appended.
+        """
+        self._check()
+        active = self._writable()
+        return len(self.segments) - 1, active.state.size
+
+    def check_room(self, size: int) -> None:
+        """Raise `DiskFullError` where the disk has no `size` bytes to spare."""
+        active = self._writable()
+        if not active.has_room(size):
+            raise active.disk_full(size)
+
+    def append_runs(
+        self, runs: Iterable[tuple[Any, int]], size: int, count: int
+    ) -> None:
+        """Append whole batches that have their offsets, all of them or none.
+
+        `size` and `count`: how many bytes and offsets they take.
+        """
+        self._check()
+        self._check_expected(None, count)
+        self._write_runs(runs, size, self.files.now_ms())
+
+    def take_over(self, root: Directory, staged: Adoptable) -> None:
+        """Append what is in a staged file: the file becomes a segment.
+
+        1. begin a segment, unless the active one is empty; 2. give the batches their
+        offsets; 3. rename the file to the empty segment's log (no reader has that open:
+        there is nothing in it); 4. sync the directory. Like what is appended it is to
+        be synced before it is published.
+
+        Raises:
+            StorageError: nothing was appended.
+            SyncFailedError: nobody can tell.
+        """
+        self._check()
+        self._check_expected(None, staged.log.records)
+        active = self._writable()
+        base = self.end_offset
+        if active.segment.next_offset != base:
+            raise self._half_done()
+        epoch = self.leader_epoch(base)
+        if active.state.size:
+            active = self._roll_or_undo(active)
+        mark = active.mark()
+        name = staged.log.file
+        try:
+            fd = root.open(name, write=True)
+            try:
+                settle(self.files, fd, staged, base, epoch)
+                if self.directory.access != PRIVATE:
+                    self.files.set_access(fd, self.directory.access)
+            except BaseException:
+                self.files.close(fd)
+                raise
+        except OSError as error:
+            if isinstance(error, LogStoreError):
+                raise
+            what = "Nothing was published."
+            raise storage_error(error, "publish", root.path_of(name), what) from error
+        try:
+            self._exchange(root, staged, fd)
+        except BaseException as error:
+            if self.end_offset != base:
+                raise  # it is in
+            self._exchange_back(mark)
+            if isinstance(error, OSError) and not isinstance(error, LogStoreError):
+                path = self.segments[-1].path
+                raise storage_error(error, "rename a staged file to", path) from error
+            raise
+
+    def _exchange(self, root: Directory, staged: Adoptable, fd: int) -> None:
+        """Put an open staged file in the place of the active segment's empty log."""
+        segment = self.segments[-1]
+        self._retire_active()
+        state = staged.state_at(segment.base_offset, self.files.now_ms())
+        self._active_state = state
+        self._active_index, self._active_times = staged.index, staged.times
+        self._active = self._writer_on(segment, fd)
+        segment.size, segment.next_offset = state.size, state.last_offset + 1
+        root.move(staged.log.file, self.directory, segment.file(LOG))
+        self.directory.sync()
+        self._published(self._active)
+
+    def _exchange_back(self, mark: tuple[native.SegmentState, int, int]) -> None:
+        """The active segment is empty again, whichever file has its name now."""
+        try:
+            self._retire_active()
+            self._active_state = mark[0].copy()
+            self._active_index, self._active_times = OffsetEntries(), TimeEntries()
+            self._active = self._open_active()
+            self._active.back_to((self._active_state, 0, 0))
+        except (OSError, LogStoreError) as error:
+            self._fail(
+                SyncFailedError(
+                    f"a publication to {self.name} failed and cannot be undone: "
+                    f"{error}. Open the store again to recover.",
+                    path=self.directory.path,
+                    action="undo",
+                )
+            )
+
+    def sync_held(self) -> None:
+        """As `sync`, for who holds the locks."""
+        self._sync_now(self.end_offset)
+
+    def show_all(self) -> None:
+        """Readers see what there is again."""
+        self.ceiling = native.OFFSET_MAX
+        with self.appended:
+            self.appended.notify_all()
+
+    def end_for_good(self, error: BaseException) -> None:
+        """Take no more appends: opening the store again will cut what follows here."""
+        self._fail(
+            SyncFailedError(
+                f"a publication to {self.name} could not be undone: {error}. Open the "
+                f"store again.",
+                path=self.directory.path,
+                action="undo",
+            )
+        )
 
     # ------------------------------------------------------------ close
 

@@ -50,6 +50,7 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "truncate": (errno.EIO, errno.EROFS),
     "reserve": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOMEM),
     "rename": _NAMES,
+    "move": _NAMES,
     "unlink": _NAMES,
     "stat": (errno.EIO, errno.ENOMEM),
     "stat_name": (errno.EIO, errno.EACCES),

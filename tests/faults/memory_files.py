@@ -161,6 +161,11 @@ class MemoryFiles(Files):
         del self._open[dir_fd][old]
         self._open[dir_fd][new] = entry
 
+    def move(self, dir_fd: int, old: str, to_fd: int, new: str) -> None:
+        entry = self._entry(dir_fd, old)
+        del self._open[dir_fd][old]
+        self._open[to_fd][new] = entry
+
     def unlink(self, dir_fd: int, name: str) -> None:
         self._entry(dir_fd, name)
         del self._open[dir_fd][name]

@@ -367,6 +367,20 @@ BUGS = (
         (*_APPENDS, "publish", "kill"),
     ),
     Bug(
+        "the name of a staged file that became a segment is not synced",
+        "writer.py",
+        (("file(LOG))\n        self.directory.sync()\n", "file(LOG))\n"),),
+        "disk_states",
+        (*_APPENDS, "publish", "kill"),
+    ),
+    Bug(
+        "a staged file that becomes a segment keeps its offsets",
+        "adoption.py",
+        (("    if not shift and not leader_epoch:", "    if True:"),),
+        "disk_states",
+        (*_APPENDS, "publish"),
+    ),
+    Bug(
         "writers go on where a publication could not be undone",
         "publishing.py",
         (("                writer.end_for_good(error)\n", ""),),

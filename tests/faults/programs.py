@@ -16,6 +16,7 @@ from typing import Any
 from faults import accounts
 from logstore import LogStoreError, StoreConfig, SyncFailedError
 from logstore.store import open_store
+from support.adopting import adopting
 from support.values import (
     FORMATS,
     config_of,
@@ -97,7 +98,8 @@ class _Writer:
     def publish(self, counts: dict[Any, int], sequence: int) -> None:
         """So many records into each of some partitions, at once; sometimes twice."""
         rows = []
-        with self.trying(), self.store.stage("program", sequence) as stage:
+        way = adopting() if self.rng.random() < 0.5 else contextlib.nullcontext()
+        with way, self.trying(), self.store.stage("program", sequence) as stage:
             for partition, count in counts.items():
                 seed, first = self.rng.randrange(100), partition.end_offset
                 offsets = range(first, first + count)

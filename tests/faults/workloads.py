@@ -27,6 +27,7 @@ from logstore import (
     layout,
     retention,
 )
+from support.adopting import adopting
 from support.disk import ROOT, MemoryDisk, Moment, Nodes
 from support.power_cut import cuts
 from support.values import (
@@ -382,6 +383,12 @@ class Program:
             return
         count = self.rng.choice((1, 2, 2, 3))
         picked = self.rng.sample(found, min(len(found), count))
+        # With its files, where that is possible, or record by record.
+        way = adopting() if self.rng.random() < 0.5 else contextlib.nullcontext()
+        with way:
+            self._publish(picked)
+
+    def _publish(self, picked: list[tuple[Log, Partition]]) -> None:
         self._sequence += 1
         sequence, records = self._sequence, []
         with self.store.stage("program", sequence) as stage:

@@ -569,6 +569,23 @@ class MemoryDisk(Files):
         if there is not None:
             self._forget(there)
 
+    def move(self, dir_fd: int, old: str, to_fd: int, new: str) -> None:
+        """Of a file. A power cut may leave both names, or none."""
+        self._call("move", old)
+        m = self.medium
+        node = self._find(dir_fd, old)
+        there = self._names_of(to_fd).get(new)
+        if there is not None and isinstance(m.nodes[there], dict):
+            raise _error(errno.EISDIR)
+        # For programs it is one step.
+        moments, m.moments = m.moments, None
+        self._change(Names(self._node(to_fd), ((new, node),)), "")
+        m.moments = moments
+        gone = Names(self._node(dir_fd), ((old, None),))
+        self._change(gone, f"move {old} {new}")
+        if there is not None:
+            self._forget(there)
+
     def unlink(self, dir_fd: int, name: str) -> None:
         self._call("unlink", name)
         node = self._find(dir_fd, name)

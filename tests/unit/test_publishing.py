@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from logstore import (
 from logstore._files import Directory
 from logstore.publishing import Publisher
 from logstore.staging import Staged, staged_name, staged_sequence
+from support.adopting import adopting
 from support.disk import MemoryDisk, tree
 from support.values import (
     FORMATS,
@@ -45,6 +47,25 @@ from support.values import (
     timestamp_of,
     value_of,
 )
+
+
+class WAY:
+    """How records get into the log in this test: written again, or with the file that
+    they are in, for which they have magic 2."""
+
+    magic = 1
+
+
+@pytest.fixture(params=["copied", "adopted"], autouse=True)
+def way(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    with contextlib.ExitStack() as stack:
+        if request.param == "adopted":
+            monkeypatch.setattr(WAY, "magic", 2)
+            stack.enter_context(adopting())
+        yield request.param
+
 
 PUBLISHABLE = [(magic, codec) for magic, codec in FORMATS if magic]
 
@@ -127,13 +148,13 @@ def test_parts_of_one_partition_keep_their_order(store: Store) -> None:
 
 def test_read_only_store_stages_for_the_writer(store: Store) -> None:
     """In another process, which needs no lock; a staged file is a plain value."""
-    store.create_topic("a", 1, config_of(1))
+    store.create_topic("a", 1, config_of(WAY.magic))
     with logstore.open(store.path, read_only=True) as reader:
         staged = stage(reader, {reader.topic("a")[0]: 4})
         with pytest.raises(ReadOnlyError):
             reader.publish([staged])
         store.publish([Staged(*staged)])
-        assert list(reader.topic("a")[0].read()) == expected(1, 0, 4)
+        assert list(reader.topic("a")[0].read()) == expected(WAY.magic, 0, 4)
 
 
 def test_arrow_data_is_staged(store: Store) -> None:
@@ -148,7 +169,7 @@ def test_arrow_data_is_staged(store: Store) -> None:
 
 
 def test_records_without_a_timestamp_get_the_time_of_the_staging(store: Store) -> None:
-    partition = store.create_topic("a", 1, config_of(1))[0]
+    partition = store.create_topic("a", 1, config_of(WAY.magic))[0]
     before = store._files.now_ms()
     with store.stage() as opened:
         opened.append_many(partition, [b"x"])
@@ -157,11 +178,11 @@ def test_records_without_a_timestamp_get_the_time_of_the_staging(store: Store) -
 
 
 def test_nothing_is_published_for_nothing(store: Store) -> None:
-    partition = store.create_topic("a", 1, config_of(1))[0]
+    partition = store.create_topic("a", 1, config_of(WAY.magic))[0]
     with store.stage() as opened:
         assert opened.append_many(partition, []) == 0
         empty = opened.finish()
-    assert empty == Staged("", ())
+    assert empty == Staged(())
     assert not store.publish([empty], identity="test", sequence=1).offsets
     assert partition.end_offset == 0
     assert store.published("test") is None
@@ -247,7 +268,7 @@ def test_no_reader_sees_part_of_a_publication(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither in this process nor in another, at any step; the segments neither."""
-    topic = store.create_topic("a", 3, config_of(1, segment_bytes=300))
+    topic = store.create_topic("a", 3, config_of(WAY.magic, segment_bytes=300))
     for partition in topic:
         fill(partition, 3)
     seen: list[list[list[int]]] = []
@@ -287,7 +308,7 @@ def test_reader_that_looks_while_a_publication_ends_looks_again(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has walked over half of the log when the rest comes and all of it counts."""
-    partition = store.create_topic("a", 1, config_of(1, segment_bytes=300))[0]
+    partition = store.create_topic("a", 1, config_of(WAY.magic, segment_bytes=300))[0]
     staged = stage(store, {partition: 20})
     with logstore.open(store.path, read_only=True) as reader:
         live = reader.topic("a")[0]
@@ -308,7 +329,7 @@ def test_ends_that_belong_together_are_seen_together(
     store: Store, is_owner: bool
 ) -> None:
     """By who looks again where the token has changed."""
-    topic = store.create_topic("a", 3, config_of(1))
+    topic = store.create_topic("a", 3, config_of(WAY.magic))
     rounds = 40
 
     def publish() -> None:
@@ -341,7 +362,7 @@ def untouched(store: Store, ends: list[int]) -> None:
     assert not Path(store.path, layout.PUBLICATION).exists()
     assert store.published("test") is None
     for partition, end in zip(topic, ends, strict=True):
-        assert list(partition.read()) == expected(1, 0, end)
+        assert list(partition.read()) == expected(WAY.magic, 0, end)
     staged = stage(store, dict.fromkeys(topic, 2))
     store.publish([staged], identity="test", sequence=1)
     assert [p.end_offset for p in topic] == [end + 2 for end in ends]
@@ -351,10 +372,10 @@ def untouched(store: Store, ends: list[int]) -> None:
 def test_damaged_staged_file_is_an_error_and_nothing_is_published(
     store: Store, where: str
 ) -> None:
-    topic = store.create_topic("a", 3, config_of(1))
+    topic = store.create_topic("a", 3, config_of(WAY.magic))
     fill(topic[1], 2)
     staged = stage(store, dict.fromkeys(topic, 5))
-    path = Path(store.path, staged.name)
+    path = Path(store.path, staged.files[0])
     data = bytearray(path.read_bytes())
     data[20 if where == "first" else -1] ^= 1
     path.write_bytes(data)
@@ -364,9 +385,9 @@ def test_damaged_staged_file_is_an_error_and_nothing_is_published(
 
 
 def test_shortened_staged_file_is_an_error(store: Store) -> None:
-    topic = store.create_topic("a", 3, config_of(1))
+    topic = store.create_topic("a", 3, config_of(WAY.magic))
     staged = stage(store, dict.fromkeys(topic, 5))
-    path = Path(store.path, staged.name)
+    path = Path(store.path, staged.files[0])
     os.truncate(path, path.stat().st_size - 1)
     with pytest.raises(CorruptRecordError):
         store.publish([staged], identity="test", sequence=1)
@@ -378,7 +399,7 @@ def test_runs_that_the_staged_file_does_not_have_are_an_error(
     store: Store, run: tuple[int, int]
 ) -> None:
     """They come from another process; no memory is taken for them."""
-    topic = store.create_topic("a", 1, config_of(1))
+    topic = store.create_topic("a", 1, config_of(WAY.magic))
     staged = stage(store, {topic[0]: 1})
     wrong = staged.logs[0]._replace(runs=(run,))
     with pytest.raises((CorruptRecordError, DiskFullError)):
@@ -388,9 +409,9 @@ def test_runs_that_the_staged_file_does_not_have_are_an_error(
 
 def test_staged_file_that_is_gone_is_an_error(store: Store) -> None:
     """As where another machine has written it to a disk of its own."""
-    topic = store.create_topic("a", 3, config_of(1))
+    topic = store.create_topic("a", 3, config_of(WAY.magic))
     staged = stage(store, dict.fromkeys(topic, 5))
-    Path(store.path, staged.name).unlink()
+    Path(store.path, staged.files[0]).unlink()
     with pytest.raises(StorageError, match=r"\.logstore-staged-"):
         store.publish([staged], identity="test", sequence=1)
     untouched(store, [0, 0, 0])
@@ -398,21 +419,22 @@ def test_staged_file_that_is_gone_is_an_error(store: Store) -> None:
 
 def test_staged_name_leads_nowhere_else(store: Store) -> None:
     """It comes from another process."""
-    topic = store.create_topic("a", 1, config_of(1))
+    topic = store.create_topic("a", 1, config_of(WAY.magic))
     staged = stage(store, {topic[0]: 1})
     outside = Path(store.path).parent / "outside"
-    shutil.copy(Path(store.path, staged.name), outside)
+    shutil.copy(Path(store.path, staged.files[0]), outside)
     for name in ("../outside", str(outside), "a-0/00000000000000000000.log"):
+        wrong = Staged(tuple(log._replace(file=name) for log in staged.logs))
         with pytest.raises(ConfigError, match="staged"):
-            store.publish([staged._replace(name=name)])
+            store.publish([wrong])
         with pytest.raises(ConfigError, match="staged"):
-            store.discard_staged([staged._replace(name=name)])
+            store.discard_staged([wrong])
     assert outside.exists()
 
 
 def test_publishing_into_what_is_not_there_is_an_error(store: Store) -> None:
-    topic = store.create_topic("a", 2, config_of(1))
-    other = store.create_topic("b", 1, config_of(1))
+    topic = store.create_topic("a", 2, config_of(WAY.magic))
+    other = store.create_topic("b", 1, config_of(WAY.magic))
     staged = stage(store, {topic[0]: 2, other[0]: 2})
     wrong = staged.logs[0]._replace(partition=7)
     store.delete_topic("b")
@@ -431,7 +453,7 @@ def test_magic_0_cannot_be_staged(store: Store) -> None:
 
 
 def test_stage_that_is_left_by_an_error_leaves_no_file(store: Store) -> None:
-    partition = store.create_topic("a", 1, config_of(1))[0]
+    partition = store.create_topic("a", 1, config_of(WAY.magic))[0]
     with pytest.raises(ZeroDivisionError), store.stage() as opened:
         opened.append_many(partition, [b"x" * 100_000] * 12)
         assert staged_files(Path(store.path))
@@ -440,12 +462,12 @@ def test_stage_that_is_left_by_an_error_leaves_no_file(store: Store) -> None:
 
 
 def test_leftovers_of_an_identity_are_removed(store: Store) -> None:
-    partition = store.create_topic("a", 1, config_of(1))[0]
+    partition = store.create_topic("a", 1, config_of(WAY.magic))[0]
     old, new = (stage(store, {partition: 1}, sequence) for sequence in (3, 4))
     store.discard_staged(identity="other", before=9)
-    assert sorted(staged_files(Path(store.path))) == sorted([old.name, new.name])
+    assert sorted(staged_files(Path(store.path))) == sorted([*old.files, *new.files])
     store.discard_staged(identity="test", before=4)
-    assert staged_files(Path(store.path)) == [new.name]
+    assert staged_files(Path(store.path)) == [new.files[0]]
     store.discard_staged([new, new])
     assert staged_files(Path(store.path)) == []
 
@@ -463,7 +485,9 @@ def half_published(counts: dict[str, int]) -> tuple[MemoryDisk, Store]:
     """A store whose publication was killed before its commit."""
     disk = MemoryDisk()
     store = open_quietly(disk)
-    topic = store.create_topic("a", len(counts), config_of(1, segment_bytes=300))
+    topic = store.create_topic(
+        "a", len(counts), config_of(WAY.magic, segment_bytes=300)
+    )
     for partition in topic:
         fill(partition, 2)
     staged = stage(store, dict(zip(topic, counts.values(), strict=True)), 1)
@@ -486,7 +510,7 @@ def test_publication_that_a_crash_cut_short_is_taken_back() -> None:
         assert set(labels) <= {"unpublished", "index-rebuilt"}
         assert labels.count("unpublished") == 2
         topic = store.topic("a")
-        assert [list(p.read()) for p in topic] == [expected(1, 0, 2)] * 2
+        assert [list(p.read()) for p in topic] == [expected(WAY.magic, 0, 2)] * 2
         assert store.published("test") is None
         staged = stage(store, dict.fromkeys(topic, 4), 1)
         store.publish([staged], identity="test", sequence=1)
@@ -499,7 +523,7 @@ def test_writer_whose_publication_cannot_be_undone_takes_no_more_appends() -> No
     """The next opening cuts them where they were; readers stop there already."""
     _, store = half_published({"0": 3, "1": 3})
     for partition in store.topic("a"):
-        assert list(partition.read()) == expected(1, 0, 2)
+        assert list(partition.read()) == expected(WAY.magic, 0, 2)
         with pytest.raises(StorageError):
             partition.append(b"x")
     with pytest.raises(StorageError, match="could not be undone"):
@@ -525,7 +549,7 @@ def test_full_disk_publishes_nothing_and_ends_nothing() -> None:
     for left in itertools.chain(range(0, 3000, 100), range(3000, 90_000, 3000)):
         disk = MemoryDisk()
         store = open_quietly(disk)
-        topic = store.create_topic("a", 2, config_of(1))
+        topic = store.create_topic("a", 2, config_of(WAY.magic))
         fill(topic[0], 2)
         staged = stage(store, dict.fromkeys(topic, 30), 1)
         disk.fill(left)
@@ -551,7 +575,7 @@ def test_commit_that_may_be_lost_ends_the_writers(
     """What they appended later would be lost with it; repeating it makes it safe."""
     disk = MemoryDisk()
     store = open_quietly(disk)
-    topic = store.create_topic("a", 2, config_of(1))
+    topic = store.create_topic("a", 2, config_of(WAY.magic))
     staged = stage(store, dict.fromkeys(topic, 3), 1)
     sync = Directory.sync
 

@@ -218,7 +218,7 @@ def test_commit_sweeps_what_nobody_came_for(tmp_path: Path) -> None:
     """Staged files of anyone, after a week."""
     path = tmp_path / "data"
     writer = batch_writer(path)
-    old, new = (writer.write(rows(b"%d" % n)).staged.name for n in range(2))
+    old, new = (writer.write(rows(b"%d" % n)).staged.files[0] for n in range(2))
     day = 24 * 3600
     os.utime(path / old, (time.time() - 7 * day - 60,) * 2)
     os.utime(path / new, (time.time() - 7 * day + 600,) * 2)
@@ -286,9 +286,9 @@ def test_commit_removes_what_earlier_batches_left(
     micro_batch(0)
     stream_writer(path).write(rows(b"killed"))
     micro_batch(0, "query-2")
-    other = stream_writer(path).write(rows(b"other")).staged.name
+    other = stream_writer(path).write(rows(b"other")).staged.files[0]
     micro_batch(1)
-    twin = stream_writer(path).write(rows(b"1")).staged.name
+    twin = stream_writer(path).write(rows(b"1")).staged.files[0]
     message = stream_writer(path).write(rows(b"1"))
     stream_writer(path).commit([message], 1)
     assert staged_files(path) == sorted([other, twin])

@@ -1,0 +1,165 @@
+"""A staged file that becomes a segment as it is: its bytes are not written again.
+
+`examine` checks such a file, makes its index entries and brings it to the disk, while
+nobody holds a lock. `settle` writes the offsets that its batches get into their
+headers, once they are known; `PartitionWriter.take_over` then gives it its name.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import struct
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from logstore import _binding as native
+from logstore._files import Directory, Files
+from logstore.config import StoreConfig, TopicConfig, worker_threads
+from logstore.errors import LogStoreError, storage_error
+from logstore.index import (
+    INDEX_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetEntries,
+    TimeEntries,
+)
+from logstore.staging import StagedLog, moved_runs, not_staged
+
+__all__ = ["Adoptable", "examine_all", "is_worth_it", "settle"]
+
+# Less than this, and than this share of a full segment, is copied: a new segment costs
+# some syncs, and small ones cost every reader.
+ADOPT_BYTES_MIN: Final = 8 << 20
+ADOPT_SHARE: Final = 16
+# Of each batch the header is written again; where they are smaller, all is copied.
+BATCH_BYTES_MIN: Final = 8 << 10
+# Base offset, length and leader epoch of a batch of magic 2.
+_HEADER: Final = struct.Struct(">qii")
+_FRAME: Final = struct.Struct(">qi")
+_LENGTH_END: Final = _FRAME.size
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Adoptable:
+    """A staged file that was found to be what it should be.
+
+    Attributes:
+        log: what was staged.
+        state, index, times: of a segment that has it, and that begins at ``log.first``.
+        batches: base offset and position of each batch, one after another.
+    """
+
+    log: StagedLog
+    state: native.SegmentState
+    index: OffsetEntries
+    times: TimeEntries
+    batches: array.array[int]
+
+    def state_at(self, base: int, now_ms: int) -> native.SegmentState:
+        """The state of the segment where its first offset is `base`."""
+        state, shift = self.state.copy(), base - self.log.first
+        raw = state.raw
+        raw.base_offset += shift
+        raw.last_offset += shift
+        raw.created_ms = now_ms
+        if raw.max_timestamp_offset >= 0:
+            raw.max_timestamp_offset += shift
+        return state
+
+
+def is_worth_it(log: StagedLog, config: TopicConfig) -> bool:
+    """Whether a staged log should become a segment, going by its size."""
+    least = max(ADOPT_BYTES_MIN, config.segment_bytes // ADOPT_SHARE)
+    return log.is_alone and least <= log.bytes <= config.segment_bytes
+
+
+def examine_all(
+    root: Directory, logs: Mapping[StagedLog, TopicConfig], config: StoreConfig
+) -> dict[StagedLog, Adoptable]:
+    """Examine staged logs, several at a time; those that should be copied are not in
+    what is returned.
+
+    Raises: as `moved_runs`.
+    """
+
+    def examine(item: tuple[StagedLog, TopicConfig]) -> Adoptable | None:
+        return _examine(root, *item)
+
+    threads = min(worker_threads(config), len(logs))
+    if threads < 2:
+        return _by_log(map(examine, logs.items()))
+    with ThreadPoolExecutor(threads) as pool:
+        return _by_log(pool.map(examine, logs.items()))
+
+
+def _by_log(examined: Iterable[Adoptable | None]) -> dict[StagedLog, Adoptable]:
+    return {one.log: one for one in examined if one is not None}
+
+
+def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable | None:
+    """Check a staged log with all its checksums, and bring it to the disk."""
+    state = native.SegmentState(log.first)
+    index, times = OffsetEntries(), TimeEntries()
+    planner = native.Planner(config.index_interval_bytes, None)
+    batches = array.array("q")
+    end = 0
+    for data, size in moved_runs(root, log, log.first, 0):
+        done = 0
+        while done < size:
+            taken, _ = planner.plan(state, data + done, size - done)
+            if not taken:
+                raise not_staged(root, log, end + done)
+            entries, time_entries = planner.entries()
+            planner.commit(state)
+            index.append(entries)
+            times.append(time_entries)
+            done += taken
+        view = native.buffer_of(data, size)
+        at = 0
+        while at < size:
+            offset, length = _FRAME.unpack_from(view, at)
+            batches.extend((offset, end + at))
+            at += _LENGTH_END + length
+        end += size
+    if (
+        len(batches) // 2 * BATCH_BYTES_MIN > end
+        or index.count * INDEX_ENTRY_BYTES > config.segment_index_bytes
+        or times.count * TIME_ENTRY_BYTES > config.segment_index_bytes
+    ):
+        return None
+    try:
+        with root.opened(log.file, write=True) as fd:
+            # One behind the other, and nothing else: a log, and not pieces of one.
+            if root.files.size(fd) != end or not _is_in_one_piece(log):
+                raise not_staged(root, log, end)
+            root.files.sync(fd)
+    except OSError as error:
+        if isinstance(error, LogStoreError):
+            raise
+        raise storage_error(error, "sync", root.path_of(log.file)) from error
+    return Adoptable(log, state, index, times, batches)
+
+
+def _is_in_one_piece(log: StagedLog) -> bool:
+    end = 0
+    for pos, size in log.runs:
+        if pos != end:
+            return False
+        end += size
+    return True
+
+
+def settle(
+    files: Files, fd: int, staged: Adoptable, base: int, leader_epoch: int
+) -> None:
+    """Give the batches of a staged file their offsets, from `base` on."""
+    shift = base - staged.log.first
+    if not shift and not leader_epoch:
+        return  # as they were staged
+    batches, size = staged.batches, staged.state.size
+    for at in range(0, len(batches), 2):
+        offset, pos = batches[at], batches[at + 1]
+        end = batches[at + 3] if at + 3 < len(batches) else size
+        length = end - pos - _LENGTH_END
+        files.write(fd, _HEADER.pack(offset + shift, length, leader_epoch), pos)

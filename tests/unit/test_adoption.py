@@ -1,0 +1,296 @@
+"""Staged files that become segments: the same log as if their records were copied."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from faults.checker import PATH, open_quietly
+from logstore import (
+    CorruptRecordError,
+    Partition,
+    Staged,
+    StorageError,
+    Store,
+    StoreConfig,
+    adoption,
+    staging,
+)
+from logstore.verify import verify
+from support.adopting import adopting
+from support.disk import MemoryDisk
+from support.values import FORMATS, config_of, expected, fill, key_of, value_of
+
+MAGIC_2 = [codec for magic, codec in FORMATS if magic == 2]
+
+
+@pytest.fixture(autouse=True)
+def always() -> Iterator[None]:
+    with adopting():
+        yield
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with logstore.open(tmp_path / "store") as opened:
+        yield opened
+
+
+def stage(store: Store, partition: Partition, counts: list[int]) -> Staged:
+    """Batches of so many records each, the first with what the partition has next."""
+    first = partition.end_offset
+    with store.stage("test", 1) as opened:
+        for count in counts:
+            offsets = range(first, first + count)
+            opened.append_many(
+                partition,
+                [value_of(o) for o in offsets],
+                [key_of(o) for o in offsets],
+                [1_700_000_000_000 + o for o in offsets],
+            )
+            first += count
+        return opened.finish()
+
+
+def inodes(directory: str) -> set[int]:
+    return {entry.inode() for entry in os.scandir(directory)}
+
+
+def values(partition: Partition) -> list[Any]:
+    return [(r.offset, r.value, r.key) for r in partition.read()]
+
+
+def wanted(end: int) -> list[Any]:
+    return [(o, value_of(o), key_of(o)) for o in range(end)]
+
+
+@pytest.mark.parametrize("codec", MAGIC_2)
+@pytest.mark.parametrize("before", [0, 5])
+def test_the_file_itself_becomes_a_segment(
+    store: Store, codec: str, before: int
+) -> None:
+    """Behind records that are there, in a new segment; with the indexes that the same
+    records would have if they had been appended."""
+    config = config_of(2, codec, index_interval_bytes=50)
+    topic = store.create_topic("a", 2, config)
+    for partition in topic:
+        fill(partition, before)
+    staged = stage(store, topic[0], [7, 1, 30, 2])
+    inode = os.stat(Path(store.path, staged.files[0])).st_ino
+    store.publish([staged])
+    assert inode in inodes(topic[0].path)
+    assert not os.path.exists(Path(store.path, staged.files[0]))
+    assert values(topic[0])[before:] == wanted(before + 40)[before:]
+    base = f"{before:020}"
+    assert len(topic[0].segments) == (2 if before else 1)
+
+    if before:
+        topic[1].roll()
+    first = before
+    for count in (7, 1, 30, 2):
+        offsets = range(first, first + count)
+        topic[1].append_many(
+            [value_of(o) for o in offsets],
+            [key_of(o) for o in offsets],
+            [1_700_000_000_000 + o for o in offsets],
+        )
+        first += count
+    store.close()
+    for suffix in (".log", ".index", ".timeindex"):
+        adopted, appended = (
+            Path(store.path, f"a-{n}", base + suffix).read_bytes() for n in range(2)
+        )
+        assert adopted == appended, suffix
+    assert verify(store.path, deep=True).ok
+
+
+def test_appends_and_more_files_follow(store: Store) -> None:
+    partition = store.create_topic("a", 1, config_of(2, segment_bytes=2000))[0]
+    for _ in range(3):
+        store.publish([stage(store, partition, [20])])
+        end = partition.end_offset
+        partition.append(value_of(end), key_of(end))
+    assert values(partition) == wanted(63)
+    assert partition.durable_offset >= 62
+    with logstore.open(store.path, read_only=True) as reader:
+        assert values(reader.topic("a")[0]) == wanted(63)
+    store.close()
+    with logstore.open(store.path) as again:
+        assert not again.recover()
+        assert values(again.topic("a")[0]) == wanted(63)
+
+
+def test_many_records_fill_several_files(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None is larger than a segment may be."""
+    monkeypatch.setattr(staging, "_DIRECT_BYTES", 1)
+    partition = store.create_topic("a", 1, config_of(2, segment_bytes=1000))[0]
+    staged = stage(store, partition, [10] * 40)
+    assert len(staged.files) > 5
+    assert {log.first for log in staged.logs} > {0}
+    paths = [Path(store.path, name) for name in staged.files]
+    taken = {path.stat().st_ino for path in paths}
+    assert max(path.stat().st_size for path in paths) <= 1000
+    store.publish([staged])
+    assert taken <= inodes(partition.path)
+    assert values(partition) == wanted(400)
+    assert verify(store.path, deep=True).ok
+
+
+def test_what_is_small_at_first_moves_into_a_file_of_its_own(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "OWN_FILE_BYTES", 300)
+    monkeypatch.setattr(staging, "_DIRECT_BYTES", 1)
+    topic = store.create_topic("a", 2, config_of(2))
+    with store.stage() as opened:
+        for o in range(50):
+            opened.append_many(topic[0], [value_of(o)], [key_of(o)])
+        opened.append_many(topic[1], [value_of(0)], [key_of(0)])
+        staged = opened.finish()
+    assert [log.is_alone for log in staged.logs] == [True, False]
+    store.publish([staged])
+    assert values(topic[0]) == wanted(50)
+    assert values(topic[1]) == wanted(1)
+
+
+def test_more_than_so_many_files_share_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "_OWN_FILES_MAX", 3)
+    topic = store.create_topic("a", 6, config_of(2))
+    with store.stage() as opened:
+        for partition in topic:
+            opened.append_many(partition, [value_of(0)], [key_of(0)])
+        staged = opened.finish()
+    assert sum(log.is_alone for log in staged.logs) == 3
+    assert len(staged.files) == 4
+    store.publish([staged])
+    assert [values(p) for p in topic] == [wanted(1)] * 6
+    assert not [n for n in os.listdir(store.path) if "staged" in n]
+
+
+def test_small_batches_are_copied(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them would be written to for its offset."""
+    monkeypatch.setattr(adoption, "BATCH_BYTES_MIN", 1000)
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    staged = stage(store, partition, [1] * 20)
+    inode = os.stat(Path(store.path, staged.files[0])).st_ino
+    store.publish([staged])
+    assert inode not in inodes(partition.path)
+    assert values(partition) == wanted(20)
+
+
+def test_reader_in_another_process_that_waits_at_an_empty_log_sees_it(
+    store: Store,
+) -> None:
+    """It knows the empty file that the staged one replaces."""
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    fill(partition, 3)
+    partition.roll()
+    with logstore.open(store.path, read_only=True) as reader:
+        other = reader.topic("a")[0]
+        assert len(list(other.read())) == 3
+        store.publish([stage(store, partition, [10])])
+        assert values(other)[3:] == wanted(13)[3:]
+        partition.append(value_of(13), key_of(13))
+        assert values(other)[3:] == wanted(14)[3:]
+
+
+def test_what_the_group_may_do_is_said_of_the_file(tmp_path: Path) -> None:
+    config = StoreConfig(group_access=True)
+    with logstore.open(tmp_path / "store", config=config) as store:
+        partition = store.create_topic("a", 1, config_of(2))[0]
+        with logstore.open(store.path, read_only=True) as reader:
+            staged = stage(reader, reader.topic("a")[0], [3])
+        store.publish([staged])
+        assert os.stat(partition.segments[0].path).st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("what", ["more bytes", "another batch", "other runs"])
+def test_file_that_is_not_what_was_staged(store: Store, what: str) -> None:
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    fill(partition, 2)
+    staged = stage(store, partition, [3, 4])
+    path = Path(store.path, staged.files[0])
+    data = path.read_bytes()
+    if what == "more bytes":
+        path.write_bytes(data + b"\0")
+    elif what == "another batch":
+        path.write_bytes(data + data)
+    else:
+        ((_, size),) = staged.logs[0].runs
+        path.write_bytes(data + data)
+        log = staged.logs[0]._replace(runs=((size, size),))
+        staged = Staged((log,))
+    with pytest.raises(CorruptRecordError, match="nothing was published"):
+        store.publish([staged])
+    assert partition.end_offset == 2
+    store.publish([stage(store, partition, [3])])
+    assert partition.end_offset == 5
+
+
+@pytest.mark.parametrize("method", ["move", "sync_directory", "write"])
+@pytest.mark.parametrize("before", [0, 2])
+def test_failure_takes_it_back(method: str, before: int) -> None:
+    """The log is as it was, and takes appends."""
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    fill(partition, 2)
+    if not before:
+        partition.roll()
+    staged = stage(store, partition, [5])
+    if method == "sync_directory":
+        # That of the partition's directory, behind the move.
+        moved = disk.move
+
+        def move(*args: Any) -> None:
+            moved(*args)
+            disk.fail("sync_directory", errno.EIO, times=1)
+
+        disk.move = move  # type: ignore[method-assign]
+    else:
+        disk.fail(method, errno.EIO, name=staged.files[0])
+    with pytest.raises(StorageError):
+        store.publish([staged], identity="test", sequence=1)
+    assert partition.end_offset == 2
+    assert store.published("test") is None
+    fill(partition, 3)
+    assert list(partition.read()) == expected(2, 0, 5)
+    store.close()
+    again = logstore.store.open_store(PATH, files=disk.process())
+    assert list(again.topic("a")[0].read()) == expected(2, 0, 5)
+    again.close()
+
+
+def test_failure_that_cannot_be_taken_back_ends_the_writer() -> None:
+    disk = MemoryDisk()
+    store = open_quietly(disk)
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    fill(partition, 2)
+    staged = stage(store, partition, [5])
+    moved = disk.move
+
+    def move(*args: Any) -> None:
+        moved(*args)
+        disk.fail("sync_directory", errno.EIO)
+        disk.fail("truncate", errno.EIO)
+
+    disk.move = move  # type: ignore[method-assign]
+    with pytest.raises(StorageError):
+        store.publish([staged], identity="test", sequence=1)
+    assert partition.end_offset == 2
+    with pytest.raises(StorageError):
+        partition.append(b"x")
+    with open_quietly(disk.kill()) as again:
+        assert list(again.topic("a")[0].read()) == expected(2, 0, 2)
