@@ -26,7 +26,8 @@ from logstore.segment import Place, Segment, TailScan, scan_log
 
 __all__ = ["LiveLog"]
 
-_ATTEMPTS: Final = 5
+# A writer that deletes, on a busy machine, may be faster than a look at all files.
+_ATTEMPTS: Final = 100
 
 
 class LiveLog:

@@ -54,6 +54,8 @@ class PartitionWriter(LogWriter):
                 self._sync_now(self.end_offset)
                 self._active_state = self._active.state
                 self._retire_active()
+                # Closing has to note the end though nobody may write from here on.
+                self._is_written_down = False
                 self.segments[-1].show_indexes(self._active_index, self._active_times)
             self.config = config
             self.encoder = Encoder(config)

@@ -232,6 +232,8 @@ class Cut:
                     self.durable.apply(change)
                     if change.kind != "names":
                         left = list(self._without(left, change))
+                    if change.kind == "size":
+                        left = list(_up_to(left, change))
                 else:
                     left.append((number, change))
             self.pending = left
@@ -282,6 +284,20 @@ class Cut:
                     break
                 kept.add(id(change))
         return [c for c in chosen if c.kind == "write" or id(c) in kept]
+
+
+def _up_to(
+    pending: list[tuple[int, Change]], size: Change
+) -> Iterator[tuple[int, Change]]:
+    """Changes made before a size that is durable: what was written past it, and is not
+    on the disk yet, never comes there."""
+    for number, change in pending:
+        if change.kind == "write" and change.node == size.node:
+            data = change.data[: max(size.pos - change.pos, 0)]
+            if data:
+                yield number, change._replace(data=data)
+        else:
+            yield number, change
 
 
 def variants(

@@ -315,3 +315,18 @@ def test_killed_process_can_do_nothing_more() -> None:
     with contextlib.suppress(OSError):
         disk.close(fd)
     assert other.tree()["s/a"] == b"1"
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_ext4_what_was_written_past_a_durable_cut_never_comes(size: int) -> None:
+    """A sync of any file saves the size of every other; the bytes behind it, not
+    written yet, are no longer there to be written."""
+    disk = MemoryDisk(model="ext4")
+    disk.make_root("/s")
+    root = disk.open_root("/s")
+    one, other = disk.create(root, "one"), disk.create(root, "other")
+    disk.write(one, b"12345678", 0)
+    disk.truncate(one, size)
+    disk.sync(other)
+    disk.sync(one)
+    assert tree(disk.medium.base)["s/one"] == b"12345678"[:size]

@@ -23,7 +23,7 @@ import itertools
 import os
 import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from logstore._files import FileInfo, Files
@@ -325,6 +325,8 @@ class MemoryDisk(Files):
                 covered = change.node == node or (ordered and isinstance(change, Cut))
             if covered:
                 apply(m.base, change)
+                if isinstance(change, Cut):
+                    kept = list(_up_to(kept, change))
             else:
                 kept.append(change)
         m.pending = kept
@@ -636,6 +638,18 @@ class MemoryDisk(Files):
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
         return event.wait(seconds)
+
+
+def _up_to(pending: list[Change], cut: Cut) -> Iterator[Change]:
+    """Changes made before a cut that is durable: what was written past its size, and
+    is not on the disk yet, never comes there."""
+    for change in pending:
+        if isinstance(change, Write) and change.node == cut.node:
+            data = change.data[: max(cut.size - change.pos, 0)]
+            if data:
+                yield change._replace(data=data)
+        else:
+            yield change
 
 
 def _error(number: int) -> OSError:

@@ -358,3 +358,43 @@ def test_log_whose_end_cannot_be_read_is_not_taken_for_shorter(
     disk.heal()
     with opened(disk.kill()) as store:
         assert list(orders(store).read()) == expected(1, 0, 6)
+
+
+def test_closing_behind_a_change_of_settings_notes_where_the_log_ends() -> None:
+    """Also where all was durable before: the state file was not written since."""
+    disk = MemoryDisk()
+    with opened(disk) as store:
+        new_partition(store, 1)
+    store = logstore.store.open_store(PATH, files=disk)
+    fill(orders(store), 3)
+    orders(store).flush()
+    store.topic("orders").configure(store.topic("orders").config)
+    store.close()
+    with opened(disk) as again:
+        assert not again.recovery_report
+        assert list(orders(again).read()) == expected(1, 0, 3)
+        assert orders(again).append(b"x") == 3
+
+
+def test_recovery_point_of_before_a_truncation_is_no_loss() -> None:
+    """Kafka's checkpoint has the end of the last clean stop; then the log was cut, and
+    the machine stopped twice while it rolled."""
+    disk, partition = at_work(20)
+    partition._log.host.close()
+    store = opened(disk)
+    partition = orders(store)
+    partition.truncate_to(11)
+    moments = disk.record()
+    partition.roll()
+    fill(partition, 12, call=1)
+    checked = 0
+    for moment in list(moments):
+        first = MemoryDisk(moment.nodes)
+        with opened(first) as once:
+            end = orders(once).end_offset
+            append_one(orders(once), durable=True)
+            again = opened(after_cut(first))
+            assert "lost-end" not in labels(again), moment.what
+            assert list(orders(again).read()) == expected(1, 0, end + 1)
+            checked += 1
+    assert checked > 10

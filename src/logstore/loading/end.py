@@ -196,9 +196,12 @@ class End:
         )
 
     def settle_scan(self, segments: list[Segment], start: int) -> Loaded:
-        """No state of ours: what Kafka would check, we check."""
+        """Our state says nothing of the last segment: what Kafka would check, we check."""
         situation = self.case.situation
         point = situation.recovery_point
+        if situation.state is not None and not situation.clean:
+            # Kafka's point is of the last clean stop: `truncate_to` may have been since.
+            point = situation.state.durable_offset
         if self.case.writable and not situation.clean:
             # Readers check what they read; whoever owns the log has to know.
             for segment in segments[:-1]:
