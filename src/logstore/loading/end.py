@@ -196,11 +196,11 @@ class End:
         )
 
     def settle_scan(self, segments: list[Segment], start: int) -> Loaded:
-        """Our state says nothing of the last segment: what Kafka would check, we check."""
+        """No state of ours has the last segment: what Kafka checks, we check."""
         situation = self.case.situation
         point = situation.recovery_point
         if situation.state is not None and not situation.clean:
-            # Kafka's point is of the last clean stop: `truncate_to` may have been since.
+            # Kafka's point is of the last clean stop; the log may be shorter since.
             point = situation.state.durable_offset
         if self.case.writable and not situation.clean:
             # Readers check what they read; whoever owns the log has to know.
