@@ -251,6 +251,11 @@ class Files:
             raise OSError(code, os.strerror(code))
         return True
 
+    def write_back(self, fd: int, pos: int, size: int) -> None:
+        """Let the system begin to write a range to the disk: a later sync waits less.
+        Nothing is durable by it, so a failure is no news either."""
+        _binding.write_back(fd, pos, size)
+
     def rename(self, dir_fd: int, old: str, new: str) -> None:
         os.rename(old, new, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 

@@ -47,6 +47,8 @@ _DIRECT_BYTES: Final = 64 << 10
 _RUN_BYTES: Final = 1 << 20
 # A partition with so many bytes gets a file of its own; so many may have one.
 OWN_FILE_BYTES: Final = 1 << 20
+# Such a file will be synced, so its writing begins early: whenever so much has come.
+_WRITE_BACK_BYTES: Final = 8 << 20
 _OWN_FILES_MAX: Final = 64
 
 
@@ -115,7 +117,7 @@ class Destination(Protocol):
 class _File:
     """A staged file that is being written."""
 
-    __slots__ = ("fd", "is_shared", "name", "pos", "root")
+    __slots__ = ("_written_back", "fd", "is_shared", "name", "pos", "root")
 
     def __init__(self, root: Directory, name: str, *, is_shared: bool) -> None:
         self.root = root
@@ -123,6 +125,7 @@ class _File:
         self.is_shared = is_shared
         self.fd = -1
         self.pos = 0
+        self._written_back = 0
 
     def write(self, data: memoryview) -> int:
         """Write behind what there is; returns where."""
@@ -134,6 +137,10 @@ class _File:
         except OSError as error:
             raise self._failed(error) from error
         self.pos += len(data)
+        waiting = self.pos - self._written_back
+        if waiting >= _WRITE_BACK_BYTES and not self.is_shared:
+            self.root.files.write_back(self.fd, self._written_back, waiting)
+            self._written_back = self.pos
         return pos
 
     def read(self, pos: int, size: int) -> memoryview:

@@ -156,6 +156,9 @@ class MemoryFiles(Files):
     def reserve(self, fd: int, pos: int, size: int) -> bool:
         return True
 
+    def write_back(self, fd: int, pos: int, size: int) -> None:
+        """There is nowhere to write to."""
+
     def rename(self, dir_fd: int, old: str, new: str) -> None:
         entry = self._entry(dir_fd, old)
         del self._open[dir_fd][old]

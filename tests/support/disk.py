@@ -550,6 +550,9 @@ class MemoryDisk(Files):
         reserved[node] = max(reserved.get(node, 0), pos + size)
         return True
 
+    def write_back(self, fd: int, pos: int, size: int) -> None:
+        """Anything may reach the disk at any time here."""
+
     def rename(self, dir_fd: int, old: str, new: str) -> None:
         self._call("rename", old)
         m = self.medium

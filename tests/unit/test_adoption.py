@@ -177,6 +177,23 @@ def test_more_than_so_many_files_share_one(
     assert not [n for n in os.listdir(store.path) if "staged" in n]
 
 
+def test_large_files_are_on_their_way_to_the_disk_while_they_are_staged(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of each but the end, one range behind the other."""
+    monkeypatch.setattr(staging, "_WRITE_BACK_BYTES", 300)
+    monkeypatch.setattr(staging, "_DIRECT_BYTES", 1)
+    begun: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        store._files, "write_back", lambda fd, pos, size: begun.append((pos, size))
+    )
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    staged = stage(store, partition, [3] * 30)
+    ends = [pos + size for pos, size in begun]
+    assert [0, *ends][:-1] == [pos for pos, _ in begun]
+    assert 0 <= staged.logs[0].bytes - ends[-1] < 300
+
+
 def test_small_batches_are_copied(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ from logstore._binding.core import (
     pointer,
     reserve,
     statuses,
+    write_back,
 )
 from logstore._binding.decoding import (
     INT64_BYTES,
@@ -146,6 +147,7 @@ __all__ = [
     "partition_keys",
     "pointer",
     "reserve",
+    "write_back",
     "restamp",
     "scan_batches",
     "shift_offsets",

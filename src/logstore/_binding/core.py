@@ -226,6 +226,11 @@ def reserve(fd: int, pos: int, size: int) -> int:
     return int(lib.ls_sys_reserve(fd, pos, size))
 
 
+def write_back(fd: int, pos: int, size: int) -> int:
+    """sync_file_range, which only begins; 0 or a negative errno."""
+    return int(lib.ls_sys_write_back(fd, pos, size))
+
+
 def fs_type(fd: int) -> int:
     """The f_type of statfs, or a negative errno."""
     return int(lib.ls_sys_fs_type(fd))

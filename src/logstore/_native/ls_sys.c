@@ -1,6 +1,6 @@
 /*
  * ls_sys.c - what Python's os module cannot ask of the system: disk space reserved behind the end of a file,
- * and which kind of file system a file is on.
+ * writing back that begins before a sync, and which kind of file system a file is on.
  */
 #define _GNU_SOURCE 1
 #include "ls_internal.h"
@@ -20,6 +20,15 @@ int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes)
     return result == 0 ? 0 : -errno;
 }
 
+int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes)
+{
+    int result;
+    do {
+        result = sync_file_range(fd, (off64_t)file_pos, (off64_t)bytes, SYNC_FILE_RANGE_WRITE);
+    } while (result != 0 && errno == EINTR);
+    return result == 0 ? 0 : -errno;
+}
+
 int64_t ls_sys_fs_type(int32_t fd)
 {
     struct statfs about;
@@ -34,6 +43,14 @@ int64_t ls_sys_fs_type(int32_t fd)
 #else
 
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes)
+{
+    (void)fd;
+    (void)file_pos;
+    (void)bytes;
+    return -EOPNOTSUPP;
+}
+
+int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes)
 {
     (void)fd;
     (void)file_pos;

@@ -177,6 +177,15 @@ def test_sys_reserve_keeps_the_length(tmp_path):
         os.close(fd)
 
 
+def test_sys_write_back_changes_nothing(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"abc" * 10_000)
+    with open(path, "r+b") as file:
+        assert lib.ls_sys_write_back(file.fileno(), 0, 30_000) in (0, -errno.EOPNOTSUPP)
+    assert path.read_bytes() == b"abc" * 10_000
+    assert lib.ls_sys_write_back(-1, 0, 10) < 0
+
+
 def test_sys_reserve_of_a_bad_descriptor_tells_why():
     """-errno, not an exception."""
     assert lib.ls_sys_reserve(-1, 0, 4096) == -errno.EBADF
