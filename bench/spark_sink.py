@@ -20,12 +20,8 @@ million rows.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import shutil
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +29,7 @@ from typing import Any, Final
 import logstore
 import logstore.spark
 from bench.rounds import Contestant, Ring
-from bench.spark_source import cpu_seconds
+from bench.spark_sessions import add_arguments, cpu_seconds, session, write_json
 
 VALUE_BYTES: Final = 100
 
@@ -208,29 +204,11 @@ def show(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(args: argparse.Namespace) -> list[dict[str, Any]]:
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master(f"local[{args.cores}]")
-    builder = builder.config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.driver.host", "127.0.0.1")
-    builder = builder.config("spark.driver.memory", "3g")
-    builder = builder.config("spark.sql.session.timeZone", "UTC")
-    if args.tcp:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    else:
-        builder = logstore.spark.session_defaults(builder)
-    with tempfile.TemporaryDirectory(prefix="logstore-bench-sink-") as name:
-        folder = Path(name)
-        spark = builder.config("spark.sql.warehouse.dir", name).getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
-        print("load average:", *(f"{load:.1f}" for load in os.getloadavg()))
+    with session(args) as (spark, folder):
         rows = [show(row) for row in run_writes(spark, folder, args)]
         for count in (1_000, 100_000):
             for sink in ("noop", "logstore"):
                 rows.append(show(run_stream(spark, folder, sink, count, args)))
-        print("load average:", *(f"{load:.1f}" for load in os.getloadavg()))
-        spark.stop()
     return rows
 
 
@@ -241,13 +219,9 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--triggers", type=int, default=30)
-    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--tcp", action="store_true", help="no Unix sockets")
-    parser.add_argument("--json", type=Path)
+    add_arguments(parser)
     args = parser.parse_args()
-    rows = run(args)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+    write_json(args, run(args))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,8 @@ them: above the number of cores, rates say little, and ratios not much.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +31,7 @@ import pyarrow as pa
 import logstore
 import logstore.spark
 from bench.rounds import Contestant, Ring
+from bench.spark_sessions import add_arguments, cpu_seconds, session, write_json
 from pyspark_logstore.columns import arrow_schema
 
 VALUE_BYTES: Final = 100
@@ -65,34 +63,6 @@ ACTIONS: Final[dict[str, Callable[[Any], int | None]]] = {
     "count(*)": count,
     "sum(length(value))": value_bytes,
 }
-
-
-def cpu_seconds() -> dict[str, float]:
-    """CPU seconds of the processes below this one: of Java, and of Python."""
-    processes = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat") as stat:
-                    text = stat.read()
-            except OSError:
-                continue
-            name, fields = text[text.index("(") + 1 :].rsplit(")", 1)
-            numbers = fields.split()
-            processes[int(entry)] = (name, int(numbers[1]), numbers[11:15])
-    found = {"java": 0.0, "python": 0.0}
-    for process, (name, _, times) in processes.items():
-        parent = process
-        while parent in processes and parent != os.getpid():
-            parent = processes[parent][1]
-        if parent != os.getpid() or process == parent:
-            continue
-        kind = "java" if name.startswith("java") else "python"
-        # Of its own, and of its children that have ended: Java's are Pythons.
-        own, ended = sum(map(int, times[:2])), sum(map(int, times[2:]))
-        found[kind] += own / os.sysconf("SC_CLK_TCK")
-        found["python"] += ended / os.sysconf("SC_CLK_TCK")
-    return found
 
 
 class Query(Contestant):
@@ -188,35 +158,12 @@ def ceiling_source(ddl: str, tasks: list[int]) -> Any:
     return Ceiling
 
 
-def show_load(when: str) -> None:
-    """Print how busy the machine is."""
-    loads = ", ".join(f"{load:.1f}" for load in os.getloadavg())
-    cores = len(os.sched_getaffinity(0))
-    print(f"load {when}: {loads} (1, 5, 15 min) on {cores} cores", flush=True)
-
-
 def run(args: argparse.Namespace) -> list[dict[str, Any]]:
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master(f"local[{args.cores}]")
-    builder = builder.config("spark.ui.enabled", "false")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.driver.host", "127.0.0.1")
-    builder = builder.config("spark.driver.memory", "3g")
-    builder = builder.config("spark.sql.session.timeZone", "UTC")
-    if args.tcp:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    else:
-        builder = logstore.spark.session_defaults(builder)
     rows = []
-    with tempfile.TemporaryDirectory(prefix="logstore-bench-spark-") as folder:
-        store = Path(folder) / "store"
-        write_store(store, args.records, args.partitions)
-        spark = builder.config("spark.sql.warehouse.dir", folder).getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
+    with session(args) as (spark, folder):
+        write_store(folder / "store", args.records, args.partitions)
         for schema in args.schema:
-            rows += run_schema(spark, Path(folder), schema, args)
-        spark.stop()
+            rows += run_schema(spark, folder, schema, args)
     return rows
 
 
@@ -272,16 +219,10 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=4_000_000)
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--schema", nargs="+", choices=SCHEMAS, default=list(SCHEMAS))
-    parser.add_argument("--tcp", action="store_true", help="no Unix sockets")
-    parser.add_argument("--json", type=Path)
+    add_arguments(parser)
     args = parser.parse_args()
-    show_load("before")
-    rows = run(args)
-    show_load("after")
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+    write_json(args, run(args))
 
 
 if __name__ == "__main__":
