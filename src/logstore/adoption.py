@@ -8,6 +8,7 @@ headers, once they are known; `PartitionWriter.take_over` then gives it its name
 from __future__ import annotations
 
 import array
+import contextlib
 import dataclasses
 import struct
 from collections.abc import Iterable, Mapping
@@ -15,15 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from logstore import _binding as native
-from logstore._files import Directory, Files
+from logstore._files import Directory
 from logstore.config import StoreConfig, TopicConfig, worker_threads
 from logstore.errors import LogStoreError, storage_error
-from logstore.index import (
-    INDEX_ENTRY_BYTES,
-    TIME_ENTRY_BYTES,
-    OffsetEntries,
-    TimeEntries,
-)
+from logstore.index import OffsetEntries, TimeEntries
+from logstore.segment_writer import roll_limits
 from logstore.staging import StagedLog, moved_runs, not_staged
 
 __all__ = ["Adoptable", "examine_all", "is_worth_it", "settle"]
@@ -38,6 +35,8 @@ BATCH_BYTES_MIN: Final = 8 << 10
 _HEADER: Final = struct.Struct(">qii")
 _FRAME: Final = struct.Struct(">qi")
 _LENGTH_END: Final = _FRAME.size
+_MAGIC: Final = 16
+_ADOPTABLE_MAGIC: Final = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,15 +100,16 @@ def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable 
     """Check a staged log with all its checksums, and bring it to the disk."""
     state = native.SegmentState(log.first)
     index, times = OffsetEntries(), TimeEntries()
-    planner = native.Planner(config.index_interval_bytes, None)
+    planner = native.Planner(config.index_interval_bytes, roll_limits(config))
+    now_ms = root.files.now_ms()
     batches = array.array("q")
     end = 0
     for data, size in moved_runs(root, log, log.first, 0):
         done = 0
         while done < size:
-            taken, _ = planner.plan(state, data + done, size - done)
+            taken, _ = planner.plan(state, data + done, size - done, now_ms)
             if not taken:
-                raise not_staged(root, log, end + done)
+                return None  # an append would begin another segment here
             entries, time_entries = planner.entries()
             planner.commit(state)
             index.append(entries)
@@ -119,26 +119,35 @@ def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable 
         at = 0
         while at < size:
             offset, length = _FRAME.unpack_from(view, at)
+            if view[at + _MAGIC] != _ADOPTABLE_MAGIC:
+                return None
             batches.extend((offset, end + at))
             at += _LENGTH_END + length
         end += size
-    if (
-        len(batches) // 2 * BATCH_BYTES_MIN > end
-        or index.count * INDEX_ENTRY_BYTES > config.segment_index_bytes
-        or times.count * TIME_ENTRY_BYTES > config.segment_index_bytes
-    ):
+    if len(batches) // 2 * BATCH_BYTES_MIN > end:
         return None
     try:
         with root.opened(log.file, write=True) as fd:
             # One behind the other, and nothing else: a log, and not pieces of one.
             if root.files.size(fd) != end or not _is_in_one_piece(log):
                 raise not_staged(root, log, end)
-            root.files.sync(fd)
+            _sync(root, fd, log)
     except OSError as error:
         if isinstance(error, LogStoreError):
             raise
         raise storage_error(error, "sync", root.path_of(log.file)) from error
     return Adoptable(log, state, index, times, batches)
+
+
+def _sync(root: Directory, fd: int, log: StagedLog) -> None:
+    """Sync a staged file. Where that fails it goes: its pages count as clean now, and
+    the next sync would say that all is well."""
+    try:
+        root.files.sync(fd)
+    except OSError:
+        with contextlib.suppress(OSError):
+            root.unlink(log.file, missing_ok=True)
+        raise
 
 
 def _is_in_one_piece(log: StagedLog) -> bool:
@@ -151,15 +160,16 @@ def _is_in_one_piece(log: StagedLog) -> bool:
 
 
 def settle(
-    files: Files, fd: int, staged: Adoptable, base: int, leader_epoch: int
+    root: Directory, fd: int, staged: Adoptable, base: int, leader_epoch: int
 ) -> None:
-    """Give the batches of a staged file their offsets, from `base` on."""
+    """Give the batches of a staged file their offsets, from `base` on, and their leader
+    epoch, whatever they had; sync it."""
     shift = base - staged.log.first
-    if not shift and not leader_epoch:
-        return  # as they were staged
     batches, size = staged.batches, staged.state.size
     for at in range(0, len(batches), 2):
         offset, pos = batches[at], batches[at + 1]
         end = batches[at + 3] if at + 3 < len(batches) else size
         length = end - pos - _LENGTH_END
-        files.write(fd, _HEADER.pack(offset + shift, length, leader_epoch), pos)
+        header = _HEADER.pack(offset + shift, length, leader_epoch)
+        root.files.write(fd, header, pos)
+    _sync(root, fd, staged.log)

@@ -56,6 +56,8 @@ class LiveLog:
         self._ceiling = native.OFFSET_MAX
         self._lock = threading.Lock()
         self._mtime_ns = -1
+        # Base offset and inode of the last segment.
+        self._tail = (-1, -1)
         # Size and time of a file whose end was looked at and found torn.
         self._torn = (-1, -1)
         self._is_truncating = False
@@ -117,11 +119,13 @@ class LiveLog:
         self._mtime_ns = mtime_ns
         self.segments = tuple(loaded.segments)
         if self.segments:
-            self.segments[-1].show_indexes(loaded.index, loaded.times)
-        if loaded.tail_bytes:
+            last = self.segments[-1]
+            last.show_indexes(loaded.index, loaded.times)
             with contextlib.suppress(OSError):
-                info = self.directory.stat(self.segments[-1].file(LOG))
-                if info.size == loaded.tail_start + loaded.tail_bytes:
+                info = self.directory.stat(last.file(LOG))
+                self._tail = last.base_offset, info.inode
+                end = loaded.tail_start + loaded.tail_bytes
+                if loaded.tail_bytes and info.size == end:
                     self._torn = info.size, info.mtime_ns
         state = situation.state
         self._is_truncating = state is not None and state.is_truncating
@@ -257,7 +261,10 @@ class LiveLog:
     def _follow_tail(self) -> None:
         segment = self.segments[-1]
         info = self.directory.stat(segment.file(LOG))
-        if info.size < segment.size:
+        known, self._tail = self._tail, (segment.base_offset, info.inode)
+        # Another file of the same name: a publication that was undone, and repeated.
+        is_other = known[0] == segment.base_offset and known != self._tail
+        if info.size < segment.size or (is_other and segment.size):
             self._start_over()
         elif info.size > segment.size and (info.size, info.mtime_ns) != self._torn:
             self._scan(segment)

@@ -52,7 +52,7 @@ from logstore.recovery import (
 from logstore.segment import Segment, scan_log
 from logstore.segment_writer import SegmentWriter
 
-__all__ = ["Host", "LogWriter"]
+__all__ = ["Gate", "Host", "LogWriter"]
 
 logger = logging.getLogger("logstore")
 
@@ -94,6 +94,16 @@ class Host(Protocol):
         """The start offset lies inside a segment: Kafka's checkpoint has to say so."""
 
 
+class Gate:
+    """Whether readers see what is being published. All logs of a publication have the
+    same one: it opens for all of them at once."""
+
+    __slots__ = ("is_open",)
+
+    def __init__(self, *, is_open: bool) -> None:
+        self.is_open = is_open
+
+
 class LogWriter:
     """Appends to one log and makes it durable. Any thread may call its methods."""
 
@@ -127,8 +137,9 @@ class LogWriter:
         self.segments: tuple[Segment, ...] = tuple(loaded.segments)
         self.start_offset = loaded.start_offset
         self.end_offset = loaded.end_offset
-        # Readers stop here while a publication is under way (publications.py).
-        self.ceiling = native.OFFSET_MAX
+        # Where readers stop as long as the gate is closed.
+        self.ceiling = 0
+        self.gate = Gate(is_open=True)
         self.damage: LogStoreError | None = loaded.damage
         self.failed: LogStoreError | None = None
         # A failure that only the background has met.
@@ -163,6 +174,8 @@ class LogWriter:
     @property
     def high_watermark(self) -> int:
         """Where readers stop: the end, unless a publication is under way."""
+        if self.gate.is_open:
+            return self.end_offset
         return min(self.end_offset, self.ceiling)
 
     @property

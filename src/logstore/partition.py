@@ -607,7 +607,7 @@ class Partition:
         with writer.sync_lock, writer.lock:
             view = self._view(False)
             view.check(offset)
-            boundary = (0, 0)
+            boundary = None
             if offset != view.end_offset:
                 boundary = self._boundary(view, offset)
             return writer.truncate_to(offset, boundary)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import itertools
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from logstore.errors import (
     TopicNotFoundError,
     storage_error,
 )
+from logstore.log_writer import Gate
 from logstore.marks import Marks
 from logstore.publications import Publications, bases_of, is_of
 from logstore.staging import (
@@ -103,6 +105,8 @@ class Publisher:
         self._writer_of = writer_of
         self._publications = publications
         self.steps = 0
+        # Of the publication that is under way, or was the last.
+        self._gate = Gate(is_open=True)
 
     # ------------------------------------------------------------ recovery
 
@@ -240,7 +244,12 @@ class Publisher:
                 log.bytes for t in targets for log in t.parts if log not in adoptable
             )
             targets[0].writer.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
-            yield
+            self._gate = Gate(is_open=False)
+            try:
+                yield
+            finally:
+                if not self._gate.is_open:
+                    self._show(targets)
 
     def _put_in(
         self,
@@ -256,7 +265,7 @@ class Publisher:
         root = self._root
         try:
             for target in targets:
-                target.writer.ceiling = target.base
+                target.writer.close_gate(self._gate, target.base)
             checkpoints.write_state(root, layout.PUBLICATION, value)
             for target in targets:
                 self._append(target, adoptable)
@@ -269,7 +278,6 @@ class Publisher:
             if told is error:
                 raise
             raise told from error
-        self._show(targets)
 
     def _failed(
         self,
@@ -296,8 +304,6 @@ class Publisher:
                     path=root.path,
                     action=what,
                 )
-            else:
-                self._show(targets)
         except (LogStoreError, OSError) as failure:
             self._end_writers(targets, failure)
         if isinstance(error, OSError) and not isinstance(error, LogStoreError):
@@ -308,11 +314,16 @@ class Publisher:
         for target in targets:
             target.writer.end_for_good(error)
 
-    def _show(self, targets: Iterable[_Target]) -> None:
+    def _show(self, targets: Sequence[_Target]) -> None:
+        """Readers see what there is again, but where it could not be undone."""
+        for target in targets:
+            if target.writer.failed is not None:
+                target.writer.gate = Gate(is_open=False)
+        self.steps += 1
+        self._gate.is_open = True
         self.steps += 1
         for target in targets:
-            target.writer.show_all()
-        self.steps += 1
+            target.writer.wake_readers()
 
     def _append(
         self, target: _Target, adoptable: Mapping[StagedLog, Adoptable]
@@ -321,9 +332,20 @@ class Publisher:
         for is_adopted, logs in itertools.groupby(target.parts, adoptable.__contains__):
             if is_adopted:
                 for log in logs:
-                    target.writer.take_over(self._root, adoptable[log])
+                    self._adopt(target.writer, adoptable[log])
             else:
                 self._copy(target.writer, list(logs))
+
+    def _adopt(self, writer: PartitionWriter, staged: Adoptable) -> None:
+        base = writer.end_offset
+        try:
+            writer.take_over(self._root, staged)
+        except StorageError as error:
+            if error.errno != errno.EXDEV or writer.failed is not None:
+                raise
+            # A mount of the same device, or a quota of its own, is between them. The
+            # batches have their offsets already.
+            self._copy(writer, [staged.log._replace(first=base)])
 
     def _copy(self, writer: PartitionWriter, logs: Sequence[StagedLog]) -> None:
         """Staged logs as one append."""
@@ -363,7 +385,6 @@ class Publisher:
                 writer.end_for_good(error)
                 left[target.key] = target.base
         self._end(value, left)
-        self._show(target for target in targets if target.key not in left)
 
     # ------------------------------------------------------------ staged files
 

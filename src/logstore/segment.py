@@ -206,6 +206,12 @@ class Segment:
                     self._pinned = self.directory.open(name)
                     return
 
+    def unpin(self) -> None:
+        """Let go of the file: another one is to have the name."""
+        fd, self._pinned = self._pinned, -1
+        if fd >= 0:
+            self.directory.files.close(fd)
+
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError, OSError, TypeError):
             self.descriptors.forget(self._serial)

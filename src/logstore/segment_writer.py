@@ -25,11 +25,23 @@ from logstore.index import (
 from logstore.layout import INDEX, TIME_INDEX
 from logstore.segment import Segment
 
-__all__ = ["SegmentWriter"]
+__all__ = ["SegmentWriter", "roll_limits"]
 
 # Space is reserved in steps that grow with the segment between these bounds.
 _RESERVE_MIN: Final = 64 * 1024
 _RESERVE_MAX: Final = 16 << 20
+
+
+def roll_limits(config: TopicConfig, jitter_ms: int = 0) -> native.RollLimits:
+    """When a segment is full."""
+    return native.RollLimits(
+        config.segment_bytes,
+        config.segment_ms - jitter_ms,
+        0,
+        config.index_interval_bytes,
+        config.segment_index_bytes // INDEX_ENTRY_BYTES,
+        config.segment_index_bytes // TIME_ENTRY_BYTES,
+    )
 
 
 class SegmentWriter:
@@ -74,15 +86,7 @@ class SegmentWriter:
         self.config = config
         self.store_config = store_config
         self.planner = native.Planner(
-            config.index_interval_bytes,
-            native.RollLimits(
-                config.segment_bytes,
-                config.segment_ms - jitter_ms,
-                0,
-                config.index_interval_bytes,
-                config.segment_index_bytes // INDEX_ENTRY_BYTES,
-                config.segment_index_bytes // TIME_ENTRY_BYTES,
-            ),
+            config.index_interval_bytes, roll_limits(config, jitter_ms)
         )
         self._reserved = state.size
         segment.show_indexes(index, times)

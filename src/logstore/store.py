@@ -40,6 +40,7 @@ from logstore.errors import (
 from logstore.housekeeper import Housekeeper
 from logstore.live import LiveLog
 from logstore.locking import StoreLock, forget_locks
+from logstore.log_writer import Gate
 from logstore.marks import Marks
 from logstore.partition import Partition
 from logstore.partition_writers import PartitionWriters, RecoveryProgress
@@ -727,7 +728,7 @@ class Store:
             partition.truncate_to(base)
         except BaseException as error:
             # The next opening will cut the log here.
-            writer.ceiling = base
+            writer.close_gate(Gate(is_open=False), base)
             writer.end_for_good(error)
             raise
         self._writers.note(

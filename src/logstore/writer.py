@@ -24,7 +24,7 @@ from logstore.errors import (
 )
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.layout import DELETED, LOG, SEGMENT_SUFFIXES, segment_file
-from logstore.log_writer import LogWriter
+from logstore.log_writer import Gate, LogWriter
 from logstore.recovery import (
     cut_transactions,
     remove_snapshots,
@@ -185,10 +185,11 @@ class PartitionWriter(LogWriter):
         except OSError as error:
             raise storage_error(error, "sync", self.directory.path) from error
 
-    def truncate_to(self, offset: int, boundary: tuple[int, int]) -> int:
+    def truncate_to(self, offset: int, boundary: tuple[int, int] | None) -> int:
         """Drop all records from `offset` on.
 
-        `boundary`: (index of the segment, position) where its batch begins.
+        `boundary`: (index of the segment, position) where its batch begins; None at the
+        end.
 
         1. write down the lower durable point and that all behind it goes (commit:
         opening finishes it); 2. rename later segments to `.deleted`
@@ -199,6 +200,8 @@ class PartitionWriter(LogWriter):
             self._check()
             if offset == self.end_offset:
                 return offset
+            if boundary is None:
+                raise self._half_done()
             index, pos = boundary
             self._sync_now(self.end_offset)
             self._writable()
@@ -336,9 +339,9 @@ class PartitionWriter(LogWriter):
         """Append what is in a staged file: the file becomes a segment.
 
         1. begin a segment, unless the active one is empty; 2. give the batches their
-        offsets; 3. rename the file to the empty segment's log (no reader has that open:
-        there is nothing in it); 4. sync the directory. Like what is appended it is to
-        be synced before it is published.
+        offsets, and sync the file: recovery takes what it cannot read for a torn tail,
+        and keeps a copy; 3. rename it to the empty segment's log (no reader has that
+        open: there is nothing in it); 4. sync the directory.
 
         Raises:
             StorageError: nothing was appended.
@@ -358,7 +361,7 @@ class PartitionWriter(LogWriter):
         try:
             fd = root.open(name, write=True)
             try:
-                settle(self.files, fd, staged, base, epoch)
+                settle(root, fd, staged, base, epoch)
                 if self.directory.access != PRIVATE:
                     self.files.set_access(fd, self.directory.access)
             except BaseException:
@@ -383,11 +386,16 @@ class PartitionWriter(LogWriter):
     def _exchange(self, root: Directory, staged: Adoptable, fd: int) -> None:
         """Put an open staged file in the place of the active segment's empty log."""
         segment = self.segments[-1]
-        self._retire_active()
-        state = staged.state_at(segment.base_offset, self.files.now_ms())
-        self._active_state = state
-        self._active_index, self._active_times = staged.index, staged.times
-        self._active = self._writer_on(segment, fd)
+        try:
+            self._retire_active()
+            state = staged.state_at(segment.base_offset, self.files.now_ms())
+            self._active_state = state
+            self._active_index, self._active_times = staged.index, staged.times
+            self._active = self._writer_on(segment, fd)
+        except BaseException:
+            self.files.close(fd)
+            raise
+        segment.unpin()
         segment.size, segment.next_offset = state.size, state.last_offset + 1
         root.move(staged.log.file, self.directory, segment.file(LOG))
         self.directory.sync()
@@ -401,6 +409,11 @@ class PartitionWriter(LogWriter):
             self._active_index, self._active_times = OffsetEntries(), TimeEntries()
             self._active = self._open_active()
             self._active.back_to((self._active_state, 0, 0))
+            # What is appended next has to be in the file that has the name for good.
+            self.directory.sync()
+            # Who follows the log in another process may have counted the records.
+            self._truncations += 1
+            self._commit(self._active.state)
         except (OSError, LogStoreError) as error:
             self._fail(
                 SyncFailedError(
@@ -415,9 +428,13 @@ class PartitionWriter(LogWriter):
         """As `sync`, for who holds the locks."""
         self._sync_now(self.end_offset)
 
-    def show_all(self) -> None:
-        """Readers see what there is again."""
-        self.ceiling = native.OFFSET_MAX
+    def close_gate(self, gate: Gate, ceiling: int) -> None:
+        """Readers see nothing from an offset on until the gate is open."""
+        self.ceiling = ceiling
+        self.gate = gate
+
+    def wake_readers(self) -> None:
+        """Let those that wait look again."""
         with self.appended:
             self.appended.notify_all()
 

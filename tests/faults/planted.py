@@ -376,7 +376,7 @@ BUGS = (
     Bug(
         "a staged file that becomes a segment keeps its offsets",
         "adoption.py",
-        (("    if not shift and not leader_epoch:", "    if True:"),),
+        (("offset + shift, length", "offset, length"),),
         "disk_states",
         (*_APPENDS, "publish"),
     ),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -20,9 +21,11 @@ from logstore import (
     Store,
     StoreConfig,
     adoption,
+    layout,
     staging,
 )
 from logstore.verify import verify
+from logstore.writer import PartitionWriter
 from support.adopting import adopting
 from support.disk import MemoryDisk
 from support.values import FORMATS, config_of, expected, fill, key_of, value_of
@@ -311,3 +314,198 @@ def test_failure_that_cannot_be_taken_back_ends_the_writer() -> None:
         partition.append(b"x")
     with open_quietly(disk.kill()) as again:
         assert list(again.topic("a")[0].read()) == expected(2, 0, 2)
+
+
+def opened(disk: MemoryDisk, **options: Any) -> Store:
+    """Without a thread; the durable point is not written down all the time."""
+    config = StoreConfig(recovery_threads=1, flush_checkpoint_ms=10**9)
+    return open_quietly(disk, config=config, **options)
+
+
+def after_power_cut(disk: MemoryDisk) -> Store:
+    return opened(MemoryDisk(dict(disk.medium.base)))
+
+
+def fail_behind_move(
+    disk: MemoryDisk, error: BaseException, look: Callable[[], object] = list
+) -> None:
+    """Let the next sync of a directory behind a move fail, once."""
+    moved, synced = disk.move, disk.sync_directory
+
+    def move(*args: Any) -> None:
+        def once(fd: int) -> None:
+            disk.sync_directory = synced  # type: ignore[method-assign]
+            look()
+            raise error
+
+        moved(*args)
+        disk.move = moved  # type: ignore[method-assign]
+        disk.sync_directory = once  # type: ignore[method-assign]
+
+    disk.move = move  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), KeyboardInterrupt()])
+def test_what_is_appended_behind_an_undone_exchange_is_durable(
+    error: BaseException,
+) -> None:
+    """It goes into the file that has the name for good."""
+    disk = MemoryDisk()
+    store = opened(disk)
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    fill(partition, 2)
+    staged = stage(store, partition, [5])
+    fail_behind_move(disk, error)
+    with pytest.raises((StorageError, KeyboardInterrupt)):
+        store.publish([staged], identity="test", sequence=1)
+    fill(partition, 4)
+    partition.flush()
+    assert partition.durable_offset == 6
+    with after_power_cut(disk) as again:
+        assert list(again.topic("a")[0].read()) == expected(2, 0, 6)
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_staged_file_whose_sync_failed_is_not_published_again(call: int) -> None:
+    """Its pages count as clean: the next sync would say that all is well."""
+    disk = MemoryDisk()
+    store = opened(disk)
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    fill(partition, 2)
+    staged = stage(store, partition, [5])
+    disk.fail("sync", errno.EIO, nth=call, times=1, name=staged.files[0])
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            store.publish([staged], identity="test", sequence=1)
+    store.publish([stage(store, partition, [5])], identity="test", sequence=1)
+    with after_power_cut(disk) as again:
+        assert again.topic("a")[0].end_offset == 7
+
+
+def test_messages_of_magic_1_are_copied_whatever_is_said_of_the_file(
+    store: Store,
+) -> None:
+    partition = store.create_topic("a", 1, config_of(1))[0]
+    fill(partition, 2)
+    staged = stage(store, partition, [5])
+    lie = Staged(tuple(log._replace(is_alone=True, magic=2) for log in staged.logs))
+    store.publish([lie])
+    assert values(partition)[2:] == wanted(7)[2:]
+
+
+def test_leader_epoch_in_a_staged_file_does_not_matter(store: Store) -> None:
+    """No checksum covers it."""
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    staged = stage(store, partition, [5])
+    path = Path(store.path, staged.files[0])
+    data = bytearray(path.read_bytes())
+    data[15] = 5
+    path.write_bytes(data)
+    store.publish([staged])
+    assert values(partition) == wanted(5)
+    assert verify(store.path, deep=True).ok
+
+
+def test_publication_is_seen_whole_where_an_interrupt_comes_behind_the_commit() -> None:
+    disk = MemoryDisk()
+    store = opened(disk)
+    topic = store.create_topic("a", 2, config_of(2))
+    with store.stage("test", 1) as opened_stage:
+        for partition in topic:
+            opened_stage.append_many(partition, [value_of(0)], [key_of(0)])
+        staged = opened_stage.finish()
+    with (
+        mock.patch.object(
+            PartitionWriter, "wake_readers", side_effect=KeyboardInterrupt
+        ),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        store.publish([staged], identity="test", sequence=1)
+    assert store.published("test") == 1
+    assert [p.end_offset for p in topic] == [1, 1]
+    assert topic[1].append(value_of(1), key_of(1), expected_offset=1) == 1
+    assert values(topic[1]) == wanted(2)
+
+
+def test_segment_that_a_failed_deletion_holds_open_is_read_as_it_is_now() -> None:
+    disk = MemoryDisk()
+    store = opened(disk)
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    for _ in range(3):
+        fill(partition, 5)
+        partition.roll()
+    fill(partition, 2)
+    disk.fail("write", errno.EIO, name=layout.PARTITION_STATE + ".tmp")
+    with pytest.raises(StorageError):
+        partition.delete_before(15)
+    disk.heal()
+    partition.truncate_to(10)
+    store.publish([stage(store, partition, [5])])
+    assert values(partition)[10:] == wanted(15)[10:]
+
+
+def test_file_that_would_fill_several_segments_is_copied(store: Store) -> None:
+    """By time: a segment has to go when its records are old."""
+    config = config_of(2, segment_ms=86_400_000)
+    partition = store.create_topic("a", 1, config)[0]
+    with store.stage() as opened_stage:
+        for o in range(10):
+            opened_stage.append_many(
+                partition, [value_of(o)], [key_of(o)], [o * 2 * 86_400_000]
+            )
+        staged = opened_stage.finish()
+    assert staged.logs[0].is_alone
+    store.publish([staged])
+    assert len(partition.segments) == 10
+    assert values(partition) == wanted(10)
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_where_a_file_cannot_be_renamed_into_the_partition_it_is_copied(
+    before: int,
+) -> None:
+    """As over a mount of the same device."""
+    disk = MemoryDisk()
+    store = opened(disk)
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    fill(partition, before)
+    disk.fail("move", errno.EXDEV)
+    for _ in range(2):
+        store.publish([stage(store, partition, [5])])
+    end = before + 10
+    assert values(partition)[before:] == wanted(end)[before:]
+    with after_power_cut(disk) as again:
+        assert values(again.topic("a")[0])[before:] == wanted(end)[before:]
+
+
+@pytest.mark.parametrize("looks", ["end", "segments"])
+@pytest.mark.parametrize("then", ["again", "appends"])
+def test_follower_that_looks_before_an_exchange_is_undone_reads_what_comes_then(
+    looks: str, then: str
+) -> None:
+    """The file that it knows is another one than that which has the name later, or has
+    become longer than it was."""
+    disk = MemoryDisk()
+    store = opened(disk)
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    fill(partition, 2)
+    reader = opened(disk.process(), read_only=True)
+    other = reader.topic("a")[0]
+    assert len(list(other.read())) == 2
+    first, second = (stage(store, partition, [5]) for _ in range(2))
+    fail_behind_move(
+        disk,
+        OSError(errno.EIO, "broken"),
+        lambda: other.end_offset if looks == "end" else other.segments,
+    )
+    with pytest.raises(StorageError):
+        store.publish([first])
+    if then == "again":
+        store.publish([second])
+    else:
+        for o in range(2, 14):
+            partition.append(value_of(o), key_of(o))
+    end = partition.end_offset
+    assert values(other)[2:] == wanted(end)[2:]
+    partition.append(value_of(end), key_of(end))
+    assert values(other)[2:] == wanted(end + 1)[2:]
