@@ -320,7 +320,7 @@ except logstore.DiskFullError:
     pass
 count = partition.end_offset
 assert list(partition.read()) == expected(1, 0, count)
-print(count)
+print(count, flush=True)
 os._exit(0)
 """
     with script(code, tmp_path) as writer:
