@@ -367,13 +367,6 @@ BUGS = (
         (*_APPENDS, "publish", "kill"),
     ),
     Bug(
-        "the name of a staged file that became a segment is not synced",
-        "writer.py",
-        (("file(LOG))\n        self.directory.sync()\n", "file(LOG))\n"),),
-        "disk_states",
-        (*_APPENDS, "publish", "kill"),
-    ),
-    Bug(
         "a staged file that becomes a segment keeps its offsets",
         "adoption.py",
         (("offset + shift, length", "offset, length"),),

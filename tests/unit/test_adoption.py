@@ -345,6 +345,21 @@ def fail_behind_move(
     disk.move = move  # type: ignore[method-assign]
 
 
+@pytest.mark.parametrize("model", ["weak", "ext4"])
+@pytest.mark.parametrize("before", [0, 2])
+def test_what_is_published_is_durable(model: str, before: int) -> None:
+    """The name of the file, too, before anything else syncs its directory."""
+    disk = MemoryDisk(model=model)
+    store = opened(disk)
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    fill(partition, before)
+    store.publish([stage(store, partition, [5])], identity="test", sequence=1)
+    with after_power_cut(disk) as again:
+        found = again.topic("a")[0]
+        assert values(found)[before:] == wanted(before + 5)[before:]
+        assert again.published("test") == 1
+
+
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), KeyboardInterrupt()])
 def test_what_is_appended_behind_an_undone_exchange_is_durable(
     error: BaseException,
