@@ -7,6 +7,7 @@ deleted segments. It never creates, changes or locks anything.
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -107,11 +108,9 @@ class LiveLog:
                 )
                 loaded = load(case)
                 changed = self.directory.info().mtime_ns != mtime_ns
-            except FileNotFoundError as error:
-                if attempt + 1 < _ATTEMPTS and self._exists():
-                    continue
-                raise storage_error(error, "read", self.directory.path) from error
             except OSError as error:
+                if attempt + 1 < _ATTEMPTS and self._is_deletion(error):
+                    continue
                 raise storage_error(error, "read", self.directory.path) from error
             if loaded.damage is None or not changed:
                 break
@@ -130,7 +129,10 @@ class LiveLog:
         state = situation.state
         self._is_truncating = state is not None and state.is_truncating
 
-    def _exists(self) -> bool:
+    def _is_deletion(self, error: OSError) -> bool:
+        """Whether the writer deleted a file between two looks, not the partition."""
+        if error.errno != errno.ENOENT:
+            return False
         try:
             self.directory.info()
         except OSError:
@@ -150,13 +152,10 @@ class LiveLog:
                     while not self._stop_at_publication():
                         self._refresh()
                     return
-                except FileNotFoundError as error:
-                    # The writer deleted between two looks: look at all names again.
-                    if attempt + 1 < _ATTEMPTS and self._exists():
-                        self._mtime_ns = -1
-                        continue
-                    raise storage_error(error, "read", self.directory.path) from error
                 except OSError as error:
+                    if attempt + 1 < _ATTEMPTS and self._is_deletion(error):
+                        self._mtime_ns = -1  # look at all names again
+                        continue
                     if isinstance(error, LogStoreError):
                         raise
                     raise storage_error(error, "read", self.directory.path) from error

@@ -3,6 +3,7 @@ covers, what a power cut leaves of an operation, errors that had no name."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import xxhash
 
 import logstore
+from logstore import OffsetOutOfRangeError
 from logstore.store import open_store
 from support.damage import FaultyFiles, crash, frames, logs_in, overwrite
 from support.values import (
@@ -307,6 +309,39 @@ def test_reader_looks_again_where_a_deletion_came_between(tmp_path: Path) -> Non
             files.fail("open", errno.ENOENT, name=".log", times=1)
             files.fail("stat_name", errno.ENOENT, name=".log", times=1)
             assert list(reading.read()) == expected(1, 0, COUNT + 2)
+
+
+def test_reader_goes_on_where_a_deletion_comes_at_any_of_its_calls(
+    tmp_path: Path,
+) -> None:
+    """The writer empties the log, last segment and all, while a reader is busy."""
+    with logstore.open(tmp_path) as writing:
+        partition = new_partition(writing, **SETTINGS)
+        nth = calls = 0
+        while nth <= calls:
+            start = partition.end_offset
+            fill(partition, 5)
+            files = FaultyFiles()
+            left = nth
+
+            def empty(method: str, name: str) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    partition.delete_before(partition.end_offset)
+
+            files.before = empty
+            with open_store(tmp_path, read_only=True, files=files) as store:
+                reading = store.topic("orders")[0]
+                assert reading.start_offset in (start, start + 5)
+                assert reading.end_offset == start + 5
+                with contextlib.suppress(OffsetOutOfRangeError):
+                    got = list(reading.read(start))
+                    assert got == expected(1, start, start + 5)
+                calls = len(files.calls)
+            partition.delete_before(partition.end_offset)
+            nth += 1
+    assert nth > 20
 
 
 def test_copy_of_a_segment_among_the_sealed_ones_is_no_part_of_the_log(
