@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Any, Final
 
 from logstore._files import Directory, Files
@@ -45,6 +45,8 @@ class Descriptors:
         self._indexes: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
         self._index_bytes = 0
         self._closed = False
+        # Owners that are gone, until somebody has the lock.
+        self._gone: deque[int] = deque()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -63,6 +65,7 @@ class Descriptors:
         with self._lock:
             if self._closed:
                 raise StoreClosedError(f"the store of {directory.path} is closed")
+            self._drop_gone()
             found = self._open.get(owner)
             if found is None:
                 self._evict(self.max_open - 1)
@@ -78,6 +81,7 @@ class Descriptors:
         with self._lock:
             file.users -= 1
             self._close_if_free(file)
+            self._drop_gone()
 
     def adopt(self, owner: int, fd: int) -> OpenFile:
         """Take over an open descriptor, in use until `give_back`."""
@@ -87,11 +91,17 @@ class Descriptors:
             return file
 
     def forget(self, owner: int) -> None:
-        """Let go of the file of an owner that is gone, and of its indexes."""
-        with self._lock:
-            self._drop(owner)
-            for key in [key for key in self._indexes if key[0] == owner]:
-                self._drop_index(key)
+        """Let go of the file of an owner that is gone, and of its indexes.
+
+        It never waits: the garbage collector calls it, at any line of any thread, and
+        so perhaps of the one that holds the lock. Then the next call does it.
+        """
+        self._gone.append(owner)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._drop_gone()
+            finally:
+                self._lock.release()
 
     def abandon(self) -> None:
         """After a fork, in the child: the lock may be held by a thread that is gone.
@@ -111,6 +121,13 @@ class Descriptors:
                 self._drop(owner)
             self._indexes.clear()
             self._index_bytes = 0
+
+    def _drop_gone(self) -> None:
+        while self._gone:
+            owner = self._gone.popleft()
+            self._drop(owner)
+            for key in [key for key in self._indexes if key[0] == owner]:
+                self._drop_index(key)
 
     def _drop(self, owner: int) -> None:
         file = self._open.pop(owner, None)

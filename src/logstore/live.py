@@ -18,7 +18,7 @@ from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import LogStoreError, storage_error
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
-from logstore.layout import LOG, parse_segment_file, segment_file
+from logstore.layout import LOG, PARTITION_STATE, parse_segment_file, segment_file
 from logstore.loading import Case, Loaded, load
 from logstore.publications import Publications
 from logstore.reader import unreadable
@@ -42,6 +42,7 @@ class LiveLog:
         partition: int,
         config: TopicConfig,
         situation: Callable[[], Situation],
+        marks_token: Callable[[], object],
         publications: Publications,
     ) -> None:
         self.directory = directory
@@ -50,6 +51,7 @@ class LiveLog:
         self.partition = partition
         self.config = config
         self._situation = situation
+        self._marks_token = marks_token
         self._publications = publications
         # As of the last look; none yet.
         self._token: object = None
@@ -57,6 +59,8 @@ class LiveLog:
         self._ceiling = native.OFFSET_MAX
         self._lock = threading.Lock()
         self._mtime_ns = -1
+        # What the log was found damaged beside.
+        self._surroundings: object = None
         # Base offset and inode of the last segment.
         self._tail = (-1, -1)
         # Size and time of a file whose end was looked at and found torn.
@@ -96,6 +100,7 @@ class LiveLog:
         for attempt in range(_ATTEMPTS):
             try:
                 mtime_ns = self.directory.info().mtime_ns
+                surroundings = self._look_around()
                 situation = self._situation()
                 case = Case(
                     self.directory,
@@ -107,15 +112,15 @@ class LiveLog:
                     writable=False,
                 )
                 loaded = load(case)
-                changed = self.directory.info().mtime_ns != mtime_ns
+                is_same = loaded.damage is None or self._look_around() == surroundings
             except OSError as error:
                 if attempt + 1 < _ATTEMPTS and self._is_deletion(error):
                     continue
                 raise storage_error(error, "read", self.directory.path) from error
-            if loaded.damage is None or not changed:
+            if is_same:
                 break
         self._loaded = loaded
-        self._mtime_ns = mtime_ns
+        self._mtime_ns, self._surroundings = mtime_ns, surroundings
         self.segments = tuple(loaded.segments)
         if self.segments:
             last = self.segments[-1]
@@ -128,6 +133,15 @@ class LiveLog:
                     self._torn = info.size, info.mtime_ns
         state = situation.state
         self._is_truncating = state is not None and state.is_truncating
+
+    def _look_around(self) -> object:
+        """What tells whether anybody has changed more than the end of the log. What
+        looks like damage may be what a writer has done since the first look."""
+        return (
+            self.directory.info().mtime_ns,
+            self.directory.look(PARTITION_STATE),
+            self._marks_token(),
+        )
 
     def _is_deletion(self, error: OSError) -> bool:
         """Whether the writer deleted a file between two looks, not the partition."""
@@ -172,6 +186,10 @@ class LiveLog:
         return True
 
     def _refresh(self) -> None:
+        if self._loaded.damage is not None:
+            if self._look_around() != self._surroundings:
+                self._start_over()
+            return
         mtime_ns = self.directory.info().mtime_ns
         if self._is_truncating:
             # What is behind the end goes; the state file will say when.
@@ -180,12 +198,12 @@ class LiveLog:
             return
         if mtime_ns != self._mtime_ns or self._is_recent():
             self._follow_names(mtime_ns)
-        if self.segments and self._loaded.damage is None:
+        if self.segments:
             self._follow_tail()
 
     def _is_recent(self) -> bool:
         """Whether there is a new segment although the directory's time stands still."""
-        if not self.segments or self._loaded.damage is not None:
+        if not self.segments:
             return False
         next_name = segment_file(self._loaded.end_offset, LOG)
         return self._loaded.end_offset > self.segments[-1].base_offset and (

@@ -588,6 +588,7 @@ class Store:
             number,
             self._catalog.config(topic),
             situation,
+            self._marks.token,
             self._publications,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import time
@@ -11,6 +12,10 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore._files import Directory
+from logstore.segment import Segment
+from logstore.store import open_store
+from support.damage import FaultyFiles
 from support.values import (
     config_of,
     every_magic,
@@ -292,3 +297,43 @@ def test_first_append_beside_a_call_on_the_store_does_not_lock_up(
         thread.join(10)
         assert not thread.is_alive()
     store.close()
+
+
+def test_collector_that_comes_while_a_file_is_opened_does_not_lock_up(
+    tmp_path: Path,
+) -> None:
+    """What it finds may be a segment, which gives its file back: to a set of files
+    whose lock the same thread holds."""
+    with logstore.open(tmp_path) as writing:
+        fill(new_partition(writing, segment_bytes=700), 40)
+    files = FaultyFiles()
+    got: list[logstore.Record] = []
+    with open_store(tmp_path, read_only=True, files=files) as store:
+        partition = store.topic("orders")[0]
+        known = partition.segments
+        old = []
+        for _ in known:
+            segment = Segment(
+                Directory.open_root(files, partition.path), store.descriptors, 0, 99, 1
+            )
+            assert segment.read(memoryview(bytearray(8)), 0) == 8
+            old.append(segment)
+        del segment
+
+        def collect(method: str, name: str) -> None:
+            if method == "open" and name.endswith(".log") and old:
+                lost: list[object] = [old.pop()]
+                lost.append(lost)
+                del lost
+                gc.collect()
+
+        files.before = collect
+        reader = threading.Thread(
+            target=lambda: got.extend(partition.read()), daemon=True
+        )
+        reader.start()
+        reader.join(20)
+        assert not reader.is_alive()
+        assert got == expected(1, 0, 40)
+        assert len(known) > 3
+        assert len(store.descriptors) <= len(known)

@@ -1,0 +1,192 @@
+"""A reader beside a writer that does something between any two of the reader's calls
+to the file system: what it then sees was there, and its next look sees it all."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import OffsetOutOfRangeError
+from logstore.store import open_store
+from support.damage import FaultyFiles, Unsynced, append_garbage, logs_in
+from support.values import config_of, expected, fill
+
+SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 100}
+COUNT = 12
+MAGIC_OF = {"gzip": 1, "zstd": 2}
+
+
+class _Writer:
+    """A store and who writes to it, as a test moves it along."""
+
+    def __init__(self, path: Path, codec: str) -> None:
+        self.path = path
+        self.magic = MAGIC_OF[codec]
+        self.store: logstore.Store | None = None
+        self._open().create_topic(
+            "orders", config=config_of(self.magic, codec, **SETTINGS)
+        )
+        self.append()
+
+    def _open(self) -> logstore.Store:
+        self.store = open_store(self.path, files=Unsynced())
+        return self.store
+
+    @property
+    def partition(self) -> logstore.Partition:
+        return (self.store or self._open()).topic("orders")[0]
+
+    def append(self) -> None:
+        fill(self.partition, COUNT)
+
+    def append_more(self) -> None:
+        fill(self.partition, 2, call=2)
+
+    def flush(self) -> None:
+        self.append_more()
+        self.partition.flush()
+
+    def roll(self) -> None:
+        self.partition.roll()
+        self.append_more()
+
+    def delete(self) -> None:
+        self.partition.delete_before(self.partition.end_offset - 3)
+        self.append_more()
+
+    def empty(self) -> None:
+        self.partition.delete_before(self.partition.end_offset)
+
+    def configure(self) -> None:
+        config = self.partition.config
+        assert self.store is not None
+        self.store.topic("orders").configure(
+            dataclasses.replace(config, flush_messages=config.flush_messages - 1)
+        )
+        self.append_more()
+
+    def close(self) -> None:
+        if self.store is not None:
+            store, self.store = self.store, None
+            store.close()
+
+    def reopen(self) -> None:
+        self.close()
+        self.append_more()
+
+    def close_again(self) -> None:
+        self.append_more()
+        self.close()
+
+    def kill(self) -> None:
+        """Go on in a copy, as a kill leaves it."""
+        copy = self.path.with_name("killed")
+        shutil.copytree(self.path, copy)
+        self.close()
+        shutil.rmtree(self.path)
+        self.path = copy
+
+    def tear(self) -> None:
+        append_garbage(logs_in(self.path / "orders-0")[-1])
+
+
+# What is done before a reader comes that opens or looks again, and what beside it.
+BEFORE = {"open": _Writer.append, "closed": _Writer.close, "killed": _Writer.tear}
+DOING: dict[str, Callable[[_Writer], None]] = {
+    "append": _Writer.append_more,
+    "flush": _Writer.flush,
+    "roll": _Writer.roll,
+    "delete": _Writer.delete,
+    "empty": _Writer.empty,
+    "configure": _Writer.configure,
+    "close": _Writer.close_again,
+    "reopen": _Writer.reopen,
+}
+
+
+@contextlib.contextmanager
+def _between(files: FaultyFiles, nth: int, do: Callable[[], None]) -> Iterator[None]:
+    """Do something right before the n-th call from now on."""
+    left = nth
+
+    def before(method: str, name: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            do()
+
+    files.before = before
+    try:
+        yield
+    finally:
+        files.before = None
+
+
+def _check(reading: logstore.Partition, magic: int, written: int) -> None:
+    """All that it reads is right, and nothing is missing."""
+    start = reading.start_offset
+    with contextlib.suppress(OffsetOutOfRangeError):
+        got = list(reading.read(start))
+        end = start + len(got)
+        assert got == expected(magic, start, end)
+        assert end >= written
+
+
+def _round(
+    path: Path, before: str, doing: str, codec: str, nth: int, *, opens: bool
+) -> int:
+    """Do something in front of the n-th call; returns how many calls there were."""
+    writer, files = _Writer(path, codec), FaultyFiles()
+    if before == "killed":
+        writer.kill()
+    with contextlib.ExitStack() as stack:
+
+        def reader() -> logstore.Partition:
+            store = open_store(writer.path, read_only=True, files=files)
+            return stack.enter_context(store).topic("orders")[0]
+
+        if not opens:
+            reading = reader()
+            _check(reading, writer.magic, COUNT)
+        BEFORE[before](writer)
+        written = 2 * COUNT if before == "open" else COUNT
+        files.forget()
+        with _between(files, nth, lambda: DOING[doing](writer)):
+            if opens:
+                reading = reader()
+            _check(reading, writer.magic, written)
+            calls = len(files.calls)
+        partition = writer.partition
+        for _ in range(2):
+            start, end = partition.start_offset, partition.end_offset
+            assert (reading.start_offset, reading.end_offset) == (start, end)
+            assert list(reading.read()) == expected(writer.magic, start, end)
+            writer.append_more()
+        writer.close()
+    return calls
+
+
+@pytest.mark.parametrize("doing", DOING)
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize(
+    ("opens", "codec"),
+    [(True, "gzip"), (True, "zstd"), (False, "gzip")],
+    ids=["opens-1", "opens-2", "follows-1"],
+)
+def test_reader_sees_what_was_there_and_then_what_came(
+    tmp_path: Path, before: str, doing: str, codec: str, opens: bool
+) -> None:
+    nth = calls = 0
+    while nth <= calls:
+        nth += 1
+        path = tmp_path / str(nth)
+        path.mkdir()
+        calls = _round(path / "store", before, doing, codec, nth, opens=opens)
+        shutil.rmtree(path)
+    assert nth > 5
