@@ -1,7 +1,7 @@
 """A staged file that becomes a segment as it is: its bytes are not written again.
 
-`examine` checks such a file, makes its index entries and brings it to the disk, while
-nobody holds a lock. `settle` writes the offsets that its batches get into their
+`examine_all` checks such files, makes their index entries and brings them to the disk,
+while nobody holds a lock. `settle` writes the offsets that its batches get into their
 headers, once they are known; `PartitionWriter.take_over` then gives it its name.
 """
 
@@ -20,6 +20,7 @@ from logstore._files import Directory
 from logstore.config import StoreConfig, TopicConfig, worker_threads
 from logstore.errors import LogStoreError, storage_error
 from logstore.index import OffsetEntries, TimeEntries
+from logstore.segment import FRAME, LENGTH_END, take_batches
 from logstore.segment_writer import roll_limits
 from logstore.staging import StagedLog, moved_runs, not_staged
 
@@ -33,9 +34,6 @@ ADOPT_SHARE: Final = 16
 BATCH_BYTES_MIN: Final = 8 << 10
 # Base offset, length and leader epoch of a batch of magic 2.
 _HEADER: Final = struct.Struct(">qii")
-_FRAME: Final = struct.Struct(">qi")
-_LENGTH_END: Final = _FRAME.size
-_MAGIC: Final = 16
 _ADOPTABLE_MAGIC: Final = 2
 
 
@@ -105,24 +103,17 @@ def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable 
     batches = array.array("q")
     end = 0
     for data, size in moved_runs(root, log, log.first, 0):
-        done = 0
-        while done < size:
-            taken, _ = planner.plan(state, data + done, size - done, now_ms)
-            if not taken:
-                return None  # an append would begin another segment here
-            entries, time_entries = planner.entries()
-            planner.commit(state)
-            index.append(entries)
-            times.append(time_entries)
-            done += taken
+        taken, _ = take_batches(planner, state, data, size, index, times, now_ms)
+        if taken < size:
+            return None  # an append would begin another segment here
         view = native.buffer_of(data, size)
         at = 0
         while at < size:
-            offset, length = _FRAME.unpack_from(view, at)
-            if view[at + _MAGIC] != _ADOPTABLE_MAGIC:
+            offset, length, magic = FRAME.unpack_from(view, at)
+            if magic != _ADOPTABLE_MAGIC:
                 return None
             batches.extend((offset, end + at))
-            at += _LENGTH_END + length
+            at += LENGTH_END + length
         end += size
     if len(batches) // 2 * BATCH_BYTES_MIN > end:
         return None
@@ -169,7 +160,7 @@ def settle(
     for at in range(0, len(batches), 2):
         offset, pos = batches[at], batches[at + 1]
         end = batches[at + 3] if at + 3 < len(batches) else size
-        length = end - pos - _LENGTH_END
+        length = end - pos - LENGTH_END
         header = _HEADER.pack(offset + shift, length, leader_epoch)
         root.files.write(fd, header, pos)
     _sync(root, fd, staged.log)

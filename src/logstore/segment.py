@@ -13,7 +13,7 @@ import contextlib
 import itertools
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from logstore import _binding as native
 from logstore._files import Directory
@@ -42,7 +42,10 @@ __all__ = ["Segment", "SegmentInfo", "TailScan", "scan_log"]
 # Read this much at a time: it stays in the second-level cache while it is decoded.
 READ_BYTES: Final = 256 * 1024
 LOOKUP_BYTES: Final = 16 * 1024
-_FRAME = struct.Struct(">qi4xb")
+# Base offset, length behind these two, magic.
+FRAME: Final = struct.Struct(">qi4xb")
+# The length of a frame does not count the offset and itself.
+LENGTH_END: Final = 12
 FRAME_BYTES: Final = 17
 
 
@@ -383,7 +386,7 @@ class Segment:
         buffer holds no frame."""
         if n < FRAME_BYTES:
             return 0
-        return int(_FRAME.unpack_from(buffer.raw)[1]) + 12
+        return int(FRAME.unpack_from(buffer.raw)[1]) + LENGTH_END
 
     def next_buffer(
         self,
@@ -619,6 +622,37 @@ class TailScan(NamedTuple):
         return "a batch goes on past the end of the file"
 
 
+def take_batches(
+    planner: native.Planner,
+    state: native.SegmentState,
+    data: Any,
+    size: int,
+    index: OffsetEntries | None,
+    times: TimeEntries | None,
+    now_ms: int = 0,
+) -> tuple[int, int]:
+    """Count whole batches as the next of a segment, with their index entries.
+
+    Returns (bytes that belong to the segment, why the rest does not).
+
+    Raises:
+        native.NativeError: a batch that cannot be counted; those before it are.
+    """
+    done = stop = 0
+    while done < size:
+        taken, stop = planner.plan(state, data + done, size - done, now_ms)
+        if not taken:
+            break
+        entries, time_entries = planner.entries()
+        planner.commit(state)
+        if index is not None:
+            index.append(entries)
+        if times is not None:
+            times.append(time_entries)
+        done += taken
+    return done, stop
+
+
 def scan_log(
     directory: Directory,
     fd: int,
@@ -650,26 +684,16 @@ def scan_log(
         )
         wrappers |= found
         batches += count
-        done = 0
-        while done < end:
-            try:
-                taken, why = planner.plan(state, buffer.c + done, end - done)
-            except native.NativeError as plan_error:
-                at, last_offset = pos + done, state.last_offset
-                return TailScan(at, last_offset, batches, 0, plan_error, size, wrappers)
-            if not taken:
-                error = native.NativeError(
-                    native.E_OFFSET, done, -1, state.raw.base_offset, why
-                )
-                at, last_offset = pos + done, state.last_offset
-                return TailScan(at, last_offset, batches, 0, error, size, wrappers)
-            index_bytes, time_bytes = planner.entries()
-            planner.commit(state)
-            if index is not None:
-                index.append(index_bytes)
-            if times is not None:
-                times.append(time_bytes)
-            done += taken
+        try:
+            taken, why = take_batches(planner, state, buffer.c, end, index, times)
+            if taken < end:
+                base = state.raw.base_offset
+                raise native.NativeError(native.E_OFFSET, taken, -1, base, why)
+        except native.NativeError as refused:
+            last_offset = state.last_offset
+            return TailScan(
+                state.size, last_offset, batches, 0, refused, size, wrappers
+            )
         if on_checked is not None:
             on_checked(end)
         at = pos + end

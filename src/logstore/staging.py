@@ -169,26 +169,35 @@ class _Log:
     """What is being staged for one partition.
 
     Attributes:
+        topic, partition: which, and
         config: of its topic.
         file: what the batches are written into now.
         first: offset of the first of them; those before are in `done`.
         records: of all; the offset of the next.
         data: batches that are held back.
-        runs: of `file`.
+        runs: of `file`, and
+        bytes: how many these are.
     """
 
     __slots__ = (
+        "bytes",
         "config",
         "data",
         "done",
         "encoder",
         "file",
         "first",
+        "partition",
         "records",
         "runs",
+        "topic",
     )
 
-    def __init__(self, config: TopicConfig, file: _File) -> None:
+    def __init__(
+        self, topic: str, partition: int, config: TopicConfig, file: _File
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
         self.config = config
         self.encoder = Encoder(config)
         self.file = file
@@ -196,29 +205,38 @@ class _Log:
         self.records = 0
         self.data = bytearray()
         self.runs: list[tuple[int, int]] = []
+        self.bytes = 0
         self.done: list[StagedLog] = []
 
     def write(self, data: memoryview) -> None:
         """Write whole batches."""
         size = len(data)
         pos = self.file.write(data)
+        self.bytes += size
         begin, held = self.runs[-1] if self.runs else (0, _RUN_BYTES)
         if begin + held == pos and held + size <= _RUN_BYTES:
             self.runs[-1] = begin, held + size
         else:
             self.runs.append((pos, size))
 
-    def into(self, file: _File, topic: str, partition: int, offset: int) -> None:
-        """Go on in another file, with the batch of this offset."""
-        self.end(topic, partition, offset)
-        self.file, self.first, self.runs = file, offset, []
+    def move(self, file: _File) -> None:
+        """Write what was written, and what follows, into another file."""
+        old, runs = self.file, self.runs
+        self.file, self.runs, self.bytes = file, [], 0
+        for pos, size in runs:
+            self.write(old.read(pos, size))
 
-    def end(self, topic: str, partition: int, offset: int) -> None:
+    def into(self, file: _File, offset: int) -> None:
+        """Go on in another file, with the batch of this offset."""
+        self.end(offset)
+        self.file, self.first, self.runs, self.bytes = file, offset, [], 0
+
+    def end(self, offset: int) -> None:
         """Note what is in the file, up to this offset."""
         count = offset - self.first
         if count:
             log = StagedLog(
-                topic, partition, self.encoder.magic, count, self.file.name,
+                self.topic, self.partition, self.encoder.magic, count, self.file.name,
                 not self.file.is_shared, self.first, tuple(self.runs),
             )  # fmt: skip
             self.done.append(log)
@@ -305,46 +323,38 @@ class Stage:
                     f"{key[0]}-{key[1]} has message_format=0, into which nothing can "
                     f"be published; 1 or 2 can"
                 )
-            log = self._logs[key] = _Log(partition.config, self._shared)
+            log = self._logs[key] = _Log(*key, partition.config, self._shared)
         before = log.records
         for rows in batches:
             log.encoder.measure(rows)
             now_ms = self._root.files.now_ms()
             for data, size in log.encoder.encode(rows, log.records, now_ms, 0):
                 if size >= _DIRECT_BYTES and not log.data:
-                    self._write(key, log, native.buffer_of(data, size))
+                    self._write(log, native.buffer_of(data, size))
                     continue
                 log.data += native.buffer_of(data, size)
                 if len(log.data) >= _DIRECT_BYTES:
-                    self._write_held(key, log)
+                    self._write_held(log)
             log.records += rows.count
         return log.records - before
 
-    def _write_held(self, key: tuple[str, int], log: _Log) -> None:
+    def _write_held(self, log: _Log) -> None:
         data, log.data = log.data, bytearray()
-        self._write(key, log, memoryview(data))
+        self._write(log, memoryview(data))
 
-    def _write(self, key: tuple[str, int], log: _Log, data: memoryview) -> None:
+    def _write(self, log: _Log, data: memoryview) -> None:
         """Write whole batches, into a file of their own where they are many."""
         if log.encoder.magic == 2:
             if log.file.is_shared:
-                if sum(size for _, size in log.runs) + len(data) >= OWN_FILE_BYTES:
-                    self._give_own_file(log)
+                is_much = log.bytes + len(data) >= OWN_FILE_BYTES
+                if is_much and len(self._files) <= _OWN_FILES_MAX:
+                    log.move(self._new_file(is_shared=False))
             elif log.file.pos + len(data) > log.config.segment_bytes:
                 log.file.close()
                 # A batch of magic 2 begins with its offset.
                 offset = int.from_bytes(data[:8], "big")
-                log.into(self._new_file(is_shared=False), *key, offset)
+                log.into(self._new_file(is_shared=False), offset)
         log.write(data)
-
-    def _give_own_file(self, log: _Log) -> None:
-        """A file of its own, with what was written for it into the shared one."""
-        if len(self._files) > _OWN_FILES_MAX:
-            return
-        shared, runs = log.file, log.runs
-        log.file, log.runs = self._new_file(is_shared=False), []
-        for pos, size in runs:
-            log.write(shared.read(pos, size))
 
     def finish(self) -> Staged:
         """Write what is held back, close the files, and say what is in them.
@@ -352,10 +362,10 @@ class Stage:
         They are not synced: should the power go, nothing of them has been published.
         """
         logs: list[StagedLog] = []
-        for key, log in self._logs.items():
+        for log in self._logs.values():
             if log.data:
-                self._write_held(key, log)
-            log.end(*key, log.records)
+                self._write_held(log)
+            log.end(log.records)
             logs += log.done
         for file in self._files:
             file.close()

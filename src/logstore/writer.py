@@ -29,7 +29,7 @@ from logstore.recovery import (
     cut_transactions,
     remove_snapshots,
 )
-from logstore.segment import Segment
+from logstore.segment import Segment, take_batches
 from logstore.segment_writer import SegmentWriter
 
 __all__ = ["PartitionWriter"]
@@ -284,18 +284,11 @@ class PartitionWriter(LogWriter):
         index, times = OffsetEntries(), TimeEntries()
         planner = native.Planner(self.config.index_interval_bytes, None)
         for run, size in _runs(segment, pos):
-            done = 0
-            while done < size:
-                taken, _ = planner.plan(from_start, run.c + done, size - done)
-                if not taken:
-                    raise UnsupportedError(
-                        f"{segment.path} cannot be indexed", path=segment.path
-                    )
-                entries, time_entries = planner.entries()
-                planner.commit(from_start)
-                index.append(entries)
-                times.append(time_entries)
-                done += taken
+            taken, _ = take_batches(planner, from_start, run.c, size, index, times)
+            if taken < size:
+                raise UnsupportedError(
+                    f"{segment.path} cannot be indexed", path=segment.path
+                )
         return from_start, index, times
 
     def _cut_epochs(self, offset: int) -> None:
@@ -356,7 +349,7 @@ class PartitionWriter(LogWriter):
         epoch = self.leader_epoch(base)
         if active.state.size:
             active = self._roll_or_undo(active)
-        mark = active.mark()
+        empty = active.state.copy()
         name = staged.log.file
         try:
             fd = root.open(name, write=True)
@@ -377,7 +370,7 @@ class PartitionWriter(LogWriter):
         except BaseException as error:
             if self.end_offset != base:
                 raise  # it is in
-            self._exchange_back(mark)
+            self._exchange_back(empty)
             if isinstance(error, OSError) and not isinstance(error, LogStoreError):
                 path = self.segments[-1].path
                 raise storage_error(error, "rename a staged file to", path) from error
@@ -401,11 +394,11 @@ class PartitionWriter(LogWriter):
         self.directory.sync()
         self._published(self._active)
 
-    def _exchange_back(self, mark: tuple[native.SegmentState, int, int]) -> None:
+    def _exchange_back(self, empty: native.SegmentState) -> None:
         """The active segment is empty again, whichever file has its name now."""
         try:
             self._retire_active()
-            self._active_state = mark[0].copy()
+            self._active_state = empty
             self._active_index, self._active_times = OffsetEntries(), TimeEntries()
             self._active = self._open_active()
             self._active.back_to((self._active_state, 0, 0))
@@ -415,14 +408,7 @@ class PartitionWriter(LogWriter):
             self._truncations += 1
             self._commit(self._active.state)
         except (OSError, LogStoreError) as error:
-            self._fail(
-                SyncFailedError(
-                    f"a publication to {self.name} failed and cannot be undone: "
-                    f"{error}. Open the store again to recover.",
-                    path=self.directory.path,
-                    action="undo",
-                )
-            )
+            self.end_for_good(error)
 
     def sync_held(self) -> None:
         """As `sync`, for who holds the locks."""
