@@ -16,7 +16,7 @@ from logstore import _binding as native
 from logstore._files import Directory
 from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
-from logstore.errors import LogStoreError, storage_error
+from logstore.errors import CorruptRecordError, LogStoreError, storage_error
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import LOG, PARTITION_STATE, parse_segment_file, segment_file
 from logstore.loading import Case, Loaded, load
@@ -97,10 +97,11 @@ class LiveLog:
 
     def _load(self) -> None:
         """Load it all anew; again where the writer changed it meanwhile."""
+        surroundings: tuple[int, object, object] | None = None
         for attempt in range(_ATTEMPTS):
             try:
-                mtime_ns = self.directory.info().mtime_ns
                 surroundings = self._look_around()
+                mtime_ns = surroundings[0]
                 situation = self._situation()
                 case = Case(
                     self.directory,
@@ -113,9 +114,11 @@ class LiveLog:
                 )
                 loaded = load(case)
                 is_same = loaded.damage is None or self._look_around() == surroundings
-            except OSError as error:
-                if attempt + 1 < _ATTEMPTS and self._is_deletion(error):
+            except (LogStoreError, OSError) as error:
+                if attempt + 1 < _ATTEMPTS and self._is_change(error, surroundings):
                     continue
+                if not isinstance(error, OSError):
+                    raise
                 raise storage_error(error, "read", self.directory.path) from error
             if is_same:
                 break
@@ -134,7 +137,7 @@ class LiveLog:
         state = situation.state
         self._is_truncating = state is not None and state.is_truncating
 
-    def _look_around(self) -> object:
+    def _look_around(self) -> tuple[int, object, object]:
         """What tells whether anybody has changed more than the end of the log. What
         looks like damage may be what a writer has done since the first look."""
         return (
@@ -143,15 +146,15 @@ class LiveLog:
             self._marks_token(),
         )
 
-    def _is_deletion(self, error: OSError) -> bool:
-        """Whether the writer deleted a file between two looks, not the partition."""
-        if error.errno != errno.ENOENT:
-            return False
+    def _is_change(self, error: Exception, surroundings: object = None) -> bool:
+        """Whether the writer did something between two looks, and the partition is
+        there."""
         try:
-            self.directory.info()
+            now = self._look_around()
         except OSError:
             return False
-        return True
+        is_deletion = getattr(error, "errno", None) == errno.ENOENT
+        return is_deletion or (surroundings is not None and now != surroundings)
 
     def refresh(self) -> None:
         """Look for what was appended, rolled or deleted since the last look.
@@ -166,13 +169,20 @@ class LiveLog:
                     while not self._stop_at_publication():
                         self._refresh()
                     return
+                except CorruptRecordError:
+                    self._start_over()  # perhaps it was cut meanwhile; this tells
                 except OSError as error:
-                    if attempt + 1 < _ATTEMPTS and self._is_deletion(error):
+                    if attempt + 1 < _ATTEMPTS and self._is_change(error):
                         self._mtime_ns = -1  # look at all names again
                         continue
                     if isinstance(error, LogStoreError):
                         raise
                     raise storage_error(error, "read", self.directory.path) from error
+
+    def look_again(self) -> tuple[int, int]:
+        """`refresh`; returns (how often it was truncated, where readers stop) then."""
+        self.refresh()
+        return self._loaded.truncations, self.high_watermark
 
     def _stop_at_publication(self) -> bool:
         """See where readers have to stop, behind a look at the log; False where a

@@ -317,13 +317,17 @@ class Partition:
 
     def _view(self, durable_only: bool) -> View:
         log = self._refreshed()
+        truncations = log.loaded.truncations if isinstance(log, LiveLog) else 0
         # The end first: the list of segments read after it covers it.
         end = log.durable_offset if durable_only else log.high_watermark
         segments = log.segments
         start = log.start_offset
-        return View(
+        view = View(
             self._name, segments, start, max(start, end), self._decompressed_max
         )
+        if not isinstance(log, LiveLog):
+            return view
+        return view._replace(truncations=truncations, look_again=log.look_again)
 
     def _resolve(self, view: View, start: Start) -> int:
         if start is None:

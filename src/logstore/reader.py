@@ -19,6 +19,7 @@ from logstore.decoding import ChunkReader, Columns, Damage, StopReading, iter_re
 from logstore.errors import (
     ConfigError,
     CorruptRecordError,
+    LogStoreError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
 )
@@ -41,6 +42,9 @@ class View(NamedTuple):
         segments: in order; never changed.
         start_offset, end_offset: what may be read, half open.
         decompressed_max: limit on one decompressed batch, bytes.
+        truncations: how often the log was truncated, and
+        look_again: how often another process has done that by now, and where the log
+            ends then. None: nobody else writes it.
     """
 
     name: str
@@ -48,6 +52,8 @@ class View(NamedTuple):
     start_offset: int
     end_offset: int
     decompressed_max: int
+    truncations: int = 0
+    look_again: Callable[[], tuple[int, int]] | None = None
 
     def check(self, offset: int) -> None:
         """Raise `OffsetOutOfRangeError` unless start <= offset <= end."""
@@ -62,6 +68,20 @@ class View(NamedTuple):
             self.segments, offset, key=lambda segment: segment.base_offset
         )
         return self.segments[max(after - 1, 0) :]
+
+    def check_uncut(self, offset: int) -> None:
+        """Raise `OffsetOutOfRangeError` where another process has truncated the log
+        under a read that has come to `offset`: what looks like damage is none."""
+        if self.look_again is None:
+            return
+        try:
+            truncations, end = self.look_again()
+        except LogStoreError:
+            return
+        if truncations != self.truncations:
+            raise OffsetOutOfRangeError(
+                offset, self.start_offset, end, partition=self.name
+            )
 
 
 def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -95,7 +115,11 @@ def read_columns(
         # What lies in a segment that is not the last ends where the next one begins.
         bound = min(stop, segments[0].base_offset) if segments else stop
         walk = _SegmentWalk(segment, buffer, reader, skip, is_last=not segments)
-        yield from walk.columns(offset, bound)
+        try:
+            yield from walk.columns(offset, bound)
+        except CorruptRecordError:
+            view.check_uncut(walk.offset)
+            raise
         offset = max(walk.offset, offset)
         buffer = walk.buffer
         ended_at = walk.ended_at
@@ -372,6 +396,7 @@ def read_batches(
                 if skip and error.position is not None:
                     found = next_sound_batch(segment, error.position, offset)
                 if not skip:
+                    view.check_uncut(offset)
                     raise
                 place = found and Place(found[0], native.OFFSET_UNKNOWN)
 

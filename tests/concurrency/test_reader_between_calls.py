@@ -63,6 +63,28 @@ class _Writer:
     def empty(self) -> None:
         self.partition.delete_before(self.partition.end_offset)
 
+    def publish(self) -> None:
+        """Twelve records at once, in two calls."""
+        partition = self.partition
+        assert self.store is not None
+        first = partition.end_offset
+        rows = expected(self.magic, first, first + COUNT)
+        with self.store.stage() as stage:
+            for half in (rows[:5], rows[5:]):
+                stage.append_many(
+                    partition,
+                    [record.value for record in half],
+                    [record.key for record in half],
+                    [record.timestamp_ms for record in half],
+                    [record.headers for record in half] if self.magic == 2 else None,
+                )
+            self.store.publish([stage.finish()])
+
+    def truncate(self) -> None:
+        """The last batch goes; others of other sizes come."""
+        self.partition.truncate_to(self.partition.end_offset - 2)
+        fill(self.partition, 3, call=1)
+
     def configure(self) -> None:
         config = self.partition.config
         assert self.store is not None
@@ -104,6 +126,8 @@ DOING: dict[str, Callable[[_Writer], None]] = {
     "roll": _Writer.roll,
     "delete": _Writer.delete,
     "empty": _Writer.empty,
+    "publish": _Writer.publish,
+    "truncate": _Writer.truncate,
     "configure": _Writer.configure,
     "close": _Writer.close_again,
     "reopen": _Writer.reopen,
@@ -156,6 +180,7 @@ def _round(
             _check(reading, writer.magic, COUNT)
         BEFORE[before](writer)
         written = 2 * COUNT if before == "open" else COUNT
+        written -= 2 if doing == "truncate" else 0
         files.forget()
         with _between(files, nth, lambda: DOING[doing](writer)):
             if opens:
