@@ -484,6 +484,7 @@ def fetch(
             return _fetch(view, offset, stop, max_bytes, wanted)
         except CorruptRecordError as error:
             if not skip or error.position is None:
+                view.check_uncut(offset)
                 raise
             offset = max(_behind(view, error, offset), offset + 1)
 

@@ -160,6 +160,8 @@ def _check(reading: logstore.Partition, magic: int, written: int) -> None:
         end = start + len(got)
         assert got == expected(magic, start, end)
         assert end >= written
+        chunk = reading.fetch(start, 1 << 20)
+        assert list(chunk) == expected(magic, start, max(chunk.next_offset, start))
 
 
 def _round(
