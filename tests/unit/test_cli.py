@@ -740,7 +740,10 @@ def test_tail_follow_of_a_file_exits_two(run: Any, partition: Path) -> None:
 
 
 def command(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """`logstore-dump` as a process."""
+    """`logstore-dump` as a process. It hears an interrupt, also where whoever runs the
+    tests in the background does not."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return subprocess.Popen(
         [sys.executable, "-m", "logstore.cli", *map(str, arguments)],
         stdout=subprocess.PIPE,
