@@ -278,6 +278,9 @@ class LogWriter:
                     self._published(active)
             except SyncFailedError as error:
                 raise self._fail(error) from error.__cause__
+            except BaseException:
+                self._tell_of_cut(active)
+                raise
             finally:
                 # Also where a signal handler raised behind the commit: then it is in.
                 if active.segment.next_offset != self.end_offset:
@@ -470,10 +473,10 @@ class LogWriter:
             with contextlib.suppress(StorageError):
                 self._remove_stray()
         if self.segments is before:
-            if (active.state.size, active.times.count) == (mark[0].size, mark[2]):
-                return
             try:
-                active.back_to(mark)
+                if (active.state.size, active.times.count) != (mark[0].size, mark[2]):
+                    active.back_to(mark)
+                self._tell_of_cut(active)
             except SyncFailedError as error:
                 self._fail(error)
             return
@@ -484,6 +487,7 @@ class LogWriter:
             self._drop_digests(before[-1:])
             self._active_state = mark[0].copy()
             self._active_state.raw.time_entries = mark[2]
+            self._truncations += 1
             # The state file names the new segments: first it has to let go of them.
             self._commit(self._active_state, is_truncating=True)
             for segment in reversed(new):
@@ -504,6 +508,14 @@ class LogWriter:
                     action="undo",
                 )
             )
+
+    def _tell_of_cut(self, active: SegmentWriter) -> None:
+        """Note that a failed append was cut again: who follows the log in another
+        process may have counted its records. Where that fails the next state tells."""
+        if active.is_cut:
+            active.is_cut = False
+            self._truncations += 1
+            self._write_point(active.state)
 
     def digests_due(self, *, closing: bool = False) -> None:
         """Called by the store's thread: write the digests of sealed segments that have

@@ -132,8 +132,8 @@ class PartitionState:
             ``ls_segment_state``; ``size`` is the durable position.
         time_digest: of the entries of the active segment's time index that belong to
             the durable part.
-        truncations: how often its tail was cut by `truncate_to`, so that readers in
-            other processes notice.
+        truncations: how often its tail was cut, by `truncate_to` or where an append
+            failed, so that readers in other processes notice.
         is_gapless: see `Segment.is_gapless`; of all segments.
         generation: that of the store when it was written (see `logstore.marks`).
         is_truncating: `truncate_to` is under way: what lies behind the durable point,

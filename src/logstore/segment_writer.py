@@ -58,6 +58,7 @@ class SegmentWriter:
         "fd",
         "files",
         "index",
+        "is_cut",
         "planner",
         "segment",
         "state",
@@ -89,6 +90,8 @@ class SegmentWriter:
             config.index_interval_bytes, roll_limits(config, jitter_ms)
         )
         self._reserved = state.size
+        # Bytes were taken back that readers in other processes may have seen.
+        self.is_cut = False
         segment.show_indexes(index, times)
         segment.time_digest = UNKNOWN_DIGEST
         segment.live_state = state
@@ -230,6 +233,7 @@ class SegmentWriter:
     def undo(self) -> None:
         """Cut what a failed write may have left behind ``state.size``, for good: no
         power cut may bring back what the caller is told is not in the log."""
+        self.is_cut = True
         try:
             self.files.truncate(self.fd, self.state.size)
             self._reserved = self.state.size

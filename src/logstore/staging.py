@@ -443,7 +443,8 @@ def moved_runs(
 
 def check_staged_name(name: str) -> None:
     """Raise `ConfigError` for a name that no staged file has."""
-    if not name.startswith(layout.STAGED_PREFIX) or "/" in name:
+    rest = name.removeprefix(layout.STAGED_PREFIX)
+    if rest == name or not rest.isascii() or not rest.replace("-", "").isalnum():
         raise ConfigError(
             f"{name!r} is not the name of a staged file", name="staged", value=name
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from pathlib import Path
@@ -10,7 +11,15 @@ import pytest
 
 import logstore
 from logstore.store import open_store
-from support.damage import CoarseTimes, append_garbage, crash, cut, frames, logs_in
+from support.damage import (
+    CoarseTimes,
+    FaultyFiles,
+    append_garbage,
+    crash,
+    cut,
+    frames,
+    logs_in,
+)
 from support.values import (
     append_one,
     append_records,
@@ -167,6 +176,39 @@ def test_file_that_shrinks_under_a_reader_is_an_error_not_a_crash(
             found.append(record)
     assert found == expected(1, 0, len(found))
     assert caught.value.offset == len(found)
+
+
+@pytest.mark.parametrize("records", [1, 6000], ids=["one", "many"])
+def test_what_a_failed_append_took_back_misleads_no_reader(
+    tmp_path: Path, records: int
+) -> None:
+    """A reader looks when part of it, or all, is in the file; then it goes, and other
+    records come, of other sizes."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        fill(partition, 10)
+        partition.flush()
+        reader = follower(tmp_path)
+        assert reader.end_offset == 10
+        seen = []
+
+        def look(method: str, name: str) -> None:
+            if method == "truncate" and name.endswith(".log") and not seen:
+                seen.append(reader.end_offset)
+
+        files.before = look
+        nth = 1 if records == 1 else 2
+        files.fail("write", errno.EIO, name=".log", nth=nth, times=1, done=True)
+        with pytest.raises(logstore.StorageError):
+            partition.append_many([b"x" * 90] * records)
+        assert seen[0] > 10
+        assert partition.end_offset == 10
+        for count in (20_000, 1):
+            fill(partition, count, call=5000)
+            assert reader.end_offset == partition.end_offset
+        assert list(reader.read()) == expected(1, 0, 20_011)
+    assert read_all(tmp_path) == expected(1, 0, 20_011)
 
 
 def test_reader_of_a_torn_tail_ends_before_it(tmp_path: Path) -> None:

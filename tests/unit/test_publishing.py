@@ -423,7 +423,8 @@ def test_staged_name_leads_nowhere_else(store: Store) -> None:
     staged = stage(store, {topic[0]: 1})
     outside = Path(store.path).parent / "outside"
     shutil.copy(Path(store.path, staged.files[0]), outside)
-    for name in ("../outside", str(outside), "a-0/00000000000000000000.log"):
+    inner = [layout.STAGED_PREFIX + name for name in ("", "\0x", "../x", "\ud800")]
+    for name in ("../outside", str(outside), "a-0/00000000000000000000.log", *inner):
         wrong = Staged(tuple(log._replace(file=name) for log in staged.logs))
         with pytest.raises(ConfigError, match="staged"):
             store.publish([wrong])
