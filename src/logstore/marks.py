@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from logstore import checkpoints, layout
@@ -119,10 +119,16 @@ class Marks:
                 f"{path} is no owner file: {error!r}", path=path
             ) from error
 
-    def forget(self, key: TopicPartition) -> None:
-        """A partition that is made anew: what the checkpoints say was another's."""
-        self.points.pop(key, None)
-        self.starts.pop(key, None)
+    def forget(self, keys: Iterable[TopicPartition]) -> bool:
+        """Partitions that will be made anew: what the checkpoints say was another's.
+
+        Returns whether they say something: then they are to be written again first.
+        """
+        found = False
+        for key in keys:
+            found |= self.points.pop(key, None) is not None
+            found |= self.starts.pop(key, None) is not None
+        return found
 
     def _offsets(
         self, name: str, note: Callable[[RecoveryAction], None]

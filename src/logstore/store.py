@@ -421,6 +421,7 @@ class Store:
             )
         self.begin_writing()
         try:
+            self._forget_marks((name, number) for number in numbers)
             settings = {"partitions": numbers[-1] + 1, "config": config.to_dict()}
             self._catalog.write(name, {**settings, "creating": True})
             for number in numbers:
@@ -434,9 +435,15 @@ class Store:
             if isinstance(error, LogStoreError):
                 raise
             raise storage_error(error, f"create topic {name} in", self.path) from error
-        for number in numbers:
-            self._marks.forget((name, number))
         self._catalog.numbers[name] = there
+
+    def _forget_marks(self, keys: Iterable[TopicPartition]) -> None:
+        """Take what Kafka's checkpoints say of partitions that were deleted out of
+        them, before there are others of the same names: a crash would believe it."""
+        with self._marks_lock:
+            if self._marks.forget(keys):
+                self._marks.move_points(self._marks.points)
+                self._marks.write_starts(self._writers.starts())
 
     def configure_topic(self, name: str, config: TopicConfig) -> None:
         self._check_writable(f"configure topic {name}")

@@ -11,7 +11,7 @@ import logstore
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
 from logstore.store import open_store
-from support.damage import Unsynced, crash, logs_in
+from support.damage import FaultyFiles, Unsynced, crash, logs_in
 from support.values import append_one, config_of, expected, fill
 
 COUNT = 30
@@ -57,6 +57,43 @@ def test_state_of_an_untouched_partition_stays_stale_after_another_writer(
             assert list(partition.read()) == expected(1, start, COUNT)
             assert append_one(partition) == COUNT
             assert store.recovery_report.actions == ()
+
+
+def test_topic_that_is_made_anew_has_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """Neither its recovery point nor its start, whenever its maker is killed: it is not
+    there, or it is new."""
+    live = tmp_path / "live"
+    write_two(live)
+    with logstore.open(live) as store:
+        store.topic("orders")[0].delete_before(7)  # inside a segment
+    killed = []
+    files = FaultyFiles()
+
+    def kill(method: str, name: str) -> None:
+        copy = crash(live, tmp_path / f"killed-{len(killed)}")
+        killed.append((copy, partition.end_offset if partition else -1))
+
+    partition: logstore.Partition | None = None
+    with open_store(live, files=files) as store:
+        store.delete_topic("orders")
+        files.before = kill
+        partition = store.create_topic("orders", 2, config_of(1))[0]
+        for _ in range(3):
+            append_one(partition)
+        kill("", "")
+        files.before = None
+    assert len(killed) > 20
+    for copy, end in killed:
+        for read_only in (True, False):
+            with logstore.open(copy, read_only=read_only) as store:
+                assert not store.recovery_report.actions
+                if "orders" in store.topics():
+                    found = store.topic("orders")[0]
+                    assert found.start_offset == 0
+                    assert list(found.read()) == expected(1, 0, found.end_offset)
+                    assert found.end_offset >= end
+                assert not store.recovery_report.actions
+        shutil.rmtree(copy)
 
 
 def test_topic_that_another_writer_deleted_is_not_lost(tmp_path: Path) -> None:
