@@ -321,9 +321,20 @@ def variants(
                 yield f"{what} {k}", [*pending[:k], other, *pending[k + 1 :]]
                 yield f"{what} {k}, then none", [*pending[:k], other]
     if newest and pending[-1].kind == "write":
-        yield from _torn(pending)
+        yield from _torn(pending, disk)
     for number in range(6 if n > 2 else 0):
-        yield f"random {number}", list(_some(pending, rng))
+        yield f"random {number}", list(_some(pending, rng, disk))
+
+
+def _over(write: Change, found: bytes, disk: Disk) -> Change:
+    """A write of which something else is found. What was durable before, and is written
+    again with the same value, is as it was."""
+    old = disk.files.get(write.node, b"")[write.pos : write.pos + len(write.data)]
+    same = bytes(
+        mine if mine == there else other
+        for mine, there, other in zip(write.data, old, found, strict=False)
+    )
+    return write._replace(data=same + found[len(same) :])
 
 
 def _spoilt(
@@ -331,8 +342,8 @@ def _spoilt(
 ) -> Iterator[tuple[str, Change]]:
     """Its blocks were allotted, and something else than its bytes stands in them."""
     size = len(write.data)
-    yield "zeros for", write._replace(data=bytes(size))
-    yield "garbage for", write._replace(data=rng.randbytes(size))
+    yield "zeros for", _over(write, bytes(size), disk)
+    yield "garbage for", _over(write, rng.randbytes(size), disk)
     # What another file of the directory, or this one, had in a block that is used
     # again. (One of another partition may have just what belongs there: nothing in the
     # format tells whose a batch is.)
@@ -340,15 +351,15 @@ def _spoilt(
     if old:
         at = rng.randrange(len(old)) if rng.random() < 0.5 else 0
         stale = (old[at:] + old)[:size].ljust(size, b"\0")
-        yield "stale bytes for", write._replace(data=stale)
+        yield "stale bytes for", _over(write, stale, disk)
     half = size // 2
     if half:
         # The later page reached the disk, the earlier one did not.
         later = bytes(half) + write.data[half:]
-        yield "the end alone of", write._replace(data=later)
+        yield "the end alone of", _over(write, later, disk)
 
 
-def _torn(pending: list[Change]) -> Iterator[tuple[str, list[Change]]]:
+def _torn(pending: list[Change], disk: Disk) -> Iterator[tuple[str, list[Change]]]:
     write = pending[-1]
     data, size = write.data, len(write.data)
     if size <= 512:
@@ -359,10 +370,10 @@ def _torn(pending: list[Change]) -> Iterator[tuple[str, list[Change]]]:
     for cut in cuts:
         yield f"torn at {cut}", [*pending[:-1], write._replace(data=data[:cut])]
         zeroed = data[:cut] + bytes(size - cut)
-        yield f"zeros from {cut}", [*pending[:-1], write._replace(data=zeroed)]
+        yield f"zeros from {cut}", [*pending[:-1], _over(write, zeroed, disk)]
 
 
-def _some(pending: list[Change], rng: random.Random) -> Iterator[Change]:
+def _some(pending: list[Change], rng: random.Random, disk: Disk) -> Iterator[Change]:
     for change in pending:
         chance = rng.random()
         if chance < 0.5:
@@ -370,4 +381,4 @@ def _some(pending: list[Change], rng: random.Random) -> Iterator[Change]:
         elif chance < 0.65 and change.kind == "write" and len(change.data) > 1:
             cut = rng.randrange(1, len(change.data))
             rest = bytes(len(change.data) - cut) if chance < 0.58 else b""
-            yield change._replace(data=change.data[:cut] + rest)
+            yield _over(change, change.data[:cut] + rest, disk)
