@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from logstore._files import Directory, Files
 from logstore.errors import StoreClosedError
+from logstore.layout import INDEX, TIME_INDEX
 
 __all__ = ["Descriptors", "OpenFile"]
 
@@ -126,8 +127,8 @@ class Descriptors:
         while self._gone:
             owner = self._gone.popleft()
             self._drop(owner)
-            for key in [key for key in self._indexes if key[0] == owner]:
-                self._drop_index(key)
+            for kind in (INDEX, TIME_INDEX):
+                self._drop_index((owner, kind))
 
     def _drop(self, owner: int) -> None:
         file = self._open.pop(owner, None)

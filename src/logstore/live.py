@@ -61,6 +61,10 @@ class LiveLog:
         self._mtime_ns = -1
         # What the log was found damaged beside.
         self._surroundings: object = None
+        # Which directory it was.
+        self._directory_id = (-1, -1)
+        # A look that was cut short left things half done.
+        self._is_doubtful = False
         # Base offset and inode of the last segment.
         self._tail = (-1, -1)
         # Size and time of a file whose end was looked at and found torn.
@@ -100,8 +104,9 @@ class LiveLog:
         surroundings: tuple[int, object, object] | None = None
         for attempt in range(_ATTEMPTS):
             try:
+                info = self.directory.info()
                 surroundings = self._look_around()
-                mtime_ns = surroundings[0]
+                mtime_ns = info.mtime_ns
                 situation = self._situation()
                 case = Case(
                     self.directory,
@@ -124,6 +129,7 @@ class LiveLog:
                 break
         self._loaded = loaded
         self._mtime_ns, self._surroundings = mtime_ns, surroundings
+        self._directory_id = info.device, info.inode
         self.segments = tuple(loaded.segments)
         if self.segments:
             last = self.segments[-1]
@@ -170,19 +176,27 @@ class LiveLog:
                         self._refresh()
                     return
                 except CorruptRecordError:
-                    self._start_over()  # perhaps it was cut meanwhile; this tells
+                    self._is_doubtful = True  # perhaps it was cut meanwhile
                 except OSError as error:
+                    self._is_doubtful = True
                     if attempt + 1 < _ATTEMPTS and self._is_change(error):
-                        self._mtime_ns = -1  # look at all names again
                         continue
                     if isinstance(error, LogStoreError):
                         raise
                     raise storage_error(error, "read", self.directory.path) from error
+                except BaseException:
+                    self._is_doubtful = True
+                    raise
 
-    def look_again(self) -> tuple[int, int]:
-        """`refresh`; returns (how often it was truncated, where readers stop) then."""
+    @property
+    def history(self) -> object:
+        """What changes when the log is cut, or is another one."""
+        return self._directory_id, self._loaded.truncations
+
+    def look_again(self) -> tuple[object, int]:
+        """`refresh`; returns (`history`, where readers stop) then."""
         self.refresh()
-        return self._loaded.truncations, self.high_watermark
+        return self.history, self.high_watermark
 
     def _stop_at_publication(self) -> bool:
         """See where readers have to stop, behind a look at the log; False where a
@@ -196,16 +210,18 @@ class LiveLog:
         return True
 
     def _refresh(self) -> None:
-        if self._loaded.damage is not None:
+        info = self.directory.info()
+        is_other = (info.device, info.inode) != self._directory_id
+        if self._is_doubtful or is_other:
+            self._start_over()
+            self._is_doubtful = False
+            return
+        if self._is_truncating or self._loaded.damage is not None:
+            # What is behind the end goes; the state file will say when.
             if self._look_around() != self._surroundings:
                 self._start_over()
             return
-        mtime_ns = self.directory.info().mtime_ns
-        if self._is_truncating:
-            # What is behind the end goes; the state file will say when.
-            if mtime_ns != self._mtime_ns:
-                self._start_over()
-            return
+        mtime_ns = info.mtime_ns
         if mtime_ns != self._mtime_ns or self._is_recent():
             self._follow_names(mtime_ns)
         if self.segments:
@@ -233,7 +249,8 @@ class LiveLog:
             if parsed.suffix == LOG and not parsed.transition:
                 logs.append(parsed.base_offset)
         known = [segment.base_offset for segment in self.segments]
-        kept = [base for base in logs if base in set(known)]
+        wanted = set(known)
+        kept = [base for base in logs if base in wanted]
         if not known or not kept or kept != known[len(known) - len(kept) :]:
             self._load()
             return
@@ -281,9 +298,21 @@ class LiveLog:
 
     def _start_over(self) -> None:
         """The tail was cut and may have grown again: nothing known of it counts."""
-        for segment in self.segments:
-            segment.void()
+        before, directory = self.segments, self._directory_id
         self._load()
+        if self._directory_id != directory:
+            # A topic of the same name, made anew: nothing of it is of the old one.
+            for segment in before:
+                segment.void()
+            return
+        now = {segment.base_offset: segment for segment in self.segments}
+        first = min(now, default=self._loaded.start_offset)
+        for segment in before:
+            same = now.get(segment.base_offset)
+            if same is not None:
+                segment.become(same)
+            elif segment.base_offset >= first:
+                segment.void()
 
     def _follow_tail(self) -> None:
         segment = self.segments[-1]
@@ -322,8 +351,10 @@ class LiveLog:
         if not scan.has_wrappers:
             return scan
         known, segment.size = segment.size, scan.pos
-        damage = unreadable(segment, Place(begin.size, begin.last_offset))
-        segment.size = known
+        try:
+            damage = unreadable(segment, Place(begin.size, begin.last_offset))
+        finally:
+            segment.size = known
         if damage is None:
             return scan
         loaded.active_state = begin

@@ -317,7 +317,7 @@ class Partition:
 
     def _view(self, durable_only: bool) -> View:
         log = self._refreshed()
-        truncations = log.loaded.truncations if isinstance(log, LiveLog) else 0
+        history = log.history if isinstance(log, LiveLog) else None
         # The end first: the list of segments read after it covers it.
         end = log.durable_offset if durable_only else log.high_watermark
         segments = log.segments
@@ -327,7 +327,7 @@ class Partition:
         )
         if not isinstance(log, LiveLog):
             return view
-        return view._replace(truncations=truncations, look_again=log.look_again)
+        return view._replace(history=history, look_again=log.look_again)
 
     def _resolve(self, view: View, start: Start) -> int:
         if start is None:
@@ -444,11 +444,17 @@ class Partition:
             view, _, end = self._bounds(offset, None, durable_only, isolation)
             found = self._reader(view, offset, isolation)
             before = offset
-            for record in reader.read_records(view, offset, end, found, skip=skip):
-                offset = record.offset + 1
-                yield record
-            if not found.ended:
-                offset = max(offset, end)
+            try:
+                for record in reader.read_records(view, offset, end, found, skip=skip):
+                    offset = record.offset + 1
+                    yield record
+                if not found.ended:
+                    offset = max(offset, end)
+            except OffsetOutOfRangeError:
+                # The log was cut meanwhile: where that is behind this offset, go on.
+                view = self._view(durable_only)
+                if not view.start_offset <= offset <= view.end_offset:
+                    raise
             if offset > before:
                 last, pause = time.monotonic(), _POLL_MIN_S
                 continue

@@ -15,7 +15,11 @@ from logstore import _binding as native
 from logstore._files import Directory
 from logstore.batches import ABORT
 from logstore.decoding import StopReading
-from logstore.errors import CorruptCheckpointError
+from logstore.errors import (
+    CorruptCheckpointError,
+    CorruptRecordError,
+    UnsupportedError,
+)
 from logstore.layout import SNAPSHOT, parse_segment_file
 from logstore.reader import View, make_batch
 
@@ -116,19 +120,25 @@ def _transaction_batches(
 ) -> Iterator[tuple[native.BatchHeader, _Marker | None]]:
     """Headers of transactional batches from `start` to the end of a view, in order,
     with what the marker says where it is one."""
-    for segment in view.from_offset(start):
-        for header, buffer, file_pos in segment.headers(segment.locate(start)):
-            if header.last_offset >= view.end_offset:
-                return
-            if not header.is_transactional or header.last_offset < start:
-                continue
-            if not header.is_control:
-                yield header, None
-                continue
-            batch = make_batch(segment, header, buffer, file_pos, view.decompressed_max)
-            control = batch.control_record()
-            if control is not None:
-                yield header, _Marker(control.offset, control.type == ABORT)
+    try:
+        for segment in view.from_offset(start):
+            for header, buffer, file_pos in segment.headers(segment.locate(start)):
+                if header.last_offset >= view.end_offset:
+                    return
+                if not header.is_transactional or header.last_offset < start:
+                    continue
+                if not header.is_control:
+                    yield header, None
+                    continue
+                batch = make_batch(
+                    segment, header, buffer, file_pos, view.decompressed_max
+                )
+                control = batch.control_record()
+                if control is not None:
+                    yield header, _Marker(control.offset, control.type == ABORT)
+    except (CorruptRecordError, UnsupportedError):
+        view.check_uncut(start)
+        raise
 
 
 def _newest_snapshot(

@@ -8,6 +8,7 @@ it takes no lock.
 from __future__ import annotations
 
 import bisect
+import errno
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -22,6 +23,8 @@ from logstore.errors import (
     LogStoreError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    StorageError,
+    UnsupportedError,
 )
 from logstore.records import Record
 from logstore.segment import FRAME_BYTES, READ_BYTES, Place, Segment
@@ -42,9 +45,9 @@ class View(NamedTuple):
         segments: in order; never changed.
         start_offset, end_offset: what may be read, half open.
         decompressed_max: limit on one decompressed batch, bytes.
-        truncations: how often the log was truncated, and
-        look_again: how often another process has done that by now, and where the log
-            ends then. None: nobody else writes it.
+        history: what changes when another process truncates the log, and
+        look_again: the same as of now, and where the log ends then. None: nobody else
+            writes it.
     """
 
     name: str
@@ -52,8 +55,8 @@ class View(NamedTuple):
     start_offset: int
     end_offset: int
     decompressed_max: int
-    truncations: int = 0
-    look_again: Callable[[], tuple[int, int]] | None = None
+    history: object = None
+    look_again: Callable[[], tuple[object, int]] | None = None
 
     def check(self, offset: int) -> None:
         """Raise `OffsetOutOfRangeError` unless start <= offset <= end."""
@@ -71,14 +74,17 @@ class View(NamedTuple):
 
     def check_uncut(self, offset: int) -> None:
         """Raise `OffsetOutOfRangeError` where another process has truncated the log
-        under a read that has come to `offset`: what looks like damage is none."""
+        under a read that has come to `offset`, or `StorageError` where it has deleted
+        the partition: what looks like damage is none."""
         if self.look_again is None:
             return
         try:
-            truncations, end = self.look_again()
-        except LogStoreError:
+            history, end = self.look_again()
+        except LogStoreError as error:
+            if isinstance(error, StorageError) and error.errno == errno.ENOENT:
+                raise  # the whole partition is gone
             return
-        if truncations != self.truncations:
+        if history != self.history:
             raise OffsetOutOfRangeError(
                 offset, self.start_offset, end, partition=self.name
             )
@@ -114,10 +120,10 @@ def read_columns(
             )
         # What lies in a segment that is not the last ends where the next one begins.
         bound = min(stop, segments[0].base_offset) if segments else stop
-        walk = _SegmentWalk(segment, buffer, reader, skip, is_last=not segments)
+        walk = _SegmentWalk(view, segment, buffer, reader, skip, is_last=not segments)
         try:
             yield from walk.columns(offset, bound)
-        except CorruptRecordError:
+        except (CorruptRecordError, UnsupportedError):
             view.check_uncut(walk.offset)
             raise
         offset = max(walk.offset, offset)
@@ -138,6 +144,7 @@ class _SegmentWalk:
 
     def __init__(
         self,
+        view: View,
         segment: Segment,
         buffer: native.Buffer,
         reader: ChunkReader,
@@ -145,6 +152,7 @@ class _SegmentWalk:
         *,
         is_last: bool,
     ) -> None:
+        self.view = view
         self.segment = segment
         self.is_last = is_last
         self.buffer = buffer
@@ -164,7 +172,20 @@ class _SegmentWalk:
         self.generation = segment.generation
         pos, before = place or segment.locate(start)
         reader.begin(before, segment.checks)
-        while pos < segment.size:
+        while True:
+            if segment.is_void:
+                raise segment.cut_away(self.offset)
+            if segment.generation != self.generation:
+                # The tail was truncated and may have been written anew.
+                self.generation = segment.generation
+                if self.offset > segment.next_offset:
+                    raise OffsetOutOfRangeError(
+                        self.offset, segment.base_offset, segment.next_offset
+                    )
+                pos, before = segment.locate(self.offset)
+                reader.begin(before, segment.checks)
+            if pos >= segment.size:
+                break
             try:
                 n = segment.read(self.buffer.view, pos)
             except OffsetOutOfRangeError as gone:
@@ -177,14 +198,6 @@ class _SegmentWalk:
                 self.offset = segment.next_offset
                 return
             if segment.generation != self.generation:
-                # The tail was truncated and may have been written anew.
-                self.generation = segment.generation
-                if self.offset > segment.next_offset:
-                    raise OffsetOutOfRangeError(
-                        self.offset, segment.base_offset, segment.next_offset
-                    )
-                pos, before = segment.locate(self.offset)
-                reader.begin(before, segment.checks)
                 continue
             buffer = self.buffer
             try:
@@ -207,12 +220,19 @@ class _SegmentWalk:
                 )
             except CorruptRecordError as error:
                 pos = self._skip(error, pos + reader.pos)
-        self._check_end(min(stop, segment.next_offset))
+        self._check_end(stop)
 
-    def _check_end(self, stop: int) -> None:
+    def _check_end(self, wanted: int) -> None:
         """Raise where the segment ends too early; one that is not the last may, where
         its log may have gaps."""
+        stop = min(wanted, self.segment.next_offset)
         segment, last = self.segment, self.reader.decoder.last_offset
+        if self._was_cut() and segment.next_offset < min(wanted, self.next_offset):
+            raise OffsetOutOfRangeError(
+                max(self.offset, segment.next_offset),
+                segment.base_offset,
+                segment.next_offset,
+            )
         if self.skip or last == native.OFFSET_UNKNOWN:
             return
         if not segment.is_gapless and not self.is_last:
@@ -269,6 +289,7 @@ class _SegmentWalk:
                 # This frame and the error would keep each other, and with them the
                 # buffers of the read, until the garbage collector comes by.
                 del error
+        self.view.check_uncut(self.offset)
         found = next_sound_batch(self.segment, pos, self.offset)
         if found is None:
             return self.segment.size
@@ -354,8 +375,10 @@ def read_batches(
     """
     offset = start
     for segment in view.from_offset(start):
+        if segment.is_void:
+            raise segment.cut_away(offset)
         is_last = segment is view.segments[-1]
-        generation = segment.generation
+        generation, wanted_end = segment.generation, min(stop, segment.next_offset)
         place: Place | None = segment.locate(offset)
         while place is not None:
             before = place.last_offset
@@ -385,19 +408,25 @@ def read_batches(
                 is_short = is_last and offset < end
                 if segment.is_gapless and before != native.OFFSET_UNKNOWN:
                     is_short = is_short or before + 1 < end
-                is_whole = segment.generation == generation
-                if is_short and is_whole and not skip and wanted is None:
+                if segment.generation != generation:
+                    # Cut under this read, which may have missed what is there now.
+                    if max(offset, before + 1) < wanted_end:
+                        raise OffsetOutOfRangeError(
+                            max(offset, before + 1), view.start_offset, end,
+                            partition=view.name,
+                        )  # fmt: skip
+                elif is_short and not skip and wanted is None:
                     raise segment.missing(segment.size, offset)
                 break
             except StopReading:
                 return
-            except CorruptRecordError as error:
-                found = None
-                if skip and error.position is not None:
-                    found = next_sound_batch(segment, error.position, offset)
-                if not skip:
-                    view.check_uncut(offset)
+            except (CorruptRecordError, UnsupportedError) as error:
+                view.check_uncut(offset)
+                if not skip or isinstance(error, UnsupportedError):
                     raise
+                found = None
+                if error.position is not None:
+                    found = next_sound_batch(segment, error.position, offset)
                 place = found and Place(found[0], native.OFFSET_UNKNOWN)
 
 
@@ -482,9 +511,11 @@ def fetch(
     while True:
         try:
             return _fetch(view, offset, stop, max_bytes, wanted)
-        except CorruptRecordError as error:
-            if not skip or error.position is None:
-                view.check_uncut(offset)
+        except (CorruptRecordError, UnsupportedError) as error:
+            view.check_uncut(offset)
+            if isinstance(error, UnsupportedError) or not skip:
+                raise
+            if error.position is None:
                 raise
             offset = max(_behind(view, error, offset), offset + 1)
 
@@ -580,6 +611,14 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
 
     "First" by offset, not by time: timestamps need not rise.
     """
+    try:
+        return _first_offset_at(view, timestamp)
+    except (CorruptRecordError, UnsupportedError):
+        view.check_uncut(view.start_offset)
+        raise
+
+
+def _first_offset_at(view: View, timestamp: int) -> int | None:
     for segment in view.segments:
         is_last = segment is view.segments[-1]
         if segment.next_offset <= view.start_offset and not is_last:
@@ -590,7 +629,7 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
             continue
         reader = ChunkReader(view.decompressed_max, with_headers=False)
         buffer = native.Buffer(READ_BYTES)
-        walk = _SegmentWalk(segment, buffer, reader, False, is_last=is_last)
+        walk = _SegmentWalk(view, segment, buffer, reader, False, is_last=is_last)
         start = max(view.start_offset, segment.base_offset)
         stop = view.end_offset if is_last else segment.next_offset
         place = segment.locate_time(timestamp)

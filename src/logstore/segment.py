@@ -100,6 +100,7 @@ class Segment:
             says is held against the log.
         transition: ".swap" for a segment that recovery would rename, else "".
         generation: goes up when the file was cut; what was read before is void.
+        is_void: it is no part of the log any more, which was cut before it.
         is_lost: its file is gone, and should not be.
         is_gapless: every batch begins where the one before ended, and the first one
             where the segment does: so logstore writes, and so it is checked. Kafka's
@@ -115,6 +116,7 @@ class Segment:
         "generation",
         "is_gapless",
         "is_lost",
+        "is_void",
         "live_index",
         "live_state",
         "live_times",
@@ -149,6 +151,7 @@ class Segment:
         self.max_timestamp_offset = max_timestamp_offset
         self.transition = transition
         self.generation = 0
+        self.is_void = False
         self.is_lost = False
         self.live_index: OffsetEntries | None = None
         self.live_times: TimeEntries | None = None
@@ -227,8 +230,27 @@ class Segment:
 
     def void(self) -> None:
         """Make whoever reads it notice that the log was cut: nothing is here now."""
+        self.is_void = True
         self.size = 0
         self.next_offset = self.base_offset
+        self.generation += 1
+
+    def cut_away(self, offset: int) -> OffsetOutOfRangeError:
+        """The error where somebody reads on in a segment that is void."""
+        first = self.base_offset
+        return OffsetOutOfRangeError(
+            max(offset, first), first, first, partition=self.directory.name
+        )
+
+    def become(self, other: Segment) -> None:
+        """The file of this name was cut, or is another one, and `other` knows it: who
+        reads this one notices, and goes on in what there is now."""
+        self.descriptors.forget(self._serial)
+        self.size, self.next_offset = other.size, other.next_offset
+        self.max_timestamp = other.max_timestamp
+        self.max_timestamp_offset = other.max_timestamp_offset
+        self.time_digest = other.time_digest
+        self.live_index, self.live_times = other.live_index, other.live_times
         self.generation += 1
 
     # -- what is wrong with it

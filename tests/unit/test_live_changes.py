@@ -1,0 +1,229 @@
+"""A reader, as another process opens it, whose log is cut, replaced or hard to read
+between its calls: it goes on, or says that records are gone, and never less."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import OffsetOutOfRangeError
+from logstore.store import open_store
+from support.damage import FaultyFiles, Unsynced
+from support.values import config_of, expected, fill
+
+COUNT, CUT = 4000, 3900
+
+
+def long_log(
+    path: Path, magic: int, files: Any = None
+) -> tuple[logstore.Store, logstore.Partition]:
+    """A log whose reading takes many calls."""
+    store = open_store(path, files=files or Unsynced())
+    config = config_of(magic, segment_bytes=64 << 20)
+    partition = store.create_topic("orders", config=config)[0]
+    for _ in range(COUNT // 100):
+        partition.append_many([b"x" * 1000] * 100)
+    return store, partition
+
+
+WAYS: dict[str, Callable[[logstore.Partition], Iterator[Any]]] = {
+    "read": lambda partition: partition.read(),
+    "read-skip": lambda partition: partition.read(on_corruption="skip"),
+    "read_batches": lambda partition: partition.read_batches(),
+    "read_arrow": lambda partition: iter(partition.read_arrow(batch_records=50)),
+}
+
+
+def offsets_of(item: Any) -> list[int]:
+    """The offsets in what a read gave."""
+    if isinstance(item, logstore.Record):
+        return [item.offset]
+    if isinstance(item, logstore.RecordBatch):
+        return [record.offset for record in item]
+    return list(item.column("offset").to_pylist())
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("way", WAYS)
+def test_read_beside_a_truncation_gives_all_that_stays_and_says_that_the_rest_is_gone(
+    tmp_path: Path, way: str, magic: int
+) -> None:
+    """Also where something else in its process has looked meanwhile."""
+    store, partition = long_log(tmp_path, magic)
+    with store, open_store(tmp_path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        items = WAYS[way](reader)
+        found = offsets_of(next(items))
+        partition.truncate_to(CUT)
+        assert reader.end_offset == CUT
+        with pytest.raises(OffsetOutOfRangeError):
+            for item in items:
+                found += offsets_of(item)
+        assert found == list(range(CUT))
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("skip", ["raise", "skip"])
+def test_follower_goes_on_behind_a_truncation(
+    tmp_path: Path, magic: int, skip: str
+) -> None:
+    store, partition = long_log(tmp_path, magic)
+    with store, open_store(tmp_path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        records = reader.follow(timeout=0.2, on_corruption=skip)
+        found = [next(records)]
+        partition.truncate_to(CUT)
+        partition.append_many([b"y" * 1000] * 300)
+        assert reader.end_offset == CUT + 300
+        found += records
+        assert [record.offset for record in found] == list(range(CUT + 300))
+        assert {record.value[:1] for record in found[CUT:] if record.value} == {b"y"}
+
+
+def test_follower_goes_on_behind_a_failed_append(tmp_path: Path) -> None:
+    """No record is lost, and none is left out."""
+    files = FaultyFiles()
+    store, partition = long_log(tmp_path, 1, files)
+    with store, open_store(tmp_path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        records = reader.follow(timeout=0.2)
+        found = [next(records)]
+        files.fail("write", errno.EIO, name=".log", times=1, done=True)
+        with pytest.raises(logstore.StorageError):
+            partition.append(b"z" * 500)
+        partition.append_many([b"y" * 1000] * 100)
+        assert reader.end_offset == COUNT + 100
+        found += records
+        assert [record.offset for record in found] == list(range(COUNT + 100))
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("way", ["read", "read_batches", "fetch"])
+def test_log_that_was_cut_and_has_grown_again_is_no_damage(
+    tmp_path: Path, way: str, magic: int
+) -> None:
+    """What stands where a batch began may be anything, a later format, too."""
+    store, partition = long_log(tmp_path, magic)
+    files = FaultyFiles()
+
+    def cut() -> None:
+        files.before = None
+        partition.truncate_to(0)
+        for _ in range(40):
+            partition.append_many([b"\x7f" * 100_003])
+        partition.flush()
+
+    def cut_at_second_read(method: str, name: str) -> None:
+        nonlocal reads
+        reads += method == "read" and name.endswith(".log")
+        if reads == 2:
+            cut()
+
+    reads = 0
+    with store, open_store(tmp_path, read_only=True, files=files) as reading:
+        reader = reading.topic("orders")[0]
+        assert reader.end_offset == COUNT
+        with pytest.raises(OffsetOutOfRangeError):
+            if way == "fetch":
+                files.before = cut_at_second_read
+                list(reader.fetch(3000))
+            else:
+                items = WAYS[way](reader)
+                next(items)
+                cut()
+                list(items)
+        assert [len(record.value or b"") for record in reader.read()] == [100_003] * 40
+
+
+@pytest.mark.parametrize("new", [5, 12, 20, 40])
+def test_topic_that_is_made_anew_is_another(tmp_path: Path, new: int) -> None:
+    """Its segments may have the names of the ones before."""
+    config = config_of(1, segment_bytes=700, index_interval_bytes=100)
+    with (
+        open_store(tmp_path, files=Unsynced()) as store,
+        open_store(tmp_path, read_only=True) as reading,
+    ):
+        fill(store.create_topic("orders", config=config)[0], 12, seed=1)
+        reader = reading.topic("orders")[0]
+        assert list(reader.read()) == expected(1, 0, 12, 1)
+        records = reader.read()
+        first = [next(records)]
+        store.delete_topic("orders")
+        partition = store.create_topic("orders", config=config)[0]
+        fill(partition, new, seed=2)
+        partition.flush()
+        for count in (new, new + 1):
+            assert list(reader.read()) == expected(1, 0, count, 2)
+            fill(partition, 1, seed=2)
+        # A read of the old one that goes on gives nothing of the new one.
+        with contextlib.suppress(OffsetOutOfRangeError, logstore.StorageError):
+            first += records
+            assert first == expected(1, 0, 12, 1)
+
+
+class _StopError(BaseException):
+    """As an interrupt."""
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.EIO, 0], ids=str)
+@pytest.mark.parametrize("rolls", [True, False], ids=["rolls", "appends"])
+def test_error_in_one_look_costs_only_that_look(
+    tmp_path: Path, rolls: bool, error: int
+) -> None:
+    """At any of its calls, also an interrupt; the next look sees all there is."""
+    nth = calls = 0
+    while nth <= calls:
+        nth += 1
+        files, path = FaultyFiles(), tmp_path / str(nth)
+        left = nth
+
+        def fail(method: str, name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise OSError(error, "once") if error else _StopError
+
+        with open_store(path, files=Unsynced()) as store:
+            config = config_of(1, "gzip", segment_bytes=700, index_interval_bytes=100)
+            partition = store.create_topic("orders", config=config)[0]
+            fill(partition, 12)
+            with open_store(path, read_only=True, files=files) as reading:
+                reader = reading.topic("orders")[0]
+                assert list(reader.read()) == expected(1, 0, 12)
+                fill(partition, 40 if rolls else 2, call=3 if rolls else 1)
+                files.forget()
+                files.before = fail
+                with contextlib.suppress(logstore.StorageError, _StopError):
+                    assert reader.end_offset == partition.end_offset
+                files.before = None
+                calls = len(files.calls)
+                for _ in range(2):
+                    end = partition.end_offset
+                    assert reader.end_offset == end
+                    assert list(reader.read()) == expected(1, 0, end)
+                    partition.roll()
+                    fill(partition, 4, call=2)
+    assert nth > 8
+
+
+def test_read_of_a_topic_that_is_deleted_speaks_of_no_damage(tmp_path: Path) -> None:
+    config = config_of(1, segment_bytes=700, file_delete_delay_ms=0)
+    with (
+        open_store(tmp_path, files=Unsynced()) as store,
+        open_store(tmp_path, read_only=True) as reading,
+    ):
+        fill(store.create_topic("orders", config=config)[0], 30)
+        reader = reading.topic("orders")[0]
+        records = reader.read()
+        next(records)
+        store.delete_topic("orders")
+        with pytest.raises(logstore.StorageError, match="orders-0: No such file"):
+            list(records)
+        with pytest.raises(logstore.StorageError, match="orders-0: No such file"):
+            reader.fetch(20)
