@@ -10,7 +10,7 @@ import contextlib
 import errno
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from logstore import _binding as native
 from logstore._files import Directory
@@ -29,6 +29,22 @@ __all__ = ["LiveLog"]
 
 # A writer that deletes, on a busy machine, may be faster than a look at all files.
 _ATTEMPTS: Final = 100
+
+
+class _Surroundings(NamedTuple):
+    """What tells whether anybody has changed more than the end of the log. What looks
+    like damage may be what a writer has done since the first look.
+
+    Attributes:
+        directory_id: device and inode of the partition's directory.
+        mtime_ns: when names in it changed.
+        state, marks: what changes with logstore's own state, and the store's marks.
+    """
+
+    directory_id: tuple[int, int]
+    mtime_ns: int
+    state: object
+    marks: object
 
 
 class LiveLog:
@@ -101,12 +117,10 @@ class LiveLog:
 
     def _load(self) -> None:
         """Load it all anew; again where the writer changed it meanwhile."""
-        surroundings: tuple[int, object, object] | None = None
+        surroundings: _Surroundings | None = None
         for attempt in range(_ATTEMPTS):
             try:
-                info = self.directory.info()
                 surroundings = self._look_around()
-                mtime_ns = info.mtime_ns
                 situation = self._situation()
                 case = Case(
                     self.directory,
@@ -127,9 +141,10 @@ class LiveLog:
                 raise storage_error(error, "read", self.directory.path) from error
             if is_same:
                 break
+        assert surroundings is not None  # the first call of each attempt
         self._loaded = loaded
-        self._mtime_ns, self._surroundings = mtime_ns, surroundings
-        self._directory_id = info.device, info.inode
+        self._mtime_ns, self._surroundings = surroundings.mtime_ns, surroundings
+        self._directory_id = surroundings.directory_id
         self.segments = tuple(loaded.segments)
         if self.segments:
             last = self.segments[-1]
@@ -143,11 +158,11 @@ class LiveLog:
         state = situation.state
         self._is_truncating = state is not None and state.is_truncating
 
-    def _look_around(self) -> tuple[int, object, object]:
-        """What tells whether anybody has changed more than the end of the log. What
-        looks like damage may be what a writer has done since the first look."""
-        return (
-            self.directory.info().mtime_ns,
+    def _look_around(self) -> _Surroundings:
+        info = self.directory.info()
+        return _Surroundings(
+            (info.device, info.inode),
+            info.mtime_ns,
             self.directory.look(PARTITION_STATE),
             self._marks_token(),
         )

@@ -629,8 +629,8 @@ class Store:
 
         No reader in any process sees part of it, and a crash leaves all of it or
         nothing. The records of one partition keep the order of `staged`. The staged
-        files are removed, or become segments; also where it fails they
-        may be gone: stage again.
+        files are removed, or become segments; also where it fails they may be gone:
+        stage again.
 
         Args:
             staged: what `Stage.finish` returned.

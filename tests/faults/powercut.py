@@ -18,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.power_cut import left_of
+
 __all__ = ["Change", "Cut", "Disk", "Event", "Recording", "variants"]
 
 (OPEN, WRITE, TRUNCATE, RENAME, UNLINK, MKDIR, SYNC_BEGIN, SYNC_END, CLOSE, PROMISE,
@@ -327,14 +329,9 @@ def variants(
 
 
 def _over(write: Change, found: bytes, disk: Disk) -> Change:
-    """A write of which something else is found. What was durable before, and is written
-    again with the same value, is as it was."""
-    old = disk.files.get(write.node, b"")[write.pos : write.pos + len(write.data)]
-    same = bytes(
-        mine if mine == there else other
-        for mine, there, other in zip(write.data, old, found, strict=False)
-    )
-    return write._replace(data=same + found[len(same) :])
+    """A write of which something else is found."""
+    before = disk.files.get(write.node, b"")[write.pos : write.pos + len(write.data)]
+    return write._replace(data=left_of(write.data, before, found))
 
 
 def _spoilt(

@@ -92,18 +92,20 @@ def _fates(write: Write, moment: Moment, rng: random.Random) -> Iterator[Outcome
                 yield f"torn at {at}, then stale", other(data[:at] + stale[at:])
 
 
-def _rewritten(write: Write, found: bytes, moment: Moment) -> bytes:
-    """What stands where a write was cut short and something else is found: bytes that
-    were saved before and were written with the same value are as they were."""
-    base = moment.base.get(write.node, b"")
-    old = base[write.pos : write.pos + len(write.data)]
-    if not old:
-        return found
+def left_of(data: bytes, before: bytes, found: bytes) -> bytes:
+    """What stands where `data` was written, something else is `found`, and `before` was
+    saved: bytes that were written with the value that they had are as they were."""
     same = bytes(
         mine if mine == there else other
-        for mine, there, other in zip(write.data, old, found, strict=False)
+        for mine, there, other in zip(data, before, found, strict=False)
     )
     return same + found[len(same) :]
+
+
+def _rewritten(write: Write, found: bytes, moment: Moment) -> bytes:
+    base = moment.base.get(write.node, b"")
+    before = base[write.pos : write.pos + len(write.data)]
+    return left_of(write.data, before, found)
 
 
 def _tear(size: int, rng: random.Random) -> int:
