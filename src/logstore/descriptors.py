@@ -8,6 +8,7 @@ system may give the number of a closed descriptor to another file at once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import threading
 from collections import OrderedDict, deque
 from typing import Any, Final
@@ -45,6 +46,8 @@ class Descriptors:
         self._open: OrderedDict[int, OpenFile] = OrderedDict()
         self._indexes: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
         self._index_bytes = 0
+        # Which file an owner had when it was first opened.
+        self._inodes: dict[int, int] = {}
         self._closed = False
         # Owners that are gone, until somebody has the lock.
         self._gone: deque[int] = deque()
@@ -60,7 +63,8 @@ class Descriptors:
         To be followed by `give_back`.
 
         Raises:
-            OSError: as opening does.
+            OSError: as opening does; ESTALE where another file has the name since it
+                was opened first.
             StoreClosedError: after `close`.
         """
         with self._lock:
@@ -70,12 +74,26 @@ class Descriptors:
             found = self._open.get(owner)
             if found is None:
                 self._evict(self.max_open - 1)
-                found = OpenFile(_open_first(directory, names), 0)
-                self._open[owner] = found
+                found = self._open[owner] = OpenFile(
+                    self._open_again(owner, directory, names), 0
+                )
             else:
                 self._open.move_to_end(owner)
             found.users += 1
             return found
+
+    def _open_again(
+        self, owner: int, directory: Directory, names: tuple[str, ...]
+    ) -> int:
+        fd = _open_first(directory, names)
+        try:
+            inode = self.files.stat(fd).inode
+            if self._inodes.setdefault(owner, inode) != inode:
+                raise OSError(errno.ESTALE, "another file has the name now")
+        except BaseException:
+            self.files.close(fd)
+            raise
+        return fd
 
     def give_back(self, file: OpenFile) -> None:
         """End one use of a file."""
@@ -88,6 +106,7 @@ class Descriptors:
         """Take over an open descriptor, in use until `give_back`."""
         with self._lock:
             self._drop(owner)
+            self._inodes.pop(owner, None)
             file = self._open[owner] = OpenFile(fd, 1)
             return file
 
@@ -127,6 +146,7 @@ class Descriptors:
         while self._gone:
             owner = self._gone.popleft()
             self._drop(owner)
+            self._inodes.pop(owner, None)
             for kind in (INDEX, TIME_INDEX):
                 self._drop_index((owner, kind))
 

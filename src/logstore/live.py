@@ -9,26 +9,42 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
-from logstore._files import Directory
+from logstore._files import Directory, Files
 from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
-from logstore.errors import CorruptRecordError, LogStoreError, storage_error
+from logstore.errors import (
+    CorruptRecordError,
+    LogStoreError,
+    PartitionNotFoundError,
+    storage_error,
+)
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import LOG, PARTITION_STATE, parse_segment_file, segment_file
 from logstore.loading import Case, Loaded, load
 from logstore.publications import Publications
-from logstore.reader import unreadable
+from logstore.reader import Bounds, unreadable
 from logstore.recovery import Situation
 from logstore.segment import Place, Segment, TailScan, scan_log
 
-__all__ = ["LiveLog"]
+__all__ = ["ATTEMPTS", "LiveLog", "settled"]
 
 # A writer that deletes, on a busy machine, may be faster than a look at all files.
-_ATTEMPTS: Final = 100
+ATTEMPTS: Final = 100
+
+# File systems tell time by ticks, up to 10 ms apart: what happens within one leaves no
+# trace in a time that was noted in it.
+_TICK_MS: Final = 20
+
+
+def settled(mtime_ns: int, files: Files) -> int:
+    """A time of change to be noted and compared later; -1 where it is so young that a
+    change to come may leave it as it is."""
+    is_young = files.now_ms() - mtime_ns // 1_000_000 < _TICK_MS
+    return -1 if is_young else mtime_ns
 
 
 class _Surroundings(NamedTuple):
@@ -81,6 +97,10 @@ class LiveLog:
         self._directory_id = (-1, -1)
         # A look that was cut short left things half done.
         self._is_doubtful = False
+        # How often files were found cut or replaced.
+        self._changes = 0
+        # Of the sealed segments, where another program may replace them.
+        self._inodes: dict[int, int] = {}
         # Base offset and inode of the last segment.
         self._tail = (-1, -1)
         # Size and time of a file whose end was looked at and found torn.
@@ -118,7 +138,7 @@ class LiveLog:
     def _load(self) -> None:
         """Load it all anew; again where the writer changed it meanwhile."""
         surroundings: _Surroundings | None = None
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             try:
                 surroundings = self._look_around()
                 situation = self._situation()
@@ -132,9 +152,17 @@ class LiveLog:
                     writable=False,
                 )
                 loaded = load(case)
-                is_same = loaded.damage is None or self._look_around() == surroundings
+                inodes = {}
+                if situation.state is None:
+                    inodes = self._inodes_of(loaded.segments)
+                now = self._look_around()
+                # What a writer adds meanwhile changes nothing, but in a log that is
+                # damaged, or that another program writes.
+                is_same = now == surroundings
+                if loaded.damage is None and situation.state is not None:
+                    is_same = now.marks == surroundings.marks
             except (LogStoreError, OSError) as error:
-                if attempt + 1 < _ATTEMPTS and self._is_change(error, surroundings):
+                if self._is_change(error, surroundings) and attempt + 1 < ATTEMPTS:
                     continue
                 if not isinstance(error, OSError):
                     raise
@@ -142,8 +170,9 @@ class LiveLog:
             if is_same:
                 break
         assert surroundings is not None  # the first call of each attempt
-        self._loaded = loaded
-        self._mtime_ns, self._surroundings = surroundings.mtime_ns, surroundings
+        self._loaded, self._inodes = loaded, inodes
+        self._mtime_ns = settled(surroundings.mtime_ns, self.directory.files)
+        self._surroundings = surroundings._replace(mtime_ns=self._mtime_ns)
         self._directory_id = surroundings.directory_id
         self.segments = tuple(loaded.segments)
         if self.segments:
@@ -158,6 +187,14 @@ class LiveLog:
         state = situation.state
         self._is_truncating = state is not None and state.is_truncating
 
+    def _inodes_of(self, segments: Sequence[Segment]) -> dict[int, int]:
+        """Of the files of sealed segments, by base offset."""
+        return {
+            segment.base_offset: self.directory.stat(segment.file(LOG)).inode
+            for segment in segments[:-1]
+            if not segment.is_lost
+        }
+
     def _look_around(self) -> _Surroundings:
         info = self.directory.info()
         return _Surroundings(
@@ -168,10 +205,20 @@ class LiveLog:
         )
 
     def _is_change(self, error: Exception, surroundings: object = None) -> bool:
-        """Whether the writer did something between two looks, and the partition is
-        there."""
+        """Whether the writer did something between two looks.
+
+        Raises:
+            PartitionNotFoundError: it has deleted the partition.
+        """
         try:
             now = self._look_around()
+        except FileNotFoundError as gone:
+            raise PartitionNotFoundError(
+                f"partition {self.directory.name} is not at {self.directory.path} any "
+                f"more: its topic was deleted, or the directory taken away",
+                topic=self.topic,
+                partition=self.partition,
+            ) from gone
         except OSError:
             return False
         is_deletion = getattr(error, "errno", None) == errno.ENOENT
@@ -181,37 +228,46 @@ class LiveLog:
         """Look for what was appended, rolled or deleted since the last look.
 
         Raises:
-            StorageError: the partition is gone, or cannot be read.
+            PartitionNotFoundError: it was deleted.
+            StorageError: it cannot be read.
         """
         with self._lock:
-            for attempt in range(_ATTEMPTS):
-                try:
+            self._look()
+
+    def look(self) -> Bounds:
+        """`refresh`, and what was found."""
+        with self._lock:
+            self._look()
+            loaded = self._loaded
+            return Bounds(
+                self.segments,
+                loaded.start_offset,
+                self.high_watermark,
+                self.durable_offset,
+                (self._directory_id, loaded.truncations),
+                self._changes,
+                loaded.damage is None,
+            )
+
+    def _look(self) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                self._refresh()
+                while not self._stop_at_publication():
                     self._refresh()
-                    while not self._stop_at_publication():
-                        self._refresh()
-                    return
-                except CorruptRecordError:
-                    self._is_doubtful = True  # perhaps it was cut meanwhile
-                except OSError as error:
-                    self._is_doubtful = True
-                    if attempt + 1 < _ATTEMPTS and self._is_change(error):
-                        continue
-                    if isinstance(error, LogStoreError):
-                        raise
-                    raise storage_error(error, "read", self.directory.path) from error
-                except BaseException:
-                    self._is_doubtful = True
+                return
+            except CorruptRecordError:
+                self._is_doubtful = True  # perhaps it was cut meanwhile
+            except OSError as error:
+                self._is_doubtful = True
+                if self._is_change(error) and attempt + 1 < ATTEMPTS:
+                    continue
+                if isinstance(error, LogStoreError):
                     raise
-
-    @property
-    def history(self) -> object:
-        """What changes when the log is cut, or is another one."""
-        return self._directory_id, self._loaded.truncations
-
-    def look_again(self) -> tuple[object, int]:
-        """`refresh`; returns (`history`, where readers stop) then."""
-        self.refresh()
-        return self.history, self.high_watermark
+                raise storage_error(error, "read", self.directory.path) from error
+            except BaseException:
+                self._is_doubtful = True
+                raise
 
     def _stop_at_publication(self) -> bool:
         """See where readers have to stop, behind a look at the log; False where a
@@ -277,6 +333,12 @@ class LiveLog:
             self._start_over()
             return
         segments = self.segments[len(known) - len(kept) :]
+        if situation.state is None:
+            before = self._inodes
+            self._inodes = self._inodes_of([*segments, segments[-1]])
+            if any(before.get(base, new) != new for base, new in self._inodes.items()):
+                self._start_over()
+                return
         self._scan(segments[-1])
         fresh = [base for base in logs if base > known[-1]]
         for base in fresh:
@@ -309,11 +371,12 @@ class LiveLog:
             start, segments[0].base_offset, self._loaded.start_offset
         )
         self.segments = segments
-        self._mtime_ns = mtime_ns
+        self._mtime_ns = settled(mtime_ns, self.directory.files)
 
     def _start_over(self) -> None:
         """The tail was cut and may have grown again: nothing known of it counts."""
         before, directory = self.segments, self._directory_id
+        self._changes += 1
         self._load()
         if self._directory_id != directory:
             # A topic of the same name, made anew: nothing of it is of the old one.

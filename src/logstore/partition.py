@@ -316,18 +316,29 @@ class Partition:
     # ------------------------------------------------------------ read
 
     def _view(self, durable_only: bool) -> View:
-        log = self._refreshed()
-        history = log.history if isinstance(log, LiveLog) else None
+        self._guard()
+        log = self._log
+        if isinstance(log, LiveLog):
+            seen = log.look()
+            start = seen.start_offset
+            end = seen.durable_offset if durable_only else seen.end_offset
+            return View(
+                self._name,
+                seen.segments,
+                start,
+                max(start, end),
+                self._decompressed_max,
+                seen.history,
+                seen.changes,
+                log.look,
+            )
         # The end first: the list of segments read after it covers it.
         end = log.durable_offset if durable_only else log.high_watermark
         segments = log.segments
         start = log.start_offset
-        view = View(
+        return View(
             self._name, segments, start, max(start, end), self._decompressed_max
         )
-        if not isinstance(log, LiveLog):
-            return view
-        return view._replace(history=history, look_again=log.look_again)
 
     def _resolve(self, view: View, start: Start) -> int:
         if start is None:
@@ -422,7 +433,9 @@ class Partition:
             timeout: end after this many seconds without a record; None: never.
 
         Raises: as `read`; `OffsetOutOfRangeError` when the place where it stands was
-        deleted or truncated meanwhile; `StoreClosedError` when the store is closed.
+        deleted or truncated meanwhile; `StoreClosedError` when the store is closed;
+        `TopicNotFoundError` when the topic was deleted, or, in another process,
+        `PartitionNotFoundError`.
         """
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         _, first, _ = self._bounds(start, None, durable_only, isolation)

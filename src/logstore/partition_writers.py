@@ -74,6 +74,7 @@ class PartitionWriters:
     """The writers of one store. The store's lock guards it.
 
     Attributes:
+        catalog: the topics of the store.
         loaded: those that were used or recovered.
         broken: partitions that cannot be used at all, and why.
         actions: what was found and mended so far.
@@ -84,7 +85,7 @@ class PartitionWriters:
     ) -> None:
         self._host = host
         self._root = root
-        self._catalog = catalog
+        self.catalog = catalog
         self._marks = marks
         self.loaded: dict[TopicPartition, PartitionWriter] = {}
         self.broken: dict[TopicPartition, LogStoreError] = {}
@@ -119,7 +120,7 @@ class PartitionWriters:
         """The partitions that nobody has looked at yet."""
         return [
             (topic, number)
-            for topic, numbers in list(self._catalog.numbers.items())
+            for topic, numbers in list(self.catalog.numbers.items())
             for number in numbers
             if (topic, number) not in self.loaded
             if (topic, number) not in self.broken
@@ -172,7 +173,7 @@ class PartitionWriters:
                 self._host.descriptors,
                 topic,
                 number,
-                self._catalog.config(topic),
+                self.catalog.config(topic),
                 self._marks.situation(directory, key),
                 writable=True,
                 on_checked=count.add,
@@ -197,7 +198,7 @@ class PartitionWriters:
             self.note(RecoveryAction(label, *key, path, -1, 0, -1, None, text))
             return
         self.loaded[key] = PartitionWriter(
-            self._host, directory, topic, number, self._catalog.config(topic), loaded
+            self._host, directory, topic, number, self.catalog.config(topic), loaded
         )
         for action in loaded.actions:
             self.note(action)

@@ -8,7 +8,6 @@ it takes no lock.
 from __future__ import annotations
 
 import bisect
-import errno
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -22,8 +21,8 @@ from logstore.errors import (
     CorruptRecordError,
     LogStoreError,
     OffsetOutOfRangeError,
+    PartitionNotFoundError,
     RecordTooLargeError,
-    StorageError,
     UnsupportedError,
 )
 from logstore.records import Record
@@ -37,6 +36,26 @@ ISOLATIONS: Final = ("read_uncommitted", "read_committed")
 ON_CORRUPTION: Final = ("raise", "skip")
 
 
+class Bounds(NamedTuple):
+    """A log that another process may write, as one look found it.
+
+    Attributes:
+        segments: in order.
+        start_offset, end_offset, durable_offset: where readers begin and stop.
+        history: another value when the log was cut, or is another one.
+        changes: how often files of the log were found replaced, or cut, so far.
+        is_whole: nothing was found missing.
+    """
+
+    segments: tuple[Segment, ...]
+    start_offset: int
+    end_offset: int
+    durable_offset: int
+    history: object
+    changes: int
+    is_whole: bool
+
+
 class View(NamedTuple):
     """A log as a read sees it.
 
@@ -45,9 +64,8 @@ class View(NamedTuple):
         segments: in order; never changed.
         start_offset, end_offset: what may be read, half open.
         decompressed_max: limit on one decompressed batch, bytes.
-        history: what changes when another process truncates the log, and
-        look_again: the same as of now, and where the log ends then. None: nobody else
-            writes it.
+        history, changes: as in `Bounds`, when the read began, and
+        look_again: all of it as of now. None: nobody else writes the log.
     """
 
     name: str
@@ -56,7 +74,8 @@ class View(NamedTuple):
     end_offset: int
     decompressed_max: int
     history: object = None
-    look_again: Callable[[], tuple[object, int]] | None = None
+    changes: int = 0
+    look_again: Callable[[], Bounds] | None = None
 
     def check(self, offset: int) -> None:
         """Raise `OffsetOutOfRangeError` unless start <= offset <= end."""
@@ -72,22 +91,30 @@ class View(NamedTuple):
         )
         return self.segments[max(after - 1, 0) :]
 
-    def check_uncut(self, offset: int) -> None:
-        """Raise `OffsetOutOfRangeError` where another process has truncated the log
-        under a read that has come to `offset`, or `StorageError` where it has deleted
-        the partition: what looks like damage is none."""
+    def check_uncut(self, offset: int) -> View:
+        """To be called before anybody speaks of damage that a read found at `offset`:
+        it may be none. Returns the view, with another `changes` where files of the log
+        were replaced meanwhile: then read again.
+
+        Raises:
+            OffsetOutOfRangeError: another process has truncated the log.
+            PartitionNotFoundError: it has deleted it.
+        """
         if self.look_again is None:
-            return
+            return self
         try:
-            history, end = self.look_again()
-        except LogStoreError as error:
-            if isinstance(error, StorageError) and error.errno == errno.ENOENT:
-                raise  # the whole partition is gone
-            return
-        if history != self.history:
+            now = self.look_again()
+        except PartitionNotFoundError:
+            raise
+        except LogStoreError:
+            return self
+        # Who takes a failed append back cuts first, and says so then.
+        is_shorter = now.is_whole and now.end_offset < self.end_offset
+        if is_shorter or now.history != self.history:
             raise OffsetOutOfRangeError(
-                offset, self.start_offset, end, partition=self.name
+                offset, self.start_offset, now.end_offset, partition=self.name
             )
+        return self._replace(changes=now.changes)
 
 
 def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -124,11 +151,14 @@ def read_columns(
         try:
             yield from walk.columns(offset, bound)
         except (CorruptRecordError, UnsupportedError):
-            view.check_uncut(walk.offset)
-            raise
+            known, view = view.changes, view.check_uncut(walk.offset)
+            if view.changes == known:
+                raise
+            segments.appendleft(segment)
+        else:
+            ended_at = walk.ended_at
         offset = max(walk.offset, offset)
         buffer = walk.buffer
-        ended_at = walk.ended_at
 
 
 def read_records(
@@ -195,6 +225,9 @@ class _SegmentWalk:
             except CorruptRecordError:
                 if not self.skip:
                     raise
+                self.view.check_uncut(self.offset)
+                if segment.generation != self.generation:
+                    continue
                 self.offset = segment.next_offset
                 return
             if segment.generation != self.generation:
@@ -290,6 +323,8 @@ class _SegmentWalk:
                 # buffers of the read, until the garbage collector comes by.
                 del error
         self.view.check_uncut(self.offset)
+        if self.segment.generation != self.generation:
+            return pos  # which is another one now
         found = next_sound_batch(self.segment, pos, self.offset)
         if found is None:
             return self.segment.size
@@ -385,7 +420,7 @@ def read_batches(
             try:
                 for header, buffer, file_pos in segment.headers(place):
                     last_before, before = before, header.last_offset
-                    if header.last_offset < start:
+                    if header.last_offset < offset:
                         continue
                     if header.last_offset >= segment.next_offset:
                         far = segment.too_far(header.last_offset, 0, offset)
@@ -421,7 +456,11 @@ def read_batches(
             except StopReading:
                 return
             except (CorruptRecordError, UnsupportedError) as error:
-                view.check_uncut(offset)
+                known, view = view.changes, view.check_uncut(offset)
+                if view.changes != known:
+                    generation = segment.generation
+                    place = segment.locate(offset)
+                    continue
                 if not skip or isinstance(error, UnsupportedError):
                     raise
                 found = None
@@ -512,7 +551,9 @@ def fetch(
         try:
             return _fetch(view, offset, stop, max_bytes, wanted)
         except (CorruptRecordError, UnsupportedError) as error:
-            view.check_uncut(offset)
+            known, view = view.changes, view.check_uncut(offset)
+            if view.changes != known:
+                continue
             if isinstance(error, UnsupportedError) or not skip:
                 raise
             if error.position is None:
@@ -611,11 +652,13 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
 
     "First" by offset, not by time: timestamps need not rise.
     """
-    try:
-        return _first_offset_at(view, timestamp)
-    except (CorruptRecordError, UnsupportedError):
-        view.check_uncut(view.start_offset)
-        raise
+    while True:
+        try:
+            return _first_offset_at(view, timestamp)
+        except (CorruptRecordError, UnsupportedError):
+            known, view = view.changes, view.check_uncut(view.start_offset)
+            if view.changes == known:
+                raise
 
 
 def _first_offset_at(view: View, timestamp: int) -> int | None:

@@ -10,6 +10,7 @@ Positions and sizes are bytes of the `.log` file; offsets are log offsets.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import struct
 from collections.abc import Callable, Iterator
@@ -190,6 +191,8 @@ class Segment:
         except FileNotFoundError as error:
             raise self._gone(pos) from error
         except OSError as error:
+            if error.errno == errno.ESTALE:
+                raise self._replaced(pos) from error
             raise storage_error(error, "open", self.path) from error
         try:
             return files.read(file.fd, view, pos)
@@ -299,6 +302,17 @@ class Segment:
                 return OffsetOutOfRangeError(self.base_offset, first, max(bases))
         return CorruptRecordError(
             "the segment file is gone",
+            path=self.path,
+            position=pos,
+            offset=self.base_offset,
+            next_offset=self.next_offset,
+        )
+
+    def _replaced(self, pos: int) -> CorruptRecordError:
+        """The error where another program has put another file in the place of this
+        one: what was read of it tells nothing of what is there now."""
+        return CorruptRecordError(
+            "the segment file was replaced by another one",
             path=self.path,
             position=pos,
             offset=self.base_offset,

@@ -38,7 +38,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.housekeeper import Housekeeper
-from logstore.live import LiveLog
+from logstore.live import ATTEMPTS, LiveLog, settled
 from logstore.locking import StoreLock, forget_locks
 from logstore.log_writer import Gate
 from logstore.marks import Marks
@@ -211,15 +211,9 @@ class Store:
         return root
 
     def _load(self) -> None:
-        note = self._writers.note
         try:
-            names = self._root.names()
-            self._catalog.read(note)
-            self._marks.read(note)
-            self._catalog.find(names)
-            if self._marks.is_own:
-                self._catalog.check(note)
-            self._writers.broken.update(self._catalog.lost)
+            for action in self._load_topics(self._marks.read):
+                self._writers.note(action)
             if not self.read_only:
                 self._catalog.finish_deletions(self._root.names())
                 self._publisher.finish(self._drop_unpublished)
@@ -227,6 +221,32 @@ class Store:
             if isinstance(error, LogStoreError):
                 raise
             raise storage_error(error, "read", self.path) from error
+
+    def _load_topics(
+        self, read_marks: Callable[[Callable[[RecoveryAction], None]], None]
+    ) -> list[RecoveryAction]:
+        """Find the topics; again where the writer makes or deletes one meanwhile: its
+        settings and its directories change one after the other."""
+        for _ in range(ATTEMPTS):
+            seen = self._look_at_root()
+            actions: list[RecoveryAction] = []
+            read_marks(actions.append)
+            catalog = Catalog(self._root, read_only=self.read_only)
+            catalog.read(actions.append)
+            catalog.find(self._root.names())
+            if self._marks.is_own:
+                catalog.check(actions.append)
+            if not self.read_only or self._look_at_root() == seen:
+                break
+        self._catalog = self._writers.catalog = catalog
+        self._writers.broken = dict(catalog.lost)
+        self._root_mtime_ns = settled(seen[0], self._files)
+        return actions
+
+    def _look_at_root(self) -> tuple[int, object, object]:
+        """(time, the rest) of what changes when topics come and go, or a writer."""
+        mtime_ns = self._root.info().mtime_ns
+        return mtime_ns, self._root.look(layout.TOPICS), self._marks.token()
 
     @property
     def recovery_report(self) -> RecoveryReport:
@@ -315,18 +335,8 @@ class Store:
         """Read-only: see what the writer did meanwhile."""
         with self._lock:
             try:
-                mtime_ns = self._root.info().mtime_ns
-                if mtime_ns == self._root_mtime_ns:
-                    return
-                names = self._root.names()
-                self._marks.read_owner(_ignore)
-                self._catalog.read(_ignore)
-                self._catalog.find(names)
-                self._catalog.lost.clear()
-                if self._marks.is_own:
-                    self._catalog.check(_ignore)
-                self._writers.broken = dict(self._catalog.lost)
-                self._root_mtime_ns = mtime_ns
+                if self._root.info().mtime_ns != self._root_mtime_ns:
+                    self._load_topics(self._marks.read_owner)
             except OSError as error:
                 raise storage_error(error, "read", self.path) from error
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import OffsetOutOfRangeError
+from logstore import OffsetOutOfRangeError, PartitionNotFoundError
 from logstore.store import open_store
-from support.damage import FaultyFiles, Unsynced
+from support.damage import CoarseTimes, FaultyFiles, Unsynced, frames, logs_in
 from support.values import config_of, expected, fill
 
 COUNT, CUT = 4000, 3900
@@ -162,7 +162,7 @@ def test_topic_that_is_made_anew_is_another(tmp_path: Path, new: int) -> None:
             assert list(reader.read()) == expected(1, 0, count, 2)
             fill(partition, 1, seed=2)
         # A read of the old one that goes on gives nothing of the new one.
-        with contextlib.suppress(OffsetOutOfRangeError, logstore.StorageError):
+        with contextlib.suppress(OffsetOutOfRangeError, PartitionNotFoundError):
             for record in records:
                 first.append(record)
             assert len(first) == 12
@@ -225,7 +225,229 @@ def test_read_of_a_topic_that_is_deleted_speaks_of_no_damage(tmp_path: Path) -> 
         records = reader.read()
         next(records)
         store.delete_topic("orders")
-        with pytest.raises(logstore.StorageError, match="orders-0: No such file"):
+        with pytest.raises(PartitionNotFoundError, match="orders-0 is not at"):
             list(records)
-        with pytest.raises(logstore.StorageError, match="orders-0: No such file"):
+        with pytest.raises(PartitionNotFoundError, match="orders-0 is not at"):
             reader.fetch(20)
+
+
+# ---------------------------------------------------------------- compaction
+
+
+def foreign(path: Path) -> None:
+    """Leave nothing that is logstore's own: the log is a broker's now."""
+    for own in [*path.glob(".logstore*"), *path.glob("*-0/.logstore*")]:
+        own.unlink()
+
+
+def compact(log: Path) -> None:
+    """Keep every second batch, as a broker does: the new file takes the name."""
+    data = log.read_bytes()
+    kept = b"".join(
+        data[frame.pos : frame.pos + frame.size] for frame in frames(log)[::2]
+    )
+    for suffix in (".index", ".timeindex"):
+        log.with_suffix(suffix).write_bytes(b"")
+    swap = log.with_suffix(".log.swap")
+    swap.write_bytes(kept)
+    swap.rename(log)
+
+
+LOOKS: dict[str, Callable[[logstore.Partition], list[int]]] = {
+    **{
+        way: lambda partition, way=way: [  # type: ignore[misc]
+            offset for item in WAYS[way](partition) for offset in offsets_of(item)
+        ]
+        for way in WAYS
+    },
+    "fetch": lambda partition: [record.offset for record in partition.fetch(0)],
+}
+
+
+@pytest.mark.parametrize("has_read", [True, False], ids=["read", "looked"])
+@pytest.mark.parametrize("way", LOOKS)
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_segment_that_a_broker_compacted_between_two_looks(
+    tmp_path: Path, magic: int, way: str, has_read: bool
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        config = config_of(magic, segment_bytes=4000)
+        fill(store.create_topic("orders", config=config)[0], 400)
+    foreign(tmp_path)
+    with open_store(tmp_path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        if has_read:
+            assert len(list(reader.read())) == 400
+        assert reader.end_offset == 400
+        log = logs_in(tmp_path / "orders-0")[0]
+        compact(log)
+        found = LOOKS[way](reader)
+        with open_store(tmp_path, read_only=True) as fresh:
+            assert found == LOOKS[way](fresh.topic("orders")[0])
+        assert 1 < len(found) < 400
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("magic", [1, 2])
+def test_read_under_way_goes_on_in_a_segment_that_a_broker_compacts(
+    tmp_path: Path, magic: int, way: str
+) -> None:
+    """It gives each record that is still there once, in order, although it has to open
+    the file anew, as where other partitions take its descriptor."""
+    few = logstore.StoreConfig(max_open_files=16)
+    store, partition = long_log(tmp_path, magic)
+    with store:
+        partition.roll()
+        partition.append(b"the last")
+        others = store.create_topic("others")[0]
+        for _ in range(few.max_open_files + 1):
+            others.append(b"of another file")
+            others.roll()
+    foreign(tmp_path)
+    with open_store(tmp_path, read_only=True, config=few) as reading:
+        reader = reading.topic("orders")[0]
+        items = WAYS[way](reader)
+        found = offsets_of(next(items))
+        compact(logs_in(tmp_path / "orders-0")[0])
+        for record in reading.topic("others")[0].read():
+            assert record.value == b"of another file"
+        for item in items:
+            found += offsets_of(item)
+        assert found == sorted(set(found))
+        stay = [record.offset for record in reader.read()]
+        assert len(stay) < COUNT * 3 // 4
+        assert set(stay) <= set(found)
+
+
+# ------------------------------------------------- between a cut and the note of it
+
+
+@pytest.mark.parametrize("way", [*WAYS, "fetch"])
+@pytest.mark.parametrize("magic", [1, 2])
+def test_read_right_behind_the_cut_of_a_failed_append_speaks_of_no_damage(
+    tmp_path: Path, magic: int, way: str
+) -> None:
+    """At each call of the writer from the cut on."""
+    nth = calls = 0
+    while nth <= calls:
+        nth += 1
+        calls = _read_behind_a_cut(tmp_path / str(nth), magic, way, nth)
+    assert nth > 2
+
+
+def _read_behind_a_cut(path: Path, magic: int, way: str, nth: int) -> int:
+    """Read right before the n-th call from the cut on; returns how many there were."""
+    files = FaultyFiles()
+    store, partition = long_log(path, magic, files)
+    with store, open_store(path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        items: Iterator[Any] = iter(())
+        left, end = -1, 0
+
+        def look(method: str, name: str) -> None:
+            nonlocal left, end, items
+            if left < 0 and method == "truncate" and name.endswith(".log"):
+                end = reader.end_offset
+                items = iter(()) if way == "fetch" else WAYS[way](reader)
+                left = nth
+            left -= left > 0
+            if left == 0 and end:
+                want, end = list(range(end)), 0
+                with contextlib.suppress(OffsetOutOfRangeError):
+                    if way == "fetch":
+                        got = [record.offset for record in reader.fetch(COUNT, 1 << 24)]
+                        assert got in ([], want[COUNT:])
+                    else:
+                        got = [o for item in items for o in offsets_of(item)]
+                        assert got == want
+
+        files.forget()
+        files.before = look
+        files.fail("write", errno.EIO, name=".log", times=1, done=True)
+        with pytest.raises(logstore.StorageError):
+            partition.append_many([b"z" * 500] * 700)
+        files.before = None
+        methods = [call[0] for call in files.calls]
+        assert list(reader.read(COUNT - 1)) == list(partition.read(COUNT - 1))
+        return len(methods) - methods.index("truncate")
+
+
+# ---------------------------------------------------------------- topics come and go
+
+
+def _delete(store: logstore.Store) -> None:
+    store.delete_topic("orders")
+
+
+def _grow(store: logstore.Store) -> None:
+    store.topic("orders").add_partitions(1)
+
+
+def _create(store: logstore.Store) -> None:
+    store.create_topic("others", partitions=2)
+
+
+@pytest.mark.parametrize("opens", [True, False], ids=["opens", "follows"])
+@pytest.mark.parametrize("change", [_delete, _grow, _create])
+def test_topics_that_come_and_go_beside_a_reader_are_there_or_not(
+    tmp_path: Path, change: Callable[[logstore.Store], None], opens: bool
+) -> None:
+    """None of their partitions is ever taken for lost, whenever it looks."""
+    nth = calls = 0
+    while nth <= calls:
+        nth += 1
+        files, path = FaultyFiles(), tmp_path / str(nth)
+        left = nth
+        with open_store(path, files=Unsynced()) as store:
+            config = config_of(1, file_delete_delay_ms=0)
+            store.create_topic("orders", partitions=2, config=config)[0].append(b"x")
+
+            def do(method: str, name: str, store: logstore.Store = store) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    change(store)
+
+            with contextlib.ExitStack() as stack:
+                if opens:
+                    files.before = do
+                reading = stack.enter_context(
+                    open_store(path, read_only=True, files=files)
+                )
+                if not opens:
+                    assert reading.topics() == ["orders"]
+                    store.create_topic("between")
+                    files.forget()
+                    files.before = do
+                for topic in reading.topics():
+                    with contextlib.suppress(
+                        logstore.TopicNotFoundError, PartitionNotFoundError
+                    ):
+                        for partition in reading.topic(topic).partitions:
+                            assert len(list(partition.read())) <= 1
+                calls = len(files.calls)
+                files.before = None
+                assert reading.topics() == store.topics()
+                for topic in store.topics():
+                    assert len(reading.topic(topic)) == len(store.topic(topic))
+                assert not reading.recovery_report
+    assert nth > 8
+
+
+def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
+    """Deletions and topics, where the time of a directory stands still meanwhile."""
+    for turn in range(20):
+        path = tmp_path / str(turn)
+        with open_store(path, files=Unsynced()) as store:
+            partition = store.create_topic("orders", config=config_of(1))[0]
+            fill(partition, 30)
+            partition.roll()
+            reading = open_store(path, read_only=True, files=CoarseTimes(10_000_000))
+            with reading:
+                reader = reading.topic("orders")[0]
+                assert reader.end_offset == 30
+                partition.delete_before(30)
+                assert reading.topics() == ["orders"]
+                store.create_topic("others")
+                assert reader.start_offset == 30
+                assert reading.topics() == ["orders", "others"]
