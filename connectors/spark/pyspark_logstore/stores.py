@@ -251,11 +251,6 @@ class OpenStore:
                 start = partition.start_offset
             except LookupError:
                 continue
-            except OSError as error:
-                # Deleted between two looks; anything else is an error.
-                if error.errno != errno.ENOENT:
-                    raise
-                continue
             found[name] = Bounds(start, max(start, end))
         return found
 

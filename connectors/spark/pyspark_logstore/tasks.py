@@ -12,7 +12,12 @@ from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from logstore import LogStoreError, OffsetOutOfRangeError, Partition
+from logstore import (
+    LogStoreError,
+    OffsetOutOfRangeError,
+    Partition,
+    PartitionNotFoundError,
+)
 from pyspark_logstore.columns import BatchShaper, sliced
 from pyspark_logstore.offsets import LossPolicy, Offsets
 from pyspark_logstore.options import SourceOptions, TopicPartition
@@ -142,9 +147,12 @@ def read_task(
         except LookupError as error:
             loss.report(f"{name} was deleted before it was read: {error}")
             continue
-        for batch in _read_range(partition, found, shaper, options, loss):
-            for piece in sliced(batch):
-                yield shaper.shape(piece, name)
+        try:
+            for batch in _read_range(partition, found, shaper, options, loss):
+                for piece in sliced(batch):
+                    yield shaper.shape(piece, name)
+        except PartitionNotFoundError as error:
+            loss.report(f"{name} was deleted while it was read: {error}")
 
 
 def _read_range(

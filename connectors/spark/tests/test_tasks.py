@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import shutil
@@ -358,7 +359,7 @@ def test_worker_with_an_old_view_of_the_files_opens_them_anew(
     worker = StoreCache()
     monkeypatch.setattr(stores, "_CACHE", worker)
     assert len(offsets_of(reader_of(writer.path))) == 100  # and the store stays open
-    monkeypatch.setattr(LiveLog, "refresh", lambda self: None)
+    monkeypatch.setattr(LiveLog, "_look", lambda self: None)
     partition.append_many([b"value"] * 50)
     monkeypatch.setattr(stores, "_CACHE", StoreCache())  # the driver's
     reader = reader_of(writer.path)
@@ -380,6 +381,28 @@ def test_topic_deleted_under_a_query_is_a_loss(
         rows_of(strict, planned)
     lenient = reader_of(writer.path, subscribe="orders,users", failOnDataLoss="false")
     assert [row["topic"] for row in rows_of(lenient, planned)] == ["users"]
+
+
+@pytest.mark.parametrize("is_strict", [True, False], ids=["strict", "lenient"])
+def test_topic_deleted_while_it_is_read_is_a_loss(
+    make_topic: MakeTopic, writer: logstore.Store, is_strict: bool
+) -> None:
+    """Its segments that were not open yet are gone; what was read before is right."""
+    partition = make_topic(segment_bytes=4096, file_delete_delay_ms=0)[0]
+    for _ in range(40):
+        partition.append_many([b"value" * 200] * 100)
+    reader = reader_of(writer.path, failOnDataLoss=str(is_strict).lower())
+    batches = (batch for task in reader.partitions() for batch in reader.read(task))
+    found = next(batches).column("offset").to_pylist()
+    writer.delete_topic("orders")
+    with contextlib.ExitStack() as stack:
+        if is_strict:
+            told = "orders-0 was deleted while it was read"
+            stack.enter_context(pytest.raises(DataLossError, match=told))
+        for batch in batches:
+            found += batch.column("offset").to_pylist()
+    assert found == [*range(len(found))]
+    assert 0 < len(found) < 4000
 
 
 def test_damage_is_raised_after_what_is_before_it(
