@@ -20,9 +20,10 @@ from logstore._files import Directory
 from logstore.config import StoreConfig, TopicConfig, worker_threads
 from logstore.errors import LogStoreError, storage_error
 from logstore.index import OffsetEntries, TimeEntries
-from logstore.segment import FRAME, LENGTH_END, take_batches
+from logstore.segment import FRAME, LENGTH_END
 from logstore.segment_writer import roll_limits
 from logstore.staging import StagedLog, moved_runs, not_staged
+from logstore.tail import take_batches
 
 __all__ = ["Adoptable", "examine_all", "is_worth_it", "settle"]
 

@@ -28,7 +28,8 @@ from logstore.loading import Case, Loaded, load
 from logstore.publications import Publications
 from logstore.reader import Bounds, unreadable
 from logstore.recovery import Situation
-from logstore.segment import Place, Segment, TailScan, scan_log
+from logstore.segment import Place, Segment
+from logstore.tail import TailScan, scan_log
 
 __all__ = ["ATTEMPTS", "LiveLog", "settled"]
 

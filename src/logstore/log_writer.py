@@ -49,8 +49,9 @@ from logstore.recovery import (
     PartitionState,
     state_fields,
 )
-from logstore.segment import Segment, scan_log
+from logstore.segment import Segment
 from logstore.segment_writer import SegmentWriter
+from logstore.tail import scan_log
 
 __all__ = ["Gate", "Host", "LogWriter"]
 

@@ -46,7 +46,8 @@ from logstore.layout import (
     parse_segment_file,
     segment_file,
 )
-from logstore.segment import Segment, scan_log
+from logstore.segment import Segment
+from logstore.tail import scan_log
 
 __all__ = [
     "PartitionState",

@@ -29,8 +29,9 @@ from logstore.recovery import (
     cut_transactions,
     remove_snapshots,
 )
-from logstore.segment import Segment, take_batches
+from logstore.segment import Segment
 from logstore.segment_writer import SegmentWriter
+from logstore.tail import take_batches
 
 __all__ = ["PartitionWriter"]
 

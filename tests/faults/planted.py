@@ -104,7 +104,7 @@ BUGS = (
     ),
     Bug(
         "zeros at the end taken for log",
-        "segment.py",
+        "tail.py",
         (("return TailScan(at, last_offset, batches, stop, error, size, wrappers)\n"
           "        if end == 0:",
           "return TailScan(size if zeros else at, last_offset, batches, stop, error,"

@@ -37,9 +37,8 @@ from logstore.segment import (
     LOOKUP_BYTES,
     Place,
     Segment,
-    TailScan,
-    scan_log,
 )
+from logstore.tail import TailScan, scan_log
 
 __all__ = ["End"]
 

@@ -33,8 +33,8 @@ from logstore.recovery import (
 )
 from logstore.segment import (
     Segment,
-    scan_log,
 )
+from logstore.tail import scan_log
 
 __all__ = ["Segments"]
 

@@ -9,7 +9,7 @@ from logstore import _binding as native
 from logstore._files import Directory
 from logstore.descriptors import Descriptors
 from logstore.layout import LOG
-from logstore.reader import next_sound_batch
+from logstore.resync import next_sound_batch
 from logstore.segment import Segment
 
 BUFFER_BYTES: Final = 1 << 20
