@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any, Final
 
-from logstore._files import Directory, Files
+from logstore._files import Directory, FileInfo, Files
 from logstore.errors import StoreClosedError
 from logstore.layout import INDEX, TIME_INDEX
 
@@ -46,8 +48,6 @@ class Descriptors:
         self._open: OrderedDict[int, OpenFile] = OrderedDict()
         self._indexes: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
         self._index_bytes = 0
-        # Which file an owner had when it was first opened.
-        self._inodes: dict[int, int] = {}
         self._closed = False
         # Owners that are gone, until somebody has the lock.
         self._gone: deque[int] = deque()
@@ -56,15 +56,19 @@ class Descriptors:
         return len(self._open)
 
     def borrow(
-        self, owner: int, directory: Directory, names: tuple[str, ...]
+        self,
+        owner: int,
+        directory: Directory,
+        names: tuple[str, ...],
+        is_it: Callable[[FileInfo], bool] | None = None,
     ) -> OpenFile:
-        """The file of an owner, opened under the first of `names` that is there.
+        """The file of an owner, opened under the first of `names` that is there and, if
+        given, of which `is_it` is true.
 
         To be followed by `give_back`.
 
         Raises:
-            OSError: as opening does; ESTALE where another file has the name since it
-                was opened first.
+            OSError: as opening does; ESTALE where it is another file.
             StoreClosedError: after `close`.
         """
         with self._lock:
@@ -74,26 +78,12 @@ class Descriptors:
             found = self._open.get(owner)
             if found is None:
                 self._evict(self.max_open - 1)
-                found = self._open[owner] = OpenFile(
-                    self._open_again(owner, directory, names), 0
-                )
+                found = OpenFile(_open_first(directory, names, is_it), 0)
+                self._open[owner] = found
             else:
                 self._open.move_to_end(owner)
             found.users += 1
             return found
-
-    def _open_again(
-        self, owner: int, directory: Directory, names: tuple[str, ...]
-    ) -> int:
-        fd = _open_first(directory, names)
-        try:
-            inode = self.files.stat(fd).inode
-            if self._inodes.setdefault(owner, inode) != inode:
-                raise OSError(errno.ESTALE, "another file has the name now")
-        except BaseException:
-            self.files.close(fd)
-            raise
-        return fd
 
     def give_back(self, file: OpenFile) -> None:
         """End one use of a file."""
@@ -106,7 +96,6 @@ class Descriptors:
         """Take over an open descriptor, in use until `give_back`."""
         with self._lock:
             self._drop(owner)
-            self._inodes.pop(owner, None)
             file = self._open[owner] = OpenFile(fd, 1)
             return file
 
@@ -146,7 +135,6 @@ class Descriptors:
         while self._gone:
             owner = self._gone.popleft()
             self._drop(owner)
-            self._inodes.pop(owner, None)
             for kind in (INDEX, TIME_INDEX):
                 self._drop_index((owner, kind))
 
@@ -194,10 +182,23 @@ class Descriptors:
             self._index_bytes -= found[1]
 
 
-def _open_first(directory: Directory, names: tuple[str, ...]) -> int:
-    for name in names[:-1]:
+def _open_first(
+    directory: Directory,
+    names: tuple[str, ...],
+    is_it: Callable[[FileInfo], bool] | None,
+) -> int:
+    error: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for name in dict.fromkeys(names):
         try:
-            return directory.open(name)
+            fd = directory.open(name)
         except FileNotFoundError:
             continue
-    return directory.open(names[-1])
+        try:
+            if is_it is None or is_it(directory.files.stat(fd)):
+                return fd
+        except BaseException:
+            directory.files.close(fd)
+            raise
+        directory.files.close(fd)
+        error = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    raise error

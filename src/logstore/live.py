@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
-from logstore._files import Directory, Files
+from logstore._files import Directory, FileInfo, Files
 from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import (
@@ -23,7 +23,13 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
-from logstore.layout import LOG, PARTITION_STATE, parse_segment_file, segment_file
+from logstore.layout import (
+    LOG,
+    PARTITION_STATE,
+    SWAP,
+    parse_segment_file,
+    segment_file,
+)
 from logstore.loading import Case, Loaded, load
 from logstore.publications import Publications
 from logstore.reader import Bounds, unreadable
@@ -40,12 +46,21 @@ ATTEMPTS: Final = 100
 # trace in a time that was noted in it.
 _TICK_MS: Final = 20
 
+# Who truncates a log and writes on leaves other bytes where it ended.
+_LAST_BYTES: Final = 64
+
 
 def settled(mtime_ns: int, files: Files) -> int:
     """A time of change to be noted and compared later; -1 where it is so young that a
     change to come may leave it as it is."""
-    is_young = files.now_ms() - mtime_ns // 1_000_000 < _TICK_MS
-    return -1 if is_young else mtime_ns
+    age_ms = files.now_ms() - mtime_ns // 1_000_000
+    return -1 if 0 <= age_ms < _TICK_MS else mtime_ns
+
+
+def _stamp(info: FileInfo | None) -> tuple[int, int, int] | None:
+    """What tells two files apart. The number of one that was removed is given to
+    another, and a broker keeps the time of what it compacts."""
+    return info and (info.inode, info.size, info.mtime_ns)
 
 
 class _Surroundings(NamedTuple):
@@ -100,10 +115,11 @@ class LiveLog:
         self._is_doubtful = False
         # How often files were found cut or replaced.
         self._changes = 0
-        # Of the sealed segments, where another program may replace them.
-        self._inodes: dict[int, int] = {}
-        # Base offset and inode of the last segment.
-        self._tail = (-1, -1)
+        # Whether another program writes the log, and so may replace segments; then what
+        # the files were, and the last bytes of the log.
+        self._is_foreign = False
+        self._files: dict[str, FileInfo] = {}
+        self._last_bytes = b""
         # Size and time of a file whose end was looked at and found torn.
         self._torn = (-1, -1)
         self._is_truncating = False
@@ -143,6 +159,7 @@ class LiveLog:
             try:
                 surroundings = self._look_around()
                 situation = self._situation()
+                before = self._log_files() if situation.state is None else {}
                 case = Case(
                     self.directory,
                     self.descriptors,
@@ -153,15 +170,19 @@ class LiveLog:
                     writable=False,
                 )
                 loaded = load(case)
-                inodes = {}
-                if situation.state is None:
-                    inodes = self._inodes_of(loaded.segments)
+                after = self._log_files()
                 now = self._look_around()
-                # What a writer adds meanwhile changes nothing, but in a log that is
-                # damaged, or that another program writes.
-                is_same = now == surroundings
-                if loaded.damage is None and situation.state is not None:
-                    is_same = now.marks == surroundings.marks
+                # What the owner adds meanwhile changes nothing, but in a log that is
+                # damaged. Another program may replace segments, too.
+                is_same = now.marks == surroundings.marks
+                if loaded.damage is not None:
+                    is_same = now == surroundings
+                elif situation.state is None:
+                    names = [segment.file(LOG) for segment in loaded.segments[:-1]]
+                    is_same = is_same and all(
+                        _stamp(before.get(name)) == _stamp(after.get(name))
+                        for name in names
+                    )
             except (LogStoreError, OSError) as error:
                 if self._is_change(error, surroundings) and attempt + 1 < ATTEMPTS:
                     continue
@@ -171,30 +192,52 @@ class LiveLog:
             if is_same:
                 break
         assert surroundings is not None  # the first call of each attempt
-        self._loaded, self._inodes = loaded, inodes
+        self._loaded, self._files = loaded, after
+        self._is_foreign = situation.state is None
         self._mtime_ns = settled(surroundings.mtime_ns, self.directory.files)
         self._surroundings = surroundings._replace(mtime_ns=self._mtime_ns)
         self._directory_id = surroundings.directory_id
         self.segments = tuple(loaded.segments)
+        for segment in self.segments:
+            info = after.get(segment.file(LOG))
+            segment.inode = -1 if info is None else info.inode
+            segment.is_sealed = self._is_foreign and segment is not self.segments[-1]
+        self._torn = (-1, -1)
         if self.segments:
             last = self.segments[-1]
             last.show_indexes(loaded.index, loaded.times)
-            with contextlib.suppress(OSError):
-                info = self.directory.stat(last.file(LOG))
-                self._tail = last.base_offset, info.inode
-                end = loaded.tail_start + loaded.tail_bytes
-                if loaded.tail_bytes and info.size == end:
-                    self._torn = info.size, info.mtime_ns
+            info = after.get(last.file(LOG))
+            end = loaded.tail_start + loaded.tail_bytes
+            if info is not None and loaded.tail_bytes and info.size == end:
+                self._torn = info.size, settled(info.mtime_ns, self.directory.files)
+        self._note_last_bytes()
         state = situation.state
         self._is_truncating = state is not None and state.is_truncating
 
-    def _inodes_of(self, segments: Sequence[Segment]) -> dict[int, int]:
-        """Of the files of sealed segments, by base offset."""
-        return {
-            segment.base_offset: self.directory.stat(segment.file(LOG)).inode
-            for segment in segments[:-1]
-            if not segment.is_lost
-        }
+    def _log_files(self) -> dict[str, FileInfo]:
+        """The `.log` files that are there, also those of a swap, by name."""
+        found = {}
+        for name in self.directory.names():
+            parsed = parse_segment_file(name)
+            if parsed and parsed.suffix == LOG and parsed.transition in ("", SWAP):
+                with contextlib.suppress(FileNotFoundError):
+                    found[name] = self.directory.stat(name)
+        return found
+
+    def _note_last_bytes(self) -> None:
+        self._last_bytes = b""
+        if self._is_foreign and self.segments:
+            with contextlib.suppress(FileNotFoundError):
+                self._last_bytes = self._bytes_before_end()
+
+    def _bytes_before_end(self) -> bytes:
+        segment = self.segments[-1]
+        data = bytearray(min(segment.size, _LAST_BYTES))
+        if not data:
+            return b""
+        with self.directory.opened(segment.file(LOG)) as fd:
+            n = self.directory.files.read(fd, data, segment.size - len(data))
+        return bytes(data[:n])
 
     def _look_around(self) -> _Surroundings:
         info = self.directory.info()
@@ -239,16 +282,43 @@ class LiveLog:
         """`refresh`, and what was found."""
         with self._lock:
             self._look()
-            loaded = self._loaded
-            return Bounds(
-                self.segments,
-                loaded.start_offset,
-                self.high_watermark,
-                self.durable_offset,
-                (self._directory_id, loaded.truncations),
-                self._changes,
-                loaded.damage is None,
-            )
+            return self._bounds()
+
+    def look_closely(self) -> Bounds:
+        """The same, where something seems to be wrong: each file is looked at."""
+        with self._lock:
+            self._look()
+            known = -1
+            while self._changes != known and self._is_replaced():
+                known, self._is_doubtful = self._changes, True
+                self._look()
+            return self._bounds()
+
+    def _bounds(self) -> Bounds:
+        return Bounds(
+            self.segments,
+            self.start_offset,
+            self.high_watermark,
+            self.durable_offset,
+            self._directory_id,
+            self._changes,
+        )
+
+    def _is_replaced(self) -> bool:
+        """Whether a file is not the one that it was at the last look."""
+        try:
+            files = self._log_files()
+        except OSError:
+            return False  # nobody knows
+        for segment in self.segments:
+            name = segment.file(LOG)
+            if not segment.is_lost:
+                now, known = files.get(name), self._files.get(name)
+                if now is None or now.inode != segment.inode:
+                    return True
+                if segment.is_sealed and _stamp(now) != _stamp(known):
+                    return True
+        return False
 
     def _look(self) -> None:
         for attempt in range(ATTEMPTS):
@@ -258,6 +328,8 @@ class LiveLog:
                     self._refresh()
                 return
             except CorruptRecordError:
+                if self._is_doubtful or attempt + 1 == ATTEMPTS:
+                    raise
                 self._is_doubtful = True  # perhaps it was cut meanwhile
             except OSError as error:
                 self._is_doubtful = True
@@ -285,7 +357,7 @@ class LiveLog:
         info = self.directory.info()
         is_other = (info.device, info.inode) != self._directory_id
         if self._is_doubtful or is_other:
-            self._start_over()
+            self._start_over(is_cut=True)
             self._is_doubtful = False
             return
         if self._is_truncating or self._loaded.damage is not None:
@@ -315,8 +387,8 @@ class LiveLog:
             parsed = parse_segment_file(name)
             if parsed is None:
                 continue
-            if parsed.transition == ".swap":
-                self._load()
+            if parsed.transition == SWAP:
+                self._start_over()
                 return
             if parsed.suffix == LOG and not parsed.transition:
                 logs.append(parsed.base_offset)
@@ -324,25 +396,21 @@ class LiveLog:
         wanted = set(known)
         kept = [base for base in logs if base in wanted]
         if not known or not kept or kept != known[len(known) - len(kept) :]:
-            self._load()
-            return
-        situation = self._situation()
-        if (
-            situation.state is not None
-            and situation.state.truncations != self._loaded.truncations
-        ):
             self._start_over()
             return
+        situation = self._situation()
+        if self._is_other(situation, kept[0]):
+            self._start_over()
+            return
+        files = self._log_files() if self._is_foreign else {}
         segments = self.segments[len(known) - len(kept) :]
-        if situation.state is None:
-            before = self._inodes
-            self._inodes = self._inodes_of([*segments, segments[-1]])
-            if any(before.get(base, new) != new for base, new in self._inodes.items()):
-                self._start_over()
-                return
+        info = self.directory.stat(segments[-1].file(LOG))
+        is_there = self._is_there(segments[-1], info)
+        if not is_there or self._are_replaced(segments[:-1], files):
+            self._start_over(is_cut=True)
+            return
         self._scan(segments[-1])
-        fresh = [base for base in logs if base > known[-1]]
-        for base in fresh:
+        for base in (base for base in logs if base > known[-1]):
             segment = Segment(
                 self.directory,
                 self.descriptors,
@@ -351,10 +419,12 @@ class LiveLog:
                 base,
                 is_gapless=self._loaded.is_gapless,
             )
+            segment.inode = self.directory.stat(segment.file(LOG)).inode
             last = segments[-1]
             last.next_offset = max(last.next_offset, base)
+            last.show_indexes(None, None)
+            last.is_sealed = self._is_foreign and not self._loaded.tail_bytes
             segments = (*segments, segment)
-            segments[-2].show_indexes(None, None)
             self._loaded.active_state = native.SegmentState(base)
             self._loaded.index, self._loaded.times = OffsetEntries(), TimeEntries()
             segment.show_indexes(self._loaded.index, self._loaded.times)
@@ -371,38 +441,86 @@ class LiveLog:
         self._loaded.start_offset = max(
             start, segments[0].base_offset, self._loaded.start_offset
         )
-        self.segments = segments
+        self.segments, self._files = segments, files
+        self._note_last_bytes()
         self._mtime_ns = settled(mtime_ns, self.directory.files)
 
-    def _start_over(self) -> None:
-        """The tail was cut and may have grown again: nothing known of it counts."""
-        before, directory = self.segments, self._directory_id
-        self._changes += 1
+    def _is_other(self, situation: Situation, first: int) -> bool:
+        """Whether the log was cut, or has another owner, or has lost segments before
+        `first`, since it was loaded."""
+        state = situation.state
+        if state is None or self._is_foreign:
+            return (state is None) != self._is_foreign
+        # A deletion is written down first.
+        return (
+            state.truncations != self._loaded.truncations or state.start_offset < first
+        )
+
+    def _are_replaced(
+        self, segments: Sequence[Segment], files: Mapping[str, FileInfo]
+    ) -> bool:
+        """Whether another program has put other files in the place of sealed ones."""
+        names = (segment.file(LOG) for segment in segments if segment.is_sealed)
+        return any(
+            _stamp(files.get(name)) != _stamp(self._files.get(name)) for name in names
+        )
+
+    def _is_there(self, last: Segment, info: FileInfo) -> bool:
+        """Whether the last segment, which may have grown, is what it was."""
+        if info.inode != last.inode:
+            # Nothing of an empty one was read: it may be another.
+            if last.size:
+                return False
+            last.inode = info.inode
+        if info.size < last.size:
+            return False
+        is_same = not self._is_foreign or info.size == last.size
+        return is_same or self._bytes_before_end() == self._last_bytes
+
+    def _start_over(self, *, is_cut: bool = False) -> None:
+        """Nothing known of the log counts, nor what is read through segments whose file
+        is another one now.
+
+        Args:
+            is_cut: it may have lost its end, and have grown again.
+        """
+        before, was_end = self.segments, self._loaded.truncations
+        directory_id = self._directory_id
         self._load()
-        if self._directory_id != directory:
-            # A topic of the same name, made anew: nothing of it is of the old one.
-            for segment in before:
-                segment.void()
-            return
+        is_cut |= was_end != self._loaded.truncations
         now = {segment.base_offset: segment for segment in self.segments}
         first = min(now, default=self._loaded.start_offset)
+        has_changed = False
         for segment in before:
             same = now.get(segment.base_offset)
+            is_same = segment.base_offset < first  # deleted: who reads it may go on
             if same is not None:
-                segment.become(same)
-            elif segment.base_offset >= first:
-                segment.void()
+                may_be_cut = same is self.segments[-1] or segment is before[-1]
+                is_same = (
+                    segment.inode == same.inode
+                    and segment.size <= same.size
+                    and not (is_cut and may_be_cut)
+                )
+            if not is_same or self._directory_id != directory_id:
+                segment.is_retired = has_changed = True
+        self._changes += has_changed
 
     def _follow_tail(self) -> None:
         segment = self.segments[-1]
         info = self.directory.stat(segment.file(LOG))
-        known, self._tail = self._tail, (segment.base_offset, info.inode)
-        # Another file of the same name: a publication that was undone, and repeated.
-        is_other = known[0] == segment.base_offset and known != self._tail
-        if info.size < segment.size or (is_other and segment.size):
-            self._start_over()
+        if not self._is_there(segment, info):
+            self._start_over(is_cut=True)
         elif info.size > segment.size and (info.size, info.mtime_ns) != self._torn:
+            known = segment.size
             self._scan(segment)
+            self._note_last_bytes()
+            if segment.size > known:
+                return
+            # Part of a batch, or nothing of this log.
+            if self._is_other(self._situation(), self.segments[0].base_offset):
+                self._start_over(is_cut=True)
+            else:
+                self._torn = info.size, settled(info.mtime_ns, self.directory.files)
 
     def _walk(self, segment: Segment, fd: int, size: int) -> TailScan:
         """Walk over what is new, as far as a reader comes.

@@ -22,7 +22,7 @@ from logstore.errors import (
 from logstore.extras import arrow_module
 from logstore.live import LiveLog
 from logstore.producer_batches import assign
-from logstore.reader import ISOLATIONS, ON_CORRUPTION, View, check_choice
+from logstore.reader import ISOLATIONS, ON_CORRUPTION, Bounds, View, check_choice
 from logstore.records import Record
 from logstore.segment import Segment, SegmentInfo
 from logstore.writer import PartitionWriter
@@ -316,29 +316,35 @@ class Partition:
     # ------------------------------------------------------------ read
 
     def _view(self, durable_only: bool) -> View:
+        seen = self._look()
+        end = seen.durable_offset if durable_only else seen.end_offset
+        return View(
+            self._name,
+            seen.segments,
+            seen.start_offset,
+            max(seen.start_offset, end),
+            self._decompressed_max,
+            seen.identity,
+            seen.changes,
+            self._look_closely,
+        )
+
+    def _look_closely(self) -> Bounds:
+        """The log as it is now, where something seems to be wrong with it."""
+        self._guard()
+        log = self._log
+        return log.look_closely() if isinstance(log, LiveLog) else self._look()
+
+    def _look(self) -> Bounds:
+        """The log as it is now."""
         self._guard()
         log = self._log
         if isinstance(log, LiveLog):
-            seen = log.look()
-            start = seen.start_offset
-            end = seen.durable_offset if durable_only else seen.end_offset
-            return View(
-                self._name,
-                seen.segments,
-                start,
-                max(start, end),
-                self._decompressed_max,
-                seen.history,
-                seen.changes,
-                log.look,
-            )
+            return log.look()
         # The end first: the list of segments read after it covers it.
-        end = log.durable_offset if durable_only else log.high_watermark
+        end, durable = log.high_watermark, log.durable_offset
         segments = log.segments
-        start = log.start_offset
-        return View(
-            self._name, segments, start, max(start, end), self._decompressed_max
-        )
+        return Bounds(segments, log.start_offset, end, durable)
 
     def _resolve(self, view: View, start: Start) -> int:
         if start is None:
@@ -370,17 +376,25 @@ class Partition:
         return _as_offset("stop", stop)
 
     def _reader(
-        self, view: View, first: int, isolation: str, *, with_headers: bool = True
+        self,
+        view: View,
+        first: int,
+        isolation: str,
+        skip: bool,
+        *,
+        with_headers: bool = True,
     ) -> ChunkReader:
         return ChunkReader(
             self._decompressed_max,
             with_headers=with_headers,
-            wanted=self._wanted(view, first, isolation),
+            wanted=self._wanted(view, first, isolation, skip),
         )
 
-    def _wanted(self, view: View, first: int, isolation: str) -> reader.Wanted | None:
+    def _wanted(
+        self, view: View, first: int, isolation: str, skip: bool
+    ) -> reader.Wanted | None:
         if isolation == "read_committed":
-            return producers.CommittedFilter(view, first)
+            return producers.CommittedFilter(view, first, skip=skip)
         return None
 
     def read(
@@ -411,10 +425,9 @@ class Partition:
         """
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         view, first, end = self._bounds(start, stop, durable_only, isolation)
-        found = self._reader(view, first, isolation)
-        return reader.read_records(
-            view, first, end, found, skip=on_corruption == "skip"
-        )
+        skip = on_corruption == "skip"
+        found = self._reader(view, first, isolation, skip)
+        return reader.read_records(view, first, end, found, skip=skip)
 
     def follow(
         self,
@@ -455,7 +468,7 @@ class Partition:
         pause = _POLL_MIN_S
         while True:
             view, _, end = self._bounds(offset, None, durable_only, isolation)
-            found = self._reader(view, offset, isolation)
+            found = self._reader(view, offset, isolation, skip)
             before = offset
             try:
                 for record in reader.read_records(view, offset, end, found, skip=skip):
@@ -520,14 +533,9 @@ class Partition:
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         offset = _as_offset("offset", offset)
         view, first, end = self._bounds(offset, None, durable_only, isolation)
-        return reader.fetch(
-            view,
-            first,
-            end,
-            max_bytes,
-            skip=on_corruption == "skip",
-            wanted=self._wanted(view, first, isolation),
-        )
+        skip = on_corruption == "skip"
+        wanted = self._wanted(view, first, isolation, skip)
+        return reader.fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
 
     def read_batches(
         self,
@@ -545,13 +553,9 @@ class Partition:
         """
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         view, first, end = self._bounds(start, stop, durable_only, isolation)
-        return reader.read_batches(
-            view,
-            first,
-            end,
-            skip=on_corruption == "skip",
-            wanted=self._wanted(view, first, isolation),
-        )
+        skip = on_corruption == "skip"
+        wanted = self._wanted(view, first, isolation, skip)
+        return reader.read_batches(view, first, end, skip=skip, wanted=wanted)
 
     def read_arrow(
         self,
@@ -585,10 +589,11 @@ class Partition:
                 value=batch_records,
             )
         view, first, end = self._bounds(start, stop, durable_only, isolation)
-        found = self._reader(view, first, isolation, with_headers="headers" in names)
-        runs = reader.read_columns(
-            view, first, end, found, skip=on_corruption == "skip"
+        skip = on_corruption == "skip"
+        found = self._reader(
+            view, first, isolation, skip, with_headers="headers" in names
         )
+        runs = reader.read_columns(view, first, end, found, skip=skip)
         return arrow.reader_of(names, batch_records, runs)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import struct
+from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -21,7 +22,8 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.layout import SNAPSHOT, parse_segment_file
-from logstore.reader import View, make_batch
+from logstore.reader import View, make_batch, place_behind
+from logstore.segment import Place
 
 __all__ = [
     "CommittedFilter",
@@ -87,9 +89,8 @@ class CommittedFilter:
     the transaction of the batch in question.
     """
 
-    def __init__(self, view: View, start: int) -> None:
-        self._view = view
-        self._ahead = _transaction_batches(view, start)
+    def __init__(self, view: View, start: int, *, skip: bool = False) -> None:
+        self._ahead = _transaction_batches(view, start, skip=skip)
         self._markers: dict[int, list[_Marker]] = {}
         self._done = False
 
@@ -116,29 +117,46 @@ class CommittedFilter:
 
 
 def _transaction_batches(
-    view: View, start: int
+    view: View, start: int, *, skip: bool = False
 ) -> Iterator[tuple[native.BatchHeader, _Marker | None]]:
     """Headers of transactional batches from `start` to the end of a view, in order,
-    with what the marker says where it is one."""
-    try:
-        for segment in view.from_offset(start):
-            for header, buffer, file_pos in segment.headers(segment.locate(start)):
+    with what the marker says where it is one; with `skip`, without what is damaged."""
+    offset = start
+    segments = deque(view.from_offset(start))
+    place: Place | None = None
+    while segments:
+        segment = segments[0]
+        try:
+            place = place or segment.locate(offset)
+            for header, buffer, file_pos in segment.headers(place):
                 if header.last_offset >= view.end_offset:
                     return
-                if not header.is_transactional or header.last_offset < start:
+                if header.last_offset < offset:
                     continue
-                if not header.is_control:
-                    yield header, None
-                    continue
-                batch = make_batch(
-                    segment, header, buffer, file_pos, view.decompressed_max
-                )
-                control = batch.control_record()
-                if control is not None:
-                    yield header, _Marker(control.offset, control.type == ABORT)
-    except (CorruptRecordError, UnsupportedError):
-        view.check_uncut(start)
-        raise
+                marker = None
+                if header.is_control and header.is_transactional:
+                    control = make_batch(
+                        segment, header, buffer, file_pos, view.decompressed_max
+                    ).control_record()
+                    if control is not None:
+                        marker = _Marker(control.offset, control.type == ABORT)
+                offset = header.last_offset + 1
+                is_data = header.is_transactional and not header.is_control
+                if is_data or marker is not None:
+                    yield header, marker
+            place = None
+            segments.popleft()
+        except (CorruptRecordError, UnsupportedError) as error:
+            again = view.again(offset)
+            if again is not None:
+                view, place = again, None
+                segments = deque(view.from_offset(offset))
+                continue
+            if not skip or isinstance(error, UnsupportedError):
+                raise
+            place = place_behind(segment, error, offset)
+            if place is None:
+                segments.popleft()
 
 
 def _newest_snapshot(

@@ -19,9 +19,7 @@ from logstore.decoding import ChunkReader, Columns, Damage, StopReading, iter_re
 from logstore.errors import (
     ConfigError,
     CorruptRecordError,
-    LogStoreError,
     OffsetOutOfRangeError,
-    PartitionNotFoundError,
     RecordTooLargeError,
     UnsupportedError,
 )
@@ -38,23 +36,21 @@ ON_CORRUPTION: Final = ("raise", "skip")
 
 
 class Bounds(NamedTuple):
-    """A log that another process may write, as one look found it.
+    """A log as one look found it, which somebody may write or delete meanwhile.
 
     Attributes:
         segments: in order.
         start_offset, end_offset, durable_offset: where readers begin and stop.
-        history: another value when the log was cut, or is another one.
-        changes: how often files of the log were found replaced, or cut, so far.
-        is_whole: nothing was found missing.
+        identity: of the log's directory: another one has another log.
+        changes: how often files were found cut or replaced by another process so far.
     """
 
     segments: tuple[Segment, ...]
     start_offset: int
     end_offset: int
     durable_offset: int
-    history: object
-    changes: int
-    is_whole: bool
+    identity: object = None
+    changes: int = 0
 
 
 class View(NamedTuple):
@@ -65,8 +61,8 @@ class View(NamedTuple):
         segments: in order; never changed.
         start_offset, end_offset: what may be read, half open.
         decompressed_max: limit on one decompressed batch, bytes.
-        history, changes: as in `Bounds`, when the read began, and
-        look_again: all of it as of now. None: nobody else writes the log.
+        identity, changes: as in `Bounds`, when the read began, and
+        look: all of it as of now.
     """
 
     name: str
@@ -74,9 +70,9 @@ class View(NamedTuple):
     start_offset: int
     end_offset: int
     decompressed_max: int
-    history: object = None
-    changes: int = 0
-    look_again: Callable[[], Bounds] | None = None
+    identity: object
+    changes: int
+    look: Callable[[], Bounds]
 
     def check(self, offset: int) -> None:
         """Raise `OffsetOutOfRangeError` unless start <= offset <= end."""
@@ -92,30 +88,39 @@ class View(NamedTuple):
         )
         return self.segments[max(after - 1, 0) :]
 
-    def check_uncut(self, offset: int) -> View:
-        """To be called before anybody speaks of damage that a read found at `offset`:
-        it may be none. Returns the view, with another `changes` where files of the log
-        were replaced meanwhile: then read again.
+    def again(self, offset: int) -> View | None:
+        """To be asked before anybody speaks of damage that a read met at `offset`: the
+        log may have been changed under it. Returns the view to go on with, there; its
+        end may come sooner. None: it is damage.
 
         Raises:
-            OffsetOutOfRangeError: another process has truncated the log.
-            PartitionNotFoundError: it has deleted it.
+            OffsetOutOfRangeError: the offset was deleted, or cut off.
+            PartitionNotFoundError: the whole log was deleted.
+            StorageError: the log cannot be looked at now, so nobody knows.
         """
-        if self.look_again is None:
-            return self
-        try:
-            now = self.look_again()
-        except PartitionNotFoundError:
-            raise
-        except LogStoreError:
-            return self
-        # Who takes a failed append back cuts first, and says so then.
-        is_shorter = now.is_whole and now.end_offset < self.end_offset
-        if is_shorter or now.history != self.history:
+        now = self.look()
+        is_same = now.identity == self.identity
+        if not is_same or not now.start_offset <= offset <= now.end_offset:
             raise OffsetOutOfRangeError(
-                offset, self.start_offset, now.end_offset, partition=self.name
+                offset, now.start_offset, now.end_offset, partition=self.name
             )
-        return self._replace(changes=now.changes)
+        known = self.changes, self.start_offset
+        if (now.changes, now.start_offset) == known:
+            return None
+        return self._replace(
+            segments=now.segments,
+            start_offset=now.start_offset,
+            end_offset=min(self.end_offset, now.end_offset),
+            changes=now.changes,
+        )
+
+    def check_end(self, stop: int) -> None:
+        """Raise `OffsetOutOfRangeError` where a read has come to the end of what there
+        is, and was to go on to `stop`: the log was cut meanwhile."""
+        if self.end_offset < stop:
+            raise OffsetOutOfRangeError(
+                stop, self.start_offset, self.end_offset, partition=self.name
+            )
 
 
 def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -127,6 +132,14 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
         )
 
 
+class _ChangedError(Exception):
+    """A walk has to go on in another view."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        self.view = view
+
+
 def read_columns(
     view: View, start: int, stop: int, reader: ChunkReader, *, skip: bool = False
 ) -> Iterator[Columns]:
@@ -135,31 +148,38 @@ def read_columns(
     The columns of a run are void when the next one is asked for. With `skip`, what is
     damaged is left out, else it is raised after all that lies before it.
     """
-    segments = deque(view.from_offset(start))
     offset = start
+    again: View | None = view
     buffer = native.Buffer(READ_BYTES)
-    ended_at: int | None = None
-    while segments and offset < stop and not reader.ended:
-        segment = segments.popleft()
-        if ended_at is not None and ended_at != segment.base_offset:
-            # The log was truncated under this read: what follows is another one.
-            raise OffsetOutOfRangeError(
-                offset, view.start_offset, ended_at, partition=view.name
+    while again is not None:
+        view, again = again, None
+        segments, end = deque(view.from_offset(offset)), min(stop, view.end_offset)
+        ended_at: int | None = None
+        while segments and offset < end and not reader.ended and again is None:
+            segment = segments.popleft()
+            if ended_at is not None and ended_at != segment.base_offset:
+                # The log was truncated under this read: what follows is another one.
+                raise OffsetOutOfRangeError(
+                    offset, view.start_offset, ended_at, partition=view.name
+                )
+            # A segment that is not the last ends where the next one begins.
+            bound = min(end, segments[0].base_offset) if segments else end
+            walk = _SegmentWalk(
+                view, segment, buffer, reader, skip, is_last=not segments
             )
-        # What lies in a segment that is not the last ends where the next one begins.
-        bound = min(stop, segments[0].base_offset) if segments else stop
-        walk = _SegmentWalk(view, segment, buffer, reader, skip, is_last=not segments)
-        try:
-            yield from walk.columns(offset, bound)
-        except (CorruptRecordError, UnsupportedError):
-            known, view = view.changes, view.check_uncut(walk.offset)
-            if view.changes == known:
-                raise
-            segments.appendleft(segment)
-        else:
+            try:
+                yield from walk.columns(offset, bound)
+            except _ChangedError as changed:
+                again = changed.view
+            except (CorruptRecordError, UnsupportedError):
+                again = view.again(max(walk.offset, offset))
+                if again is None:
+                    raise
+            offset = max(walk.offset, offset)
+            buffer = walk.buffer
             ended_at = walk.ended_at
-        offset = max(walk.offset, offset)
-        buffer = walk.buffer
+    if not reader.ended:
+        view.check_end(stop)
 
 
 def read_records(
@@ -204,8 +224,6 @@ class _SegmentWalk:
         pos, before = place or segment.locate(start)
         reader.begin(before, segment.checks)
         while True:
-            if segment.is_void:
-                raise segment.cut_away(self.offset)
             if segment.generation != self.generation:
                 # The tail was truncated and may have been written anew.
                 self.generation = segment.generation
@@ -219,16 +237,10 @@ class _SegmentWalk:
                 break
             try:
                 n = segment.read(self.buffer.view, pos)
-            except OffsetOutOfRangeError as gone:
-                raise OffsetOutOfRangeError(
-                    self.offset, gone.start, max(gone.end, stop)
-                ) from gone
             except CorruptRecordError:
                 if not self.skip:
                     raise
-                self.view.check_uncut(self.offset)
-                if segment.generation != self.generation:
-                    continue
+                self._ask_again()
                 self.offset = segment.next_offset
                 return
             if segment.generation != self.generation:
@@ -314,6 +326,12 @@ class _SegmentWalk:
         """Whether a truncation meanwhile may be why things are not where they were."""
         return self.segment.generation != self.first_generation
 
+    def _ask_again(self) -> None:
+        """Raise `_ChangedError` where what looks like damage is none."""
+        again = self.view.again(self.offset)
+        if again is not None:
+            raise _ChangedError(again)
+
     def _skip(self, error: Exception, pos: int) -> int:
         """Where to go on behind damage at `pos`; raises `error` unless it may."""
         if not self.skip or isinstance(error, RecordTooLargeError):
@@ -323,9 +341,7 @@ class _SegmentWalk:
                 # This frame and the error would keep each other, and with them the
                 # buffers of the read, until the garbage collector comes by.
                 del error
-        self.view.check_uncut(self.offset)
-        if self.segment.generation != self.generation:
-            return pos  # which is another one now
+        self._ask_again()
         found = next_sound_batch(self.segment, pos, self.offset)
         if found is None:
             return self.segment.size
@@ -348,65 +364,83 @@ def read_batches(
 
     With `wanted`, those that it wants and no control batches.
     """
-    offset = start
-    for segment in view.from_offset(start):
-        if segment.is_void:
-            raise segment.cut_away(offset)
-        is_last = segment is view.segments[-1]
-        generation, wanted_end = segment.generation, min(stop, segment.next_offset)
-        place: Place | None = segment.locate(offset)
-        while place is not None:
+    offset, end = start, stop
+    segments = deque(view.from_offset(start))
+    place: Place | None = None
+    while segments:
+        segment = segments[0]
+        is_last = len(segments) == 1
+        generation, wanted_end = segment.generation, min(end, segment.next_offset)
+        try:
+            place = place or segment.locate(offset)
             before = place.last_offset
-            try:
-                for header, buffer, file_pos in segment.headers(place):
-                    last_before, before = before, header.last_offset
-                    if header.last_offset < offset:
-                        continue
-                    if header.last_offset >= segment.next_offset:
-                        far = segment.too_far(header.last_offset, 0, offset)
-                        raise segment.error_of(far, file_pos, offset)
-                    if header.base_offset >= stop:
-                        return
-                    if wanted is not None and not _is_wanted(header, wanted):
-                        continue
-                    batch = make_batch(
-                        segment, header, buffer, file_pos, view.decompressed_max
-                    )
-                    if header.base_offset < 0:
-                        _check_wrapper(segment, batch, last_before)
-                    if batch.base_offset >= stop:
-                        return
-                    offset = batch.next_offset
-                    yield batch
-                # A gapless segment goes up to the next one; any log goes up to its end.
-                end = min(stop, segment.next_offset)
-                is_short = is_last and offset < end
+            for header, buffer, file_pos in segment.headers(place):
+                last_before, before = before, header.last_offset
+                if header.last_offset < offset:
+                    continue
+                if header.last_offset >= segment.next_offset:
+                    far = segment.too_far(header.last_offset, 0, offset)
+                    raise segment.error_of(far, file_pos, offset)
+                if header.base_offset >= end:
+                    break
+                if wanted is not None and not _is_wanted(header, wanted):
+                    continue
+                batch = make_batch(
+                    segment, header, buffer, file_pos, view.decompressed_max
+                )
+                if header.base_offset < 0:
+                    _check_wrapper(segment, batch, last_before)
+                if batch.base_offset >= end:
+                    break
+                offset = batch.next_offset
+                yield batch
+            else:
+                # A gapless segment goes up to the next one; any log up to its end.
+                short_of = min(end, segment.next_offset)
+                is_short = is_last and offset < short_of
                 if segment.is_gapless and before != native.OFFSET_UNKNOWN:
-                    is_short = is_short or before + 1 < end
+                    is_short = is_short or before + 1 < short_of
                 if segment.generation != generation:
                     # Cut under this read, which may have missed what is there now.
                     if max(offset, before + 1) < wanted_end:
                         raise OffsetOutOfRangeError(
-                            max(offset, before + 1), view.start_offset, end,
+                            max(offset, before + 1), view.start_offset, short_of,
                             partition=view.name,
                         )  # fmt: skip
                 elif is_short and not skip and wanted is None:
                     raise segment.missing(segment.size, offset)
-                break
-            except StopReading:
-                return
-            except (CorruptRecordError, UnsupportedError) as error:
-                known, view = view.changes, view.check_uncut(offset)
-                if view.changes != known:
-                    generation = segment.generation
-                    place = segment.locate(offset)
-                    continue
-                if not skip or isinstance(error, UnsupportedError):
-                    raise
-                found = None
-                if error.position is not None:
-                    found = next_sound_batch(segment, error.position, offset)
-                place = found and Place(found[0], native.OFFSET_UNKNOWN)
+                place = None
+                segments.popleft()
+                continue
+            break
+        except StopReading:
+            return
+        except (CorruptRecordError, UnsupportedError) as error:
+            again = view.again(offset)
+            if again is not None:
+                view, end, place = again, min(stop, again.end_offset), None
+                segments = deque(view.from_offset(offset))
+                continue
+            if not skip or isinstance(error, UnsupportedError):
+                raise
+            place = place_behind(segment, error, offset)
+            if place is None:
+                segments.popleft()
+    view.check_end(stop)
+
+
+def place_behind(
+    segment: Segment, error: CorruptRecordError, offset: int
+) -> Place | None:
+    """Where a segment goes on behind damage; None where it does not."""
+    if error.position is None or error.path != segment.path:
+        return None
+    try:
+        found = next_sound_batch(segment, error.position, offset)
+    except CorruptRecordError:
+        # Where it was replaced right now, the next read says so.
+        return segment.start if segment.is_retired else None
+    return found and Place(found[0], native.OFFSET_UNKNOWN)
 
 
 def _check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
@@ -487,36 +521,50 @@ def fetch(
     One segment at a time, as Kafka does. The buffer is doubled until a batch fits. With
     `skip`, a damaged batch at the beginning is left out.
     """
+    behind: tuple[Segment, Place] | None = None
     while True:
+        end = min(stop, view.end_offset)
         try:
-            return _fetch(view, offset, stop, max_bytes, wanted)
+            return _fetch(view, offset, end, max_bytes, wanted, behind)
         except (CorruptRecordError, UnsupportedError) as error:
-            known, view = view.changes, view.check_uncut(offset)
-            if view.changes != known:
+            again = view.again(offset)
+            if again is not None:
+                view, behind = again, None
                 continue
             if isinstance(error, UnsupportedError) or not skip:
                 raise
             if error.position is None:
                 raise
-            offset = max(_behind(view, error, offset), offset + 1)
+            offset, behind = _behind(view, error, offset)
 
 
-def _behind(view: View, error: CorruptRecordError, offset: int) -> int:
-    """The first offset known to be sound behind damage."""
+def _behind(
+    view: View, error: CorruptRecordError, offset: int
+) -> tuple[int, tuple[Segment, Place] | None]:
+    """(the first offset that may be sound behind damage, where to look for it)."""
     for segment in view.from_offset(offset):
         if segment.path == error.path:
-            found = next_sound_batch(segment, error.position or 0, offset)
-            return segment.next_offset if found is None else found[1]
-    return view.end_offset
+            place = place_behind(segment, error, offset)
+            if place is not None:
+                return offset, (segment, place)
+            return max(segment.next_offset, offset + 1), None
+    return view.end_offset, None
 
 
 def _fetch(
-    view: View, offset: int, stop: int, max_bytes: int, wanted: Wanted | None
+    view: View,
+    offset: int,
+    stop: int,
+    max_bytes: int,
+    wanted: Wanted | None,
+    behind: tuple[Segment, Place] | None,
 ) -> Chunk:
     limit = view.decompressed_max
     for segment in view.from_offset(offset):
         place = None
-        if offset < stop:
+        if offset < stop and behind is not None and behind[0] is segment:
+            place = segment.seek(behind[1], offset)
+        elif offset < stop:
             place = segment.seek(segment.locate(offset), offset)
         if place is None:
             must = segment.is_gapless or segment is view.segments[-1]
@@ -596,9 +644,10 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
         try:
             return _first_offset_at(view, timestamp)
         except (CorruptRecordError, UnsupportedError):
-            known, view = view.changes, view.check_uncut(view.start_offset)
-            if view.changes == known:
+            again = view.again(view.end_offset)
+            if again is None:
                 raise
+            view = again
 
 
 def _first_offset_at(view: View, timestamp: int) -> int | None:

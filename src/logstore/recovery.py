@@ -370,6 +370,7 @@ def index_segment(
 
     Raises:
         CorruptRecordError: the log is damaged.
+        UnsupportedError: a later version wrote it.
         OSError: as the system gives it.
     """
     name = segment_file(base_offset, LOG)
@@ -384,6 +385,14 @@ def index_segment(
             index=index,
             times=times,
             interval=config.index_interval_bytes,
+        )
+    if scan.error is not None and scan.error.is_unsupported:
+        raise UnsupportedError(
+            f"{directory.path_of(name)} at byte {scan.pos} (offset "
+            f"{scan.last_offset + 1}): {scan.reason}",
+            path=directory.path_of(name),
+            position=scan.pos,
+            offset=scan.last_offset + 1,
         )
     if not scan.is_whole:
         raise CorruptRecordError(
@@ -406,7 +415,8 @@ def rebuild(
     missing, so a crash between the two leaves none out. Returns the numbers of entries.
 
     Raises:
-        CorruptRecordError: the log is damaged; the indexes stay as they were.
+        CorruptRecordError, UnsupportedError: the log is damaged, or of a later version;
+            the indexes stay as they were.
         OSError: as the system gives it.
     """
     state, index, times = index_segment(directory, base_offset, config)

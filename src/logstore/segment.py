@@ -17,12 +17,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
-from logstore._files import Directory
+from logstore._files import Directory, FileInfo
 from logstore.decoding import Damage
 from logstore.descriptors import Descriptors, OpenFile
 from logstore.errors import (
     CorruptRecordError,
-    OffsetOutOfRangeError,
     RecordTooLargeError,
     StorageError,
     UnsupportedError,
@@ -34,7 +33,6 @@ from logstore.layout import (
     INDEX,
     LOG,
     TIME_INDEX,
-    parse_segment_file,
     segment_file,
 )
 
@@ -100,8 +98,11 @@ class Segment:
             only with that (else UNKNOWN_DIGEST). The offset index needs none: what it
             says is held against the log.
         transition: ".swap" for a segment that recovery would rename, else "".
-        generation: goes up when the file was cut; what was read before is void.
-        is_void: it is no part of the log any more, which was cut before it.
+        generation: goes up when its writer cuts the file; what was read before is void.
+        inode: of its file where another process may replace that, else -1, and
+        is_sealed: whether the file has that `size` and no other.
+        is_retired: another process was seen to have cut or replaced the file: there is
+            another object for it, and reading this one is an error.
         is_lost: its file is gone, and should not be.
         is_gapless: every batch begins where the one before ended, and the first one
             where the segment does: so logstore writes, and so it is checked. Kafka's
@@ -115,9 +116,11 @@ class Segment:
         "descriptors",
         "directory",
         "generation",
+        "inode",
         "is_gapless",
         "is_lost",
-        "is_void",
+        "is_retired",
+        "is_sealed",
         "live_index",
         "live_state",
         "live_times",
@@ -152,7 +155,9 @@ class Segment:
         self.max_timestamp_offset = max_timestamp_offset
         self.transition = transition
         self.generation = 0
-        self.is_void = False
+        self.inode = -1
+        self.is_sealed = False
+        self.is_retired = False
         self.is_lost = False
         self.live_index: OffsetEntries | None = None
         self.live_times: TimeEntries | None = None
@@ -185,9 +190,11 @@ class Segment:
         files = self.directory.files
         if self._pinned >= 0:
             return files.read(self._pinned, view, pos)
+        if self.is_retired:
+            raise self._replaced(pos)
         descriptors = self.descriptors
         try:
-            file = descriptors.borrow(self._serial, self.directory, self._names())
+            file = self.borrow()
         except FileNotFoundError as error:
             raise self._gone(pos) from error
         except OSError as error:
@@ -228,33 +235,21 @@ class Segment:
                 self.directory.files.close(self._pinned)
 
     def borrow(self) -> OpenFile:
-        """Its open file, for a sync; to be given back to `descriptors`."""
-        return self.descriptors.borrow(self._serial, self.directory, self._names())
+        """Its open file, to be given back to `descriptors`.
 
-    def void(self) -> None:
-        """Make whoever reads it notice that the log was cut: nothing is here now."""
-        self.is_void = True
-        self.size = 0
-        self.next_offset = self.base_offset
-        self.generation += 1
-
-    def cut_away(self, offset: int) -> OffsetOutOfRangeError:
-        """The error where somebody reads on in a segment that is void."""
-        first = self.base_offset
-        return OffsetOutOfRangeError(
-            max(offset, first), first, first, partition=self.directory.name
+        Raises:
+            OSError: as opening does; ESTALE where it is another file now.
+        """
+        is_it = None if self.inode < 0 else self._is_mine
+        return self.descriptors.borrow(
+            self._serial, self.directory, self._names(), is_it
         )
 
-    def become(self, other: Segment) -> None:
-        """The file of this name was cut, or is another one, and `other` knows it: who
-        reads this one notices, and goes on in what there is now."""
-        self.descriptors.forget(self._serial)
-        self.size, self.next_offset = other.size, other.next_offset
-        self.max_timestamp = other.max_timestamp
-        self.max_timestamp_offset = other.max_timestamp_offset
-        self.time_digest = other.time_digest
-        self.live_index, self.live_times = other.live_index, other.live_times
-        self.generation += 1
+    def _is_mine(self, info: FileInfo) -> bool:
+        # The number of a file that was removed is given to another one.
+        return info.inode == self.inode and (
+            not self.is_sealed or info.size == self.size
+        )
 
     # -- what is wrong with it
 
@@ -291,15 +286,9 @@ class Segment:
             next_offset=damage.next_offset,
         )
 
-    def _gone(self, pos: int) -> Exception:
+    def _gone(self, pos: int) -> CorruptRecordError:
         """The error for a file that is not there: deleted from the head of the log by
-        whoever writes to it, or lost."""
-        with contextlib.suppress(OSError):
-            parsed = map(parse_segment_file, self.directory.names())
-            bases = [p.base_offset for p in parsed if p and p.suffix == LOG]
-            first = min(bases, default=-1)
-            if not self.is_lost and first > self.base_offset:
-                return OffsetOutOfRangeError(self.base_offset, first, max(bases))
+        whoever writes to it, or lost (`View.again` tells)."""
         return CorruptRecordError(
             "the segment file is gone",
             path=self.path,
@@ -309,8 +298,8 @@ class Segment:
         )
 
     def _replaced(self, pos: int) -> CorruptRecordError:
-        """The error where another program has put another file in the place of this
-        one: what was read of it tells nothing of what is there now."""
+        """The error where another process has cut the file, or put another one in its
+        place: positions in it mean nothing now."""
         return CorruptRecordError(
             "the segment file was replaced by another one",
             path=self.path,

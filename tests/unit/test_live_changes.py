@@ -14,6 +14,7 @@ import pytest
 import logstore
 from logstore import OffsetOutOfRangeError, PartitionNotFoundError
 from logstore.store import open_store
+from support.broker import foreign
 from support.damage import CoarseTimes, FaultyFiles, Unsynced, frames, logs_in
 from support.values import config_of, expected, fill
 
@@ -232,12 +233,6 @@ def test_read_of_a_topic_that_is_deleted_speaks_of_no_damage(tmp_path: Path) -> 
 
 
 # ---------------------------------------------------------------- compaction
-
-
-def foreign(path: Path) -> None:
-    """Leave nothing that is logstore's own: the log is a broker's now."""
-    for own in [*path.glob(".logstore*"), *path.glob("*-0/.logstore*")]:
-        own.unlink()
 
 
 def compact(log: Path) -> None:

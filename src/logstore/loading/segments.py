@@ -7,9 +7,7 @@ import itertools
 
 from logstore import _binding as native
 from logstore import layout
-from logstore.errors import (
-    CorruptRecordError,
-)
+from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.index import STALE_DIGEST, digest_of
 from logstore.layout import (
     INDEX,
@@ -27,6 +25,7 @@ from logstore.recovery import (
     LOST_TOLD,
     TORN_TAIL,
     UNKNOWN_TIMESTAMP,
+    UNSUPPORTED,
     Survey,
     rebuild,
     segment_state,
@@ -175,7 +174,11 @@ class Segments:
         if not is_doubtful and (name in self.found.names or is_small):
             return
         with contextlib.suppress(OSError):
-            rebuild(self.case.directory, base, self.case.config)
+            try:
+                rebuild(self.case.directory, base, self.case.config)
+            except (CorruptRecordError, UnsupportedError) as error:
+                self.unindexed(segment, error)
+                return
             data = self.case.directory.read_file(segment_file(base, TIME_INDEX))
             segment.time_digest = digest_of(data)
             self.case.report(
@@ -184,6 +187,21 @@ class Segments:
                 f"built the missing index {name} from the log",
                 first_offset=segment.base_offset,
             )
+
+    def unindexed(
+        self, segment: Segment, error: CorruptRecordError | UnsupportedError
+    ) -> None:
+        """A sealed segment whose index cannot be built, since it cannot be read whole:
+        it stays as it is, and readers go without an index."""
+        is_damage = isinstance(error, CorruptRecordError)
+        self.case.damage = error
+        self.case.report(
+            CORRUPT if is_damage else UNSUPPORTED,
+            segment.file(LOG),
+            f"{error} Nothing was cut; the partition takes no appends.",
+            position=error.position or 0,
+            first_offset=error.offset if error.offset is not None else -1,
+        )
 
     def drop_unconnected(self, segments: list[Segment]) -> None:
         """Put aside segments that a roll began and that were undone: without a sync of

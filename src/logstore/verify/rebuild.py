@@ -12,6 +12,7 @@ from logstore.errors import (
     CorruptRecordError,
     LogStoreError,
     StoreNotFoundError,
+    UnsupportedError,
     storage_error,
 )
 from logstore.index import closing_time_entry
@@ -58,8 +59,8 @@ def rebuild_index(
         ConfigError: others may change the directory, or it is on a network file system,
             and `store_config` does not allow that.
         StoreNotFoundError: there is nothing at `path` that has an index.
-        CorruptRecordError: a log is damaged; its indexes stay as they were, those of
-            all others were built.
+        CorruptRecordError, UnsupportedError: a log is damaged, or a later version wrote
+            it; its indexes stay as they were, those of all others were built.
         StorageError: the system refuses.
     """
     files = files or Files()
@@ -103,7 +104,7 @@ def _rebuild_all(
     config: TopicConfig | None,
 ) -> tuple[tuple[str, int, int], ...]:
     built: list[tuple[str, int, int]] = []
-    failure: CorruptionError | None = None
+    failure: CorruptionError | UnsupportedError | None = None
     for directory in partitions:
         chosen = config or topic_config(root, directory)
         try:
@@ -119,7 +120,7 @@ def _rebuild_all(
                 make = _dry_rebuild if dry_run else rebuild
                 try:
                     counts = make(directory, base, chosen)
-                except CorruptRecordError as error:
+                except (CorruptRecordError, UnsupportedError) as error:
                     failure = failure or error
                     continue
                 built.append((directory.path_of(segment_file(base, LOG)), *counts))

@@ -1,0 +1,451 @@
+"""A reader of a log that a broker compacts, truncates or takes over meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import CorruptRecordError
+from logstore.store import open_store
+from support.broker import (
+    MARKER,
+    bases,
+    compaction,
+    foreign,
+    with_epoch,
+    with_transactions,
+)
+from support.damage import FaultyFiles, Unsynced, flip_bit, frames, logs_in
+from support.values import config_of, fill
+
+FEW = logstore.StoreConfig(max_open_files=16)
+# Longer than a tick of any clock that file systems have.
+TICK_S = 0.03
+
+
+def fetched(
+    partition: logstore.Partition, max_bytes: int = 600, **options: Any
+) -> Iterator[int]:
+    offset = partition.start_offset
+    while True:
+        chunk = partition.fetch(offset, max_bytes, **options)
+        yield from (record.offset for record in chunk if record.offset >= offset)
+        if chunk.next_offset <= offset:
+            return
+        offset = chunk.next_offset
+
+
+def in_batches(partition: logstore.Partition, **options: Any) -> Iterator[int]:
+    for batch in partition.read_batches(**options):
+        yield from (record.offset for record in batch)
+
+
+def in_arrow(partition: logstore.Partition, **options: Any) -> Iterator[int]:
+    for batch in partition.read_arrow(batch_records=7, **options):
+        yield from batch.column("offset").to_pylist()
+
+
+WAYS: dict[str, Callable[..., Iterator[int]]] = {
+    "read": lambda p, **options: (record.offset for record in p.read(**options)),
+    "batches": in_batches,
+    "arrow": in_arrow,
+    "fetch": fetched,
+    "follow": lambda p, **options: (
+        record.offset for record in p.follow(timeout=0, **options)
+    ),
+}
+
+
+def fresh(path: Path, way: str = "read", **options: Any) -> list[int]:
+    """What a reader that comes now finds."""
+    with open_store(path, read_only=True) as store:
+        return list(WAYS[way](store.topic("orders")[0], **options))
+
+
+def small_log(path: Path, magic: int, codec: str) -> Path:
+    """Several small segments of a broker's."""
+    config = config_of(magic, codec, segment_bytes=1200, index_interval_bytes=200)
+    with open_store(path, files=Unsynced()) as store:
+        partition = store.create_topic("orders", config=config)[0]
+        for _ in range(24):
+            partition.append_many([random.Random(1).randbytes(60)] * 3)
+    return foreign(path)
+
+
+# ---------------------------------------------------------------- compaction
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("way", WAYS)
+def test_compaction_at_any_call_of_a_read(tmp_path: Path, way: str, seed: int) -> None:
+    """Some of its steps come before one call of the reader, the others before a later
+    one; another look may come between. What stays is read, once and in order."""
+    rng = random.Random(f"{way} {seed}")
+    original = {
+        (magic, codec): small_log(tmp_path / f"{magic}{codec}", magic, codec).parent
+        for magic, codec in ((0, "none"), (1, "gzip"), (2, "none"), (2, "zstd"))
+    }
+    for turn in range(25):
+        source = original[rng.choice(list(original))]
+        path = tmp_path / f"turn{turn}"
+        shutil.copytree(source, path)
+        partition = path / "orders-0"
+        os.utime(partition, (time.time() - 100,) * 2)
+        sealed = bases(partition)[:-1]
+        count = rng.randint(1, min(3, len(sealed)))
+        begin = rng.randrange(len(sealed) - count + 1)
+        steps = compaction(
+            partition,
+            sealed[begin : begin + count],
+            lambda number: number % 3 != 0,
+            is_late=rng.random() < 0.5,
+        )
+        _read_beside(path, way, steps, rng)
+        shutil.rmtree(path)
+
+
+def _read_beside(
+    path: Path, way: str, steps: list[Callable[[], None]], rng: random.Random
+) -> None:
+    first, second = rng.randrange(1, 60), rng.randrange(1, 30)
+    split, looks = rng.randrange(len(steps) + 1), rng.random() < 0.5
+    options = {"on_corruption": rng.choice(["raise", "skip"])}
+    options["isolation"] = rng.choice(["read_uncommitted", "read_committed"])
+    files, calls = FaultyFiles(), 0
+    with open_store(path, read_only=True, files=files, config=FEW) as reading:
+        partition = reading.topic("orders")[0]
+        if rng.random() < 0.5:
+            assert list(partition.read())
+            reading.descriptors._evict(0)
+
+        def before(method: str, name: str) -> None:
+            nonlocal calls
+            calls += 1
+            if calls in (first, first + second):
+                done = steps[:split] if calls == first else steps[split:]
+                for step in done:
+                    step()
+
+        files.before = before
+        found = []
+        for offset in WAYS[way](partition, **options):
+            found.append(offset)
+            if looks and calls >= first:
+                looks = False
+                assert partition.end_offset == 72
+        files.before = None
+        for step in steps[0 if calls < first else split :]:
+            if calls < first + second:
+                step()
+        stay = fresh(path)
+        assert found == sorted(set(found))
+        assert set(stay) <= set(found)
+        assert list(WAYS[way](partition)) == stay
+
+
+@pytest.mark.parametrize("way", ["read", "batches", "fetch"])
+def test_committed_records_are_read_on_where_segments_ahead_are_compacted(
+    tmp_path: Path, way: str
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        config = config_of(2, segment_bytes=20_000)
+        partition = store.create_topic("orders", config=config)[0]
+        for offset in range(1500):
+            key, value = MARKER if offset % 5 == 4 else (None, b"x" * 200)
+            partition.append(value, key)
+    directory = foreign(tmp_path)
+    with_transactions(directory, 5)
+    with open_store(tmp_path, read_only=True, config=FEW) as reading:
+        reader = reading.topic("orders")[0]
+        assert len(list(reader.read(isolation="read_committed"))) == 1200
+        reading.descriptors._evict(0)
+        found = WAYS[way](reader, isolation="read_committed")
+        first = next(found)
+        for base in bases(directory)[1:-1]:
+            kept = {offset for offset in range(1500) if offset % 5 in (1, 4)}
+            numbers = {
+                number
+                for number, frame in enumerate(frames(directory / f"{base:020d}.log"))
+                if frame.offset in kept
+            }
+            for step in compaction(directory, [base], numbers.__contains__):
+                step()
+        assert set(fresh(tmp_path, isolation="read_committed")) <= {first, *found}
+        assert reader.last_stable_offset() == 1500
+
+
+@pytest.mark.parametrize("has_read", [True, False], ids=["read", "looked"])
+def test_last_segment_that_grew_was_rolled_and_compacted_between_two_looks(
+    tmp_path: Path, has_read: bool
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = store.create_topic("orders", config=config_of(2))[0]
+        for _ in range(300):
+            partition.append_many([b"x" * 100] * 5)
+    directory = foreign(tmp_path)
+    (log,) = logs_in(directory)
+    data, found = log.read_bytes(), frames(log)
+    log.write_bytes(data[: found[100].pos])
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    time.sleep(TICK_S)
+    with open_store(tmp_path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        assert reader.end_offset == 500
+        if has_read:
+            assert len(list(reader.read())) == 500
+        log.write_bytes(data[: found[200].pos])
+        (directory / f"{1000:020d}.log").write_bytes(data[found[200].pos :])
+        for step in compaction(directory, [0], lambda number: number % 3 == 1):
+            step()
+        for _ in range(2):
+            assert list(WAYS["read"](reader)) == fresh(tmp_path)
+
+
+@pytest.mark.parametrize("has_read", [True, False], ids=["read", "looked"])
+def test_two_compactions_between_two_looks(tmp_path: Path, has_read: bool) -> None:
+    """The file system gives the number of a removed file to the next."""
+    directory = small_log(tmp_path, 2, "none")
+    with open_store(tmp_path, read_only=True, config=FEW) as reading:
+        reader = reading.topic("orders")[0]
+        assert reader.end_offset == 72
+        if has_read:
+            assert len(list(reader.read())) == 72
+            reading.descriptors._evict(0)
+        for _ in range(2):
+            for step in compaction(directory, [0], is_late=False):
+                step()
+        for _ in range(2):
+            assert list(WAYS["read"](reader)) == fresh(tmp_path)
+
+
+@pytest.mark.parametrize("way", ["fetch", "time", "batches"])
+def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> None:
+    """Its look changes nothing under a read that is at any of its calls."""
+    with open_store(tmp_path / "was", files=Unsynced()) as store:
+        config = config_of(2, segment_bytes=300_000)
+        partition = store.create_topic("orders", config=config)[0]
+        for number in range(500):
+            partition.append_many([b"x" * 100] * 5, timestamps_ms=[number] * 5)
+    foreign(tmp_path / "was")
+    nth = calls = 0
+    while nth <= calls:
+        nth += 1
+        path, files = tmp_path / str(nth), FaultyFiles()
+        shutil.copytree(tmp_path / "was", path)
+        os.utime(path / "orders-0", (time.time() - 100,) * 2)
+        steps = compaction(path / "orders-0", [0])
+        with open_store(path, read_only=True, files=files) as reading:
+            reader = reading.topic("orders")[0]
+            assert reader.fetch(600).next_offset > 600
+            left = nth
+
+            def look(reader: logstore.Partition = reader) -> None:
+                assert reader.end_offset == 2500
+
+            def before(
+                method: str, name: str, steps: list[Callable[[], None]] = steps
+            ) -> None:
+                nonlocal left
+                left -= method == "read" and name.endswith(".log")
+                if left == 0:
+                    left = -1
+                    for step in steps:
+                        step()
+                    thread = threading.Thread(target=look)
+                    thread.start()
+                    thread.join(10)
+
+            files.forget()
+            files.before = before
+            got = None
+            if way == "time":
+                got = reader.offset_for_time(200)
+            elif way == "fetch":
+                got = [record.offset for record in reader.fetch(600, 30_000)]
+            else:
+                got = list(in_batches(reader))
+            files.before = None
+            calls = files.count("read", ".log")
+            with open_store(path, read_only=True) as store:
+                now = store.topic("orders")[0]
+                if way == "time":
+                    assert got in (1000, now.offset_for_time(200))
+                else:
+                    assert isinstance(got, list)
+                    stay = set(WAYS["read"](now))
+                    low, high = got[0], got[-1]
+                    assert {o for o in stay if low <= o <= high} <= set(got)
+                    assert low <= 600
+        shutil.rmtree(path)
+    assert nth > 2
+
+
+# ------------------------------------------------- other things that brokers do
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+@pytest.mark.parametrize("epochs", [True, False], ids=["epochs", "log-only"])
+def test_broker_takes_a_closed_store_over(
+    tmp_path: Path, epochs: bool, codec: str
+) -> None:
+    """Its batches have a leader epoch; the reader goes on in them, across a roll."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = store.create_topic("orders", config=config_of(2, codec))[0]
+        for _ in range(20):
+            partition.append_many([b"x" * 50] * 5)
+    directory = tmp_path / "orders-0"
+    (log,) = logs_in(directory)
+    batch = log.read_bytes()[: frames(log)[1].pos]
+    time.sleep(TICK_S)
+    with open_store(tmp_path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        assert reader.end_offset == 100
+        (tmp_path / ".kafka_cleanshutdown").unlink()
+        if epochs:
+            new = directory / "leader-epoch-checkpoint.tmp"
+            new.write_text("0\n2\n0 0\n5 100\n")
+            new.rename(directory / "leader-epoch-checkpoint")
+        with log.open("ab") as file:
+            for offset in range(100, 200, 5):
+                file.write(with_epoch(batch, offset, 5))
+        assert list(WAYS["read"](reader)) == list(range(200))
+        (directory / f"{200:020d}.log").write_bytes(with_epoch(batch, 200, 5))
+        assert list(WAYS["read"](reader)) == list(range(205))
+
+
+def test_replica_truncates_its_log_and_grows_again(tmp_path: Path) -> None:
+    """Between two looks, and under a read."""
+    data = []
+    for value in (b"old", b"newer"):
+        with open_store(tmp_path / value.decode(), files=Unsynced()) as store:
+            partition = store.create_topic("orders", config=config_of(2))[0]
+            for _ in range(40):
+                partition.append_many([value * 20] * 5)
+        (log,) = logs_in(foreign(tmp_path / value.decode()))
+        data.append((log.read_bytes(), frames(log)))
+    (old, old_frames), (new, new_frames) = data
+    path = tmp_path / "old"
+    (path / "recovery-point-offset-checkpoint").unlink()
+    (log,) = logs_in(path / "orders-0")
+    log.write_bytes(old[: old_frames[20].pos])
+    time.sleep(TICK_S)
+    with open_store(path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        records = reader.read()
+        assert next(records).offset == 0
+        assert reader.end_offset == 100
+        with log.open("r+b") as file:
+            file.truncate(old_frames[10].pos)
+            file.seek(0, os.SEEK_END)
+            file.write(new[new_frames[10].pos :])
+        for _ in range(2):
+            assert reader.end_offset == 200
+            found = [record.value[:5] for record in reader.read() if record.value]
+            assert found == [b"oldol"] * 50 + [b"newer"] * 150
+        assert [record.offset for record in records] == list(range(1, 100))
+
+
+# ---------------------------------------------------------------- real damage
+
+
+@pytest.mark.parametrize("way", ["read", "batches", "fetch", "arrow"])
+def test_damage_is_told_at_once_whatever_the_clock_says(
+    tmp_path: Path, way: str
+) -> None:
+    """Also where the directory was changed right now, or in the future."""
+    directory = small_log(tmp_path, 2, "none")
+    log = logs_in(directory)[1]
+    flip_bit(log, log.stat().st_size * 8 - 9)
+    for when in (time.time(), time.time() + 1000, time.time() - 1000):
+        files = FaultyFiles()
+        with open_store(tmp_path, read_only=True, files=files) as reading:
+            reader = reading.topic("orders")[0]
+            os.utime(directory, (when, when))
+            with pytest.raises(CorruptRecordError):
+                list(WAYS[way](reader))
+            assert len(files.calls) < 2000
+            stay = list(WAYS[way](reader, on_corruption="skip"))
+            assert 60 <= len(stay) < 72
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "no-index"])
+@pytest.mark.parametrize("read_only", [True, False], ids=["reads", "writes"])
+def test_fetch_that_skips_damage_leaves_out_nothing_else(
+    tmp_path: Path, magic: int, indexed: bool, read_only: bool
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = store.create_topic("orders", config=config_of(magic))[0]
+        for _ in range(500):
+            partition.append_many([b"v" * 100] * 4)
+        partition.roll()
+        partition.append(b"x")
+    log = logs_in(tmp_path / "orders-0")[0]
+    bad = frames(log)[125]
+    flip_bit(log, (bad.pos + bad.size - 5) * 8)
+    if not indexed:
+        log.with_suffix(".index").unlink()
+    with open_store(tmp_path, read_only=read_only) as store:
+        reader = store.topic("orders")[0]
+        stay = list(WAYS["read"](reader, on_corruption="skip"))
+        assert len(stay) == (2000 if magic == 1 else 1997)
+        assert list(fetched(reader, 20_000, on_corruption="skip")) == stay
+
+
+@pytest.mark.parametrize("magic", [0, 2])
+def test_damaged_segment_without_an_index_can_be_read_by_its_writer(
+    tmp_path: Path, magic: int
+) -> None:
+    """The index cannot be built again: that is told, and costs nothing else."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        config = config_of(magic, segment_bytes=9000)
+        fill(store.create_topic("orders", config=config)[0], 400)
+    log = logs_in(tmp_path / "orders-0")[0]
+    bad = frames(log)[-1]
+    flip_bit(log, (bad.pos + bad.size - 1) * 8)
+    log.with_suffix(".index").unlink()
+    with open_store(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        (action,) = store.recovery_report.actions
+        assert (action.label, action.position) == ("corrupt", bad.pos)
+        with pytest.raises(CorruptRecordError):
+            partition.append(b"refused")
+        found = []
+        with contextlib.suppress(CorruptRecordError):
+            found += WAYS["read"](partition)
+        assert 0 < len(found) < 400
+        stay = list(WAYS["read"](partition, on_corruption="skip"))
+        assert len(found) < len(stay) < 400
+        assert stay[-1] == 399
+
+
+def test_first_segment_that_is_lost_under_a_reader_is_no_deletion(
+    tmp_path: Path,
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        config = config_of(1, segment_bytes=700)
+        fill(store.create_topic("orders", config=config)[0], 60)
+    time.sleep(TICK_S)
+    with open_store(tmp_path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        assert len(list(reader.read())) == 60
+        reading.descriptors._evict(0)
+        under_way = reader.read()
+        logs_in(tmp_path / "orders-0")[0].unlink()
+        for records in (under_way, reader.read(), in_batches(reader)):
+            with pytest.raises(CorruptRecordError, match="is gone"):
+                list(records)
+        assert reader.start_offset == 0
+        with pytest.raises(CorruptRecordError, match="is gone"):
+            reader.fetch(0)
+        assert len(list(reader.read(on_corruption="skip"))) > 40
