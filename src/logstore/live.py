@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
@@ -170,7 +170,8 @@ class LiveLog:
                     writable=False,
                 )
                 loaded = load(case)
-                after = self._log_files()
+                names = [segment.file(LOG) for segment in loaded.segments]
+                after = self._files_of(names)
                 now = self._look_around()
                 # What the owner adds meanwhile changes nothing, but in a log that is
                 # damaged. Another program may replace segments, too.
@@ -178,10 +179,9 @@ class LiveLog:
                 if loaded.damage is not None:
                     is_same = now == surroundings
                 elif situation.state is None:
-                    names = [segment.file(LOG) for segment in loaded.segments[:-1]]
                     is_same = is_same and all(
                         _stamp(before.get(name)) == _stamp(after.get(name))
-                        for name in names
+                        for name in names[:-1]
                     )
             except (LogStoreError, OSError) as error:
                 if self._is_change(error, surroundings) and attempt + 1 < ATTEMPTS:
@@ -216,12 +216,19 @@ class LiveLog:
 
     def _log_files(self) -> dict[str, FileInfo]:
         """The `.log` files that are there, also those of a swap, by name."""
+        parsed = {name: parse_segment_file(name) for name in self.directory.names()}
+        return self._files_of(
+            name
+            for name, file in parsed.items()
+            if file and file.suffix == LOG and file.transition in ("", SWAP)
+        )
+
+    def _files_of(self, names: Iterable[str]) -> dict[str, FileInfo]:
+        """Those of some files that are there, by name."""
         found = {}
-        for name in self.directory.names():
-            parsed = parse_segment_file(name)
-            if parsed and parsed.suffix == LOG and parsed.transition in ("", SWAP):
-                with contextlib.suppress(FileNotFoundError):
-                    found[name] = self.directory.stat(name)
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = self.directory.stat(name)
         return found
 
     def _note_last_bytes(self) -> None:

@@ -289,8 +289,8 @@ BUGS = (
     Bug(
         "durable_only reads past the durable offset",
         "partition.py",
-        (("log.durable_offset if durable_only else log.high_watermark",
-          "log.high_watermark"),),
+        (("seen.durable_offset if durable_only else seen.end_offset",
+          "seen.end_offset"),),
         "disk_states",
         _APPENDS,
     ),
