@@ -120,6 +120,12 @@ class LiveLog:
         self._is_foreign = False
         self._files: dict[str, FileInfo] = {}
         self._last_bytes = b""
+        # What its last file was before it was read.
+        self._last_file: tuple[int, int, int] | None = None
+        # When each file was last looked at, by the directory's time.
+        self._closely_ns = -1
+        # There is more in the last file, and none of it of this log.
+        self._is_stuck = False
         # Size and time of a file whose end was looked at and found torn.
         self._torn = (-1, -1)
         self._is_truncating = False
@@ -202,11 +208,12 @@ class LiveLog:
             info = after.get(segment.file(LOG))
             segment.inode = -1 if info is None else info.inode
             segment.is_sealed = self._is_foreign and segment is not self.segments[-1]
-        self._torn = (-1, -1)
+        self._torn, self._is_stuck = (-1, -1), False
         if self.segments:
             last = self.segments[-1]
             last.show_indexes(loaded.index, loaded.times)
             info = after.get(last.file(LOG))
+            self._last_file = _stamp(before.get(last.file(LOG)))
             end = loaded.tail_start + loaded.tail_bytes
             if info is not None and loaded.tail_bytes and info.size == end:
                 self._torn = info.size, settled(info.mtime_ns, self.directory.files)
@@ -311,12 +318,25 @@ class LiveLog:
             self._changes,
         )
 
+    def _has_other_last_file(self) -> bool:
+        """Whether another program has done something to the last file."""
+        if not self._is_foreign or not self.segments:
+            return False
+        info = self.directory.stat(self.segments[-1].file(LOG))
+        return _stamp(info) != self._last_file
+
     def _is_replaced(self) -> bool:
         """Whether a file is not the one that it was at the last look."""
         try:
+            mtime_ns = self.directory.info().mtime_ns
+            if self._is_stuck or self._has_other_last_file():
+                return True
+            if mtime_ns == self._closely_ns:
+                return False
             files = self._log_files()
-        except OSError:
-            return False  # nobody knows
+        except OSError as error:
+            raise storage_error(error, "read", self.directory.path) from error
+        self._closely_ns = settled(mtime_ns, self.directory.files)
         for segment in self.segments:
             name = segment.file(LOG)
             if not segment.is_lost:
@@ -369,8 +389,9 @@ class LiveLog:
             return
         if self._is_truncating or self._loaded.damage is not None:
             # What is behind the end goes; the state file will say when.
-            if self._look_around() != self._surroundings:
-                self._start_over()
+            is_cut = self._has_other_last_file()
+            if is_cut or self._look_around() != self._surroundings:
+                self._start_over(is_cut=is_cut)
             return
         mtime_ns = info.mtime_ns
         if mtime_ns != self._mtime_ns or self._is_recent():
@@ -481,8 +502,12 @@ class LiveLog:
             last.inode = info.inode
         if info.size < last.size:
             return False
-        is_same = not self._is_foreign or info.size == last.size
-        return is_same or self._bytes_before_end() == self._last_bytes
+        if not self._is_foreign or _stamp(info) == self._last_file:
+            return True
+        is_there = self._bytes_before_end() == self._last_bytes
+        # Noted before more of it is read: what comes meanwhile is looked at then.
+        self._last_file = _stamp(info)
+        return is_there
 
     def _start_over(self, *, is_cut: bool = False) -> None:
         """Nothing known of the log counts, nor what is read through segments whose file
@@ -524,10 +549,12 @@ class LiveLog:
             if segment.size > known:
                 return
             # Part of a batch, or nothing of this log.
-            if self._is_other(self._situation(), self.segments[0].base_offset):
+            quiet_ns = settled(info.mtime_ns, self.directory.files)
+            is_other = self._is_other(self._situation(), self.segments[0].base_offset)
+            if is_other or (self._is_foreign and quiet_ns >= 0):
                 self._start_over(is_cut=True)
             else:
-                self._torn = info.size, settled(info.mtime_ns, self.directory.files)
+                self._torn, self._is_stuck = (info.size, quiet_ns), self._is_foreign
 
     def _walk(self, segment: Segment, fd: int, size: int) -> TailScan:
         """Walk over what is new, as far as a reader comes.

@@ -160,7 +160,7 @@ class LogWriter:
         self._epochs: list[tuple[int, int]] | None = None
         self._is_written_down = loaded.is_written_down
         self._is_unclean = loaded.is_unclean
-        self._truncations = loaded.truncations
+        self.truncations = loaded.truncations
         self._is_gapless = loaded.is_gapless
         self._is_truncating = loaded.is_truncating
         self._deleted = loaded.deleted
@@ -488,7 +488,7 @@ class LogWriter:
             self._drop_digests(before[-1:])
             self._active_state = mark[0].copy()
             self._active_state.raw.time_entries = mark[2]
-            self._truncations += 1
+            self.truncations += 1
             # The state file names the new segments: first it has to let go of them.
             self._commit(self._active_state, is_truncating=True)
             for segment in reversed(new):
@@ -515,7 +515,7 @@ class LogWriter:
         process may have counted its records. Where that fails the next state tells."""
         if active.is_cut:
             active.is_cut = False
-            self._truncations += 1
+            self.truncations += 1
             self._write_point(active.state)
 
     def digests_due(self, *, closing: bool = False) -> None:
@@ -884,7 +884,7 @@ class LogWriter:
             sealed,
             state_fields(state),
             times.digest(state.raw.time_entries),
-            self._truncations,
+            self.truncations,
             self._is_gapless,
             self.host.generation,
         )

@@ -326,6 +326,7 @@ class Partition:
             self._decompressed_max,
             seen.identity,
             seen.changes,
+            self._look,
             self._look_closely,
         )
 
@@ -343,8 +344,8 @@ class Partition:
             return log.look()
         # The end first: the list of segments read after it covers it.
         end, durable = log.high_watermark, log.durable_offset
-        segments = log.segments
-        return Bounds(segments, log.start_offset, end, durable)
+        changes, segments = log.truncations, log.segments
+        return Bounds(segments, log.start_offset, end, durable, None, changes)
 
     def _resolve(self, view: View, start: Start) -> int:
         if start is None:

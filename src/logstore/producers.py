@@ -20,6 +20,7 @@ from logstore.errors import (
     CorruptCheckpointError,
     CorruptRecordError,
     UnsupportedError,
+    storage_error,
 )
 from logstore.layout import SNAPSHOT, parse_segment_file
 from logstore.reader import View, make_batch, place_behind
@@ -147,7 +148,7 @@ def _transaction_batches(
             place = None
             segments.popleft()
         except (CorruptRecordError, UnsupportedError) as error:
-            again = view.again(offset)
+            again = view.anew()
             if again is not None:
                 view, place = again, None
                 segments = deque(view.from_offset(offset))
@@ -186,7 +187,10 @@ def last_stable_offset(view: View, directory: Directory) -> int:
     end where none is (Kafka's LSO, with everything taken as replicated)."""
     begin = view.start_offset
     open_since: dict[int, int] = {}
-    snapshot = _newest_snapshot(directory, view.start_offset, view.end_offset)
+    try:
+        snapshot = _newest_snapshot(directory, view.start_offset, view.end_offset)
+    except OSError as error:
+        raise storage_error(error, "read", directory.path) from error
     if snapshot is not None:
         begin = snapshot[0]
         for entry in snapshot[1]:

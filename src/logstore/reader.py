@@ -8,6 +8,7 @@ it takes no lock.
 from __future__ import annotations
 
 import bisect
+import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
@@ -21,11 +22,12 @@ from logstore.errors import (
     CorruptRecordError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    StorageError,
     UnsupportedError,
 )
 from logstore.records import Record
 from logstore.resync import next_sound_batch
-from logstore.segment import READ_BYTES, Place, Segment
+from logstore.segment import READ_BYTES, Place, Segment, SegmentGoneError
 
 __all__ = ["View", "fetch", "first_offset_at", "read_batches", "read_columns"]
 
@@ -62,7 +64,8 @@ class View(NamedTuple):
         start_offset, end_offset: what may be read, half open.
         decompressed_max: limit on one decompressed batch, bytes.
         identity, changes: as in `Bounds`, when the read began, and
-        look: all of it as of now.
+        look: all of it as of now, and
+        look_closely: where something seems to be wrong with it.
     """
 
     name: str
@@ -73,6 +76,7 @@ class View(NamedTuple):
     identity: object
     changes: int
     look: Callable[[], Bounds]
+    look_closely: Callable[[], Bounds]
 
     def check(self, offset: int) -> None:
         """Raise `OffsetOutOfRangeError` unless start <= offset <= end."""
@@ -88,7 +92,7 @@ class View(NamedTuple):
         )
         return self.segments[max(after - 1, 0) :]
 
-    def again(self, offset: int) -> View | None:
+    def again(self, offset: int, error: Exception) -> View | None:
         """To be asked before anybody speaks of damage that a read met at `offset`: the
         log may have been changed under it. Returns the view to go on with, there; its
         end may come sooner. None: it is damage.
@@ -98,28 +102,61 @@ class View(NamedTuple):
             PartitionNotFoundError: the whole log was deleted.
             StorageError: the log cannot be looked at now, so nobody knows.
         """
-        now = self.look()
+        now = self.look_closely()
+        if isinstance(error, SegmentGoneError) and offset < now.start_offset:
+            raise self._out_of_range(offset, now)
+        return self._changed(offset, now)
+
+    def now(self, offset: int) -> View | None:
+        """To be asked before a read goes on, at `offset`, in another segment: the view
+        to go on with where the log was changed under it, else None. Raises: as `again`.
+        """
+        try:
+            return self._changed(offset, self.look())
+        except StorageError:
+            return None  # reading on does not need it
+
+    def anew(self) -> View | None:
+        """The whole log as it is now, for who is at no offset; None where nothing has
+        changed. Raises: as `again`, but `OffsetOutOfRangeError`."""
+        now = self.look_closely()
+        known = self.identity, self.changes, self.start_offset
+        if (now.identity, now.changes, now.start_offset) == known:
+            return None
+        return self._with(now)
+
+    def _changed(self, offset: int, now: Bounds) -> View | None:
+        if (now.identity, now.changes) == (self.identity, self.changes):
+            return None
         is_same = now.identity == self.identity
         if not is_same or not now.start_offset <= offset <= now.end_offset:
-            raise OffsetOutOfRangeError(
-                offset, now.start_offset, now.end_offset, partition=self.name
-            )
-        known = self.changes, self.start_offset
-        if (now.changes, now.start_offset) == known:
-            return None
+            raise self._out_of_range(offset, now)
+        return self._with(now)
+
+    def _with(self, now: Bounds) -> View:
         return self._replace(
             segments=now.segments,
             start_offset=now.start_offset,
-            end_offset=min(self.end_offset, now.end_offset),
+            end_offset=max(now.start_offset, min(self.end_offset, now.end_offset)),
+            identity=now.identity,
             changes=now.changes,
+        )
+
+    def _out_of_range(self, offset: int, now: Bounds) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            offset, now.start_offset, now.end_offset, partition=self.name
         )
 
     def check_end(self, stop: int) -> None:
         """Raise `OffsetOutOfRangeError` where a read has come to the end of what there
         is, and was to go on to `stop`: the log was cut meanwhile."""
-        if self.end_offset < stop:
+        end = self.end_offset
+        if self.segments:
+            # Its writer cuts the segment first, and moves the end of the log then.
+            end = min(end, self.segments[-1].next_offset)
+        if end < stop:
             raise OffsetOutOfRangeError(
-                stop, self.start_offset, self.end_offset, partition=self.name
+                stop, self.start_offset, end, partition=self.name
             )
 
 
@@ -154,9 +191,14 @@ def read_columns(
     while again is not None:
         view, again = again, None
         segments, end = deque(view.from_offset(offset)), min(stop, view.end_offset)
+        first = segments[0] if segments else None
         ended_at: int | None = None
         while segments and offset < end and not reader.ended and again is None:
             segment = segments.popleft()
+            if segment is not first:
+                again = view.now(offset)
+                if again is not None:
+                    break
             if ended_at is not None and ended_at != segment.base_offset:
                 # The log was truncated under this read: what follows is another one.
                 raise OffsetOutOfRangeError(
@@ -171,8 +213,8 @@ def read_columns(
                 yield from walk.columns(offset, bound)
             except _ChangedError as changed:
                 again = changed.view
-            except (CorruptRecordError, UnsupportedError):
-                again = view.again(max(walk.offset, offset))
+            except (CorruptRecordError, UnsupportedError) as error:
+                again = view.again(max(walk.offset, offset), error)
                 if again is None:
                     raise
             offset = max(walk.offset, offset)
@@ -221,7 +263,7 @@ class _SegmentWalk:
         segment, reader = self.segment, self.reader
         self.offset = max(start, segment.base_offset)
         self.generation = segment.generation
-        pos, before = place or segment.locate(start)
+        pos, before = place or self._locate(start)
         reader.begin(before, segment.checks)
         while True:
             if segment.generation != self.generation:
@@ -237,10 +279,10 @@ class _SegmentWalk:
                 break
             try:
                 n = segment.read(self.buffer.view, pos)
-            except CorruptRecordError:
+            except CorruptRecordError as error:
                 if not self.skip:
                     raise
-                self._ask_again()
+                self._ask_again(error)
                 self.offset = segment.next_offset
                 return
             if segment.generation != self.generation:
@@ -268,6 +310,15 @@ class _SegmentWalk:
                 pos = self._skip(error, pos + reader.pos)
         self._check_end(stop)
 
+    def _locate(self, offset: int) -> Place:
+        try:
+            return self.segment.locate(offset)
+        except CorruptRecordError as error:
+            if not self.skip:
+                raise
+            self._ask_again(error)
+            return self.segment.start
+
     def _check_end(self, wanted: int) -> None:
         """Raise where the segment ends too early; one that is not the last may, where
         its log may have gaps."""
@@ -279,9 +330,11 @@ class _SegmentWalk:
                 segment.base_offset,
                 segment.next_offset,
             )
-        if self.skip or last == native.OFFSET_UNKNOWN:
+        if last == native.OFFSET_UNKNOWN or not (segment.is_gapless or self.is_last):
             return
-        if not segment.is_gapless and not self.is_last:
+        if self.skip:
+            if last + 1 < stop:
+                self._ask_again(segment.missing(segment.size, last + 1))
             return
         self.ended_at = last + 1
         if last + 1 < stop and segment.generation != self.generation:
@@ -326,9 +379,9 @@ class _SegmentWalk:
         """Whether a truncation meanwhile may be why things are not where they were."""
         return self.segment.generation != self.first_generation
 
-    def _ask_again(self) -> None:
+    def _ask_again(self, error: Exception) -> None:
         """Raise `_ChangedError` where what looks like damage is none."""
-        again = self.view.again(self.offset)
+        again = self.view.again(self.offset, error)
         if again is not None:
             raise _ChangedError(again)
 
@@ -341,8 +394,10 @@ class _SegmentWalk:
                 # This frame and the error would keep each other, and with them the
                 # buffers of the read, until the garbage collector comes by.
                 del error
-        self._ask_again()
-        found = next_sound_batch(self.segment, pos, self.offset)
+        self._ask_again(error)
+        found = None
+        with contextlib.suppress(SegmentGoneError):
+            found = next_sound_batch(self.segment, pos, self.offset)
         if found is None:
             return self.segment.size
         self.reader.begin(native.OFFSET_UNKNOWN, self.segment.checks)
@@ -367,9 +422,16 @@ def read_batches(
     offset, end = start, stop
     segments = deque(view.from_offset(start))
     place: Place | None = None
+    first = segments[0] if segments else None
     while segments:
         segment = segments[0]
         is_last = len(segments) == 1
+        again = None if segment is first else view.now(offset)
+        if again is not None:
+            view, end, place = again, min(stop, again.end_offset), None
+            segments = deque(view.from_offset(offset))
+            first = segments[0] if segments else None
+            continue
         generation, wanted_end = segment.generation, min(end, segment.next_offset)
         try:
             place = place or segment.locate(offset)
@@ -392,6 +454,11 @@ def read_batches(
                     _check_wrapper(segment, batch, last_before)
                 if batch.base_offset >= end:
                     break
+                if batch.base_offset < offset != start:
+                    # Nobody but who truncates the log puts batches across others.
+                    raise OffsetOutOfRangeError(
+                        offset, view.start_offset, view.end_offset, partition=view.name
+                    )
                 offset = batch.next_offset
                 yield batch
             else:
@@ -416,10 +483,11 @@ def read_batches(
         except StopReading:
             return
         except (CorruptRecordError, UnsupportedError) as error:
-            again = view.again(offset)
+            again = view.again(offset, error)
             if again is not None:
                 view, end, place = again, min(stop, again.end_offset), None
                 segments = deque(view.from_offset(offset))
+                first = segments[0] if segments else None
                 continue
             if not skip or isinstance(error, UnsupportedError):
                 raise
@@ -527,7 +595,7 @@ def fetch(
         try:
             return _fetch(view, offset, end, max_bytes, wanted, behind)
         except (CorruptRecordError, UnsupportedError) as error:
-            again = view.again(offset)
+            again = view.again(offset, error)
             if again is not None:
                 view, behind = again, None
                 continue
@@ -644,7 +712,7 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
         try:
             return _first_offset_at(view, timestamp)
         except (CorruptRecordError, UnsupportedError):
-            again = view.again(view.end_offset)
+            again = view.anew()
             if again is None:
                 raise
             view = again

@@ -36,7 +36,7 @@ from logstore.layout import (
     segment_file,
 )
 
-__all__ = ["Place", "Segment", "SegmentInfo"]
+__all__ = ["Place", "Segment", "SegmentGoneError", "SegmentInfo"]
 
 # Read this much at a time: it stays in the second-level cache while it is decoded.
 READ_BYTES: Final = 256 * 1024
@@ -83,6 +83,10 @@ class SegmentInfo(NamedTuple):
     modified_ms: int
     is_active: bool
     path: str
+
+
+class SegmentGoneError(CorruptRecordError):
+    """There is no file of this segment: it was deleted, or lost."""
 
 
 class Segment:
@@ -286,10 +290,10 @@ class Segment:
             next_offset=damage.next_offset,
         )
 
-    def _gone(self, pos: int) -> CorruptRecordError:
+    def _gone(self, pos: int) -> SegmentGoneError:
         """The error for a file that is not there: deleted from the head of the log by
         whoever writes to it, or lost (`View.again` tells)."""
-        return CorruptRecordError(
+        return SegmentGoneError(
             "the segment file is gone",
             path=self.path,
             position=pos,

@@ -214,7 +214,7 @@ class PartitionWriter(LogWriter):
             try:
                 self._retire_active()
                 self.segments = keep
-                self._truncations += 1
+                self.truncations += 1
                 self._active_state, self._active_index = state, entries
                 self._active_times = times
                 self._truncate(segment, dropped, offset)
@@ -406,7 +406,7 @@ class PartitionWriter(LogWriter):
             # What is appended next has to be in the file that has the name for good.
             self.directory.sync()
             # Who follows the log in another process may have counted the records.
-            self._truncations += 1
+            self.truncations += 1
             self._commit(self._active.state)
         except (OSError, LogStoreError) as error:
             self.end_for_good(error)

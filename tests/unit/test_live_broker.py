@@ -355,7 +355,133 @@ def test_replica_truncates_its_log_and_grows_again(tmp_path: Path) -> None:
         assert [record.offset for record in records] == list(range(1, 100))
 
 
+@pytest.mark.parametrize("opens", [True, False], ids=["opens", "looks"])
+def test_replica_truncates_its_log_at_any_call_of_a_look(
+    tmp_path: Path, opens: bool
+) -> None:
+    """In place, and grows past its old size: what is there then is read."""
+    data = []
+    for path, size in ((tmp_path / "old", 3), (tmp_path / "new", 5)):
+        with open_store(path, files=Unsynced()) as store:
+            partition = store.create_topic("orders", config=config_of(2))[0]
+            for number in range(40):
+                values = [random.Random(number).randbytes(40)]
+                values *= 3 if number < 10 else size
+                partition.append_many(values, timestamps_ms=[number] * len(values))
+        (log,) = logs_in(foreign(path))
+        data.append((log.read_bytes(), frames(log)))
+    (old, old_frames), (new, new_frames) = data
+    assert old[: old_frames[10].pos] == new[: new_frames[10].pos]
+    nth = calls = 0
+    while nth <= calls:
+        nth += 1
+        path, files = tmp_path / str(nth), FaultyFiles()
+        shutil.copytree(tmp_path / "old", path)
+        (path / "recovery-point-offset-checkpoint").unlink()
+        (log,) = logs_in(path / "orders-0")
+        log.write_bytes(old[: old_frames[20].pos])
+        for each in (path / "orders-0", log):
+            os.utime(each, (time.time() - 100,) * 2)
+        left = nth
+
+        def before(method: str, name: str, log: Path = log) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                with log.open("r+b") as file:
+                    file.truncate(old_frames[10].pos)
+                    file.seek(0)
+                    file.write(new)
+
+        with open_store(path, read_only=True, files=files) as reading:
+            if opens:
+                files.before = before
+            reader = reading.topic("orders")[0]
+            if not opens:
+                assert reader.end_offset == 60
+                log.write_bytes(old[: old_frames[21].pos])
+                files.forget()
+                files.before = before
+            with contextlib.suppress(CorruptRecordError):
+                assert 30 <= reader.end_offset <= 180
+            files.before = None
+            calls = len(files.calls)
+            log.write_bytes(new)
+            time.sleep(TICK_S)  # what is this young may still be being written
+            for _ in range(2):
+                assert list(WAYS["read"](reader)) == list(range(180))
+        shutil.rmtree(path)
+    assert nth > 10
+
+
+def test_last_segment_that_is_replaced_by_as_many_bytes_is_noticed(
+    tmp_path: Path,
+) -> None:
+    """A replica truncates, and gets other batches of the same sizes."""
+    data = []
+    for first in (1_000, 9_000):
+        path = tmp_path / str(first)
+        with open_store(path, files=Unsynced()) as store:
+            partition = store.create_topic("orders", config=config_of(2))[0]
+            for number in range(20):
+                partition.append(b"x" * 10, timestamp_ms=first + number)
+        data.append(logs_in(foreign(path))[0].read_bytes())
+    time.sleep(TICK_S)
+    with open_store(tmp_path / "1000", read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        assert reader.offset_for_time(5_000) is None
+        logs_in(tmp_path / "1000" / "orders-0")[0].write_bytes(data[1])
+        assert reader.offset_for_time(5_000) == 0
+
+
 # ---------------------------------------------------------------- real damage
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own", "foreign"])
+@pytest.mark.parametrize("way", ["read", "batches", "fetch"])
+def test_skipping_much_damage_in_many_segments_costs_little_for_each(
+    tmp_path: Path, way: str, own: bool
+) -> None:
+    costs = []
+    for count in (30, 120):
+        path, files = tmp_path / str(count), FaultyFiles()
+        with open_store(path, files=Unsynced()) as store:
+            config = config_of(2, segment_bytes=400)
+            partition = store.create_topic("orders", config=config)[0]
+            for _ in range(3 * count):
+                partition.append(b"x" * 60)
+        if not own:
+            foreign(path)
+        logs = logs_in(path / "orders-0")
+        for log in logs[:-1]:
+            flip_bit(log, log.stat().st_size * 8 - 9)
+        time.sleep(TICK_S)
+        with open_store(path, read_only=True, files=files) as reading:
+            reader = reading.topic("orders")[0]
+            files.forget()
+            found = list(WAYS[way](reader, on_corruption="skip"))
+            assert len(found) == 3 * count - len(logs) + 1
+            costs.append(len(files.calls) / len(logs))
+    assert costs[1] < costs[0] * 1.5
+
+
+@pytest.mark.parametrize("way", ["read", "batches", "fetch"])
+def test_skipping_from_within_a_lost_segment(tmp_path: Path, way: str) -> None:
+    """Also where its index is still there."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        config = config_of(1, segment_bytes=700, index_interval_bytes=100)
+        partition = store.create_topic("orders", config=config)[0]
+        fill(partition, 60)
+        first, second = (segment.base_offset for segment in partition.segments[1:3])
+    (tmp_path / "orders-0" / f"{first:020d}.log").unlink()
+    with open_store(tmp_path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        if way == "fetch":
+            found = [r.offset for r in reader.fetch(second - 1, on_corruption="skip")]
+            assert found[0] == second
+        else:
+            found = list(WAYS[way](reader, start=second - 1, on_corruption="skip"))
+            assert found == list(range(second, 60))
 
 
 @pytest.mark.parametrize("way", ["read", "batches", "fetch", "arrow"])

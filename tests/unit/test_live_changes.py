@@ -15,7 +15,14 @@ import logstore
 from logstore import OffsetOutOfRangeError, PartitionNotFoundError
 from logstore.store import open_store
 from support.broker import foreign
-from support.damage import CoarseTimes, FaultyFiles, Unsynced, frames, logs_in
+from support.damage import (
+    CoarseTimes,
+    FaultyFiles,
+    Unsynced,
+    flip_bit,
+    frames,
+    logs_in,
+)
 from support.values import config_of, expected, fill
 
 COUNT, CUT = 4000, 3900
@@ -446,3 +453,99 @@ def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
                 store.create_topic("others")
                 assert reader.start_offset == 30
                 assert reading.topics() == ["orders", "others"]
+
+
+# ------------------------------------------------- in the writer's process, too
+
+
+@pytest.mark.parametrize("grows", [True, False], ids=["grows", "cut"])
+@pytest.mark.parametrize("skip", ["raise", "skip"])
+@pytest.mark.parametrize("way", ["read", "read_batches", "read_arrow"])
+@pytest.mark.parametrize("read_only", [True, False], ids=["other", "same"])
+def test_read_across_a_truncation_leaves_no_hole(
+    tmp_path: Path, read_only: bool, way: str, skip: str, grows: bool
+) -> None:
+    """Wherever the read stands: it goes on in the log as it is, or says what is gone;
+    never in segments that were cut off."""
+    ways: dict[str, Callable[[logstore.Partition], Iterator[Any]]] = {
+        "read": lambda partition: partition.read(on_corruption=skip),
+        "read_batches": lambda partition: partition.read_batches(on_corruption=skip),
+        "read_arrow": lambda partition: iter(
+            partition.read_arrow(batch_records=5, on_corruption=skip)
+        ),
+    }
+    for delivered in (1, 30, 50, 59, 70, 100):
+        path = tmp_path / str(delivered)
+        with open_store(path, files=Unsynced()) as store:
+            config = config_of(2, segment_bytes=1500, index_interval_bytes=200)
+            partition = store.create_topic("orders", config=config)[0]
+            for _ in range(60):
+                partition.append_many([b"v" * 40] * 3)
+            with open_store(path, read_only=True) as reading:
+                reader = reading.topic("orders")[0] if read_only else partition
+                items = ways[way](reader)
+                found: list[int] = []
+                while len(found) < delivered:
+                    found += offsets_of(next(items))
+                stood = len(found)
+                partition.truncate_to(60)
+                if grows:
+                    for _ in range(60):
+                        partition.append_many([b"w" * 77] * 5)
+                told = contextlib.suppress(OffsetOutOfRangeError)
+                with told if grows else pytest.raises(OffsetOutOfRangeError):
+                    for item in items:
+                        found += offsets_of(item)
+                assert found == list(range(len(found)))
+                # What had been read ahead of the caller may be delivered.
+                assert grows or len(found) <= max(60, stood + 24)
+
+
+@pytest.mark.parametrize("nth", range(1, 60, 3))
+def test_deletion_below_a_transactional_read_does_not_disturb_it(
+    tmp_path: Path, nth: int
+) -> None:
+    files, left = FaultyFiles(), nth
+    with open_store(tmp_path, files=Unsynced()) as store:
+        config = config_of(
+            2, segment_bytes=1200, index_interval_bytes=200, file_delete_delay_ms=0
+        )
+        partition = store.create_topic("orders", config=config)[0]
+        for number in range(60):
+            partition.append_many([b"v" * 48] * 3, timestamps_ms=[1000 + number] * 3)
+        with open_store(tmp_path, read_only=True, files=files) as reading:
+            reader = reading.topic("orders")[0]
+
+            def delete(method: str, name: str) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    partition.delete_before(100)
+                    for gone in Path(partition.path).glob("*.deleted"):
+                        gone.unlink(missing_ok=True)
+
+            files.before = delete
+            committed = reader.read(150, isolation="read_committed")
+            assert [record.offset for record in committed] == list(range(150, 180))
+            assert reader.last_stable_offset() == 180
+            assert reader.offset_for_time(1055) == 165
+
+
+@pytest.mark.parametrize("read_only", [True, False], ids=["other", "same"])
+def test_skipping_read_that_has_begun_goes_on_in_deleted_segments(
+    tmp_path: Path, read_only: bool
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        config = config_of(1, segment_bytes=700, index_interval_bytes=100)
+        partition = store.create_topic("orders", config=config)[0]
+        fill(partition, 60)
+        log = logs_in(tmp_path / "orders-0")[1]
+        bad = frames(log)[2]
+        flip_bit(log, (bad.pos + bad.size - 1) * 8)
+        with open_store(tmp_path, read_only=True) as reading:
+            reader = reading.topic("orders")[0] if read_only else partition
+            records = reader.read(on_corruption="skip")
+            found = [next(records).offset]
+            partition.delete_before(50)
+            found += [record.offset for record in records]
+            assert found == [o for o in range(60) if o != bad.offset]
