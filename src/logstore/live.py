@@ -516,10 +516,12 @@ class LiveLog:
         Args:
             is_cut: it may have lost its end, and have grown again.
         """
-        before, was_end = self.segments, self._loaded.truncations
-        directory_id = self._directory_id
+        before, was, directory_id = self.segments, self._loaded, self._directory_id
         self._load()
-        is_cut |= was_end != self._loaded.truncations
+        # Who met the damage and asks again is told so, however the log grows behind it.
+        if was.damage is not None and str(was.damage) == str(self._loaded.damage):
+            is_cut = False
+        is_cut |= was.truncations != self._loaded.truncations
         now = {segment.base_offset: segment for segment in self.segments}
         first = min(now, default=self._loaded.start_offset)
         has_changed = False

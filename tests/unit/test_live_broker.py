@@ -504,6 +504,34 @@ def test_damage_is_told_at_once_whatever_the_clock_says(
             assert 60 <= len(stay) < 72
 
 
+@pytest.mark.parametrize("way", ["read", "batches", "fetch", "arrow"])
+def test_damage_is_told_though_a_broker_appends_all_the_time(
+    tmp_path: Path, way: str
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = store.create_topic("orders", config=config_of(2))[0]
+        for _ in range(50):
+            partition.append_many([b"x" * 50] * 2)
+    (log,) = logs_in(foreign(tmp_path))
+    batch = log.read_bytes()[: frames(log)[1].pos]
+    flip_bit(log, log.stat().st_size * 8 // 2)
+    files, end = FaultyFiles(), 100
+
+    def append(method: str, name: str) -> None:
+        nonlocal end
+        if method == "stat_name" and name.endswith(".log"):
+            with log.open("ab") as file:
+                file.write(with_epoch(batch, end, 0))
+            end += 2
+
+    with open_store(tmp_path, read_only=True, files=files) as reading:
+        reader = reading.topic("orders")[0]
+        files.before = append
+        with pytest.raises(CorruptRecordError):
+            list(WAYS[way](reader))
+        assert len(files.calls) < 2000
+
+
 @pytest.mark.parametrize("magic", [1, 2])
 @pytest.mark.parametrize("indexed", [True, False], ids=["indexed", "no-index"])
 @pytest.mark.parametrize("read_only", [True, False], ids=["reads", "writes"])
