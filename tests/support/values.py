@@ -6,6 +6,7 @@ Whoever reads such a partition knows what has to be in it without having kept a 
 
 from __future__ import annotations
 
+import functools
 import random
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def _random(seed: int, offset: int, what: str) -> random.Random:
     return random.Random(f"{seed}/{offset}/{what}")
 
 
+@functools.lru_cache(1 << 16)
 def value_of(offset: int, seed: int = 0) -> bytes | None:
     """The value at an offset: now and then null or empty, mostly a few bytes."""
     rng = _random(seed, offset, "value")
@@ -59,12 +61,14 @@ def value_of(offset: int, seed: int = 0) -> bytes | None:
     return rng.randbytes(rng.randrange(1, 20)) * rng.randrange(1, 5)
 
 
+@functools.lru_cache(1 << 16)
 def key_of(offset: int, seed: int = 0) -> bytes | None:
     """The key at an offset."""
     rng = _random(seed, offset, "key")
     return None if rng.randrange(4) == 0 else b"k%d" % rng.randrange(50)
 
 
+@functools.lru_cache(1 << 16)
 def timestamp_of(offset: int, seed: int = 0) -> int:
     """The timestamp at an offset: they rise, but not strictly and not always."""
     return (
@@ -72,6 +76,7 @@ def timestamp_of(offset: int, seed: int = 0) -> int:
     )
 
 
+@functools.lru_cache(1 << 16)
 def headers_of(offset: int, seed: int = 0) -> tuple[tuple[str, bytes | None], ...]:
     """The headers at an offset (magic 2)."""
     rng = _random(seed, offset, "headers")
@@ -86,6 +91,7 @@ def headers_of(offset: int, seed: int = 0) -> tuple[tuple[str, bytes | None], ..
     return tuple(pairs[: rng.randrange(1, 5)])
 
 
+@functools.lru_cache(1 << 16)
 def record_of(offset: int, magic: int, seed: int = 0) -> Record:
     """The record that is read at an offset."""
     kind = TimestampType.NO_TIMESTAMP if magic == 0 else TimestampType.CREATE_TIME
