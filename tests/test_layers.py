@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("resync", "tail"),
     ("segment_writer", "reader", "recovery", "retention"),
     ("producers", "catalog", "loading", "marks", "adoption"),
-    ("publications",),
+    ("publications", "log_files"),
     ("live", "log_writer"),
     ("writer",),
     ("partition", "partition_writers", "publishing"),

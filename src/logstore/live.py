@@ -6,14 +6,13 @@ deleted segments. It never creates, changes or locks anything.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
-from logstore._files import Directory, FileInfo, Files
+from logstore._files import Directory
 from logstore.config import TopicConfig
 from logstore.descriptors import Descriptors
 from logstore.errors import (
@@ -31,36 +30,17 @@ from logstore.layout import (
     segment_file,
 )
 from logstore.loading import Case, Loaded, load
+from logstore.log_files import LogFiles, settled
 from logstore.publications import Publications
 from logstore.reader import Bounds, unreadable
 from logstore.recovery import Situation
 from logstore.segment import Place, Segment
 from logstore.tail import TailScan, scan_log
 
-__all__ = ["ATTEMPTS", "LiveLog", "settled"]
+__all__ = ["ATTEMPTS", "LiveLog"]
 
 # A writer that deletes, on a busy machine, may be faster than a look at all files.
 ATTEMPTS: Final = 100
-
-# File systems tell time by ticks, up to 10 ms apart: what happens within one leaves no
-# trace in a time that was noted in it.
-_TICK_MS: Final = 20
-
-# Who truncates a log and writes on leaves other bytes where it ended.
-_LAST_BYTES: Final = 64
-
-
-def settled(mtime_ns: int, files: Files) -> int:
-    """A time of change to be noted and compared later; -1 where it is so young that a
-    change to come may leave it as it is."""
-    age_ms = files.now_ms() - mtime_ns // 1_000_000
-    return -1 if 0 <= age_ms < _TICK_MS else mtime_ns
-
-
-def _stamp(info: FileInfo | None) -> tuple[int, int, int] | None:
-    """What tells two files apart. The number of one that was removed is given to
-    another, and a broker keeps the time of what it compacts."""
-    return info and (info.inode, info.size, info.mtime_ns)
 
 
 class _Surroundings(NamedTuple):
@@ -115,20 +95,8 @@ class LiveLog:
         self._is_doubtful = False
         # How often files were found cut or replaced.
         self._changes = 0
-        # Whether another program writes the log, and so may replace segments; then what
-        # the files were, and the last bytes of the log.
-        self._is_foreign = False
-        self._files: dict[str, FileInfo] = {}
-        self._last_bytes = b""
-        # What its last file was before it was read.
-        self._last_file: tuple[int, int, int] | None = None
-        # When each file was last looked at, by the directory's time.
-        self._closely_ns = -1
-        # There is more in the last file, and none of it of this log.
-        self._is_stuck = False
-        # Size and time of a file whose end was looked at and found torn.
-        self._torn = (-1, -1)
         self._is_truncating = False
+        self._files: LogFiles
         self._loaded: Loaded
         self.segments: tuple[Segment, ...] = ()
         self._load()
@@ -165,7 +133,7 @@ class LiveLog:
             try:
                 surroundings = self._look_around()
                 situation = self._situation()
-                before = self._log_files() if situation.state is None else {}
+                files = LogFiles(self.directory, is_foreign=situation.state is None)
                 case = Case(
                     self.directory,
                     self.descriptors,
@@ -176,19 +144,16 @@ class LiveLog:
                     writable=False,
                 )
                 loaded = load(case)
-                names = [segment.file(LOG) for segment in loaded.segments]
-                after = self._files_of(names)
+                have_stayed = files.have_stayed(loaded.segments)
                 now = self._look_around()
                 # What the owner adds meanwhile changes nothing, but in a log that is
                 # damaged. Another program may replace segments, too.
-                is_same = now.marks == surroundings.marks
+                is_same = have_stayed and now.marks == surroundings.marks
                 if loaded.damage is not None:
                     is_same = now == surroundings
-                elif situation.state is None:
-                    is_same = is_same and all(
-                        _stamp(before.get(name)) == _stamp(after.get(name))
-                        for name in names[:-1]
-                    )
+                if is_same:
+                    end = loaded.tail_start + loaded.tail_bytes
+                    files.adopt(loaded.segments, end if loaded.tail_bytes else -1)
             except (LogStoreError, OSError) as error:
                 if self._is_change(error, surroundings) and attempt + 1 < ATTEMPTS:
                     continue
@@ -198,60 +163,15 @@ class LiveLog:
             if is_same:
                 break
         assert surroundings is not None  # the first call of each attempt
-        self._loaded, self._files = loaded, after
-        self._is_foreign = situation.state is None
+        self._loaded, self._files = loaded, files
         self._mtime_ns = settled(surroundings.mtime_ns, self.directory.files)
         self._surroundings = surroundings._replace(mtime_ns=self._mtime_ns)
         self._directory_id = surroundings.directory_id
         self.segments = tuple(loaded.segments)
-        for segment in self.segments:
-            info = after.get(segment.file(LOG))
-            segment.inode = -1 if info is None else info.inode
-            segment.is_sealed = self._is_foreign and segment is not self.segments[-1]
-        self._torn, self._is_stuck = (-1, -1), False
         if self.segments:
-            last = self.segments[-1]
-            last.show_indexes(loaded.index, loaded.times)
-            info = after.get(last.file(LOG))
-            self._last_file = _stamp(before.get(last.file(LOG)))
-            end = loaded.tail_start + loaded.tail_bytes
-            if info is not None and loaded.tail_bytes and info.size == end:
-                self._torn = info.size, settled(info.mtime_ns, self.directory.files)
-        self._note_last_bytes()
+            self.segments[-1].show_indexes(loaded.index, loaded.times)
         state = situation.state
         self._is_truncating = state is not None and state.is_truncating
-
-    def _log_files(self) -> dict[str, FileInfo]:
-        """The `.log` files that are there, also those of a swap, by name."""
-        parsed = {name: parse_segment_file(name) for name in self.directory.names()}
-        return self._files_of(
-            name
-            for name, file in parsed.items()
-            if file and file.suffix == LOG and file.transition in ("", SWAP)
-        )
-
-    def _files_of(self, names: Iterable[str]) -> dict[str, FileInfo]:
-        """Those of some files that are there, by name."""
-        found = {}
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                found[name] = self.directory.stat(name)
-        return found
-
-    def _note_last_bytes(self) -> None:
-        self._last_bytes = b""
-        if self._is_foreign and self.segments:
-            with contextlib.suppress(FileNotFoundError):
-                self._last_bytes = self._bytes_before_end()
-
-    def _bytes_before_end(self) -> bytes:
-        segment = self.segments[-1]
-        data = bytearray(min(segment.size, _LAST_BYTES))
-        if not data:
-            return b""
-        with self.directory.opened(segment.file(LOG)) as fd:
-            n = self.directory.files.read(fd, data, segment.size - len(data))
-        return bytes(data[:n])
 
     def _look_around(self) -> _Surroundings:
         info = self.directory.info()
@@ -303,7 +223,7 @@ class LiveLog:
         with self._lock:
             self._look()
             known = -1
-            while self._changes != known and self._is_replaced():
+            while self._changes != known and self._is_any_replaced():
                 known, self._is_doubtful = self._changes, True
                 self._look()
             return self._bounds()
@@ -318,34 +238,12 @@ class LiveLog:
             self._changes,
         )
 
-    def _has_other_last_file(self) -> bool:
-        """Whether another program has done something to the last file."""
-        if not self._is_foreign or not self.segments:
-            return False
-        info = self.directory.stat(self.segments[-1].file(LOG))
-        return _stamp(info) != self._last_file
-
-    def _is_replaced(self) -> bool:
+    def _is_any_replaced(self) -> bool:
         """Whether a file is not the one that it was at the last look."""
         try:
-            mtime_ns = self.directory.info().mtime_ns
-            if self._is_stuck or self._has_other_last_file():
-                return True
-            if mtime_ns == self._closely_ns:
-                return False
-            files = self._log_files()
+            return self._files.is_any_replaced(self.segments)
         except OSError as error:
             raise storage_error(error, "read", self.directory.path) from error
-        self._closely_ns = settled(mtime_ns, self.directory.files)
-        for segment in self.segments:
-            name = segment.file(LOG)
-            if not segment.is_lost:
-                now, known = files.get(name), self._files.get(name)
-                if now is None or now.inode != segment.inode:
-                    return True
-                if segment.is_sealed and _stamp(now) != _stamp(known):
-                    return True
-        return False
 
     def _look(self) -> None:
         for attempt in range(ATTEMPTS):
@@ -389,7 +287,7 @@ class LiveLog:
             return
         if self._is_truncating or self._loaded.damage is not None:
             # What is behind the end goes; the state file will say when.
-            is_cut = self._has_other_last_file()
+            is_cut = self._files.is_last_other(self.segments)
             if is_cut or self._look_around() != self._surroundings:
                 self._start_over(is_cut=is_cut)
             return
@@ -430,11 +328,10 @@ class LiveLog:
         if self._is_other(situation, kept[0]):
             self._start_over()
             return
-        files = self._log_files() if self._is_foreign else {}
         segments = self.segments[len(known) - len(kept) :]
+        is_other = self._files.are_sealed_replaced(segments[:-1])
         info = self.directory.stat(segments[-1].file(LOG))
-        is_there = self._is_there(segments[-1], info)
-        if not is_there or self._are_replaced(segments[:-1], files):
+        if is_other or not self._files.is_there(segments[-1], info):
             self._start_over(is_cut=True)
             return
         self._scan(segments[-1])
@@ -451,7 +348,7 @@ class LiveLog:
             last = segments[-1]
             last.next_offset = max(last.next_offset, base)
             last.show_indexes(None, None)
-            last.is_sealed = self._is_foreign and not self._loaded.tail_bytes
+            last.is_sealed = self._files.is_foreign and not self._loaded.tail_bytes
             segments = (*segments, segment)
             self._loaded.active_state = native.SegmentState(base)
             self._loaded.index, self._loaded.times = OffsetEntries(), TimeEntries()
@@ -469,45 +366,20 @@ class LiveLog:
         self._loaded.start_offset = max(
             start, segments[0].base_offset, self._loaded.start_offset
         )
-        self.segments, self._files = segments, files
-        self._note_last_bytes()
+        self.segments = segments
+        self._files.note_end(segments[-1])
         self._mtime_ns = settled(mtime_ns, self.directory.files)
 
     def _is_other(self, situation: Situation, first: int) -> bool:
         """Whether the log was cut, or has another owner, or has lost segments before
         `first`, since it was loaded."""
         state = situation.state
-        if state is None or self._is_foreign:
-            return (state is None) != self._is_foreign
+        if state is None or self._files.is_foreign:
+            return (state is None) != self._files.is_foreign
         # A deletion is written down first.
         return (
             state.truncations != self._loaded.truncations or state.start_offset < first
         )
-
-    def _are_replaced(
-        self, segments: Sequence[Segment], files: Mapping[str, FileInfo]
-    ) -> bool:
-        """Whether another program has put other files in the place of sealed ones."""
-        names = (segment.file(LOG) for segment in segments if segment.is_sealed)
-        return any(
-            _stamp(files.get(name)) != _stamp(self._files.get(name)) for name in names
-        )
-
-    def _is_there(self, last: Segment, info: FileInfo) -> bool:
-        """Whether the last segment, which may have grown, is what it was."""
-        if info.inode != last.inode:
-            # Nothing of an empty one was read: it may be another.
-            if last.size:
-                return False
-            last.inode = info.inode
-        if info.size < last.size:
-            return False
-        if not self._is_foreign or _stamp(info) == self._last_file:
-            return True
-        is_there = self._bytes_before_end() == self._last_bytes
-        # Noted before more of it is read: what comes meanwhile is looked at then.
-        self._last_file = _stamp(info)
-        return is_there
 
     def _start_over(self, *, is_cut: bool = False) -> None:
         """Nothing known of the log counts, nor what is read through segments whose file
@@ -542,21 +414,18 @@ class LiveLog:
     def _follow_tail(self) -> None:
         segment = self.segments[-1]
         info = self.directory.stat(segment.file(LOG))
-        if not self._is_there(segment, info):
+        if not self._files.is_there(segment, info):
             self._start_over(is_cut=True)
-        elif info.size > segment.size and (info.size, info.mtime_ns) != self._torn:
+        elif self._files.has_more(segment, info):
             known = segment.size
             self._scan(segment)
-            self._note_last_bytes()
+            self._files.note_end(segment)
             if segment.size > known:
                 return
-            # Part of a batch, or nothing of this log.
-            quiet_ns = settled(info.mtime_ns, self.directory.files)
+            is_quiet = self._files.note_torn(info)
             is_other = self._is_other(self._situation(), self.segments[0].base_offset)
-            if is_other or (self._is_foreign and quiet_ns >= 0):
+            if is_quiet or is_other:
                 self._start_over(is_cut=True)
-            else:
-                self._torn, self._is_stuck = (info.size, quiet_ns), self._is_foreign
 
     def _walk(self, segment: Segment, fd: int, size: int) -> TailScan:
         """Walk over what is new, as far as a reader comes.

@@ -38,8 +38,9 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.housekeeper import Housekeeper
-from logstore.live import ATTEMPTS, LiveLog, settled
+from logstore.live import ATTEMPTS, LiveLog
 from logstore.locking import StoreLock, forget_locks
+from logstore.log_files import settled
 from logstore.log_writer import Gate
 from logstore.marks import Marks
 from logstore.partition import Partition

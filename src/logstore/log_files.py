@@ -1,0 +1,195 @@
+"""Whether the files of a log are still those that were read.
+
+logstore's own writer adds to the last file, and says where it cuts one. Another program
+may put a compacted file in the place of any, or truncate the last and write on: only
+the files tell. Their inode numbers are given out again, and their times may be old
+ones, so that neither is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from logstore._files import Directory, FileInfo, Files
+from logstore.layout import LOG, SWAP, parse_segment_file
+from logstore.segment import Segment
+
+__all__ = ["LogFiles", "settled"]
+
+# File systems tell time by ticks, up to 10 ms apart: what happens within one leaves no
+# trace in a time that was noted in it.
+_TICK_MS: Final = 20
+
+# Who truncates a log and writes on leaves other bytes where it ended.
+_LAST_BYTES: Final = 64
+
+
+def settled(mtime_ns: int, files: Files) -> int:
+    """A time of change to be noted and compared later; -1 where it is so young that a
+    change to come may leave it as it is."""
+    age_ms = files.now_ms() - mtime_ns // 1_000_000
+    return -1 if 0 <= age_ms < _TICK_MS else mtime_ns
+
+
+def _stamp(info: FileInfo | None) -> tuple[int, int, int] | None:
+    """What tells two files apart. The number of one that was removed is given to
+    another, and a broker keeps the time of what it compacts."""
+    return info and (info.inode, info.size, info.mtime_ns)
+
+
+class LogFiles:
+    """The `.log` files of a partition as they were when they were last looked at.
+
+    It is made before the log is loaded, asked by `have_stayed` whether that was one log
+    all the time, and told by `adopt` which segments came of it.
+
+    Attributes:
+        is_foreign: another program writes the log, and so may replace segments.
+        is_stuck: there is more in the last file of such a log, and none of it of this
+            log.
+    """
+
+    def __init__(self, directory: Directory, *, is_foreign: bool) -> None:
+        self.is_foreign = is_foreign
+        self.is_stuck = False
+        self._directory = directory
+        self._before = self._present() if is_foreign else {}
+        self._known: dict[str, FileInfo] = {}
+        # Of a foreign log: what its last file was before it was read, and its last
+        # bytes.
+        self._last: tuple[int, int, int] | None = None
+        self._last_bytes = b""
+        # When each file was looked at, by the directory's time.
+        self._looked_ns = -1
+        # Size and time of a last file whose end was looked at and found torn.
+        self._torn = (-1, -1)
+
+    def _present(self) -> dict[str, FileInfo]:
+        """The files that are there, also those of a swap, by name."""
+        parsed = {name: parse_segment_file(name) for name in self._directory.names()}
+        return self._found(
+            name
+            for name, file in parsed.items()
+            if file and file.suffix == LOG and file.transition in ("", SWAP)
+        )
+
+    def _found(self, names: Iterable[str]) -> dict[str, FileInfo]:
+        """Those of some files that are there, by name."""
+        found = {}
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = self._directory.stat(name)
+        return found
+
+    def have_stayed(self, segments: Sequence[Segment]) -> bool:
+        """Whether all but the last are what they were before they were read."""
+        names = [segment.file(LOG) for segment in segments]
+        self._known = self._found(names)
+        return not self.is_foreign or all(
+            _stamp(self._before.get(name)) == _stamp(self._known.get(name))
+            for name in names[:-1]
+        )
+
+    def adopt(self, segments: Sequence[Segment], torn_size: int) -> None:
+        """These are the segments of the log.
+
+        Args:
+            torn_size: of the last file, where its end is torn; else -1.
+        """
+        for segment in segments:
+            info = self._known.get(segment.file(LOG))
+            segment.inode = -1 if info is None else info.inode
+            segment.is_sealed = self.is_foreign and segment is not segments[-1]
+        if segments:
+            name = segments[-1].file(LOG)
+            self._last = _stamp(self._before.get(name))
+            info = self._known.get(name)
+            if info is not None and info.size == torn_size:
+                self._torn = torn_size, settled(info.mtime_ns, self._directory.files)
+            self.note_end(segments[-1])
+        self._before = {}
+
+    def note_end(self, last: Segment) -> None:
+        """More of the last segment was read."""
+        self._last_bytes = b""
+        if self.is_foreign:
+            with contextlib.suppress(FileNotFoundError):
+                self._last_bytes = self._bytes_before_end(last)
+
+    def _bytes_before_end(self, last: Segment) -> bytes:
+        data = bytearray(min(last.size, _LAST_BYTES))
+        if not data:
+            return b""
+        with self._directory.opened(last.file(LOG)) as fd:
+            n = self._directory.files.read(fd, data, last.size - len(data))
+        return bytes(data[:n])
+
+    def is_there(self, last: Segment, info: FileInfo) -> bool:
+        """Whether the last segment, which may have grown, is what it was."""
+        if info.inode != last.inode:
+            # Nothing of an empty one was read: it may be another.
+            if last.size:
+                return False
+            last.inode = info.inode
+        if info.size < last.size:
+            return False
+        if not self.is_foreign or _stamp(info) == self._last:
+            return True
+        is_there = self._bytes_before_end(last) == self._last_bytes
+        # Noted before more of it is read: what comes meanwhile is looked at then.
+        self._last = _stamp(info)
+        return is_there
+
+    def has_more(self, last: Segment, info: FileInfo) -> bool:
+        """Whether there are bytes behind the end that nobody has looked at."""
+        return info.size > last.size and (info.size, info.mtime_ns) != self._torn
+
+    def note_torn(self, info: FileInfo) -> bool:
+        """What is behind the end is part of a batch, or nothing of this log.
+
+        Returns:
+            Whether another program has left it there, and does not write now.
+        """
+        quiet_ns = settled(info.mtime_ns, self._directory.files)
+        self._torn, self.is_stuck = (info.size, quiet_ns), self.is_foreign
+        return self.is_foreign and quiet_ns >= 0
+
+    def is_last_other(self, segments: Sequence[Segment]) -> bool:
+        """Whether another program has done something to the last file."""
+        if not self.is_foreign or not segments:
+            return False
+        return _stamp(self._directory.stat(segments[-1].file(LOG))) != self._last
+
+    def are_sealed_replaced(self, segments: Sequence[Segment]) -> bool:
+        """Whether another program has put other files in the place of sealed ones.
+        Where it has not, what is there now is what is known."""
+        if not self.is_foreign:
+            return False
+        known, now = self._known, self._present()
+        names = (segment.file(LOG) for segment in segments if segment.is_sealed)
+        if any(_stamp(now.get(name)) != _stamp(known.get(name)) for name in names):
+            return True
+        self._known = now
+        return False
+
+    def is_any_replaced(self, segments: Sequence[Segment]) -> bool:
+        """Whether a file, of whoever's log, is not the one that it was: each is looked
+        at, once for each time of the directory."""
+        mtime_ns = self._directory.info().mtime_ns
+        if self.is_stuck or self.is_last_other(segments):
+            return True
+        if mtime_ns == self._looked_ns:
+            return False
+        files = self._present()
+        self._looked_ns = settled(mtime_ns, self._directory.files)
+        for segment in segments:
+            name = segment.file(LOG)
+            if not segment.is_lost:
+                now, known = files.get(name), self._known.get(name)
+                if now is None or now.inode != segment.inode:
+                    return True
+                if segment.is_sealed and _stamp(now) != _stamp(known):
+                    return True
+        return False
