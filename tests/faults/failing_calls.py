@@ -235,9 +235,10 @@ def _opened(program: Program) -> Program:
     return program
 
 
-def cases(seed: int) -> Iterator[Case]:
-    """All failing calls of all scenarios with the program of a seed."""
-    for scenario, (prepare, act) in SCENARIOS.items():
+def cases(seed: int, only: Sequence[str] = ()) -> Iterator[Case]:
+    """All failing calls of all scenarios, or of `only` these, with a seed's program."""
+    for scenario in only or SCENARIOS:
+        prepare, act = SCENARIOS[scenario]
         program = prepare(seed)
         program.disk.calls = calls = []
         act(program)
@@ -270,8 +271,8 @@ def run(count: int, seed: int, tally: Tally) -> None:
 
 
 def shuffled(seed: int, only: Sequence[str] = ()) -> list[Case]:
-    """All cases of a program in random order; `only` those of these scenarios."""
-    found = [case for case in cases(seed) if not only or case.scenario in only]
+    """The same in random order."""
+    found = list(cases(seed, only))
     random.Random(seed).shuffle(found)
     return found
 

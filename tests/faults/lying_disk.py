@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
@@ -43,8 +44,12 @@ def run(count: int, seed: int, tally: Tally) -> None:
         number += 1
 
 
-def problems(seed: int) -> list[str]:
-    """What was wrong with each case of a store; "" for nothing."""
+def problems(seed: int, only: Sequence[str] = ("",)) -> list[str]:
+    """What was wrong with each case of a store; "" for nothing.
+
+    Args:
+        only: the ends of names: other files are left alone.
+    """
     rng = random.Random(f"lies {seed}")
     program = Program(seed, topics=2)
     # The durable point follows each sync: past it, damage is taken for a torn tail.
@@ -66,7 +71,7 @@ def problems(seed: int) -> list[str]:
     files = [
         (path, size)
         for path, data in program.disk.tree().items()
-        if (size := len(data)) and data != b"/"
+        if (size := len(data)) and data != b"/" and path.endswith(tuple(only))
     ]
     for _ in range(_EACH - len(found)):
         # Logs are most of what there is, and small files most of the names.
