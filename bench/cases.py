@@ -11,6 +11,7 @@ from bench.rounds import Case
 __all__ = ["CASES", "case_of"]
 
 _NO_CHECK: Final = "LMDB keeps no timestamp and no checksum"
+_ALL_AGAIN: Final = "what was not synced is written again, and synced"
 _DURABLE: Final = "fdatasync before each append returns"
 
 CASES: Final = (
@@ -118,6 +119,10 @@ CASES: Final = (
     Case("verify_deep", ours.VerifyDeep, (raw_files.Crc32,), unit="B"),
     Case("rebuild_index", ours.RebuildIndex, (raw_files.Crc32,), unit="B"),
     Case("rebuild_index_v2", ours.RebuildIndexV2, (raw_files.Crc32,), unit="B"),
+    Case("recheck", ours.Recheck, (raw_files.Crc32,), unit="B", floor=2e9),
+    Case("recheck_v2", ours.RecheckV2, (raw_files.Crc32,), unit="B", floor=2e9),
+    Case("recover", ours.Recover, (raw_files.Crc32,), unit="B", note=_ALL_AGAIN),
+    Case("recover_v2", ours.RecoverV2, (raw_files.Crc32,), unit="B", note=_ALL_AGAIN),
     Case("open_clean", ours.OpenClean, (lmdb_store.OpenClean,), unit="op"),
 )
 

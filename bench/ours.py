@@ -164,6 +164,7 @@ class _Reading(Contestant):
     """The log is written once; rounds read it from the page cache."""
 
     magic: ClassVar[int] = 1
+    is_flushed: ClassVar[bool] = True
 
     def open(self) -> None:
         self.path = self.directory / "store"
@@ -171,7 +172,8 @@ class _Reading(Contestant):
         self.partition = partition_of(self.store, self.magic)
         for keys, values in self.workload.batches:
             self.partition.append_many(values, keys, [TIMESTAMP_MS] * BATCH_RECORDS)
-        self.partition.flush()
+        if self.is_flushed:
+            self.partition.flush()
 
     def close(self) -> None:
         self.store.close()
@@ -317,8 +319,11 @@ class _Files(_Reading):
         super().open()
         path = self.log
         self.bytes = self.partition.segments[0].size_bytes
-        self.store.close()
+        self.close_store()
         self.log_path = path
+
+    def close_store(self) -> None:
+        self.store.close()
 
     def amount(self) -> int:
         return self.bytes
@@ -376,4 +381,69 @@ class RebuildIndex(_Files):
 
 class RebuildIndexV2(RebuildIndex):
     name = "logstore.rebuild_index, magic 2"
+    magic = 2
+
+
+class Recheck(_Files):
+    """Find the end of a log of which nothing was synced, as a kill leaves it: every
+    batch is checked and indexed. The store is opened for reading, so that nothing is
+    written."""
+
+    name = "logstore, re-check"
+    is_flushed = False
+
+    def open(self) -> None:
+        self.left = self.directory / "left"
+        super().open()
+
+    def close_store(self) -> None:
+        shutil.copytree(self.path, self.left)
+        self.store.close()
+
+    def work(self) -> int:
+        return self._end(read_only=True)
+
+    def _end(self, *, read_only: bool) -> int:
+        config = logstore.StoreConfig(recovery_threads=1)
+        store = logstore.open(
+            self.left, create=False, read_only=read_only, config=config
+        )
+        with store:
+            return store.topic("bench")[0].end_offset
+
+    def after(self, result: int) -> None:
+        self.workload.check_count(result, self.name)
+
+
+class RecheckV2(Recheck):
+    name = "logstore, re-check, magic 2"
+    magic = 2
+
+
+class Recover(Recheck):
+    """The same, opened for writing, and closed: what was not synced is also written
+    again, and synced."""
+
+    name = "logstore, recovery"
+
+    def before(self) -> None:
+        self.kept = self.directory / "kept"
+        shutil.copytree(self.left, self.kept)
+
+    def work(self) -> int:
+        return self._end(read_only=False)
+
+    def after(self, result: int) -> None:
+        super().after(result)
+        if self.log_bytes(self.left) != self.log_bytes(self.kept):
+            raise AssertionError("recovery has changed the log")
+        shutil.rmtree(self.left)
+        self.kept.rename(self.left)
+
+    def log_bytes(self, path: Path) -> bytes:
+        return (path / self.log_path.relative_to(self.path)).read_bytes()
+
+
+class RecoverV2(Recover):
+    name = "logstore, recovery, magic 2"
     magic = 2

@@ -44,12 +44,15 @@ every_magic = pytest.mark.parametrize("magic", [0, 1, 2], ids="magic{}".format)
 # Far in the past, so that no clock comes near it.
 FIRST_TIMESTAMP = 1_600_000_000_000
 
+# Tests ask for the same few values again and again, and making them takes time.
+_remembered = functools.lru_cache(1024)
+
 
 def _random(seed: int, offset: int, what: str) -> random.Random:
     return random.Random(f"{seed}/{offset}/{what}")
 
 
-@functools.lru_cache(1 << 16)
+@_remembered
 def value_of(offset: int, seed: int = 0) -> bytes | None:
     """The value at an offset: now and then null or empty, mostly a few bytes."""
     rng = _random(seed, offset, "value")
@@ -61,14 +64,14 @@ def value_of(offset: int, seed: int = 0) -> bytes | None:
     return rng.randbytes(rng.randrange(1, 20)) * rng.randrange(1, 5)
 
 
-@functools.lru_cache(1 << 16)
+@_remembered
 def key_of(offset: int, seed: int = 0) -> bytes | None:
     """The key at an offset."""
     rng = _random(seed, offset, "key")
     return None if rng.randrange(4) == 0 else b"k%d" % rng.randrange(50)
 
 
-@functools.lru_cache(1 << 16)
+@_remembered
 def timestamp_of(offset: int, seed: int = 0) -> int:
     """The timestamp at an offset: they rise, but not strictly and not always."""
     return (
@@ -76,7 +79,7 @@ def timestamp_of(offset: int, seed: int = 0) -> int:
     )
 
 
-@functools.lru_cache(1 << 16)
+@_remembered
 def headers_of(offset: int, seed: int = 0) -> tuple[tuple[str, bytes | None], ...]:
     """The headers at an offset (magic 2)."""
     rng = _random(seed, offset, "headers")
@@ -91,7 +94,7 @@ def headers_of(offset: int, seed: int = 0) -> tuple[tuple[str, bytes | None], ..
     return tuple(pairs[: rng.randrange(1, 5)])
 
 
-@functools.lru_cache(1 << 16)
+@_remembered
 def record_of(offset: int, magic: int, seed: int = 0) -> Record:
     """The record that is read at an offset."""
     kind = TimestampType.NO_TIMESTAMP if magic == 0 else TimestampType.CREATE_TIME
