@@ -9,6 +9,8 @@ Contestants take turns in one session (``local[N]``) and write the same rows, a 
 - **logstore**: the sink, durable when it is done; magic 2, uncompressed;
 - **ceiling**: a Python sink whose tasks only count their rows. The target is 0.8 of
   its rate;
+- **bytes**: a Python sink whose tasks write the bytes of their batches to a file each,
+  as they are, and sync it: nothing that is durable does less;
 - **parquet**: ``df.write.parquet``, uncompressed, not synced.
 
 Then a stream of small batches (``rate-micro-batch``) into the sink, and into one that
@@ -20,8 +22,10 @@ million rows.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -76,6 +80,41 @@ def counting_sink() -> Any:
     return Ceiling
 
 
+def bytes_sink() -> Any:
+    """A sink whose tasks write the buffers of their batches, and sync them."""
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceArrowWriter,
+        WriterCommitMessage,
+    )
+
+    class Writer(DataSourceArrowWriter):
+        def __init__(self, path: str) -> None:
+            self._path = path
+
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            os.makedirs(self._path, exist_ok=True)
+            with open(os.path.join(self._path, uuid.uuid4().hex), "wb") as file:
+                for batch in iterator:
+                    for column in batch.columns:
+                        for buffer in column.buffers():
+                            if buffer is not None:
+                                file.write(buffer)
+                file.flush()
+                os.fdatasync(file.fileno())
+            return WriterCommitMessage()
+
+    class Bytes(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "bytes"
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            return Writer(self.options["path"])
+
+    return Bytes
+
+
 class Write(Contestant):
     """One way to write a frame; each round into a place of its own."""
 
@@ -106,6 +145,10 @@ class Write(Contestant):
                 found = sum(p.end_offset for p in store.topic("bench"))
             if found != self._records:
                 raise AssertionError(f"{found} records were written")
+        if self.name == "bytes":
+            size = sum(file.stat().st_size for file in self._folder.iterdir())
+            if size < self._records * VALUE_BYTES:
+                raise AssertionError(f"{size} bytes were written")
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -113,6 +156,7 @@ def run_writes(
     spark: Any, folder: Path, args: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     spark.dataSource.register(counting_sink())
+    spark.dataSource.register(bytes_sink())
     for partitions in args.partitions:
         for keyed in (False, True):
             frame = rows_of(spark, args.records, args.tasks, keyed=keyed)
@@ -131,10 +175,18 @@ def run_writes(
             def ceiling(path: str, frame: Any = frame) -> None:
                 frame.write.format("ceiling").mode("append").save(path)
 
+            def plain(path: str, frame: Any = frame) -> None:
+                frame.write.format("bytes").mode("append").save(path)
+
             def parquet(path: str, frame: Any = frame) -> None:
                 frame.write.option("compression", "none").parquet(path)
 
-            ways = {"logstore": mine, "ceiling": ceiling, "parquet": parquet}
+            ways = {
+                "logstore": mine,
+                "ceiling": ceiling,
+                "bytes": plain,
+                "parquet": parquet,
+            }
             writes = [Write(n, folder, args.records, way) for n, way in ways.items()]
             entered = Ring(writes)
             entered.warm_up()
@@ -150,7 +202,8 @@ def run_writes(
                     "sink": outcome.name,
                     "million rows/s": round(outcome.rate / 1e6, 2),
                     "to ceiling": round(outcome.ratio_to(entered.outcomes[1]), 2),
-                    "to parquet": round(outcome.ratio_to(entered.outcomes[2]), 2),
+                    "to bytes": round(outcome.ratio_to(entered.outcomes[2]), 2),
+                    "to parquet": round(outcome.ratio_to(entered.outcomes[3]), 2),
                     "python s/M": round(statistics.median(write.cpu["python"]), 3),
                     "java s/M": round(statistics.median(write.cpu["java"]), 3),
                 }
