@@ -22,7 +22,7 @@ from support.power_cut import cuts, touched
 
 NAME = "disk_states"
 UNIT = "crash states"
-COUNTS = {"commit": 5_000, "nightly": 100_000, "release": 300_000}
+COUNTS = {"commit": 4_000, "nightly": 100_000, "release": 300_000}
 
 # Of each program: steps, and states for a moment of it.
 _STEPS = 14
