@@ -392,11 +392,8 @@ class Recheck(_Files):
     name = "logstore, re-check"
     is_flushed = False
 
-    def open(self) -> None:
-        self.left = self.directory / "left"
-        super().open()
-
     def close_store(self) -> None:
+        self.left = self.directory / "left"
         shutil.copytree(self.path, self.left)
         self.store.close()
 

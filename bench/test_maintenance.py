@@ -1,7 +1,8 @@
 """Verifying a store, rebuilding indexes, recovering, opening.
 
-A log of 200,000 records of 8 + 100 bytes in batches of 1,000, closed cleanly, in the
-page cache; one thread. Rates of all but the last are bytes of `.log` per second.
+A log of 200,000 records of 8 + 100 bytes in batches of 1,000, in the page cache, closed
+cleanly but for recovery; one thread. Rates of all but the last are bytes of `.log` per
+second.
 """
 
 from __future__ import annotations

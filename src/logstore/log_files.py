@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from logstore._files import Directory, FileInfo, Files
 from logstore.layout import LOG, SWAP, parse_segment_file
@@ -33,10 +33,17 @@ def settled(mtime_ns: int, files: Files) -> int:
     return -1 if 0 <= age_ms < _TICK_MS else mtime_ns
 
 
-def _stamp(info: FileInfo | None) -> tuple[int, int, int] | None:
+class _Stamp(NamedTuple):
     """What tells two files apart. The number of one that was removed is given to
     another, and a broker keeps the time of what it compacts."""
-    return info and (info.inode, info.size, info.mtime_ns)
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+def _stamp(info: FileInfo) -> _Stamp:
+    return _Stamp(info.inode, info.size, info.mtime_ns)
 
 
 class LogFiles:
@@ -47,26 +54,25 @@ class LogFiles:
 
     Attributes:
         is_foreign: another program writes the log, and so may replace segments.
-        is_stuck: there is more in the last file of such a log, and none of it of this
-            log.
     """
 
     def __init__(self, directory: Directory, *, is_foreign: bool) -> None:
         self.is_foreign = is_foreign
-        self.is_stuck = False
         self._directory = directory
         self._before = self._present() if is_foreign else {}
-        self._known: dict[str, FileInfo] = {}
+        self._known: dict[str, _Stamp] = {}
         # Of a foreign log: what its last file was before it was read, and its last
         # bytes.
-        self._last: tuple[int, int, int] | None = None
+        self._last: _Stamp | None = None
         self._last_bytes = b""
         # When each file was looked at, by the directory's time.
         self._looked_ns = -1
         # Size and time of a last file whose end was looked at and found torn.
         self._torn = (-1, -1)
+        # There is more in the last file of a foreign log, and none of it of this log.
+        self._is_stuck = False
 
-    def _present(self) -> dict[str, FileInfo]:
+    def _present(self) -> dict[str, _Stamp]:
         """The files that are there, also those of a swap, by name."""
         parsed = {name: parse_segment_file(name) for name in self._directory.names()}
         return self._found(
@@ -75,12 +81,12 @@ class LogFiles:
             if file and file.suffix == LOG and file.transition in ("", SWAP)
         )
 
-    def _found(self, names: Iterable[str]) -> dict[str, FileInfo]:
+    def _found(self, names: Iterable[str]) -> dict[str, _Stamp]:
         """Those of some files that are there, by name."""
         found = {}
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                found[name] = self._directory.stat(name)
+                found[name] = _stamp(self._directory.stat(name))
         return found
 
     def have_stayed(self, segments: Sequence[Segment]) -> bool:
@@ -88,8 +94,7 @@ class LogFiles:
         names = [segment.file(LOG) for segment in segments]
         self._known = self._found(names)
         return not self.is_foreign or all(
-            _stamp(self._before.get(name)) == _stamp(self._known.get(name))
-            for name in names[:-1]
+            self._before.get(name) == self._known.get(name) for name in names[:-1]
         )
 
     def adopt(self, segments: Sequence[Segment], torn_size: int) -> None:
@@ -99,15 +104,15 @@ class LogFiles:
             torn_size: of the last file, where its end is torn; else -1.
         """
         for segment in segments:
-            info = self._known.get(segment.file(LOG))
-            segment.inode = -1 if info is None else info.inode
+            stamp = self._known.get(segment.file(LOG))
+            segment.inode = -1 if stamp is None else stamp.inode
             segment.is_sealed = self.is_foreign and segment is not segments[-1]
         if segments:
             name = segments[-1].file(LOG)
-            self._last = _stamp(self._before.get(name))
-            info = self._known.get(name)
-            if info is not None and info.size == torn_size:
-                self._torn = torn_size, settled(info.mtime_ns, self._directory.files)
+            self._last = self._before.get(name)
+            stamp = self._known.get(name)
+            if stamp is not None and stamp.size == torn_size:
+                self._torn = torn_size, settled(stamp.mtime_ns, self._directory.files)
             self.note_end(segments[-1])
         self._before = {}
 
@@ -153,7 +158,7 @@ class LogFiles:
             Whether another program has left it there, and does not write now.
         """
         quiet_ns = settled(info.mtime_ns, self._directory.files)
-        self._torn, self.is_stuck = (info.size, quiet_ns), self.is_foreign
+        self._torn, self._is_stuck = (info.size, quiet_ns), self.is_foreign
         return self.is_foreign and quiet_ns >= 0
 
     def is_last_other(self, segments: Sequence[Segment]) -> bool:
@@ -169,7 +174,7 @@ class LogFiles:
             return False
         known, now = self._known, self._present()
         names = (segment.file(LOG) for segment in segments if segment.is_sealed)
-        if any(_stamp(now.get(name)) != _stamp(known.get(name)) for name in names):
+        if any(now.get(name) != known.get(name) for name in names):
             return True
         self._known = now
         return False
@@ -178,7 +183,7 @@ class LogFiles:
         """Whether a file, of whoever's log, is not the one that it was: each is looked
         at, once for each time of the directory."""
         mtime_ns = self._directory.info().mtime_ns
-        if self.is_stuck or self.is_last_other(segments):
+        if self._is_stuck or self.is_last_other(segments):
             return True
         if mtime_ns == self._looked_ns:
             return False
@@ -190,6 +195,6 @@ class LogFiles:
                 now, known = files.get(name), self._known.get(name)
                 if now is None or now.inode != segment.inode:
                     return True
-                if segment.is_sealed and _stamp(now) != _stamp(known):
+                if segment.is_sealed and now != known:
                     return True
         return False

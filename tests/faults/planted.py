@@ -471,7 +471,7 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
             yield from map(failing_calls.problem, chosen[:_CASES])
     else:
         for number in range(tries):
-            yield from lying_disk.problems(seed * 1000 + number, bug.only or ("",))
+            yield from lying_disk.problems(seed * 1000 + number, bug.only)
 
 
 def main() -> int:
