@@ -19,6 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "logstore"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors"),
     ("_binding", "layout", "config", "records", "extras"),
+    ("locks",),
     ("_files", "compression", "index", "partitioners"),
     (
         "decoding",
