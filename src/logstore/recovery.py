@@ -160,9 +160,17 @@ class PartitionState:
 
     def to_dict(self) -> dict[str, Any]:
         # Not `asdict`: that copies each number, and there may be many segments.
+        return {**self._without_rows(), "sealed": self.sealed}
+
+    def to_json(self, rows: str) -> str:
+        """The state file's text, with the rows of sealed segments as `sealed_row` makes
+        them, behind each other with commas between."""
+        text = checkpoints.state_text({**self._without_rows(), "sealed": None})
+        return text.replace('"sealed":null', f'"sealed":[{rows}]', 1)
+
+    def _without_rows(self) -> dict[str, Any]:
         return {
             "start_offset": self.start_offset,
-            "sealed": self.sealed,
             "active": self.active,
             "time_digest": self.time_digest,
             "truncations": self.cuts.serial,
@@ -204,6 +212,20 @@ class PartitionState:
 
 # In a state file: the largest timestamp of a sealed segment that nobody has looked for.
 UNKNOWN_TIMESTAMP: Final = -2
+
+
+def sealed_row(segment: Segment, next_offset: int) -> str:
+    """The row of a sealed segment in a state file (`PartitionState.sealed`). The
+    segment keeps it."""
+    largest = segment.max_timestamp
+    if largest is None:
+        largest = UNKNOWN_TIMESTAMP
+    segment.row = (
+        f"[{segment.base_offset},{segment.size},{next_offset},{largest},"
+        f"{segment.max_timestamp_offset},{segment.time_digest}]"
+    )
+    return segment.row
+
 
 STATE_FIELDS: Final = (
     "base_offset",
