@@ -77,7 +77,8 @@ class Topic:
             PartitionNotFoundError: there is none.
         """
         numbers = self._numbers()
-        if number not in numbers:
+        # A float is no number of a partition, though it may be equal to one.
+        if not hasattr(number, "__index__") or number not in numbers:
             raise PartitionNotFoundError(
                 f"topic {self.name} has no partition {number!r}; it has "
                 f"{', '.join(map(str, numbers))}",

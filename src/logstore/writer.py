@@ -211,6 +211,8 @@ class PartitionWriter(LogWriter):
             self._pin(dropped)
             state, entries, times = self._state_up_to(segment, pos)
             before = self.segments
+            # First: whoever looks behind the cut sees no more than what stays.
+            self.cutting_to = offset
             try:
                 self._retire_active()
                 self.segments = keep
@@ -236,6 +238,8 @@ class PartitionWriter(LogWriter):
                 if isinstance(error, OSError):
                     raise failed from error
                 raise
+            finally:
+                self.cutting_to = native.OFFSET_MAX
             return offset
 
     def _truncate(
@@ -271,8 +275,6 @@ class PartitionWriter(LogWriter):
             self.end_offset - offset,
         )
         self.end_offset = offset
-        # Once more: whoever looked in between has seen the old end beside the cut.
-        self.note_cut(offset)
         self._synced = offset
         self._synced_state = None
         self.start_offset = min(self.start_offset, offset)
