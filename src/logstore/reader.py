@@ -320,7 +320,7 @@ class _SegmentWalk:
         self.buffer = buffer
         self.reader = reader
         self.skip = skip
-        self.offset = segment.base_offset
+        self.offset = self.start = segment.base_offset
         self.next_offset = segment.next_offset
         self.generation = self.first_generation = segment.generation
         # One past the last offset, after a walk to the end of a gapless segment.
@@ -330,7 +330,7 @@ class _SegmentWalk:
         self, start: int, stop: int, place: Place | None = None
     ) -> Iterator[Columns]:
         segment, reader = self.segment, self.reader
-        self.offset = max(start, segment.base_offset)
+        self.offset = self.start = max(start, segment.base_offset)
         self.generation = segment.generation
         pos, before = place or self._locate(start)
         reader.begin(before, segment.checks)
@@ -452,9 +452,15 @@ class _SegmentWalk:
 
     def _skip(self, error: Exception, pos: int) -> int:
         """Where to go on behind damage at `pos`; raises `error` unless it may."""
+        if self.offset == self.start and isinstance(error, CorruptRecordError):
+            place = place_past(self.segment, error, self.start, self.view)
+            if place is not None:
+                self._check_behind_a_read()
+                self.reader.begin(place.last_offset, self.segment.checks)
+                return place.pos
         if not self.skip or isinstance(error, RecordTooLargeError):
             try:
-                raise error
+                raise told(self.segment, error, self.offset)
             finally:
                 # This frame and the error would keep each other, and with them the
                 # buffers of the read, until the garbage collector comes by.
@@ -543,9 +549,12 @@ def read_batches(
             again = view.behind_a_read(offset) or changed.view
         except (CorruptRecordError, UnsupportedError) as error:
             again = view.again(offset, error)
-            if again is None:
+            place = None
+            if again is None and offset == start:
+                place = place_past(segment, error, offset, view)
+            if again is None and place is None:
                 if not skip or isinstance(error, UnsupportedError):
-                    raise
+                    raise told(segment, error, offset) from error.__cause__
                 place = place_behind(segment, error, offset)
                 if place is None:
                     segments.popleft()
@@ -556,6 +565,58 @@ def read_batches(
             segments = deque(view.from_offset(offset))
             first = segments[0] if segments else None
     view.check_end(stop)
+
+
+def place_past(
+    segment: Segment, error: Exception, offset: int, view: View
+) -> Place | None:
+    """The place behind damage that lies wholly below `offset`: the next sound batch
+    ends below it too, or begins at or below it. None: the damage concerns who wants to
+    begin there, or nobody can tell."""
+    if not isinstance(error, CorruptRecordError) or offset <= segment.base_offset:
+        return None
+    if error.path != segment.path or error.position is None:
+        return None
+    try:
+        found = next_sound_batch(segment, error.position, segment.base_offset)
+        if found is None:
+            return None
+        sound = segment.first_header(found[0], native.Buffer(READ_BYTES))
+        if sound is None:
+            return None
+        header, buffer = sound
+        first = header.base_offset
+        if first < 0 <= offset <= header.last_offset:
+            # A wrapper tells its first offset only when it is opened.
+            limit = view.decompressed_max
+            batch = make_batch(segment, header, buffer, found[0], limit)
+            first = batch.base_offset
+    except (CorruptRecordError, UnsupportedError, RecordTooLargeError):
+        return None
+    if header.last_offset >= offset and not 0 <= first <= offset:
+        return None
+    return Place(found[0], native.OFFSET_UNKNOWN)
+
+
+def told(segment: Segment, error: Exception, offset: int) -> Exception:
+    """An error of damage, with where reading can go on behind it, where that is known:
+    at the next sound batch, or the next segment."""
+    if type(error) is not CorruptRecordError or error.next_offset is not None:
+        return error
+    if error.path != segment.path or error.position is None or segment.is_lost:
+        return error
+    behind: int | None = None
+    try:
+        found = next_sound_batch(segment, error.position, offset)
+        if found is None:
+            behind = segment.next_offset
+        else:
+            behind = found[1]
+    except (CorruptRecordError, StorageError):
+        return error
+    if behind > offset:
+        error.next_offset = behind
+    return error
 
 
 def place_behind(
@@ -665,9 +726,12 @@ def fetch(
             again = view.behind_a_read(offset) or changed.view
         except (CorruptRecordError, UnsupportedError) as error:
             again = view.again(offset, error)
-            if again is None:
+            past = None if again is not None else _past(view, error, offset)
+            if past is not None:
+                behind = past
+            elif again is None:
                 if isinstance(error, UnsupportedError) or not skip:
-                    raise
+                    raise _told(view, error, offset) from error.__cause__
                 if error.position is None:
                     raise
                 offset, behind = _behind(view, error, offset)
@@ -675,6 +739,26 @@ def fetch(
             view, behind = again, None
             if wanted is not None:
                 wanted.begin_again(view, offset)
+
+
+def _past(
+    view: View, error: CorruptRecordError | UnsupportedError, offset: int
+) -> tuple[Segment, Place] | None:
+    """Where to begin where damage lies below `offset`; None: it does not."""
+    for segment in view.from_offset(offset):
+        if segment.path == error.path:
+            place = place_past(segment, error, offset, view)
+            return None if place is None else (segment, place)
+    return None
+
+
+def _told(
+    view: View, error: CorruptRecordError | UnsupportedError, offset: int
+) -> Exception:
+    for segment in view.from_offset(offset):
+        if segment.path == error.path:
+            return told(segment, error, offset)
+    return error
 
 
 def _behind(
