@@ -193,6 +193,8 @@ class LogWriter:
         self.segments: tuple[Segment, ...] = tuple(loaded.segments)
         self.start_offset = loaded.start_offset
         self.end_offset = loaded.end_offset
+        # Where readers stop while the log is cut to there.
+        self.cutting_to = native.OFFSET_MAX
         # Where readers stop as long as the gate is closed.
         self.ceiling = 0
         self.gate = Gate(is_open=True)
@@ -237,10 +239,10 @@ class LogWriter:
 
     @property
     def high_watermark(self) -> int:
-        """Where readers stop: the end, unless a publication is under way."""
-        if self.gate.is_open:
-            return self.end_offset
-        return min(self.end_offset, self.ceiling)
+        """Where readers stop: the end, unless a publication is under way, or all from
+        an offset on is about to go."""
+        end = min(self.end_offset, self.cutting_to)
+        return end if self.gate.is_open else min(end, self.ceiling)
 
     @property
     def durable_offset(self) -> int:

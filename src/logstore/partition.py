@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from logstore import _binding as native
 from logstore import producers, reader, retention
 from logstore.batches import Chunk, RecordBatch
-from logstore.decoding import ChunkReader
+from logstore.decoding import ChunkReader, Wanted
 from logstore.encoder import as_bytes, check_payload_type, check_timestamp, pack_rows
 from logstore.errors import (
     ConfigError,
@@ -42,6 +43,40 @@ _POLL_MIN_S = 0.001
 _POLL_MAX_S = 0.050
 
 
+class _Source:
+    """What a partition's views are of, as `logstore.reader.Source` has it."""
+
+    def __init__(
+        self, log: PartitionWriter | LiveLog, guard: Callable[[], None]
+    ) -> None:
+        self._log = log
+        self._guard = guard
+
+    def look(self) -> Bounds:
+        """The log as it is now."""
+        self._guard()
+        log = self._log
+        if isinstance(log, LiveLog):
+            return log.look()
+        # The cuts first: what is found behind them may be of a later one, and no view
+        # of it goes on then. The list of segments last: it covers the end.
+        cuts, end, durable = log.cuts, log.high_watermark, log.durable_offset
+        return Bounds(log.segments, log.start_offset, end, durable, cuts)
+
+    def look_closely(self) -> Bounds:
+        """The log as it is now, where something seems to be wrong with it."""
+        self._guard()
+        log = self._log
+        return log.look_closely() if isinstance(log, LiveLog) else self.look()
+
+    def is_as_it_was(self, life: int, serial: int) -> bool:
+        """Whether surely nothing was cut since a look that found these."""
+        log = self._log
+        if isinstance(log, LiveLog):
+            return log.is_as_it_was(life, serial)
+        return log.cuts.serial == serial
+
+
 class Partition:
     """One partition of a topic: an append-only log of records.
 
@@ -68,6 +103,8 @@ class Partition:
         self._guard = guard
         self._decompressed_max = decompressed_max
         self._name = f"{topic}-{number}"
+        self._source = _Source(log, guard)
+        self._stable = producers.StableOffset(log.directory)
 
     def __repr__(self) -> str:
         return f"<logstore.Partition {self._name} at {self.path}>"
@@ -311,36 +348,32 @@ class Partition:
     # ------------------------------------------------------------ read
 
     def _view(self, durable_only: bool) -> View:
-        seen = self._look()
+        """The log as it is now, for a call that begins.
+
+        Raises: why the log was closed, if so: its topic was deleted.
+        """
+        self._check_alive()
+        return self._view_of(self._source.look(), durable_only)
+
+    def _check_alive(self) -> None:
+        writer = self._writer
+        if writer is not None and writer.closed is not None:
+            self._guard()
+            raise writer.closed.with_traceback(None)
+
+    def _view_of(self, seen: Bounds, durable_only: bool) -> View:
         end = seen.durable_offset if durable_only else seen.end_offset
         return View(
             self._name,
             seen.segments,
             seen.start_offset,
             max(seen.start_offset, end),
+            seen.end_offset,
             self._decompressed_max,
-            seen.identity,
-            seen.changes,
-            self._look,
-            self._look_closely,
+            seen.cuts,
+            seen.life,
+            self._source,
         )
-
-    def _look_closely(self) -> Bounds:
-        """The log as it is now, where something seems to be wrong with it."""
-        self._guard()
-        log = self._log
-        return log.look_closely() if isinstance(log, LiveLog) else self._look()
-
-    def _look(self) -> Bounds:
-        """The log as it is now."""
-        self._guard()
-        log = self._log
-        if isinstance(log, LiveLog):
-            return log.look()
-        # The end first: the list of segments read after it covers it.
-        end, durable = log.high_watermark, log.durable_offset
-        changes, segments = log.cuts.serial, log.segments
-        return Bounds(segments, log.start_offset, end, durable, None, changes)
 
     def _resolve(self, view: View, start: Start) -> int:
         if start is None:
@@ -353,8 +386,20 @@ class Partition:
         return offset
 
     def _bounds(
-        self, start: Start, stop: Start, durable_only: bool, isolation: str
+        self,
+        start: Start,
+        stop: Start,
+        durable_only: bool,
+        isolation: str,
+        *,
+        to_stable: bool = False,
     ) -> tuple[View, int, int]:
+        """(the log as it is now, where to begin, where to stop).
+
+        Args:
+            to_stable: stop at the last stable offset also where the reader's filter
+                would find the first open transaction by itself.
+        """
         check_choice("isolation", isolation, ISOLATIONS)
         view = self._view(durable_only)
         first = self._resolve(view, start)
@@ -362,8 +407,8 @@ class Partition:
             end = view.end_offset
         else:
             end = min(self._resolve_stop(view, stop), view.end_offset)
-        if isolation == "read_committed" and first > view.start_offset:
-            end = min(end, producers.last_stable_offset(view, self._log.directory))
+        if isolation == "read_committed" and (to_stable or first > view.start_offset):
+            end = min(end, self._stable.of(view))
         return view, first, end
 
     def _resolve_stop(self, view: View, stop: Start) -> int:
@@ -388,7 +433,7 @@ class Partition:
 
     def _wanted(
         self, view: View, first: int, isolation: str, skip: bool
-    ) -> reader.Wanted | None:
+    ) -> Wanted | None:
         if isolation == "read_committed":
             return producers.CommittedFilter(view, first, skip=skip)
         return None
@@ -447,52 +492,76 @@ class Partition:
         `PartitionNotFoundError`.
         """
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        _, first, _ = self._bounds(start, None, durable_only, isolation)
-        return self._follow(
-            first, timeout, durable_only, isolation, on_corruption == "skip"
-        )
+        view, first, end = self._bounds(start, None, durable_only, isolation)
+        skip = on_corruption == "skip"
+        return self._follow(view, first, end, timeout, durable_only, isolation, skip)
 
     def _follow(
         self,
+        view: View,
         offset: int,
+        end: int,
         timeout: float | None,
         durable_only: bool,
         isolation: str,
         skip: bool,
     ) -> Iterator[Record]:
+        """From `offset` to `end` of a view, and on in later ones of the same log."""
         last = time.monotonic()
         pause = _POLL_MIN_S
+        closed: Exception | None = None
         while True:
-            view, _, end = self._bounds(offset, None, durable_only, isolation)
             found = self._reader(view, offset, isolation, skip)
             before = offset
+            cut: OffsetOutOfRangeError | None = None
             try:
                 for record in reader.read_records(view, offset, end, found, skip=skip):
                     offset = record.offset + 1
                     yield record
                 if not found.ended:
                     offset = max(offset, end)
-            except OffsetOutOfRangeError:
-                # The log was cut meanwhile: where that is behind this offset, go on.
-                view = self._view(durable_only)
-                if not view.start_offset <= offset <= view.end_offset:
-                    raise
-            if offset > before:
+            except OffsetOutOfRangeError as error:
+                cut = error
+            if cut is not None or offset > before:
                 last, pause = time.monotonic(), _POLL_MIN_S
-                continue
-            left = None if timeout is None else timeout - (time.monotonic() - last)
-            if left is not None and left <= 0:
-                return
-            self._await(offset, pause if left is None else min(pause, left))
-            pause = min(pause * 2, _POLL_MAX_S)
+            elif closed is not None:
+                raise closed.with_traceback(None)
+            else:
+                left = None if timeout is None else timeout - (time.monotonic() - last)
+                if left is not None and left <= 0:
+                    return
+                self._await(
+                    view, durable_only, pause if left is None else min(pause, left)
+                )
+                pause = min(pause * 2, _POLL_MAX_S)
+            # Before the look: it sees all that there was when the log was closed.
+            closed = None if self._writer is None else self._writer.closed
+            now = self._source.look()
+            if cut is not None and (now.life, now.cuts.serial) == (
+                view.life,
+                view.cuts.serial,
+            ):
+                raise cut  # it was deleted
+            view.check_same(offset, now)
+            view = self._view_of(now, durable_only)
+            view.check(offset)
+            end = view.end_offset
+            if isolation == "read_committed" and offset > view.start_offset:
+                end = min(end, self._stable.of(view))
 
-    def _await(self, offset: int, seconds: float) -> None:
-        """Sleep until something may have been appended past `offset`."""
+    def _await(self, view: View, durable_only: bool, seconds: float) -> None:
+        """Sleep until there may be more than in a view."""
         writer = self._writer
         if writer is None:
             time.sleep(seconds)
             return
-        writer.wait_for_more(lambda: writer.high_watermark > offset, seconds)
+
+        def is_there() -> bool:
+            end = writer.durable_offset if durable_only else writer.high_watermark
+            is_cut = writer.cuts.serial != view.cuts.serial
+            return is_cut or max(writer.start_offset, end) != view.end_offset
+
+        writer.wait_for_more(is_there, seconds)
 
     def fetch(
         self,
@@ -521,7 +590,9 @@ class Partition:
             )
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         offset = _as_offset("offset", offset)
-        view, first, end = self._bounds(offset, None, durable_only, isolation)
+        view, first, end = self._bounds(
+            offset, None, durable_only, isolation, to_stable=True
+        )
         skip = on_corruption == "skip"
         wanted = self._wanted(view, first, isolation, skip)
         return reader.fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
@@ -590,11 +661,13 @@ class Partition:
 
         "First" by offset: timestamps need not rise along the log.
         """
-        return reader.first_offset_at(self._view(False), int(timestamp_ms))
+        return reader.first_offset_at(
+            self._view(False), _as_integer("timestamp_ms", timestamp_ms, "milliseconds")
+        )
 
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, or the end (Kafka's LSO)."""
-        return producers.last_stable_offset(self._view(False), self._log.directory)
+        return self._stable.of(self._view(False))
 
     # ------------------------------------------------------------ keep and delete
 
@@ -690,17 +763,25 @@ def _infos(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
 
 
 def _as_offset(name: str, value: Any) -> int:
+    return _as_integer(name, value, "an offset (int) or datetime")
+
+
+def _as_integer(name: str, value: Any, wanted: str) -> int:
     try:
-        return int(value.__index__())
-    except AttributeError:
-        raise TypeError(
-            f"{name} is {type(value).__name__}, not an offset (int) or datetime"
-        ) from None
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {type(value).__name__}, not {wanted}") from None
 
 
 def to_milliseconds(when: datetime.datetime) -> int:
     """Unix milliseconds of a datetime, rounded up; without a zone it is local time."""
-    delta = when.astimezone(datetime.timezone.utc) - _EPOCH
+    if when.utcoffset() is None:
+        try:
+            when = when.astimezone(datetime.timezone.utc)
+        except (OverflowError, ValueError, OSError):
+            # At the ends of the calendar, where no zone has an offset.
+            when = when.replace(tzinfo=datetime.timezone.utc)
+    delta = when - _EPOCH
     return -(-(delta // datetime.timedelta(microseconds=1)) // 1000)
 
 

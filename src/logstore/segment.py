@@ -13,7 +13,7 @@ import contextlib
 import errno
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
@@ -325,11 +325,13 @@ class Segment:
         *,
         checks: int | None = None,
         buffer: native.Buffer | None = None,
+        check: Callable[[], None] | None = None,
     ) -> Iterator[tuple[native.BatchHeader, native.Buffer, int]]:
         """The headers of all batches from a place (the start of the segment) on:
         (header, buffer, file position).
 
         `header.pos` is its place in the buffer, which is used again for the next run.
+        `check` is called behind each call that reads, before what was read counts.
 
         Raises:
             CorruptRecordError, UnsupportedError: after the headers before the damage.
@@ -339,6 +341,8 @@ class Segment:
         checks = self.checks if checks is None else checks
         while pos < self.size:
             n = self.read(buffer.view, pos)
+            if check is not None:
+                check()
             scan_pos = 0
             stop = native.STOP_FULL
             while stop == native.STOP_FULL:
@@ -438,6 +442,15 @@ class Segment:
                 return None
             buffer = native.Buffer(length)
 
+    def last_batch_at(self) -> int | None:
+        """The position of its last batch; None where it cannot be found."""
+        found = None
+        with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
+            place = self.locate(self.next_offset - 1)
+            for _, _, pos in self.headers(place, checks=0):
+                found = pos
+        return found
+
     # -- lookups
 
     def offset_entries(self) -> OffsetEntries:
@@ -524,6 +537,8 @@ class Segment:
 
     def locate_time(self, timestamp: int) -> Place:
         """Where to begin reading so that no record since `timestamp` is missed."""
+        if timestamp <= -(1 << 63):
+            return self.start  # nothing is older
         entries = self.time_entries()
         slot = entries.floor(timestamp - 1)
         for at in range(slot, max(slot - 4, -1), -1):

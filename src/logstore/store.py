@@ -664,6 +664,7 @@ class Store:
             situation,
             self._marks.token,
             self._publications,
+            self.lock_group,
         )
 
     def _marks_now(self) -> Marks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -81,21 +80,20 @@ class Topic:
 
         Raises:
             PartitionNotFoundError: there is none.
-            TypeError: `number` is no integer.
         """
         numbers = self._numbers()
-        if type(number) is not int:
-            number = _as_number(number)
-        # Usually they are 0, 1, 2, ...: no search then.
-        is_there = 0 <= number < len(numbers) and numbers[number] == number
-        if not is_there and number not in numbers:
+        # Usually they are 0, 1, 2, ...: no search then. A float is no number of a
+        # partition, though it may be equal to one.
+        is_there = type(number) is int and 0 <= number < len(numbers)
+        is_there = is_there and numbers[number] == number
+        if not is_there and not (hasattr(number, "__index__") and number in numbers):
             raise PartitionNotFoundError(
                 f"topic {self.name} has no partition {number!r}; it has "
                 f"{', '.join(map(str, numbers))}",
                 topic=self.name,
                 partition=number,
             )
-        return self._owner.open_partition(self.name, number)
+        return self._owner.open_partition(self.name, int(number))
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self.partitions)
@@ -209,16 +207,6 @@ class Topic:
                 failure = failure or error
         if failure is not None:
             raise failure
-
-
-def _as_number(value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(
-            f"a partition is chosen by its number (int), not by "
-            f"{type(value).__name__} {value!r}"
-        ) from None
 
 
 def _length(data: Any) -> int:

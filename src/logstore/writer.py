@@ -197,6 +197,8 @@ class PartitionWriter(LogWriter):
         # What is appended next has this offset, also where there was a gap before it.
         state.raw.last_offset = offset - 1
         before = self.segments
+        # First: a reader that looks behind the cut sees no more than what stays.
+        self.cutting_to = offset
         try:
             self._retire_active()
             self.segments = keep
@@ -224,6 +226,8 @@ class PartitionWriter(LogWriter):
             if isinstance(error, OSError):
                 raise failed from error
             raise
+        finally:
+            self.cutting_to = native.OFFSET_MAX
         return offset
 
     def _truncate(
