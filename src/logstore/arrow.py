@@ -361,7 +361,7 @@ def _checked(array: Any, name: str, *, full: bool = False) -> Any:
     """
     try:
         array.validate(full=full)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except pa.ArrowException as error:
         raise _not_sound(name, str(error)) from error
     return array
 

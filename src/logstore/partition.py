@@ -256,7 +256,9 @@ class Partition:
         ``headers`` (list of struct(key, value); ``message_format=2``). ``topic``,
         ``partition``, ``offset``, ``timestampType`` are ignored.
 
-        Raises: as `append_many`; `ConfigError` for another column.
+        Raises: as `append_many`; `ConfigError` for another column, or for one whose
+        positions lead out of its buffers (pyarrow does not look at what comes over
+        IPC); `RecordTooLargeError` for an element of 2 GiB or more.
         """
         arrow = arrow_module()
         writer = self._write()
@@ -281,11 +283,13 @@ class Partition:
         """Append whole Kafka batches as a producer sends them; offsets are assigned.
 
         Magic and codec stay as they are, whatever the topic's settings. Checksums and
-        structure are checked first, inside compressed batches, too. Sequence numbers of
-        idempotent producers are kept and not checked.
+        structure are checked first, inside compressed batches, too; a header that lies
+        about its largest timestamp is put right. Sequence numbers of idempotent
+        producers are kept, and repeated ones not recognised.
 
         Raises:
-            CorruptRecordError: a damaged or partial batch; nothing was written.
+            CorruptRecordError: a damaged or partial batch, a timestamp below -1, a
+                producer's sequence below 0; nothing was written.
             UnsupportedError: control batches and those of transactions.
             RecordTooLargeError: a batch beyond ``max_message_bytes``.
         """

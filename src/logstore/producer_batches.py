@@ -167,12 +167,13 @@ def prepare(
         pos += scan.pos
         if scan.error is not None:
             raise _refused(damage_of(scan.error), pos, where)
-        if scan.stop == native.STOP_FULL or pos == len(data):
+        if scan.stop == native.STOP_FULL or scan.pos == window:
             continue
-        if is_rest or scan.stop != native.STOP_PARTIAL:
+        if is_rest or (not scan.pos and scan.stop != native.STOP_PARTIAL):
             raise _refused(Damage("the last batch is partial", pos), pos, where)
         if not scan.pos:
             raise _too_large(window, max_bytes)
+        # It goes on behind the window.
     return Prepared(check.parts, max_bytes)
 
 
