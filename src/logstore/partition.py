@@ -22,7 +22,7 @@ from logstore.errors import (
 )
 from logstore.extras import arrow_module
 from logstore.live import LiveLog
-from logstore.producer_batches import assign
+from logstore.producer_batches import prepare
 from logstore.reader import ISOLATIONS, ON_CORRUPTION, Bounds, View, check_choice
 from logstore.records import Record
 from logstore.segment import Segment, SegmentInfo
@@ -84,6 +84,7 @@ class Partition:
 
     Attributes:
         config: the settings of its topic.
+        topic_id: which of the topics that have had its name; "" for one without an id.
     """
 
     def __init__(
@@ -94,10 +95,12 @@ class Partition:
         log: PartitionWriter | LiveLog,
         guard: Callable[[], None],
         decompressed_max: int,
+        topic_id: str = "",
     ) -> None:
         self._topic = topic
         self._number = number
         self.config = config
+        self.topic_id = topic_id
         self._log = log
         self._writer = log if isinstance(log, PartitionWriter) else None
         self._guard = guard
@@ -289,7 +292,9 @@ class Partition:
         ``headers`` (list of struct(key, value); ``message_format=2``). ``topic``,
         ``partition``, ``offset``, ``timestampType`` are ignored.
 
-        Raises: as `append_many`; `ConfigError` for another column.
+        Raises: as `append_many`; `ConfigError` for another column, or for one whose
+        positions lead out of its buffers (pyarrow does not look at what comes over
+        IPC); `RecordTooLargeError` for an element of 2 GiB or more.
         """
         arrow = arrow_module()
         writer = self._write()
@@ -310,26 +315,27 @@ class Partition:
         """Append whole Kafka batches as a producer sends them; offsets are assigned.
 
         Magic and codec stay as they are, whatever the topic's settings. Checksums and
-        structure are checked first, inside compressed batches, too. Sequence numbers of
-        idempotent producers are kept and not checked.
+        structure are checked first, inside compressed batches, too; a header that lies
+        about its largest timestamp is put right. Sequence numbers of idempotent
+        producers are kept, and repeated ones not recognised.
 
         Raises:
-            CorruptRecordError: a damaged or partial batch; nothing was written.
+            CorruptRecordError: a damaged or partial batch, a timestamp below -1, a
+                producer's sequence below 0; nothing was written.
             UnsupportedError: control batches and those of transactions.
             RecordTooLargeError: a batch beyond ``max_message_bytes``.
         """
         writer = self._write()
+        prepared = prepare(
+            buffer,
+            max_bytes=self.config.max_message_bytes,
+            decompressed_max=self._decompressed_max,
+            is_append_time=writer.append_time() is not None,
+            where=writer.name,
+        )
 
-        def make(base: int, epoch: int) -> tuple[list[bytes], int]:
-            return assign(
-                buffer,
-                base,
-                epoch,
-                max_bytes=self.config.max_message_bytes,
-                decompressed_max=self._decompressed_max,
-                append_time_ms=writer.append_time(),
-                where=writer.name,
-            )
+        def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
+            return prepared.place(base, epoch, writer.append_time())
 
         base, end = writer.append_encoded(
             make, expected_offset=expected_offset, durable=durable
