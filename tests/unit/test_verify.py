@@ -409,7 +409,9 @@ def test_bytes_behind_a_closed_log_are_a_problem(partition: Path) -> None:
     assert extra.position == size
 
 
-@pytest.mark.parametrize("tail", [b"", b"\0" * 500, b"garbage " * 9])
+@pytest.mark.parametrize(
+    "tail", [b"", b"\0" * 500, b"\1garbage" * 9, b"\xffgarbage" * 9]
+)
 def test_a_tail_of_another_program_s_log_is_a_note(
     partition: Path, tail: bytes
 ) -> None:
@@ -421,6 +423,17 @@ def test_a_tail_of_another_program_s_log_is_a_note(
     assert report.ok
     assert ("torn-tail" in note_kinds(report)) == bool(tail)
     assert "unclean-stop" in note_kinds(report)
+
+
+def test_a_tail_that_may_be_of_a_newer_format_is_a_problem(partition: Path) -> None:
+    """Opening does not cut it, and takes no appends: where another program wrote last,
+    a magic above 2 may be its own."""
+    forget_state(partition)
+    append_garbage(logs_in(partition)[-1], b"garbage " * 9)
+    assert kinds(logstore.verify(partition.parent)) == ["unsupported"]
+    with logstore.open(partition.parent) as store:
+        labels = [action.label for action in store.recovery_report.actions]
+    assert labels == ["unsupported"]
 
 
 def test_damage_before_sound_batches_is_no_torn_tail(partition: Path) -> None:

@@ -39,6 +39,7 @@ class Context:
         clean: the last writer stopped cleanly.
         recovery_point: Kafka's; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
+        is_own: logstore was the last writer of the store.
         rows: the sealed segments of the state, by base offset.
     """
 
@@ -46,6 +47,7 @@ class Context:
     clean: bool = False
     recovery_point: int = 0
     log_start: int = 0
+    is_own: bool = False
     rows: dict[int, SealedRow] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -117,6 +119,7 @@ class StoreFacts:
             self.clean,
             self.points.get(key, 0),
             self.starts.get(key, 0),
+            self.own,
         )
 
 

@@ -518,7 +518,7 @@ class LogCheck:
         self._gaps.append((pos, end))
         self.state.raw.bytes_since = 1
         lost = None if found is None or found.base_offset < 0 else found.base_offset - 1
-        is_torn = self._is_torn(pos, last, has_more=found is not None)
+        is_torn = self._is_torn(pos, last, error, has_more=found is not None)
         if kind == UNSUPPORTED:
             self.is_foreign |= self._is_framed(segment, pos, last)
         if is_torn:
@@ -616,8 +616,16 @@ class LogCheck:
             last = offset
         return True
 
-    def _is_torn(self, pos: int, last: int, *, has_more: bool) -> bool:
-        """Whether opening for writing would cut the log here as a torn tail."""
+    def _is_torn(
+        self,
+        pos: int,
+        last: int,
+        error: native.NativeError | None,
+        *,
+        has_more: bool,
+    ) -> bool:
+        """Whether opening for writing would cut the log here as a torn tail. What is no
+        log, from its first byte on, is none that was torn, although it would be cut."""
         context = self.context
         if not self.is_last:
             return False
@@ -631,6 +639,11 @@ class LogCheck:
             )
         if context.clean or has_more:
             return False
+        if error is not None:
+            if error.is_unsupported and not context.is_own:
+                return False
+            if pos == 0 and error.status in (native.E_NO_MAGIC, native.E_LENGTH):
+                return False
         return last + 1 >= context.recovery_point
 
 
