@@ -25,6 +25,9 @@ from logstore.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
 
 _Read = TypeVar("_Read")
 
+# So often the marks are read, at the most, while they change all the time.
+_LOOKS: Final = 10
+
 _METADATA_TEXT: Final = re.compile(
     r"version:\s*[0-9]+\s*\n\s*topic_id:\s*[A-Za-z0-9_-]{22}\s*"
 )
@@ -61,12 +64,31 @@ class StoreFacts:
     def __init__(self, root: Directory, run: Run | None = None) -> None:
         self.root = root
         self.run = run
-        self.names = root.names()
+        for _ in range(_LOOKS):
+            # A writer that opens or closes the store changes one after the other.
+            self.token = marks_token(root)
+            self.run = None if run is None else run.child()
+            self._read()
+            if marks_token(root) == self.token:
+                break
+        if run is not None and self.run is not None:
+            run.merge(self.run)
+        self.run = run
+
+    def _read(self) -> None:
+        self.names = self.root.names()
         marks = self._marks()
         self.own, self.clean = marks.is_own, marks.is_clean
         self.generation = marks.generation
         self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
         self.starts = self._offsets(layout.LOG_START_CHECKPOINT)
+
+    def now(self, directory: Directory, run: Run | None) -> Context:
+        """What is known of a partition, where these facts may be old: a writer may have
+        opened or closed the store since."""
+        is_old = marks_token(self.root) != self.token
+        facts = StoreFacts(self.root) if is_old else self
+        return facts.context(directory, run)
 
     def _marks(self) -> Marks:
         marks = Marks(self.root)
@@ -121,6 +143,14 @@ class StoreFacts:
             self.starts.get(key, 0),
             self.own,
         )
+
+
+def marks_token(root: Directory) -> object:
+    """What is another value when a mark of a stop was replaced or removed."""
+    try:
+        return Marks(root).token()
+    except OSError as error:
+        return repr(error)
 
 
 def own_state(
