@@ -82,6 +82,7 @@ class LogCheck:
         bad_offsets: offsets of records that are.
         jumps: position -> first offset of sound wrappers that do not follow the batch
             before them.
+        is_deep: whether compressed batches are looked into.
         is_foreign: whether it holds what is not understood and must not be cut.
         is_unreadable: whether the system refused to read it.
     """
@@ -111,6 +112,7 @@ class LogCheck:
         self.last_offset = base - 1
         self.size = self.end = self.batches = 0
         self.is_sound, self.is_skipped, self.is_gone = True, False, False
+        self.is_deep = run.deep
         self._at = 0  # file position of the buffer
         self._gaps: list[tuple[int, int]] = []
         self._forgiven = -1
@@ -151,6 +153,7 @@ class LogCheck:
         try:
             with self.directory.opened(self.name) as fd:
                 self.size = self.directory.files.size(fd)
+                self.is_deep = run.deep or self._is_other_size()
                 self._walk(fd)
                 grown = self.directory.files.size(fd) != self.size
         except FileNotFoundError:
@@ -167,6 +170,17 @@ class LogCheck:
         run.batches += self.batches
         if grown:
             run.note(IN_USE, self.path, f"{self.path} is being written to")
+
+    def _is_other_size(self) -> bool:
+        """Whether the file is not as long as it was when logstore noted that: then all
+        that is wrong with it is looked for, also inside of compressed batches."""
+        state, row = self.context.state, self.context.rows.get(self.base)
+        if row is not None:
+            return self.size != row[1]
+        if state is None or self.base != state.active["base_offset"]:
+            return False
+        known = state.active["size"]
+        return self.size < known or (self.context.clean and self.size > known)
 
     def conclude(self) -> None:
         """The rest, when `last_before` is known. Forgets the indexes."""
@@ -245,7 +259,7 @@ class LogCheck:
             stop = decoder.decode(buffer.c, n, pos, 0, native.OFFSET_MAX, self._checks)
             records += decoder.count
             pos, error = decoder.pos, decoder.error
-            if run.deep and decoder.count:
+            if self.is_deep and decoder.count:
                 self._check_headers(Columns(decoder, buffer.c, buffer.raw, n))
             if error is not None or stop not in (
                 native.STOP_FULL,
@@ -258,7 +272,7 @@ class LogCheck:
                 if error is not None:
                     break
         run.records += records
-        if run.deep and pos and decoder.last_offset - before != records:
+        if self.is_deep and pos and decoder.last_offset - before != records:
             self._check_control(buffer, pos, file_pos)
         return pos, error, stop
 
@@ -290,7 +304,7 @@ class LogCheck:
         self, buffer: native.Buffer, n: int, pos: int
     ) -> tuple[int, int, native.NativeError | None]:
         """Walk over the compressed batches at `pos`: (end, records, error)."""
-        run, decoder = self.run_of, self.run_of.decoder
+        decoder = self.run_of.decoder
         records, want = 0, 1
         while True:
             last = decoder.last_offset
@@ -305,7 +319,7 @@ class LogCheck:
             for header in scan.headers:
                 if header.codec == 0:
                     return pos, records, None
-                if run.deep:
+                if self.is_deep:
                     records += self._check_payload(header, buffer)
                 elif header.record_count >= 0:
                     records += header.record_count
