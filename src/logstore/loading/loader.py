@@ -31,7 +31,10 @@ def load(case: Case) -> Loaded:
     names = Names(case, found)
     names.finish()
     segments = Segments(case, found).open()
-    loaded = End(case).settle(segments)
+    end = End(case)
+    loaded = end.settle(segments)
+    if segments:
+        end.write_indexes(loaded, found.names)
     loaded.deleted = found.deleted
     loaded.digested = names.digests()
     state = situation.state
