@@ -409,6 +409,10 @@ class PartitionRepair:
                 name = layout.digest_file(target.base)
                 directory.unlink(name, missing_ok=True)
         self._write_down(seen, plan, bases)
+        if directory.exists(layout.CLOSED):
+            # It may be written to from here on.
+            directory.unlink(layout.CLOSED, missing_ok=True)
+            directory.sync()
         for name in directory.names():
             parsed = layout.parse_segment_file(name)
             if (

@@ -19,6 +19,7 @@ from logstore.recovery import (
     PartitionState,
     RecoveryAction,
     SealedRow,
+    was_closed,
 )
 from logstore.verify.places import PARTITION_METADATA
 from logstore.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
@@ -39,7 +40,7 @@ class Context:
 
     Attributes:
         state: logstore's own, where it counts.
-        clean: the last writer stopped cleanly.
+        clean: the last writer stopped cleanly, or had done so when damage was seen.
         recovery_point: Kafka's; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
         is_own: logstore was the last writer of the store.
@@ -136,9 +137,13 @@ class StoreFacts:
         if key is None:
             return Context()
         counts = self.own and state is not None and state.generation == self.generation
+        clean = self.clean
+        state = state if counts else None
+        if self.own and not clean:
+            clean = was_closed(directory, self.generation, state)
         return Context(
-            state if counts else None,
-            self.clean,
+            state,
+            clean,
             self.points.get(key, 0),
             self.starts.get(key, 0),
             self.own,
