@@ -188,7 +188,7 @@ class PartitionRepair:
         if self.mode == "cut":
             targets = plan_cut(found, seen.missing, is_gapless=gapless)
         else:
-            targets = plan_skip(found, is_gapless=gapless)
+            targets = plan_skip(found, is_gapless=gapless, end=seen.closed_end)
         end = _end_of(targets)
         start = max(seen.start, 0)
         if self.mode == "cut" and end < start:

@@ -15,6 +15,7 @@ from logstore.decoding import (
     read_headers,
 )
 from logstore.index import INDEX_ENTRY_BYTES
+from logstore.segment import Place
 from logstore.verify.facts import Context
 from logstore.verify.indexes import OffsetIndexCheck, Table, TimeIndexCheck, numbers
 from logstore.verify.report import (
@@ -526,6 +527,12 @@ class LogCheck:
         if found is None and self._forgiven >= 0:
             # A batch before may have claimed an offset that is far too large.
             end, found = next_sound(segment, pos, self.base - 1)
+        if found is None:
+            # So may the last one, and what follows it may contradict that.
+            before = self._before_last(segment, last)
+            if before is not None:
+                end, found = next_sound(segment, pos, before)
+                last = last if found is None else before
         kind, reason = _kind_of(error, stop)
         size = end - pos
         self.is_skipped = True
@@ -558,9 +565,24 @@ class LogCheck:
                 last=lost,
             )
         if found is not None:
-            known = found.base_offset > last
+            known = found.base_offset > decoder.last_offset
             decoder.begin(found.base_offset - 1 if known else native.OFFSET_UNKNOWN)
         return end
+
+    def _before_last(self, segment: RawSegment, last: int) -> int | None:
+        """The last offset before that of the last sound batch, where that batch jumps
+        ahead: no checksum covers its offset. None where it does not."""
+        if not self.runs or self.runs[-1].last != last:
+            return None
+        run, first = self.runs[-1], -1
+        before = self.runs[-2].last if len(self.runs) > 1 else self.base - 1
+        place = Place(run.begin, native.OFFSET_UNKNOWN)
+        for header, _, at in segment.headers(place, checks=0):
+            first = header.base_offset
+            if at + header.size >= run.end:
+                break
+            before = header.last_offset
+        return before if first < 0 or before + 1 < first else None
 
     def _out_of_order(self, pos: int, last: int, header: native.BatchHeader) -> None:
         """A sound batch whose offsets are not those that must come here."""
