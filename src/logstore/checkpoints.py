@@ -22,6 +22,7 @@ from logstore.config import PARTITIONS_MAX
 from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
 from logstore.layout import (
     CLEAN_SHUTDOWN,
+    CLOSED,
     LEADER_EPOCHS,
     OFFSET_MAX,
     OWNER,
@@ -315,6 +316,13 @@ def _check_owner(value: dict[str, Any]) -> None:
         raise ValueError("fingerprints is no list of objects")
 
 
+def _check_closed(value: dict[str, Any]) -> None:
+    if not isinstance(value["generation"], str):
+        raise ValueError("generation is no text")
+    for name in ("base_offset", "size"):
+        integer(name, value[name], -1, OFFSET_MAX)
+
+
 def _check_topics(value: dict[str, Any]) -> None:
     topics = value["topics"]
     if not isinstance(topics, dict):
@@ -364,6 +372,7 @@ def _list(name: str, value: Any, size: int | None = None) -> list[Any]:
 
 _CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     OWNER: _check_owner,
+    CLOSED: _check_closed,
     TOPICS: _check_topics,
     PUBLICATION: _check_publication,
     PUBLISHED: _check_published,

@@ -27,6 +27,7 @@ from logstore.recovery import (
     PartitionState,
     RecoveryAction,
     Situation,
+    was_closed,
 )
 
 __all__ = ["Marks"]
@@ -159,13 +160,17 @@ class Marks:
                 state_error = error
         if state is not None and state.generation != self.generation:
             state = None
+        is_clean = self.is_clean
+        if self.is_own and not is_clean:
+            is_clean = was_closed(directory, self.generation, state)
         return Situation(
             state,
-            self.is_clean,
+            is_clean,
             self.points.get(key, 0),
             self.starts.get(key, 0),
             self.is_own,
             state_error,
+            self.generation,
         )
 
     # ------------------------------------------------------------ writing

@@ -35,6 +35,7 @@ from logstore.index import (
 )
 from logstore.layout import (
     CLEANED,
+    CLOSED,
     DELETED,
     INDEX,
     LOG,
@@ -210,6 +211,31 @@ class PartitionState:
             ) from error
 
 
+def closed_mark(generation: str, state: PartitionState | None) -> dict[str, Any]:
+    """What `.logstore-closed` says of a partition in which damage was seen after the
+    store had been closed: until the partition is written to again, its end is that of
+    a log that was closed, however the store is stopped from then on."""
+    active = {"base_offset": -1, "size": -1} if state is None else state.active
+    return {
+        "generation": generation,
+        "base_offset": active["base_offset"],
+        "size": active["size"],
+    }
+
+
+def was_closed(
+    directory: Directory, generation: str, state: PartitionState | None
+) -> bool:
+    """Whether `.logstore-closed` says so, and counts. One that cannot be read counts:
+    what it was written for must not be cut."""
+    try:
+        value = checkpoints.read_state(directory, CLOSED)
+    except (CorruptCheckpointError, UnsupportedError):
+        return True
+    wanted = closed_mark(generation, state)
+    return value is not None and all(value[name] == wanted[name] for name in wanted)
+
+
 # In a state file: the largest timestamp of a sealed segment that nobody has looked for.
 UNKNOWN_TIMESTAMP: Final = -2
 
@@ -309,10 +335,11 @@ class Situation:
     Attributes:
         state: logstore's own, where it counts; None where there is none or another
             program has been the writer since.
-        clean: the last writer stopped cleanly.
+        clean: the last writer stopped cleanly, or had done so when damage was seen.
         recovery_point: Kafka's: everything below is flushed; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
         is_own: logstore was the last writer of the store.
+        generation: that of the store.
         state_error: why the own state cannot be used although it should count.
     """
 
@@ -322,6 +349,7 @@ class Situation:
     log_start: int
     is_own: bool
     state_error: LogStoreError | None = None
+    generation: str = ""
 
 
 @dataclasses.dataclass(slots=True)

@@ -36,6 +36,7 @@ class _Lib:
     LS_CHECK_GAPLESS: Final[int]
     LS_CHECK_EPOCH: Final[int]
     LS_E_EPOCH: Final[int]
+    LS_E_NO_MAGIC: Final[int]
     LS_OFFSET_UNKNOWN: Final[int]
     LS_CRC_PORTABLE: Final[int]
     LS_CRC_HARDWARE: Final[int]

@@ -26,7 +26,8 @@ enum ls_status {
     LS_E_EMPTY = -19,      /* a wrapper without records or with a null value */
     LS_E_TOO_LARGE = -20,  /* to be written: a record larger than the limit; read: LS_HEADERS_MAX */
     LS_E_HEADER_KEY = -21, /* a record header with a null or non UTF-8 key */
-    LS_E_EPOCH = -22       /* a leader epoch other than the one that logstore writes */
+    LS_E_EPOCH = -22,      /* a leader epoch other than the one that logstore writes */
+    LS_E_NO_MAGIC = -23    /* a negative magic, which no version has: this is no batch */
 };
 
 /* Why a walk over batches came to an end without an error. */

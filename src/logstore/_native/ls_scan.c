@@ -33,7 +33,10 @@ int32_t ls_frame_look(const uint8_t *buf, int64_t size, int64_t pos, ls_frame *f
     int64_t offset = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
     int32_t length = ls_bytes_load_i32(p + LS_FRAME_LENGTH_POS);
     int32_t magic = (int8_t)p[LS_FRAME_MAGIC_POS];
-    if (magic < 0 || magic > LS_MAGIC_MAX) {
+    if (magic < 0) {
+        return ls_error_set(error, LS_E_NO_MAGIC, pos, offset, 0, magic);
+    }
+    if (magic > LS_MAGIC_MAX) {
         return ls_error_set(error, LS_E_MAGIC, pos, offset, LS_MAGIC_MAX, magic);
     }
     if (length < length_min[magic]) {
