@@ -46,7 +46,7 @@ class Catalog:
     """What is known of the topics of a store. The store's lock guards it.
 
     Attributes:
-        settings: topic -> {"partitions", "config", "creating"?, "deleting"?}.
+        settings: topic -> {"partitions", "config", "id"?, "creating"?, "deleting"?}.
         numbers: topic -> numbers of its partitions, in order.
         lost: partitions whose directory is gone and should not be.
         dying: ``-delete`` directories whose delay is not over.
@@ -154,6 +154,8 @@ class Catalog:
             topic: {
                 "partitions": min(known["partitions"], leading(self.numbers[topic])),
                 "config": known.get("config", {}),
+                # That program may have made it anew.
+                "id": uuid.uuid4().hex,
             }
             for topic, known in self.settings.items()
             if topic in self.numbers
@@ -204,6 +206,18 @@ class Catalog:
         settings = self.settings.get(topic, {}).get("config", {})
         known = set(TopicConfig.__dataclass_fields__)
         return TopicConfig(**{k: v for k, v in settings.items() if k in known})
+
+    def topic_id(self, topic: str) -> str:
+        """What tells a topic from an earlier one of its name; "" where it has none."""
+        found = self.settings.get(topic, {}).get("id", "")
+        return found if isinstance(found, str) else ""
+
+    def with_id(self, topic: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """New settings of a topic, with its id: a new one where there is no such topic
+        yet. One that was found by its directories goes on without."""
+        is_new = topic not in self.numbers
+        found = uuid.uuid4().hex if is_new else self.topic_id(topic)
+        return {**settings, "id": found} if found else settings
 
     def write(self, name: str, value: dict[str, Any] | None) -> None:
         """Write down the settings of a topic, or forget them."""

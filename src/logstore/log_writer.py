@@ -337,7 +337,7 @@ class LogWriter:
 
     def append_encoded(
         self,
-        make_runs: Callable[[int, int], tuple[list[bytes], int]],
+        make_runs: Callable[[int, int], tuple[list[memoryview], int]],
         *,
         expected_offset: int | None,
         durable: bool,

@@ -22,7 +22,7 @@ from logstore.errors import (
 )
 from logstore.extras import arrow_module
 from logstore.live import LiveLog
-from logstore.producer_batches import assign
+from logstore.producer_batches import prepare
 from logstore.reader import ISOLATIONS, ON_CORRUPTION, Bounds, View, check_choice
 from logstore.records import Record
 from logstore.segment import Segment, SegmentInfo
@@ -50,6 +50,7 @@ class Partition:
 
     Attributes:
         config: the settings of its topic.
+        topic_id: which of the topics that have had its name; "" for one without an id.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class Partition:
         log: PartitionWriter | LiveLog,
         guard: Callable[[], None],
         decompressed_max: int,
+        topic_id: str = "",
     ) -> None:
         self._topic = topic
         self._number = number
         self.config = config
+        self.topic_id = topic_id
         self._log = log
         self._writer = log if isinstance(log, PartitionWriter) else None
         self._guard = guard
@@ -324,17 +327,16 @@ class Partition:
             RecordTooLargeError: a batch beyond ``max_message_bytes``.
         """
         writer = self._write()
+        prepared = prepare(
+            buffer,
+            max_bytes=self.config.max_message_bytes,
+            decompressed_max=self._decompressed_max,
+            is_append_time=writer.append_time() is not None,
+            where=writer.name,
+        )
 
-        def make(base: int, epoch: int) -> tuple[list[bytes], int]:
-            return assign(
-                buffer,
-                base,
-                epoch,
-                max_bytes=self.config.max_message_bytes,
-                decompressed_max=self._decompressed_max,
-                append_time_ms=writer.append_time(),
-                where=writer.name,
-            )
+        def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
+            return prepared.place(base, epoch, writer.append_time())
 
         base, end = writer.append_encoded(
             make, expected_offset=expected_offset, durable=durable

@@ -31,9 +31,9 @@ from logstore.log_writer import Gate
 from logstore.marks import Marks
 from logstore.publications import Publications, bases_of, is_of
 from logstore.staging import (
-    Staged,
     StagedLog,
-    check_staged_name,
+    check_apart,
+    check_files,
     moved_runs,
     staged_sequence,
 )
@@ -47,6 +47,8 @@ TopicPartition = tuple[str, int]
 
 # Identities that are remembered; beyond that, those that published last.
 IDENTITIES_MAX: Final = 10_000
+ROOT_USER: Final = 0
+UNKNOWN_USER: Final = -1
 # What a new segment takes beside its log, at the most that counts.
 _SEGMENT_BYTES: Final = 64 * 1024
 
@@ -86,6 +88,7 @@ class Publisher:
 
     Args:
         writer_of: the writer of a partition, or why there is none.
+        topic_id_of: which topic it is that has a name now.
 
     Attributes:
         steps: rises whenever readers of this process may come to see something else.
@@ -98,11 +101,13 @@ class Publisher:
         publications: Publications,
         store_config: StoreConfig,
         writer_of: Callable[[TopicPartition], PartitionWriter],
+        topic_id_of: Callable[[str], str],
     ) -> None:
         self._root = root
         self._store_config = store_config
         self._marks = marks
         self._writer_of = writer_of
+        self._topic_id_of = topic_id_of
         self._publications = publications
         self.steps = 0
         # Of the publication that is under way, or was the last.
@@ -154,16 +159,13 @@ class Publisher:
 
     def publish(
         self,
-        staged: Iterable[Staged],
+        logs: Sequence[StagedLog],
         identity: str,
         sequence: int,
         now_ms: int,
         begin_writing: Callable[[], None],
     ) -> Publication:
-        """See `Store.publish`."""
-        logs = [log for one in staged for log in one.logs]
-        for log in logs:
-            check_staged_name(log.file)
+        """See `Store.publish`; `logs` are of `staging.logs_of`."""
         published = self._publications.published()
         last = published.get(identity) if identity else None
         if last is not None and sequence <= last[0]:
@@ -188,6 +190,8 @@ class Publisher:
             published.pop(identity, None)
             kept = list(published.items())[-(IDENTITIES_MAX - 1) :]
             published = dict([*kept, (identity, (sequence, records, now_ms))])
+        check_apart(logs)
+        check_files(self._root, logs)
         begin_writing()
         targets = self._targets(logs)
         adoptable = self._examined(targets)
@@ -209,12 +213,23 @@ class Publisher:
             key = log.topic, log.partition
             if key not in targets:
                 targets[key] = _Target(self._writer_of(key))
+            # Behind the writer, which is of one topic for good.
+            if log.topic_id != self._topic_id_of(log.topic):
+                raise TopicNotFoundError(
+                    f"topic {log.topic} is not the one that records were staged for: "
+                    f"that was deleted, and another has its name; nothing was "
+                    f"published. Stage them again",
+                    topic=log.topic,
+                )
             targets[key].parts.append(log)
         return [targets[key] for key in sorted(targets)]
 
     def _examined(self, targets: Iterable[_Target]) -> dict[StagedLog, Adoptable]:
-        """The staged logs that will be taken over as segments."""
+        """The staged logs that will be taken over as segments: not those of another
+        user, whose file would stay his."""
         device = self._root.info().device
+        user = self._root.files.user()
+        may_give = user == ROOT_USER and self._root.access.uid >= 0
         return examine_all(
             self._root,
             {
@@ -223,6 +238,7 @@ class Publisher:
                 for log in target.parts
                 if is_worth_it(log, target.writer.config)
                 and target.writer.directory.info().device == device
+                and (may_give or self._root.stat(log.file).uid in (user, UNKNOWN_USER))
             },
             self._store_config,
         )
@@ -267,8 +283,10 @@ class Publisher:
             for target in targets:
                 target.writer.close_gate(self._gate, target.base)
             checkpoints.write_state(root, layout.PUBLICATION, value)
+            # All locks are held: nothing is appended at a later time before this.
+            now_ms = root.files.now_ms()
             for target in targets:
-                self._append(target, adoptable)
+                self._append(target, adoptable, now_ms)
             for target in targets:
                 target.writer.sync_held()
             root.rename(layout.PUBLICATION, layout.PUBLISHED)
@@ -326,17 +344,26 @@ class Publisher:
             target.writer.wake_readers()
 
     def _append(
-        self, target: _Target, adoptable: Mapping[StagedLog, Adoptable]
+        self,
+        target: _Target,
+        adoptable: Mapping[StagedLog, Adoptable],
+        now_ms: int,
     ) -> None:
         """All that was staged for one partition, in order."""
-        for is_adopted, logs in itertools.groupby(target.parts, adoptable.__contains__):
-            if is_adopted:
-                for log in logs:
-                    self._adopt(target.writer, adoptable[log])
-            else:
-                self._copy(target.writer, list(logs))
+        config = target.writer.config
 
-    def _adopt(self, writer: PartitionWriter, staged: Adoptable) -> None:
+        def is_adopted(log: StagedLog) -> bool:
+            # Examined with other settings, it would not be what an append makes now.
+            return log in adoptable and adoptable[log].config == config
+
+        for adopts, logs in itertools.groupby(target.parts, is_adopted):
+            if adopts:
+                for log in logs:
+                    self._adopt(target.writer, adoptable[log].stamped(now_ms), now_ms)
+            else:
+                self._copy(target.writer, list(logs), now_ms)
+
+    def _adopt(self, writer: PartitionWriter, staged: Adoptable, now_ms: int) -> None:
         base = writer.end_offset
         try:
             writer.take_over(self._root, staged)
@@ -345,17 +372,19 @@ class Publisher:
                 raise
             # A mount of the same device, or a quota of its own, is between them. The
             # batches have their offsets already.
-            self._copy(writer, [staged.log._replace(first=base)])
+            self._copy(writer, [staged.log._replace(first=base)], now_ms)
 
-    def _copy(self, writer: PartitionWriter, logs: Sequence[StagedLog]) -> None:
+    def _copy(
+        self, writer: PartitionWriter, logs: Sequence[StagedLog], now_ms: int
+    ) -> None:
         """Staged logs as one append."""
-        base = writer.end_offset
+        base, config = writer.end_offset, writer.config
 
         def runs() -> Generator[tuple[Any, int]]:
             begin = base
             for log in logs:
                 epoch = writer.leader_epoch(base) if log.magic == 2 else 0
-                yield from moved_runs(self._root, log, begin, epoch)
+                yield from moved_runs(self._root, log, begin, epoch, config, now_ms)
                 begin += log.records
 
         total = sum(log.bytes for log in logs)
@@ -391,7 +420,6 @@ class Publisher:
     def discard(self, logs: Iterable[StagedLog]) -> None:
         """Remove staged files; one that cannot be removed costs only its space."""
         for name in dict.fromkeys(log.file for log in logs):
-            check_staged_name(name)
             self._remove(name)
 
     def discard_leftovers(self, identity: str, before: int) -> None:

@@ -16,9 +16,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Final
 
-from logstore import _binding as native
 from logstore import layout
 from logstore._files import Directory, Files
 from logstore.catalog import Catalog, leading
@@ -46,7 +44,7 @@ from logstore.marks import Marks
 from logstore.partition import Partition
 from logstore.partition_writers import PartitionWriters, RecoveryProgress
 from logstore.partitioners import Partitioner
-from logstore.place import prepare_root
+from logstore.place import prepare_root, staging_access
 from logstore.publications import Publications
 from logstore.publishing import Publication, Publisher
 from logstore.recovery import (
@@ -55,7 +53,14 @@ from logstore.recovery import (
     RecoveryReport,
     Situation,
 )
-from logstore.staging import Stage, Staged
+from logstore.staging import (
+    Destination,
+    Stage,
+    Staged,
+    check_identity,
+    check_sequence,
+    logs_of,
+)
 from logstore.topic import Topic
 from logstore.writer import PartitionWriter
 
@@ -65,7 +70,6 @@ logger = logging.getLogger("logstore")
 
 TopicPartition = tuple[str, int]
 
-_IDENTITY_MAX: Final = 1000
 
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -163,6 +167,7 @@ class Store:
             self._publications,
             self.store_config,
             self._writer_of,
+            self._topic_id,
         )
         self._publish_lock = threading.Lock()
         try:
@@ -433,7 +438,9 @@ class Store:
         self.begin_writing()
         try:
             self._forget_marks((name, number) for number in numbers)
-            settings = {"partitions": numbers[-1] + 1, "config": config.to_dict()}
+            settings = self._catalog.with_id(
+                name, {"partitions": numbers[-1] + 1, "config": config.to_dict()}
+            )
             self._catalog.write(name, {**settings, "creating": True})
             for number in numbers:
                 with contextlib.suppress(FileExistsError):
@@ -461,7 +468,9 @@ class Store:
         with self._lock:
             numbers = self.partition_numbers(name)
             self.begin_writing()
-            settings = {"partitions": leading(numbers), "config": config.to_dict()}
+            settings = self._catalog.with_id(
+                name, {"partitions": leading(numbers), "config": config.to_dict()}
+            )
             try:
                 self._catalog.write(name, settings)
             except OSError as error:
@@ -588,6 +597,7 @@ class Store:
                     self._live(key) if self.read_only else self._writers.get(key),
                     self.check_open,
                     self.config.max_batch_decompressed_bytes,
+                    self._catalog.topic_id(topic),
                 )
                 self._partitions[key] = partition
             return partition
@@ -631,7 +641,21 @@ class Store:
             identity, sequence: as they will be given to `publish`.
         """
         self.check_open()
-        return Stage(self._root, identity, sequence)
+        if self.read_only:
+            # The one file that is made without the lock: its owner has to be able to
+            # read it.
+            self._root.access = staging_access(self._root, self.config)
+        return Stage(self._root, identity, sequence, self._topic_id_of)
+
+    def _topic_id_of(self, destination: Destination) -> str:
+        """The id of the topic that is staged for: a `Partition` of a writer is of one
+        topic for good, others are of the one that has the name now."""
+        if isinstance(destination, Partition) and not self.read_only:
+            return destination.topic_id
+        return self._topic_id(destination.topic)
+
+    def _topic_id(self, topic: str) -> str:
+        return self._catalog.topic_id(topic)
 
     def publish(
         self, staged: Iterable[Staged], *, identity: str = "", sequence: int = 0
@@ -656,20 +680,19 @@ class Store:
             SyncFailedError: nothing was, unless the message says so, and a partition
                 takes no more appends.
             CorruptRecordError: a staged file is not what it was; nothing was published.
-            TopicNotFoundError, PartitionNotFoundError, ReadOnlyError.
+            RecordTooLargeError: a batch is beyond ``max_message_bytes`` as it is now.
+            ConfigError: a field of `staged`, the identity or the sequence is none.
+            TopicNotFoundError: there is none, or another than was staged for.
+            PartitionNotFoundError, ReadOnlyError.
         """
         self._check_writable("publish")
-        check_int("sequence", sequence, 0, native.OFFSET_MAX)
-        if len(identity) > _IDENTITY_MAX:
-            raise ConfigError(
-                f"identity has {len(identity)} characters, more than {_IDENTITY_MAX}",
-                name="identity",
-                value=identity,
-            )
+        check_sequence(sequence)
+        check_identity(identity)
+        logs = logs_of(staged)
         with self._publish_lock:
             try:
                 return self._publisher.publish(
-                    staged,
+                    logs,
                     identity,
                     sequence,
                     self._files.now_ms(),
@@ -684,9 +707,11 @@ class Store:
         """The last sequence number that an identity has published; None: none.
 
         Raises:
+            ConfigError: it is none that publishes.
             CorruptCheckpointError: the file that knows is damaged.
         """
         self.check_open()
+        check_identity(identity)
         try:
             entry = self._publications.published().get(identity)
         except OSError as error:
@@ -721,9 +746,17 @@ class Store:
     ) -> None:
         """Remove staged files that will not be published: these, all of an identity
         with a sequence below `before`, and those of anyone that nobody has written to
-        for `older_than_ms`."""
+        for `older_than_ms`.
+
+        Raises:
+            ConfigError: an argument is none of these; nothing was removed.
+        """
         self.check_open()
-        self._publisher.discard(log for one in staged for log in one.logs)
+        check_identity(identity)
+        check_sequence(before, "before")
+        if older_than_ms is not None:
+            check_sequence(older_than_ms, "older_than_ms")
+        self._publisher.discard(logs_of(staged))
         if identity and before:
             self._publisher.discard_leftovers(identity, before)
         if older_than_ms is not None:
