@@ -117,7 +117,7 @@ def test_run_that_another_one_has_overtaken_publishes_nothing(
 def test_batch_of_equal_size_on_a_copy_is_told_at_the_next_batch_of_the_other(
     tmp_path: Path, run: Run
 ) -> None:
-    """What nobody can tell from a repetition at once: as many rows, and bytes. Who comes
+    """Nobody can tell it from a repetition at once: as many rows, and bytes. Who comes
     with it counts as the query that was started again, and the other one fails."""
     path = tmp_path / "data"
     run("run-a", 0, b"a0")
