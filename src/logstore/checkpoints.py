@@ -362,6 +362,9 @@ def _check_published(value: dict[str, Any]) -> None:
             ("sequence", "records", "time_ms"), numbers, strict=True
         ):
             integer(name, number, 0, OFFSET_MAX)
+    for row in _list("notes", value.get("notes", [])):
+        if not all(isinstance(text, str) for text in _list("a row of notes", row, 2)):
+            raise ValueError("a note is no text")
 
 
 def _list(name: str, value: Any, size: int | None = None) -> list[Any]:

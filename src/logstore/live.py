@@ -110,6 +110,8 @@ class LiveLog:
         # Kafka's leader epochs of a foreign log, as of the last loading.
         self._epochs: list[tuple[int, int]] = []
         self._is_truncating = False
+        # What the state says of the log, behind the surroundings that it was read in.
+        self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
         self._files: LogFiles
         self._loaded: Loaded
         self.segments: tuple[Segment, ...] = ()
@@ -292,6 +294,31 @@ class LiveLog:
                 infos.append((info.inode, info.mtime_ns, info.size))
             place = files.stat(fd)
         return (place.device, place.inode), infos
+
+    def history(self) -> tuple[str, Cuts] | None:
+        """The id of the log and how it was cut, as its state says now; None where there
+        is no state that counts.
+
+        Raises:
+            PartitionNotFoundError: it was deleted.
+            StorageError: it cannot be read.
+        """
+        with self._lock:
+            try:
+                now = self._look_around()
+                # The time of the directory changes with each file in it.
+                token = now._replace(mtime_ns=0)
+                if token != self._history[0]:
+                    state, known = self._situation().state, None
+                    if state is not None and state.log_id:
+                        known = state.log_id, state.cuts
+                    self._history = token, known
+            except OSError as error:
+                self._is_change(error)  # raises where it was deleted
+                if isinstance(error, LogStoreError):
+                    raise
+                raise storage_error(error, "read", self.directory.path) from error
+            return self._history[1]
 
     def look_closely(self) -> Bounds:
         """The same, where something seems to be wrong: each file is looked at."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from logstore import _binding as native
 from logstore import producers, reader, retention
 from logstore.batches import Chunk, RecordBatch
+from logstore.cuts import Cuts, LogMark
 from logstore.decoding import ChunkReader, Wanted
 from logstore.encoder import as_bytes, check_payload_type, check_timestamp, pack_rows
 from logstore.errors import (
@@ -155,6 +156,42 @@ class Partition:
         """Its segments, oldest first; the last one is active."""
         log = self._refreshed()
         return _infos(log.segments, log.high_watermark)
+
+    def mark(self) -> LogMark | None:
+        """Which log this is, as of now: to be kept with offsets that were read, and to
+        be given to `unchanged_below` later, in any process.
+
+        None: nobody keeps account of it. So it is in the log of a broker, in one that
+        an earlier version wrote last, and in one that is new and not synced yet.
+        """
+        known = self._history()
+        return None if known is None else LogMark(known[0], known[1].serial)
+
+    def unchanged_below(self, mark: LogMark) -> int | None:
+        """Below this offset the log is what it was at the time of a mark, apart from
+        what was deleted at its start: it may have been cut there since, and have grown
+        again. 0: it is another log.
+
+        None: nobody knows. So it is where the log has been cut, or opened for writing,
+        more than thirty times since, or where nobody keeps account of it any more.
+        """
+        known = self._history()
+        if known is None:
+            return None
+        log_id, cuts = known
+        if log_id != mark.log_id:
+            return 0
+        return (
+            cuts.lowest_since(mark.serial) if cuts.is_known_since(mark.serial) else None
+        )
+
+    def _history(self) -> tuple[str, Cuts] | None:
+        """The id of the log, and how it was cut."""
+        self._guard()
+        log = self._log
+        if isinstance(log, LiveLog):
+            return log.history()
+        return log.log_id, log.cuts
 
     def _refreshed(self) -> PartitionWriter | LiveLog:
         self._guard()

@@ -30,7 +30,7 @@ from logstore.errors import (
 from logstore.locks import RANK_PUBLISH, logger
 from logstore.log_writer import Gate
 from logstore.marks import Marks
-from logstore.publications import Publications, bases_of, is_of
+from logstore.publications import Entry, Publications, bases_of, is_of, remembered
 from logstore.staging import (
     StagedLog,
     check_apart,
@@ -62,6 +62,7 @@ class Publication:
         offsets: of each (topic, partition), the offsets that they have; empty where it
             was published before.
         is_new: False: it was published before, and nothing was done.
+        note: that of `Store.publish`.
     """
 
     identity: str
@@ -69,6 +70,7 @@ class Publication:
     records: int
     offsets: Mapping[TopicPartition, range]
     is_new: bool = True
+    note: str = ""
 
 
 class _Target:
@@ -167,6 +169,7 @@ class Publisher:
         sequence: int,
         now_ms: int,
         begin_writing: Callable[[], None],
+        note: str = "",
     ) -> Publication:
         """See `Store.publish`; `logs` are of `staging.logs_of`."""
         published = self._publications.published()
@@ -175,13 +178,14 @@ class Publisher:
             if sequence < last[0]:
                 raise PublicationConflictError(identity, sequence, last[0])
             # Who published it may not have seen it become durable.
-            value = {"published": _entries(published)}
+            published[identity] = last._replace(note=note)
+            value = remembered(published)
             checkpoints.write_state(self._root, layout.PUBLISHED, value)
             self.discard(logs)
-            return Publication(identity, sequence, last[1], {}, is_new=False)
+            return Publication(identity, sequence, last.records, {}, False, note)
         records = sum(log.records for log in logs)
         if not logs:
-            return Publication(identity, sequence, 0, {})
+            return Publication(identity, sequence, 0, {}, note=note)
         if self._root.exists(layout.PUBLICATION):
             raise StorageError(
                 f"an earlier publication to {self._root.path} could not be undone; "
@@ -192,7 +196,8 @@ class Publisher:
         if identity:
             published.pop(identity, None)
             kept = list(published.items())[-(IDENTITIES_MAX - 1) :]
-            published = dict([*kept, (identity, (sequence, records, now_ms))])
+            entry = Entry(sequence, records, now_ms, note)
+            published = dict([*kept, (identity, entry)])
         check_apart(logs)
         check_files(self._root, logs)
         begin_writing()
@@ -204,7 +209,7 @@ class Publisher:
             self._publish_held(targets, adoptable, published)
             offsets = {t.key: range(t.base, t.writer.end_offset) for t in targets}
         self.discard(logs)
-        return Publication(identity, sequence, records, offsets)
+        return Publication(identity, sequence, records, offsets, note=note)
 
     def _targets(self, logs: Iterable[StagedLog]) -> list[_Target]:
         """The partitions of staged logs, in the order of their locks."""
@@ -247,7 +252,7 @@ class Publisher:
         self,
         targets: Sequence[_Target],
         adoptable: Mapping[StagedLog, Adoptable],
-        published: Mapping[str, tuple[int, int, int]],
+        published: Mapping[str, Entry],
     ) -> None:
         """Publish, with the locks of the partitions held: no other thread appends.
 
@@ -263,7 +268,7 @@ class Publisher:
         under_way = {
             "generation": self._marks.generation,
             "bases": _rows({target.key: target.base for target in targets}),
-            "published": _entries(published),
+            **remembered(published),
         }
         gate = self._gate = Gate(is_open=False, publisher=self.lock)
         is_settled = False
@@ -453,10 +458,6 @@ class Publisher:
             self._root.unlink(name, missing_ok=True)
         except OSError as error:
             logger.warning("cannot remove the staged file %s: %s", name, error)
-
-
-def _entries(published: Mapping[str, tuple[int, int, int]]) -> list[list[Any]]:
-    return [[identity, *entry] for identity, entry in published.items()]
 
 
 def _rows(bases: Mapping[TopicPartition, int]) -> list[list[Any]]:

@@ -514,20 +514,21 @@ class Stage:
                 self._root.unlink(file.name, missing_ok=True)
 
 
-def check_identity(identity: object) -> str:
-    """Return `identity` if it may be one's who publishes, else raise `ConfigError`."""
+def check_identity(identity: object, name: str = "identity") -> str:
+    """Return `identity` (or another text that is kept with it) if it may be one's who
+    publishes, else raise `ConfigError`."""
     if not isinstance(identity, str):
         raise ConfigError(
-            f"identity is {type(identity).__name__}, not a text of at most "
+            f"{name} is {type(identity).__name__}, not a text of at most "
             f"{IDENTITY_MAX} characters; nothing was done",
-            name="identity",
+            name=name,
             value=identity,
         )
     if len(identity) > IDENTITY_MAX:
         raise ConfigError(
-            f"identity has {len(identity)} characters, more than {IDENTITY_MAX}; "
+            f"{name} has {len(identity)} characters, more than {IDENTITY_MAX}; "
             f"nothing was done",
-            name="identity",
+            name=name,
             value=identity,
         )
     try:
@@ -535,9 +536,9 @@ def check_identity(identity: object) -> str:
     except UnicodeEncodeError as error:
         # Two of them in a row would be another identity when they are read again.
         raise ConfigError(
-            f"identity {identity[:100]!r} has a lone surrogate at {error.start}, which "
+            f"{name} {identity[:100]!r} has a lone surrogate at {error.start}, which "
             f"is no character; nothing was done",
-            name="identity",
+            name=name,
             value=identity,
         ) from None
     return identity

@@ -717,7 +717,12 @@ class Store:
         return self._catalog.topic_id(topic)
 
     def publish(
-        self, staged: Iterable[Staged], *, identity: str = "", sequence: int = 0
+        self,
+        staged: Iterable[Staged],
+        *,
+        identity: str = "",
+        sequence: int = 0,
+        note: str = "",
     ) -> Publication:
         """Append what was staged, all of it or nothing, durably.
 
@@ -732,6 +737,9 @@ class Store:
                 published under a sequence number it does not publish again: that does
                 nothing. The last 10,000 identities are remembered. "": nobody is.
             sequence: rises with each publication of the identity.
+            note: kept with the identity until its next publication, for who publishes
+                then (`last_publication`): up to 1000 characters. Where it was published
+                before, too.
 
         Raises:
             PublicationConflictError: the identity has published a later one.
@@ -747,6 +755,7 @@ class Store:
         self._check_writable("publish")
         check_sequence(sequence)
         check_identity(identity)
+        check_identity(note, "note")
         logs = logs_of(staged)
         with self._publisher.lock:
             try:
@@ -756,6 +765,7 @@ class Store:
                     sequence,
                     self._files.now_ms(),
                     self.begin_writing,
+                    note,
                 )
             except OSError as error:
                 if isinstance(error, LogStoreError):
@@ -769,6 +779,12 @@ class Store:
             ConfigError: it is none that publishes.
             CorruptCheckpointError: the file that knows is damaged.
         """
+        last = self.last_publication(identity)
+        return None if last is None else last.sequence
+
+    def last_publication(self, identity: str) -> Publication | None:
+        """What an identity has published last, without its offsets, which nobody
+        remembers; None: nothing. Raises: as `published`."""
         self.check_open()
         check_identity(identity)
         try:
@@ -777,7 +793,11 @@ class Store:
             if isinstance(error, LogStoreError):
                 raise
             raise storage_error(error, "read", self.path) from error
-        return None if entry is None else entry[0]
+        if entry is None:
+            return None
+        return Publication(
+            identity, entry.sequence, entry.records, {}, is_new=False, note=entry.note
+        )
 
     def publication_token(self) -> object:
         """A value that is another one after each step of a publication that readers may

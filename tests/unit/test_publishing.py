@@ -218,6 +218,36 @@ def test_the_same_sequence_is_published_once(store: Store) -> None:
         assert [p.end_offset for p in topic] == [3, 2]
 
 
+def test_note_is_kept_with_the_last_publication(store: Store) -> None:
+    """Until the next one, also one that does nothing; any text, and the store opens."""
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    assert store.last_publication("test") is None
+    notes = ["", "one", "\u2603 [[{{ 20251122084530123456", "x" * 1000, ""]
+    for sequence, note in zip((1, 1, 2, 3, 3), notes, strict=True):
+        staged = [stage(store, {partition: 2}, sequence)]
+        done = store.publish(staged, identity="test", sequence=sequence, note=note)
+        assert done.note == note
+        with logstore.open(store.path, read_only=True) as reader:
+            last = reader.last_publication("test")
+        assert last is not None
+        assert (last.sequence, last.records, last.note) == (sequence, 2, note)
+        assert (last.is_new, last.offsets) == (False, {})
+    assert partition.end_offset == 6
+    store.publish([stage(store, {partition: 1})], identity="other", note="its own")
+    found = [store.last_publication(identity) for identity in ("test", "other")]
+    assert [last.note for last in found if last is not None] == ["", "its own"]
+
+
+@pytest.mark.parametrize("note", [None, 5, "x" * 1001, "\ud800"], ids=ascii)
+def test_note_that_cannot_be(note: Any, store: Store) -> None:
+    """Nothing is published."""
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    staged = stage(store, {partition: 2})
+    with pytest.raises(ConfigError, match="note"):
+        store.publish([staged], identity="test", note=note)
+    assert (partition.end_offset, store.published("test")) == (0, None)
+
+
 def test_without_an_identity_nothing_is_remembered(store: Store) -> None:
     partition = store.create_topic("a", 1, config_of(2))[0]
     for _ in range(2):
