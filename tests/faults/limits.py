@@ -41,6 +41,11 @@ _OFTEN = ("append", "append_many", "append_rolls", "flush", "publish", "create_t
 _ALLOCATIONS = 5_000
 
 
+# What the interpreter says where an allocation fails: "can't allocate lock", "error
+# return without exception set", and of objects that it could not look at.
+_NO_MEMORY = (MemoryError, RuntimeError, SystemError, TypeError, AttributeError)
+
+
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many calls at a limit."""
     if _nomemory() is None:
@@ -134,8 +139,7 @@ def _no_allocation(rng: random.Random) -> _Limit:
             stop()
 
     what = f"no memory from allocation {begin} on, {count} of them"
-    # RuntimeError: "can't allocate lock".
-    return _Limit(what, around, (MemoryError, RuntimeError), sure=False)
+    return _Limit(what, around, _NO_MEMORY, sure=False)
 
 
 def _no_descriptor(rng: random.Random) -> _Limit:

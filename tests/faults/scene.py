@@ -12,6 +12,7 @@ Every value that is appended is another one, so whatever is read tells where it 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -241,8 +242,9 @@ class Scene:
         self._shelved: dict[Key, Log] = {}
         self.flying: list[Plan] = []
         self.has_closed = False
-        self._serial = 0
-        self._sequence = 0
+        self._serial = itertools.count(1)
+        self._noting = threading.RLock()
+        self._sequence = itertools.count(1)
         self._flush_ms = flush_ms
         self._staged: list[tuple[Any, list[tuple[Log, list[bytes]]], int]] = []
         self._forms = random.Random(rng.random())
@@ -301,32 +303,40 @@ class Scene:
         """So many values that nobody has appended yet."""
         made = []
         for _ in range(count):
-            self._serial += 1
-            made.append(b"%d." % self._serial + b"x" * self.rng.randrange(size))
+            made.append(b"%d." % next(self._serial) + b"x" * self.rng.randrange(size))
         self.given_out.update(made)
         return made
 
     # ------------------------------------------------------------ calls
 
-    def perform(self, plan: Plan) -> BaseException | None:
-        """Make a call and keep account of it; returns what it raised."""
+    def perform(
+        self, plan: Plan, around: Callable[[Plan], Any] | None = None
+    ) -> BaseException | None:
+        """Make a call and keep account of it; returns what it raised.
+
+        Any thread may. A call is in flight until all that it means is noted, so that
+        others, in other threads too, know what may have come before them.
+        """
         for log, _ in [one for one in (plan.cut, plan.deletes) if one]:
             log.begun += 1
         self.flying.append(plan)
+        error: BaseException | None = None
         try:
-            result = self.around(plan)
-        except BaseException as error:
+            try:
+                result = (around or self.around)(plan)
+            except BaseException as raised:
+                error = raised
+            with self._noting:
+                for log, _ in [one for one in (plan.cut, plan.deletes) if one]:
+                    log.begun += 1
+                if error is not None:
+                    self._failed(plan, error)
+                else:
+                    plan.told(result)
+                    self._worked(plan)
+        finally:
             self.flying.remove(plan)
-            for log, _ in [one for one in (plan.cut, plan.deletes) if one]:
-                log.begun += 1
-            self._failed(plan, error)
-            return error
-        self.flying.remove(plan)
-        for log, _ in [one for one in (plan.cut, plan.deletes) if one]:
-            log.begun += 1
-        plan.told(result)
-        self._worked(plan)
-        return None
+        return error
 
     def may_have_happened(self, error: BaseException) -> bool:
         """Without a name, or a name that says so."""
@@ -351,6 +361,8 @@ class Scene:
             log.values = {o: v for o, v in log.values.items() if o < end}
             # Who is under way may have come before or after it.
             for other in self.flying:
+                if other is plan:
+                    continue
                 if other.of(log) or (other.cut and other.cut[0] is log):
                     other.is_shaken = True
         if plan.deletes:
@@ -366,13 +378,17 @@ class Scene:
         self.doubtful.get(log.topic, set()).discard(0)
         is_cut = any(
             other.cut and other.cut[0] is log and other.cut[1] <= first
-            for other in self.flying
+            for other in list(self.flying)
         )
         for at, value in enumerate(values, first):
             if plan.is_shaken or is_cut or log.cuts:
                 log.unsure.setdefault(at, set()).add(value)
             else:
                 log.told(at, value)
+
+    def _is_cut_now(self) -> bool:
+        """Whether something is being deleted."""
+        return any(plan.cut or plan.deletes for plan in list(self.flying))
 
     def plan(self, name: str) -> Plan:
         """A call of this name, with arguments by chance."""
@@ -406,10 +422,13 @@ class Scene:
         if partition.config.message_format == 2 and self.rng.random() < 0.3:
             options["headers"] = self.given.many([("h", self.given.data(b"1"))])
         what = "append" + "".join(f", {name}" for name in options)
-        return self._append_plan(
+        plan = self._append_plan(
             what, log, values,
             lambda: partition.append(data, key, timestamp_ms=time, **options),
         )  # fmt: skip
+        # With headers, where the topic has been configured to be without.
+        plan.expects += (logstore.UnsupportedError,)
+        return plan
 
     def _plan_append_durable(self) -> Plan:
         return self._plan_append(durable=True)
@@ -513,9 +532,11 @@ class Scene:
         begun = log.begun
 
         def told(_: Any) -> None:
+            if log.begun != begun or log.is_gone or self._is_cut_now():
+                return
             with contextlib.suppress(LogStoreError):
                 durable = partition.durable_offset
-                if durable < end and log.begun == begun and not log.is_gone:
+                if durable < end and not self._is_cut_now():
                     raise Broken(f"{log.name}: flushed, durable {durable} of {end}")
 
         return Plan(f"flush of {log.name}", partition.flush, told)
@@ -604,7 +625,7 @@ class Scene:
                     raise Broken(f"{what} of {log.name}: {offset} behind a gap")
             if log.begun != begun or log.cuts or log.starts or log.is_gone:
                 return
-            if any(p.cut or p.deletes for p in self.flying):
+            if self._is_cut_now():
                 return
             if not known.items() <= dict(result).items():
                 lost = sorted(known.items() - dict(result).items())
@@ -761,8 +782,7 @@ class Scene:
         rows = [(log, self.values(self.rng.randint(1, 4))) for log in logs]
         targets = [self.given.partition(self.partition(log)) for log in logs]
         given = [self.given.many(list(values)) for _, values in rows]
-        self._sequence += 1
-        sequence = self._sequence
+        sequence = next(self._sequence)
 
         def call() -> Any:
             with self.store.stage("p", sequence) as stage:
