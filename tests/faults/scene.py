@@ -887,7 +887,7 @@ class Scene:
         path = self.path / log.name
         return Plan(
             "rebuild_index", lambda: logstore.rebuild_index(path),
-            expects=(logstore.StoreLockedError,),
+            expects=(logstore.StoreLockedError, logstore.StoreNotFoundError),
         )  # fmt: skip
 
     def _plan_repair(self) -> Plan:
@@ -895,7 +895,7 @@ class Scene:
         path = self.path / log.name
         return Plan(
             "repair", lambda: logstore.repair(path, mode="cut"),
-            expects=(logstore.StoreLockedError,),
+            expects=(logstore.StoreLockedError, logstore.StoreNotFoundError),
         )  # fmt: skip
 
     def _plan_close(self) -> Plan:

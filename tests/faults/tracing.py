@@ -51,8 +51,22 @@ def make_pending() -> None:
     _SIGNAL.fire  # noqa: B018
 
 
+# A fork waits for locks of these, by hooks of the interpreter: it never finds a thread
+# that holds one, and never comes from inside.
+_HELD_BY_FORKS: Final = ("importlib", "concurrent", "logging")
+
+
+def _is_fork_waiting(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if any(name in frame.f_code.co_filename for name in _HELD_BY_FORKS):
+            return True
+        frame = frame.f_back
+    return False
+
+
 class AtLine:
-    """A trace function that does something at the n-th line of the library.
+    """A trace function that does something at the n-th line of the library, or the
+    first one behind it where a fork may be.
 
     Attributes:
         seen: lines, as far as it came.
@@ -70,7 +84,8 @@ class AtLine:
             return None
         if event == "line":
             self.seen += 1
-            if self.seen == self._at:
+            is_due = self._at and self.seen >= self._at and not self.place
+            if is_due and not _is_fork_waiting(frame):
                 self.place = place_of(frame)
                 self._act()
         return self
