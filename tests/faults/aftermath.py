@@ -114,8 +114,16 @@ def open_in_child(path: Path) -> None:
 
 
 def check_timer(scene: Scene) -> None:
-    """What is appended now is durable in time, without a call."""
+    """What is appended now is durable in time, without a call: in a partition that has
+    seen what there was, and in a new one."""
     scene.watch.say("a sync by time")
+    for log in scene.logs.values():
+        with contextlib.suppress(Unavailable):
+            partition = scene.partition(log)
+            if partition.config.flush_ms <= 50:
+                plan = scene.plan_append_to(log)
+                if scene.perform(plan) is None:
+                    wait_until_durable(partition, max(log.values, default=-1))
     config = logstore.TopicConfig(flush_ms=10)
     partition = scene.store.create_topic("timed", config=config)[0]
     wait_until_durable(partition, partition.append(b"x"))

@@ -430,6 +430,13 @@ class Scene:
         plan.expects += (logstore.UnsupportedError,)
         return plan
 
+    def plan_append_to(self, log: Log) -> Plan:
+        """An append to this log."""
+        partition, values = self.partition(log), self.values(1)
+        return self._append_plan(
+            "append", log, values, lambda: partition.append(values[0])
+        )
+
     def _plan_append_durable(self) -> Plan:
         return self._plan_append(durable=True)
 
@@ -795,9 +802,11 @@ class Scene:
                 raise Broken(f"{staged.records} records were staged")
             self._staged.append((staged, rows, sequence))
 
-        return Plan(
-            "stage", call, told, expects=() if self.given.is_plain else (TypeError,)
-        )
+        # A topic may have been configured to be one that cannot be published to.
+        expects: tuple[type[BaseException], ...] = (logstore.UnsupportedError,)
+        if not self.given.is_plain:
+            expects += (TypeError,)
+        return Plan("stage", call, told, expects=expects)
 
     def _magic(self, log: Log) -> bool:
         try:
