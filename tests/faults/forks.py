@@ -32,7 +32,7 @@ from logstore import LogStoreError
 
 NAME = "forks"
 UNIT = "forks inside calls"
-COUNTS = {"commit": 150, "nightly": 2_000, "release": 10_000}
+COUNTS = {"commit": 80, "nightly": 2_000, "release": 10_000}
 
 _EACH = 9
 _ROUNDS = 12

@@ -30,7 +30,7 @@ from faults.watched import Broken, Watch, run_cases
 
 NAME = "interrupts"
 UNIT = "interrupted calls"
-COUNTS = {"commit": 800, "nightly": 20_000, "release": 60_000}
+COUNTS = {"commit": 400, "nightly": 20_000, "release": 60_000}
 
 _EACH = 14
 _CALLS = 20

@@ -32,7 +32,7 @@ from logstore import LogStoreError
 
 NAME = "limits"
 UNIT = "calls at a limit"
-COUNTS = {"commit": 500, "nightly": 10_000, "release": 40_000}
+COUNTS = {"commit": 400, "nightly": 10_000, "release": 40_000}
 
 _EACH = 14
 _CALLS = 18

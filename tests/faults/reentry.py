@@ -35,7 +35,7 @@ from logstore import LogStoreError
 
 NAME = "reentry"
 UNIT = "calls inside of calls"
-COUNTS = {"commit": 3_000, "nightly": 100_000, "release": 300_000}
+COUNTS = {"commit": 2_500, "nightly": 100_000, "release": 300_000}
 
 _EACH = 60
 _OUTER = 16

@@ -12,6 +12,7 @@ Every value that is appended is another one, so whatever is read tells where it 
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import random
 import threading
@@ -249,6 +250,8 @@ class Scene:
         self._staged: list[tuple[Any, list[tuple[Log, list[bytes]]], int]] = []
         self._forms = random.Random(rng.random())
         self.given_out: set[bytes] = set()
+        # Stores that nobody closes.
+        self.forgotten: list[Path] = []
         self.store: logstore.Store
         self.open()
         for name in ("a", "b")[:topics]:
@@ -885,6 +888,31 @@ class Scene:
 
         return Plan("a reader of its own", call)
 
+    def _plan_forget(self) -> Plan:
+        """Another store, which is forgotten before it is closed."""
+        path = self.path.with_name(f"forgotten-{next(self._serial)}")
+
+        def call() -> None:
+            self.forgotten.append(path)
+            store = logstore.open(path)
+            store.create_topic("t", exist_ok=True)[0].append(b"x")
+            cycle = [store]
+            cycle.append(cycle)  # type: ignore[arg-type]
+
+        return Plan("a store that is forgotten", call)
+
+    def check_forgotten(self) -> None:
+        """Stores that were forgotten have been closed by the collector."""
+        gc.collect()
+        for path in self.forgotten:
+            self.watch.say("opening a store that was forgotten")
+            if not path.exists():
+                continue
+            try:
+                logstore.open(path).close()
+            except LogStoreError as error:
+                raise Broken(f"a store that was forgotten: {error!r}"[:600]) from error
+
     def _plan_verify(self) -> Plan:
         return Plan("verify", lambda: logstore.verify(self.path))
 
@@ -978,6 +1006,7 @@ class Scene:
 
     def check_sound(self) -> None:
         """Closed: `verify` finds nothing."""
+        self.check_forgotten()
         for problem in logstore.verify(self.path).problems:
             raise Broken(f"verify: {problem.message}"[:400])
 
@@ -1047,5 +1076,5 @@ CALLS = (
     "delete_before", "truncate_to", "retention", "read", "read_batches", "fetch",
     "read_arrow", "follow", "looks", "create_topic", "add_partitions", "delete_topic",
     "configure", "recover", "stage", "publish", "discard_staged", "open_again",
-    "open_reader", "verify", "doctor", "rebuild_index", "repair",
+    "forget", "open_reader", "verify", "doctor", "rebuild_index", "repair",
 )  # fmt: skip

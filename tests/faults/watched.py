@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 import traceback
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -183,6 +184,7 @@ def _child(work: Work, seed: int, own: Path, seen: Watch, writing: int) -> None:
     text = ""
     # What cannot be raised is printed; nobody reads it.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    warnings.simplefilter("ignore", ResourceWarning)
     died: list[str] = []
     threading.excepthook = lambda what: died.append(told(what.exc_value))
     try:
