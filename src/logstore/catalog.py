@@ -8,7 +8,6 @@ many partitions there must be, and whether a creation or deletion is under way.
 from __future__ import annotations
 
 import contextlib
-import logging
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,14 +22,13 @@ from logstore.errors import (
     TopicExistsError,
     storage_error,
 )
+from logstore.locks import logger
 from logstore.recovery import LOST_SEGMENT, STATE_DAMAGED, RecoveryAction
 
 __all__ = ["Catalog", "leading"]
 
 # So many lost directories of a topic are told of one by one.
 LOST_MAX = 10_000
-
-logger = logging.getLogger("logstore")
 
 
 def leading(numbers: Sequence[int]) -> int:

@@ -167,11 +167,20 @@ def write_epochs(directory: Directory, epochs: Sequence[tuple[int, int]]) -> Non
 # ------------------------------------------------------------------ logstore's own
 
 
+def state_text(value: Mapping[str, Any]) -> str:
+    """The JSON of a state file."""
+    return json.dumps(
+        {"version": _STATE_VERSION, **value}, separators=(",", ":"), sort_keys=True
+    )
+
+
 def pack_state(value: Mapping[str, Any]) -> bytes:
     """Bytes of a state file: checksum line, then JSON."""
-    body = json.dumps(
-        {"version": _STATE_VERSION, **value}, separators=(",", ":"), sort_keys=True
-    ).encode()
+    return _pack(state_text(value))
+
+
+def _pack(text: str) -> bytes:
+    body = text.encode()
     return b"xxh64 %016x\n%s\n" % (xxhash.xxh64_intdigest(body), body)
 
 
@@ -336,7 +345,12 @@ def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
 
 def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:
     """Replace a state file, durably; EFBIG if nobody could read it again."""
-    data = pack_state(value)
+    write_text(directory, name, state_text(value))
+
+
+def write_text(directory: Directory, name: str, text: str) -> None:
+    """The same, with the JSON that `state_text` makes."""
+    data = _pack(text)
     if len(data) > STATE_BYTES_MAX:
         text = f"a state file would have more than {STATE_BYTES_MAX} bytes"
         raise OSError(errno.EFBIG, text, name)

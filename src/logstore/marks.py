@@ -9,7 +9,6 @@ last writer changed them: then logstore's own state is stale.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -31,8 +30,6 @@ from logstore.recovery import (
 )
 
 __all__ = ["Marks"]
-
-logger = logging.getLogger("logstore")
 
 TopicPartition = tuple[str, int]
 

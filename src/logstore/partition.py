@@ -11,7 +11,7 @@ from logstore import _binding as native
 from logstore import producers, reader, retention
 from logstore.batches import Chunk, RecordBatch
 from logstore.decoding import ChunkReader
-from logstore.encoder import check_payload_type, check_timestamp, pack_rows
+from logstore.encoder import as_bytes, check_payload_type, check_timestamp, pack_rows
 from logstore.errors import (
     ConfigError,
     OffsetOutOfRangeError,
@@ -179,30 +179,27 @@ class Partition:
     ) -> tuple[int, int]:
         """(offset, timestamp stored)."""
         writer = self._write()
+        # The code of the caller (subclasses, `__index__`) runs before a lock is taken.
         check_payload_type(value, "value")
         check_payload_type(key, "key")
+        value, key = as_bytes(value), as_bytes(key)
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
+        if expected_offset is not None:
+            expected_offset = _as_offset("expected_offset", expected_offset)
         if not headers and writer.encoder.is_plain:
-            if type(value) is memoryview:
-                value = bytes(value)
-            if type(key) is memoryview:
-                key = bytes(key)
-            return writer.append_one(value, key, timestamp_ms, expected_offset, durable)
-
-        def make(now_ms: int) -> list[native.Rows]:
-            rows = pack_rows(
-                (value,),
-                None if key is None else (key,),
-                None if timestamp_ms is None else (timestamp_ms,),
-                (headers,) if headers else None,
-                now_ms=now_ms,
-                magic=writer.encoder.magic,
+            return writer.append_one(
+                value, key, timestamp_ms, expected_offset, bool(durable)
             )
-            return [rows]
-
+        rows = pack_rows(
+            (value,),
+            None if key is None else (key,),
+            None if timestamp_ms is None else (timestamp_ms,),
+            (headers,) if headers else None,
+            magic=writer.encoder.magic,
+        )
         base, _, now_ms = writer.append_rows(
-            make, expected_offset=expected_offset, durable=durable
+            [rows], expected_offset=expected_offset, durable=bool(durable)
         )
         return base, writer.encoder.stored_timestamp(timestamp_ms, now_ms)
 
@@ -226,20 +223,22 @@ class Partition:
         Raises: as `append`; `RecordTooLargeError` when one record cannot fit.
         """
         writer = self._write()
+        rows = pack_rows(
+            values, keys, timestamps_ms, headers, magic=writer.encoder.magic
+        )
+        return self._append_rows(writer, [rows], expected_offset, durable)
 
-        def make(now_ms: int) -> list[native.Rows]:
-            rows = pack_rows(
-                _as_sequence(values),
-                None if keys is None else _as_sequence(keys),
-                None if timestamps_ms is None else _as_sequence(timestamps_ms),
-                None if headers is None else _as_sequence(headers),
-                now_ms=now_ms,
-                magic=writer.encoder.magic,
-            )
-            return [rows]
-
+    @staticmethod
+    def _append_rows(
+        writer: PartitionWriter,
+        groups: Sequence[native.Rows],
+        expected_offset: Any,
+        durable: bool,
+    ) -> range:
+        if expected_offset is not None:
+            expected_offset = _as_offset("expected_offset", expected_offset)
         base, end, _ = writer.append_rows(
-            make, expected_offset=expected_offset, durable=durable
+            groups, expected_offset=expected_offset, durable=bool(durable)
         )
         return range(base, end)
 
@@ -257,16 +256,12 @@ class Partition:
         """
         arrow = arrow_module()
         writer = self._write()
-        batches = list(arrow.tables_of(data))
-
-        def make(now_ms: int) -> list[native.Rows]:
-            magic = writer.encoder.magic
-            return [arrow.rows_of(b, now_ms=now_ms, magic=magic) for b in batches]
-
-        base, end, _ = writer.append_rows(
-            make, expected_offset=expected_offset, durable=durable
-        )
-        return range(base, end)
+        magic, now_ms = writer.encoder.magic, self._log.directory.files.now_ms()
+        groups = [
+            arrow.rows_of(batch, now_ms=now_ms, magic=magic)
+            for batch in arrow.tables_of(data)
+        ]
+        return self._append_rows(writer, groups, expected_offset, durable)
 
     def append_batches(
         self,
@@ -344,7 +339,7 @@ class Partition:
             return log.look()
         # The end first: the list of segments read after it covers it.
         end, durable = log.high_watermark, log.durable_offset
-        changes, segments = log.truncations, log.segments
+        changes, segments = log.cuts.serial, log.segments
         return Bounds(segments, log.start_offset, end, durable, None, changes)
 
     def _resolve(self, view: View, start: Start) -> int:
@@ -497,14 +492,7 @@ class Partition:
         if writer is None:
             time.sleep(seconds)
             return
-        with writer.appended:
-            if writer.high_watermark > offset or writer.closed:
-                return
-            writer.waiting_readers += 1
-            try:
-                writer.appended.wait(seconds)
-            finally:
-                writer.waiting_readers -= 1
+        writer.wait_for_more(lambda: writer.high_watermark > offset, seconds)
 
     def fetch(
         self,
@@ -633,13 +621,13 @@ class Partition:
         """
         writer = self._write()
         offset = _as_offset("offset", offset)
-        with writer.sync_lock, writer.lock:
+
+        def find() -> tuple[int, int] | None:
             view = self._view(False)
             view.check(offset)
-            boundary = None
-            if offset != view.end_offset:
-                boundary = self._boundary(view, offset)
-            return writer.truncate_to(offset, boundary)
+            return None if offset == view.end_offset else self._boundary(view, offset)
+
+        return writer.truncate_to(offset, find)
 
     def _boundary(self, view: View, offset: int) -> tuple[int, int]:
         """(index of the segment, position) where the batch of `offset` begins."""
@@ -699,10 +687,6 @@ def _infos(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
         )
         for index, segment in enumerate(segments)
     )
-
-
-def _as_sequence(items: Any) -> Sequence[Any]:
-    return items if isinstance(items, list | tuple) else list(items)
 
 
 def _as_offset(name: str, value: Any) -> int:

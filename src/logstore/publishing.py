@@ -10,10 +10,10 @@ import contextlib
 import dataclasses
 import errno
 import itertools
-import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.adoption import Adoptable, examine_all, is_worth_it
@@ -27,6 +27,7 @@ from logstore.errors import (
     TopicNotFoundError,
     storage_error,
 )
+from logstore.locks import RANK_PUBLISH, logger
 from logstore.log_writer import Gate
 from logstore.marks import Marks
 from logstore.publications import Publications, bases_of, is_of
@@ -40,8 +41,6 @@ from logstore.staging import (
 from logstore.writer import PartitionWriter
 
 __all__ = ["Publication", "Publisher"]
-
-logger = logging.getLogger("logstore")
 
 TopicPartition = tuple[str, int]
 
@@ -88,6 +87,7 @@ class Publisher:
         writer_of: the writer of a partition, or why there is none.
 
     Attributes:
+        lock: held by the thread that publishes.
         steps: rises whenever readers of this process may come to see something else.
     """
 
@@ -98,15 +98,18 @@ class Publisher:
         publications: Publications,
         store_config: StoreConfig,
         writer_of: Callable[[TopicPartition], PartitionWriter],
+        lock_group: int,
     ) -> None:
         self._root = root
         self._store_config = store_config
         self._marks = marks
         self._writer_of = writer_of
         self._publications = publications
+        name = f"the publications of {root.path}"
+        self.lock = native.Mutex(RANK_PUBLISH, name, lock_group)
         self.steps = 0
         # Of the publication that is under way, or was the last.
-        self._gate = Gate(is_open=True)
+        self._gate = Gate(is_open=True, publisher=self.lock)
 
     # ------------------------------------------------------------ recovery
 
@@ -191,13 +194,10 @@ class Publisher:
         begin_writing()
         targets = self._targets(logs)
         adoptable = self._examined(targets)
-        with self._held(targets, adoptable):
-            under_way = {
-                "generation": self._marks.generation,
-                "bases": _rows({target.key: target.base for target in targets}),
-                "published": _entries(published),
-            }
-            self._put_in(targets, adoptable, under_way)
+        syncs = [target.writer.sync_lock for target in targets]
+        appends = [target.writer.lock for target in targets]
+        with native.Group([*syncs, *appends]):
+            self._publish_held(targets, adoptable, published)
             offsets = {t.key: range(t.base, t.writer.end_offset) for t in targets}
         self.discard(logs)
         return Publication(identity, sequence, records, offsets)
@@ -227,29 +227,42 @@ class Publisher:
             self._store_config,
         )
 
-    @contextlib.contextmanager
-    def _held(
-        self, targets: Sequence[_Target], adoptable: Mapping[StagedLog, Adoptable]
-    ) -> Iterator[None]:
-        """Hold the locks of the partitions: nobody else appends."""
-        with contextlib.ExitStack() as stack:
-            for target in targets:
-                stack.enter_context(target.writer.sync_lock)
-                stack.enter_context(target.writer.lock)
-            for target in targets:
-                target.place = target.writer.place_of_end()
-                target.base = target.writer.end_offset
-            # Before the first byte: the disk has to have room for all.
-            copied = (
-                log.bytes for t in targets for log in t.parts if log not in adoptable
-            )
-            targets[0].writer.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
-            self._gate = Gate(is_open=False)
-            try:
-                yield
-            finally:
-                if not self._gate.is_open:
-                    self._show(targets)
+    def _publish_held(
+        self,
+        targets: Sequence[_Target],
+        adoptable: Mapping[StagedLog, Adoptable],
+        published: Mapping[str, tuple[int, int, int]],
+    ) -> None:
+        """Publish, with the locks of the partitions held: no other thread appends.
+
+        A second interrupt, in the middle of undoing, leaves the gate closed: then each
+        of the partitions refuses appends, and opening the store again undoes it.
+        """
+        for target in targets:
+            target.place = target.writer.place_of_end()
+            target.base = target.writer.end_offset
+        # Before the first byte: the disk has to have room for all.
+        copied = (log.bytes for t in targets for log in t.parts if log not in adoptable)
+        targets[0].writer.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
+        under_way = {
+            "generation": self._marks.generation,
+            "bases": _rows({target.key: target.base for target in targets}),
+            "published": _entries(published),
+        }
+        gate = self._gate = Gate(is_open=False, publisher=self.lock)
+        is_settled = False
+        try:
+            self._put_in(targets, adoptable, under_way)
+            is_settled = True
+        except BaseException as error:
+            told = self._failed(targets, under_way, error)
+            is_settled = True
+            if told is error:
+                raise
+            raise told from error
+        finally:
+            if is_settled and not gate.is_open:
+                self._show(targets)
 
     def _put_in(
         self,
@@ -257,27 +270,21 @@ class Publisher:
         adoptable: Mapping[StagedLog, Adoptable],
         value: dict[str, Any],
     ) -> None:
-        """Append, make durable, commit; or undo.
+        """Append, make durable, commit.
 
         1. write down where the logs end, and what will be published; 2. append to each
         log; 3. sync each; 4. rename the file (commit); 5. sync the directory.
         """
         root = self._root
-        try:
-            for target in targets:
-                target.writer.close_gate(self._gate, target.base)
-            checkpoints.write_state(root, layout.PUBLICATION, value)
-            for target in targets:
-                self._append(target, adoptable)
-            for target in targets:
-                target.writer.sync_held()
-            root.rename(layout.PUBLICATION, layout.PUBLISHED)
-            root.sync()
-        except BaseException as error:
-            told = self._failed(targets, value, error)
-            if told is error:
-                raise
-            raise told from error
+        for target in targets:
+            target.writer.close_gate(self._gate, target.base)
+        checkpoints.write_state(root, layout.PUBLICATION, value)
+        for target in targets:
+            self._append(target, adoptable)
+        for target in targets:
+            target.writer.sync_held()
+        root.rename(layout.PUBLICATION, layout.PUBLISHED)
+        root.sync()
 
     def _failed(
         self,
@@ -318,7 +325,7 @@ class Publisher:
         """Readers see what there is again, but where it could not be undone."""
         for target in targets:
             if target.writer.failed is not None:
-                target.writer.gate = Gate(is_open=False)
+                target.writer.gate = Gate(is_open=False, publisher=self.lock)
         self.steps += 1
         self._gate.is_open = True
         self.steps += 1
@@ -379,7 +386,7 @@ class Publisher:
             try:
                 if writer.failed is not None:
                     raise writer.failed
-                writer.truncate_to(target.base, target.place)
+                writer.truncate_held(target.base, target.place)
             except (LogStoreError, OSError) as error:
                 logger.error("cannot undo a publication to %s: %s", writer.name, error)
                 writer.end_for_good(error)

@@ -501,7 +501,8 @@ def half_published(counts: dict[str, int]) -> tuple[MemoryDisk, Store]:
 
 def test_publication_that_a_crash_cut_short_is_taken_back() -> None:
     """And told; a reader before that does not see it; it can be repeated."""
-    disk = half_published({"0": 20, "1": 3})[0].kill()
+    disk, _store = half_published({"0": 20, "1": 3})
+    disk = disk.kill()
     assert f"store/{layout.PUBLICATION}" in disk.tree()
     assert len(disk.tree()["store/a-0/00000000000000000000.log"]) > 0
     with open_quietly(disk.process(), read_only=True) as reader:

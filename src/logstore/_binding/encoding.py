@@ -94,7 +94,7 @@ class Rows:
         index: the next one to be encoded.
     """
 
-    __slots__ = ("_cursor", "_keep", "_raw", "_written", "count")
+    __slots__ = ("_cursor", "_keep", "_raw", "_untimed", "_written", "count")
 
     def __init__(
         self,
@@ -104,6 +104,7 @@ class Rows:
         *,
         timestamps: Any = None,
         timestamp_all: int = -1,
+        untimed: Sequence[int] = (),
         header_count: Any = None,
         header_key: Slices | None = None,
         header_value: Slices | None = None,
@@ -124,6 +125,7 @@ class Rows:
                 header_key.fill(raw.header_key)
             if header_value is not None:
                 header_value.fill(raw.header_value)
+        self._untimed = untimed
         self._keep = (key, value, timestamps, header_count, header_key, header_value)
         self._cursor = ffi.new("ls_cursor *")
         self._written = ffi.new("ls_written *")
@@ -131,6 +133,20 @@ class Rows:
     @property
     def index(self) -> int:
         return int(self._cursor.index)
+
+    @property
+    def first_with_headers(self) -> int:
+        """The first record that has headers; -1: none has."""
+        counts = self._keep[3]
+        if counts is None:
+            return -1
+        return next((i for i in range(self.count) if counts[i]), -1)
+
+    def set_time(self, now_ms: int) -> None:
+        """Give those records the time that have none of their own."""
+        self._raw.timestamp_all = now_ms
+        for index in self._untimed:
+            self._raw.timestamp[index] = now_ms
 
     def stamp(self, timestamp: int) -> None:
         """Give all records the same timestamp."""
