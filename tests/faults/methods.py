@@ -6,11 +6,15 @@ from faults import (
     damages,
     disk_states,
     failing_calls,
+    forks,
     fuzz,
+    interrupts,
     kills,
+    limits,
     lying_disk,
     planted,
     recorded_calls,
+    reentry,
 )
 from faults.method import Method, as_method
 
@@ -23,6 +27,10 @@ METHODS: tuple[Method, ...] = tuple(
             failing_calls,
             lying_disk,
             kills,
+            reentry,
+            interrupts,
+            forks,
+            limits,
             damages,
             fuzz,
             planted,
