@@ -378,7 +378,7 @@ class LiveLog:
             return (state is None) != self._files.is_foreign
         # A deletion is written down first.
         return (
-            state.truncations != self._loaded.truncations or state.start_offset < first
+            state.cuts.serial != self._loaded.cuts.serial or state.start_offset < first
         )
 
     def _start_over(self, *, is_cut: bool = False) -> None:
@@ -393,7 +393,7 @@ class LiveLog:
         # Who met the damage and asks again is told so, however the log grows behind it.
         if was.damage is not None and str(was.damage) == str(self._loaded.damage):
             is_cut = False
-        is_cut |= was.truncations != self._loaded.truncations
+        is_cut |= was.cuts.serial != self._loaded.cuts.serial
         now = {segment.base_offset: segment for segment in self.segments}
         first = min(now, default=self._loaded.start_offset)
         has_changed = False

@@ -21,6 +21,7 @@ import itertools
 import logging
 import random
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
 
@@ -160,7 +161,12 @@ class LogWriter:
         self._epochs: list[tuple[int, int]] | None = None
         self._is_written_down = loaded.is_written_down
         self._is_unclean = loaded.is_unclean
-        self.truncations = loaded.truncations
+        self.log_id = loaded.log_id or uuid.uuid4().hex
+        self.cuts = loaded.cuts
+        if loaded.end_offset:
+            # Who knows more of the log than this has it from before a backup was put
+            # back, or from a log that was there before.
+            self.note_cut(loaded.end_offset)
         self._is_gapless = loaded.is_gapless
         self._is_truncating = loaded.is_truncating
         self._deleted = loaded.deleted
@@ -182,6 +188,10 @@ class LogWriter:
     @property
     def durable_offset(self) -> int:
         return max(min(self._synced, self.high_watermark), self.start_offset)
+
+    def note_cut(self, offset: int) -> None:
+        """All from an offset on goes, or went: whoever has read it is to notice."""
+        self.cuts = self.cuts.after(offset, self.files.now_ms())
 
     def _check(self) -> None:
         """Raise why nothing may be written, if so."""
@@ -488,7 +498,7 @@ class LogWriter:
             self._drop_digests(before[-1:])
             self._active_state = mark[0].copy()
             self._active_state.raw.time_entries = mark[2]
-            self.truncations += 1
+            self.note_cut(self.end_offset)
             # The state file names the new segments: first it has to let go of them.
             self._commit(self._active_state, is_truncating=True)
             for segment in reversed(new):
@@ -515,7 +525,7 @@ class LogWriter:
         process may have counted its records. Where that fails the next state tells."""
         if active.is_cut:
             active.is_cut = False
-            self.truncations += 1
+            self.note_cut(self.end_offset)
             self._write_point(active.state)
 
     def digests_due(self, *, closing: bool = False) -> None:
@@ -804,6 +814,8 @@ class LogWriter:
                 self._synced = max(self._synced, state.last_offset + 1)
                 if self._active is active:
                     self._after_sync(active, state, index_count, time_count)
+            if self.waiting_readers:
+                self.wake_readers()
 
     def _sync_fd(self, active: SegmentWriter, fd: int | None = None) -> None:
         try:
@@ -884,9 +896,10 @@ class LogWriter:
             sealed,
             state_fields(state),
             times.digest(state.raw.time_entries),
-            self.truncations,
+            self.cuts,
             self._is_gapless,
             self.host.generation,
+            log_id=self.log_id,
         )
 
     def _write_point(self, state: native.SegmentState) -> None:
@@ -951,3 +964,22 @@ class LogWriter:
             entries = state.raw.index_entries, state.raw.time_entries
             if any(entries):
                 active.write_indexes(*entries, sync=True)
+
+    # ------------------------------------------------------------ followers
+
+    def wake_readers(self) -> None:
+        """Let those that wait look again."""
+        with self.appended:
+            self.appended.notify_all()
+
+    def wait_for_more(self, is_there: Callable[[], bool], seconds: float) -> None:
+        """Sleep until what a follower waits for `is_there`, for so many seconds at the
+        most; not at all once the log is closed."""
+        with self.appended:
+            if self.closed is not None or is_there():
+                return
+            self.waiting_readers += 1
+            try:
+                self.appended.wait(seconds)
+            finally:
+                self.waiting_readers -= 1

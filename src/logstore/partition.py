@@ -344,7 +344,7 @@ class Partition:
             return log.look()
         # The end first: the list of segments read after it covers it.
         end, durable = log.high_watermark, log.durable_offset
-        changes, segments = log.truncations, log.segments
+        changes, segments = log.cuts.serial, log.segments
         return Bounds(segments, log.start_offset, end, durable, None, changes)
 
     def _resolve(self, view: View, start: Start) -> int:

@@ -8,13 +8,14 @@ in `logstore.loading`; docs/design.md has the table with the same labels.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from logstore import _binding as native
 from logstore import checkpoints
 from logstore._files import Directory
 from logstore.config import TopicConfig
+from logstore.cuts import Cuts
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     CorruptCheckpointError,
@@ -133,29 +134,44 @@ class PartitionState:
             ``ls_segment_state``; ``size`` is the durable position.
         time_digest: of the entries of the active segment's time index that belong to
             the durable part.
-        truncations: how often its tail was cut, by `truncate_to` or where an append
-            failed, so that readers in other processes notice.
+        cuts: when its tail was cut, by `truncate_to` or where an append failed, and
+            how low, so that readers in other processes notice.
         is_gapless: see `Segment.is_gapless`; of all segments.
         generation: that of the store when it was written (see `logstore.marks`).
         is_truncating: `truncate_to` is under way: what lies behind the durable point,
             later segments, too, is to go.
+        log_id: of the log; another log in the same directory has another one. Empty
+            where an earlier version wrote the state.
     """
 
     start_offset: int
     sealed: list[SealedRow]
     active: dict[str, int]
     time_digest: int
-    truncations: int
+    cuts: Cuts
     is_gapless: bool
     generation: str
     is_truncating: bool = False
+    log_id: str = ""
 
     @property
     def durable_offset(self) -> int:
         return self.active["last_offset"] + 1
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        # Not `asdict`: that copies each number, and there may be many segments.
+        return {
+            "start_offset": self.start_offset,
+            "sealed": self.sealed,
+            "active": self.active,
+            "time_digest": self.time_digest,
+            "truncations": self.cuts.serial,
+            "cuts": self.cuts.rows,
+            "is_gapless": self.is_gapless,
+            "generation": self.generation,
+            "is_truncating": self.is_truncating,
+            "log_id": self.log_id,
+        }
 
     @classmethod
     def read(cls, directory: Directory) -> PartitionState | None:
@@ -173,10 +189,11 @@ class PartitionState:
                 _sealed(value["sealed"]),
                 _active(value["active"]),
                 _int64("time_digest", value["time_digest"], UNKNOWN_DIGEST),
-                _int64("truncations", value["truncations"], 0),
+                _cuts(value["truncations"], value.get("cuts", [])),
                 checkpoints.boolean("is_gapless", value["is_gapless"]),
                 str(value["generation"]),
                 checkpoints.boolean("is_truncating", value["is_truncating"]),
+                _text("log_id", value.get("log_id", "")),
             )
         except (KeyError, TypeError, ValueError) as error:
             path = directory.path_of(PARTITION_STATE)
@@ -224,6 +241,20 @@ def _sealed(rows: list[Any]) -> list[SealedRow]:
         _int64("digest", digest, STALE_DIGEST)
         found.append((base, size, next_offset, largest, at, digest))
     return found
+
+
+def _cuts(serial: object, rows: Iterable[Any]) -> Cuts:
+    """The cuts of a log. Invariant: as of `Cuts`."""
+    found = [(_int64("serial of a cut", at, 1), offset) for at, offset in rows]
+    for _, offset in found:
+        _int64("offset of a cut", offset, 0)
+    return Cuts.known(_int64("truncations", serial, 0), found)
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{what} is no text")
+    return value
 
 
 def _active(fields: Mapping[str, Any]) -> dict[str, int]:

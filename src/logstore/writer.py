@@ -214,7 +214,7 @@ class PartitionWriter(LogWriter):
             try:
                 self._retire_active()
                 self.segments = keep
-                self.truncations += 1
+                self.note_cut(offset)
                 self._active_state, self._active_index = state, entries
                 self._active_times = times
                 self._truncate(segment, dropped, offset)
@@ -271,6 +271,8 @@ class PartitionWriter(LogWriter):
             self.end_offset - offset,
         )
         self.end_offset = offset
+        # Once more: whoever looked in between has seen the old end beside the cut.
+        self.note_cut(offset)
         self._synced = offset
         self._synced_state = None
         self.start_offset = min(self.start_offset, offset)
@@ -406,7 +408,7 @@ class PartitionWriter(LogWriter):
             # What is appended next has to be in the file that has the name for good.
             self.directory.sync()
             # Who follows the log in another process may have counted the records.
-            self.truncations += 1
+            self.note_cut(self.end_offset)
             self._commit(self._active.state)
         except (OSError, LogStoreError) as error:
             self.end_for_good(error)
@@ -419,11 +421,6 @@ class PartitionWriter(LogWriter):
         """Readers see nothing from an offset on until the gate is open."""
         self.ceiling = ceiling
         self.gate = gate
-
-    def wake_readers(self) -> None:
-        """Let those that wait look again."""
-        with self.appended:
-            self.appended.notify_all()
 
     def end_for_good(self, error: BaseException) -> None:
         """Take no more appends: opening the store again will cut what follows here."""

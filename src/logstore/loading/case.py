@@ -8,6 +8,7 @@ from collections.abc import Callable
 from logstore import _binding as native
 from logstore._files import Directory
 from logstore.config import TopicConfig
+from logstore.cuts import Cuts
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     LogStoreError,
@@ -46,7 +47,7 @@ class Loaded:
         is_unclean: it does not say where the log ends.
         deleted: `.deleted` files that wait for their end.
         digested: base offsets of the segments that have a digest.
-        truncations, is_gapless, is_truncating: as in `PartitionState`.
+        cuts, is_gapless, is_truncating, log_id: as in `PartitionState`.
     """
 
     segments: list[Segment]
@@ -64,9 +65,10 @@ class Loaded:
     is_unclean: bool = False
     deleted: list[str] = dataclasses.field(default_factory=list)
     digested: set[int] = dataclasses.field(default_factory=set)
-    truncations: int = 0
+    cuts: Cuts = dataclasses.field(default_factory=Cuts)
     is_gapless: bool = False
     is_truncating: bool = False
+    log_id: str = ""
 
 
 class Case:

@@ -36,7 +36,8 @@ def load(case: Case) -> Loaded:
     loaded.digested = names.digests()
     state = situation.state
     if state is not None:
-        loaded.truncations = state.truncations
+        loaded.cuts = state.cuts
+        loaded.log_id = state.log_id
         loaded.is_gapless = state.is_gapless
         loaded.is_truncating = state.is_truncating
     elif not segments:

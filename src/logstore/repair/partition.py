@@ -24,6 +24,7 @@ from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.config import TopicConfig
+from logstore.cuts import Cuts
 from logstore.errors import CorruptCheckpointError
 from logstore.index import UNKNOWN_DIGEST, digest_of
 from logstore.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
@@ -82,6 +83,19 @@ class Plan:
         """Whether any byte of the log is concerned."""
         changed = any(target.is_changed for target in self.targets)
         return changed or bool(self.removed) or self.empty is not None
+
+    @property
+    def lowest_change(self) -> int:
+        """From which offset on the log may not be what it was."""
+        lowest = [found.base for found in self.removed]
+        for target in self.targets:
+            if not target.is_changed:
+                continue
+            if target.is_prefix and target.base == target.found.base:
+                lowest.append(max(target.last + 1, target.base))
+            else:
+                lowest.append(min(target.base, target.found.base))
+        return min(lowest, default=self.end)
 
 
 class PartitionRepair:
@@ -470,14 +484,18 @@ class PartitionRepair:
             sealed.append((target.base, size, following, largest, at, digest))
         gapless = own is not None and own.is_gapless
         gapless = gapless and not self._leaves_gaps(seen, plan)
+        cuts = own.cuts if own else Cuts()
+        if plan.is_change:
+            cuts = cuts.after(plan.lowest_change, directory.files.now_ms())
         new = PartitionState(
             plan.start,
             sealed,
             state_fields(state),
             times.digest(),
-            (own.truncations if own else 0) + plan.is_change,
+            cuts,
             gapless,
             self.marks.generation,
+            log_id=own.log_id if own else "",
         )
         self.quarantine.take_out(layout.PARTITION_STATE)
         checkpoints.write_state(directory, layout.PARTITION_STATE, new.to_dict())

@@ -1,0 +1,142 @@
+"""How low a log was cut since somebody looked: never less than is true."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import checkpoints
+from logstore._files import Directory, Files
+from logstore.cuts import NO_CUT, ROWS_MAX, Cuts
+from logstore.recovery import PartitionState
+from support.values import config_of
+
+
+def state_of(path: Path) -> PartitionState:
+
+    root = Directory.open_root(Files(), str(path))
+    try:
+        state = PartitionState.read(root.child("orders-0"))
+    finally:
+        root.close()
+    assert state is not None
+    return state
+
+
+def append(partition: logstore.Partition, value: bytes) -> None:
+    """Ten batches."""
+    for _ in range(10):
+        partition.append(value)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) -> None:
+    """It is exact as long as the rows are few, and never too high."""
+    random_ = random.Random(seed)
+    cuts, history = Cuts(), [(0, NO_CUT)]
+    for _ in range(300):
+        offset = random_.choice([random_.randrange(1000), 1000 + len(history)])
+        cuts = cuts.after(offset, random_.choice([0, cuts.serial + 7, 5]))
+        history.append((cuts.serial, offset))
+        assert len(cuts.rows) <= ROWS_MAX
+        assert Cuts.known(cuts.serial, cuts.rows) == cuts
+        is_exact = len(cuts.rows) < ROWS_MAX and len(history) < ROWS_MAX
+        for at, (serial, _) in enumerate(history):
+            lowest = min((o for _, o in history[at + 1 :]), default=NO_CUT)
+            found = cuts.lowest_since(serial)
+            assert found == lowest if is_exact else found <= lowest
+
+
+def test_serial_of_the_future_is_of_another_log() -> None:
+    """Nothing that was read under it counts."""
+    assert Cuts().after(5, 100).lowest_since(101) == 0
+
+
+def test_cuts_of_a_version_that_noted_how_often_may_have_taken_all() -> None:
+    cuts = Cuts.known(3, [])
+    assert [cuts.lowest_since(serial) for serial in (0, 2, 3)] == [0, 0, NO_CUT]
+    assert cuts.after(50).lowest_since(3) == 50
+    assert cuts.after(50).lowest_since(2) == 0
+
+
+@pytest.mark.parametrize(
+    ("serial", "rows"),
+    [
+        (1, [(2, 5)]),
+        (9, [(2, 5), (2, 6)]),
+        (9, [(2, 5), (9, 5)]),
+        (9, [(3, 5), (2, 6)]),
+    ],
+)
+def test_cuts_that_do_not_rise_are_refused(
+    serial: int, rows: list[tuple[int, int]]
+) -> None:
+    with pytest.raises(ValueError, match=r"cut|rise"):
+        Cuts.known(serial, rows)
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_truncation_notes_how_low_it_cut_and_the_log_keeps_its_id(
+    tmp_path: Path, magic: int
+) -> None:
+    with logstore.open(tmp_path) as store:
+        orders = store.create_topic("orders", config=config_of(magic))[0]
+        append(orders, b"a")
+    first = state_of(tmp_path)
+    assert len(first.log_id) == 32
+    assert first.cuts == Cuts()
+    with logstore.open(tmp_path) as store:
+        orders = store.topic("orders")[0]
+        orders.truncate_to(4)
+        append(orders, b"b")
+        orders.truncate_to(9)
+        append(orders, b"c")
+    second = state_of(tmp_path)
+    assert second.log_id == first.log_id
+    assert [offset for _, offset in second.cuts.rows] == [4, 9]
+    assert second.cuts.lowest_since(first.cuts.serial) == 4
+
+
+def test_log_that_was_made_anew_has_another_id(tmp_path: Path) -> None:
+    ids = set()
+    for _ in range(3):
+        with logstore.open(tmp_path) as store:
+            orders = store.create_topic("orders")[0]
+            orders.append(b"a", durable=True)
+        ids.add(state_of(tmp_path).log_id)
+        with logstore.open(tmp_path) as store:
+            store.delete_topic("orders")
+    assert len(ids) == 3
+
+
+def test_opening_for_writing_is_a_cut_at_the_end(tmp_path: Path) -> None:
+    """Who knows more of the log knows it from another life of it."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")[0].append_many([b"a"] * 10)
+    serial = state_of(tmp_path).cuts.serial
+    with logstore.open(tmp_path) as store:
+        store.topic("orders")[0].append(b"b", durable=True)
+    assert state_of(tmp_path).cuts.lowest_since(serial) == 10
+
+
+def test_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    """It has neither id nor cuts; both are there once it is written again."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")[0].append_many([b"a"] * 10)
+
+    root = Directory.open_root(Files(), str(tmp_path))
+    directory = root.child("orders-0")
+    value = checkpoints.read_state(directory, ".logstore-state")
+    assert value is not None
+    del value["version"], value["log_id"], value["cuts"]
+    checkpoints.write_state(directory, ".logstore-state", {**value, "truncations": 7})
+    root.close()
+    assert state_of(tmp_path).log_id == ""
+    assert state_of(tmp_path).cuts.rows == ((7, 0),)
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+        store.topic("orders")[0].append(b"b", durable=True)
+    assert len(state_of(tmp_path).log_id) == 32
