@@ -11,6 +11,7 @@ from faults import (
     lying_disk,
     planted,
     recorded_calls,
+    replacements,
 )
 from faults.method import Method, as_method
 
@@ -25,6 +26,7 @@ METHODS: tuple[Method, ...] = tuple(
             kills,
             damages,
             fuzz,
+            replacements,
             planted,
         ),
     )
