@@ -34,7 +34,7 @@ from faults.method import Tally
 from faults.recorded_calls import scratch
 from faults.workers import count_of_workers
 
-__all__ = ["folder_of", "keys_of", "run_cases"]
+__all__ = ["folder_of", "run_cases"]
 
 _TESTS = pathlib.Path(__file__).resolve().parents[1]
 _SOURCES = pathlib.Path(logstore.__file__).resolve().parents[1]
@@ -46,22 +46,20 @@ PATIENCE_S = 60.0
 _EACH = 400
 
 
-def keys_of(seed: int, count: int) -> list[str]:
-    """The cases of a seed."""
-    return [f"{seed}/{number}" for number in range(count)]
-
-
 def folder_of(*, in_memory: bool) -> tempfile.TemporaryDirectory[str]:
     """A directory for one case: on a disk, or quick."""
     where = os.environ.get(_MEMORY) or scratch() if in_memory else None
     return tempfile.TemporaryDirectory(prefix="case-", dir=where)
 
 
-def run_cases(module: str, count: int, seed: int, tally: Tally) -> Counter[str]:
+def run_cases(
+    module: str, count: int, seed: int, tally: Tally, *, worth: int = 1
+) -> Counter[str]:
     """Make cases until `count` of what the method counts are done.
 
     Args:
         module: full name of the method's module.
+        worth: how many of what is counted there are in a case, about.
 
     Returns what the cases noted, summed up.
     """
@@ -69,7 +67,7 @@ def run_cases(module: str, count: int, seed: int, tally: Tally) -> Counter[str]:
     # Not all at once: a case may be worth more than one of what is counted.
     waiting: deque[tuple[int, int]] = deque()
     begun = 0
-    size = max(1, min(_EACH, -(-count // (2 * count_of_workers()))))
+    size = max(1, min(_EACH, -(-count // (3 * worth * count_of_workers()))))
     with selectors.DefaultSelector() as selector:
         running: set[_Child] = set()
 
@@ -83,7 +81,7 @@ def run_cases(module: str, count: int, seed: int, tally: Tally) -> Counter[str]:
                 while len(running) < count_of_workers():
                     if waiting:
                         start(*waiting.popleft())
-                    elif tally.done + sum(c.left for c in running) < count:
+                    elif tally.done + worth * sum(c.left for c in running) < count:
                         start(begun, begun + size)
                         begun += size
                     else:

@@ -9,9 +9,12 @@ from faults import (
     fuzz,
     kills,
     lying_disk,
+    lying_input,
     planted,
+    readable,
     recorded_calls,
     replacements,
+    second_use,
 )
 from faults.method import Method, as_method
 
@@ -27,6 +30,9 @@ METHODS: tuple[Method, ...] = tuple(
             damages,
             fuzz,
             replacements,
+            second_use,
+            lying_input,
+            readable,
             planted,
         ),
     )

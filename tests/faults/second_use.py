@@ -40,7 +40,7 @@ _CLOSED = ("StoreClosedError",)
 
 def run(count: int, seed: int, tally: Tally) -> None:
     """Programs with so many second uses."""
-    notes = run_cases(__name__, count, seed, tally)
+    notes = run_cases(__name__, count, seed, tally, worth=20)
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
 
