@@ -59,11 +59,16 @@ def run(count: int, seed: int, tally: Tally) -> None:
     tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
 
 
+def kind_of(key: str) -> str:
+    """What a case lies about."""
+    return random.Random(f"lying input {key}").choice(tuple(_KINDS))
+
+
 def problem(key: str, notes: Counter[str]) -> str:
     """What is wrong in a case; "" for nothing."""
     _limit_memory()
-    rng = random.Random(f"lying input {key}")
-    kind = rng.choice(tuple(_KINDS))
+    rng = random.Random(f"lying input, {key}")
+    kind = kind_of(key)
     with folder_of(in_memory=True) as folder:
         case = _KINDS[kind](Path(folder), rng)
         notes["done"] = 0
