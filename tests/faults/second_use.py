@@ -456,7 +456,7 @@ class _Machine:
         first = rng.randint(log.start, len(log.values))
         options = {"isolation": rng.choice(("read_committed", "read_uncommitted"))}
         right = list(enumerate(log.values))[first:]
-        more = {"right": right, "at": 0, "ended": False}
+        more = {"right": right, "at": 0, "ended": False, "least": len(right)}
         kind = rng.choice(("chunk", "batch", "iterator", "arrow"))
         if kind == "chunk":
             thing = partition.fetch(first, rng.choice((1, 300, 1 << 20)), **options)
@@ -527,7 +527,8 @@ class _Machine:
             if record is _REFUSED:
                 more["ended"] = True
             elif record is None:
-                complete = more["at"] == len(right) or more["ended"]
+                # A follower may have looked before the last of them came.
+                complete = more["at"] >= more["least"] or more["ended"]
                 self.check(complete, f"ends after {more['at']} of {len(right)} records")
                 more["ended"] = True
             else:
@@ -574,13 +575,14 @@ class _Machine:
     def use_new_stage(self) -> None:
         identity = self.rng.choice(("", f"me {next(self.serial)}"))
         stage = self.store.stage(identity, 1 if identity else 0)
-        if self.rng.random() < 0.3:
+        is_left = self.rng.random() < 0.2
+        if is_left:
             with stage:
                 pass
         self.keep(
             "stage",
             _Held(stage, self.store, None, identity=identity, rows=[], result=None,
-                  gone=False),
+                  gone=False, is_left=is_left, unsure=False),
         )  # fmt: skip
 
     def use_stage(self) -> None:
@@ -591,14 +593,21 @@ class _Machine:
         if target.store is not held.store:
             return
         more = held.more
-        is_over = more["result"] is not None or more["gone"] or not self.is_open(held)
+        is_over = (
+            more["result"] is not None
+            or more["gone"]
+            or more["unsure"]
+            or not self.is_open(held)
+        )
         values = [self.new_value() for _ in range(self.rng.choice((1, 3)))]
         if self.rng.random() < 0.5:
             call = lambda: held.thing.append_many(target.thing, values)  # noqa: E731
         else:
             table = pa.table({"value": values})
             call = lambda: held.thing.append_arrow(target.thing, table)  # noqa: E731
-        found = self.ask("stage.append", call, *(("LogStoreError",) if is_over else ()))
+        may_refuse = is_over or more["is_left"]
+        errors = ("LogStoreError",) if may_refuse else ()
+        found = self.ask("stage.append", call, *errors)
         if found is _REFUSED:
             return
         self.check(not is_over, "a stage that has ended takes records")
@@ -610,7 +619,8 @@ class _Machine:
         if held is None:
             return
         more = held.more
-        errors = ("LogStoreError",) if more["gone"] or not self.is_open(held) else ()
+        is_over = more["gone"] or more["unsure"] or not self.is_open(held)
+        errors = ("LogStoreError",) if is_over else ()
         staged = self.ask("finish", held.thing.finish, *errors)
         if staged is _REFUSED:
             return
@@ -634,8 +644,10 @@ class _Machine:
         held = self.pick("stage")
         if held is None or self.rng.random() < 0.5:
             return
-        self.ask("discard", held.thing.discard)
-        held.more["gone"] = True
+        errors = () if self.is_open(held) else _CLOSED
+        self.ask("discard", held.thing.discard, *errors)
+        # Where its store is closed, it has no way to the files any more.
+        held.more["gone" if self.is_open(held) else "unsure"] = True
 
     def use_publish(self) -> None:
         held = self.pick("staged")
@@ -649,7 +661,9 @@ class _Machine:
         rows = stage["rows"]
         known = bool(identity) and more["published"]
         bad = stage["gone"] or not all(log.is_there for log, _ in rows)
-        may_fail = bad or more["published"] or more["doubtful"] or is_double
+        may_fail = (
+            bad or stage["unsure"] or more["published"] or more["doubtful"] or is_double
+        )
         errors = ("LogStoreError",) if may_fail and rows and not known else ()
         if is_double and more["doubtful"]:
             errors = ("LogStoreError",)
