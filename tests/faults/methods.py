@@ -12,9 +12,13 @@ from faults import (
     kills,
     limits,
     lying_disk,
+    lying_input,
     planted,
+    readable,
     recorded_calls,
     reentry,
+    replacements,
+    second_use,
 )
 from faults.method import Method, as_method
 
@@ -33,6 +37,10 @@ METHODS: tuple[Method, ...] = tuple(
             limits,
             damages,
             fuzz,
+            replacements,
+            second_use,
+            lying_input,
+            readable,
             planted,
         ),
     )
