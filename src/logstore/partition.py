@@ -59,6 +59,7 @@ class _Source:
         log = self._log
         if isinstance(log, LiveLog):
             return log.look()
+        log.settle()
         # The cuts first: what is found behind them may be of a later one, and no view
         # of it goes on then. The list of segments last: it covers the end.
         cuts, end, durable = log.cuts, log.high_watermark, log.durable_offset
@@ -198,6 +199,8 @@ class Partition:
         log = self._log
         if isinstance(log, LiveLog):
             log.refresh()
+        else:
+            log.settle()
         return log
 
     def _write(self) -> PartitionWriter:
