@@ -134,7 +134,7 @@ def _transaction_batches(
         ChangedError: the log was changed: what was found so far may not count.
     """
     offset = start
-    segments = deque(view.from_offset(start))
+    segments = view.from_offset(start)
     place: Place | None = None
 
     def check() -> None:

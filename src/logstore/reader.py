@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
@@ -81,6 +80,36 @@ class Source(Protocol):
         little: it is asked behind each call that reads."""
 
 
+class Run:
+    """The segments of a tuple from one on, without a copy: there may be a hundred
+    thousand, of which a read wants one."""
+
+    __slots__ = ("_at", "_segments")
+
+    def __init__(self, segments: tuple[Segment, ...], at: int) -> None:
+        self._segments = segments
+        self._at = at
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments) - self._at
+
+    def __getitem__(self, number: int) -> Segment:
+        """The segment of a number from the first left, 0, on."""
+        return self._segments[self._at + number]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return (self._segments[at] for at in range(self._at, len(self._segments)))
+
+    def popleft(self) -> Segment:
+        """The first one, which is left out from then on."""
+        segment = self._segments[self._at]
+        self._at += 1
+        return segment
+
+
 class View(NamedTuple):
     """A log as a read sees it.
 
@@ -114,12 +143,12 @@ class View(NamedTuple):
                 offset, self.start_offset, end, partition=self.name
             )
 
-    def from_offset(self, offset: int) -> tuple[Segment, ...]:
+    def from_offset(self, offset: int) -> Run:
         """The segments in which offsets >= `offset` can be."""
         after = bisect.bisect_right(
             self.segments, offset, key=lambda segment: segment.base_offset
         )
-        return self.segments[max(after - 1, 0) :]
+        return Run(self.segments, max(after - 1, 0))
 
     def again(self, offset: int, error: Exception) -> View | None:
         """To be asked before anybody speaks of damage that a read met at `offset`: the
@@ -259,7 +288,7 @@ def read_columns(
         if again is not view and reader.wanted is not None:
             reader.wanted.begin_again(again, offset)
         view, again = again, None
-        segments, end = deque(view.from_offset(offset)), min(stop, view.end_offset)
+        segments, end = view.from_offset(offset), min(stop, view.end_offset)
         first = segments[0] if segments else None
         ended_at: int | None = None
         while segments and offset < end and not reader.ended and again is None:
@@ -491,7 +520,7 @@ def read_batches(
     With `wanted`, those that it wants and no control batches.
     """
     offset, end = start, stop
-    segments = deque(view.from_offset(start))
+    segments = view.from_offset(start)
     place: Place | None = None
     first = segments[0] if segments else None
     again: View | None = None
@@ -562,7 +591,7 @@ def read_batches(
             view, end, place = again, min(stop, again.end_offset), None
             if wanted is not None:
                 wanted.begin_again(view, offset)
-            segments = deque(view.from_offset(offset))
+            segments = view.from_offset(offset)
             first = segments[0] if segments else None
     view.check_end(stop)
 
@@ -912,15 +941,19 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
 
 
 def _first_offset_at(view: View, timestamp: int) -> int | None:
-    segments = view.from_offset(view.start_offset)
-    for segment in segments:
+    last = view.segments[-1] if view.segments else None
+    for segment in view.from_offset(view.start_offset):
+        largest = segment.max_timestamp
+        is_older = largest is not None and largest < timestamp
+        if is_older and not segment.is_lost and segment is not last:
+            continue  # at once: there may be a hundred thousand
         if segment.base_offset >= view.end_offset:
             break
         if segment.is_lost:
             raise segment.missing(0, segment.base_offset)
         if segment.largest_timestamp() < timestamp:
             continue
-        is_last = segment is segments[-1]
+        is_last = segment is last
         reader = ChunkReader(view.decompressed_max, with_headers=False)
         buffer = native.Buffer(READ_BYTES)
         walk = _SegmentWalk(view, segment, buffer, reader, False, is_last=is_last)
