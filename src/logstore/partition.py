@@ -24,9 +24,10 @@ from logstore.errors import (
 from logstore.extras import arrow_module
 from logstore.live import LiveLog
 from logstore.producer_batches import prepare
-from logstore.reader import ISOLATIONS, ON_CORRUPTION, Bounds, View, check_choice
+from logstore.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.records import Record
 from logstore.segment import Segment, SegmentInfo
+from logstore.view import Bounds, View
 from logstore.writer import PartitionWriter
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _POLL_MAX_S = 0.050
 
 
 class _Source:
-    """What a partition's views are of, as `logstore.reader.Source` has it."""
+    """What a partition's views are of, as `logstore.view.Source` has it."""
 
     def __init__(
         self, log: PartitionWriter | LiveLog, guard: Callable[[], None]
