@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors"),
     ("_binding", "layout", "config", "records", "extras"),
     ("locks",),
-    ("_files", "compression", "cuts", "index", "partitioners"),
+    ("_files", "compression", "cuts", "index", "parallel", "partitioners"),
     (
         "decoding",
         "checkpoints",

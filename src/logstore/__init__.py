@@ -13,6 +13,7 @@ Everything promised is in ``logstore.__all__``.
 
 from logstore.batches import Chunk, ControlRecord, RecordBatch
 from logstore.config import StoreConfig, TopicConfig
+from logstore.cuts import LogMark
 from logstore.diagnosis import Diagnosis, Observation, doctor
 from logstore.errors import (
     ConfigError,
@@ -91,6 +92,7 @@ __all__ = [
     "ForkedError",
     "KafkaPartitioner",
     "LogEntry",
+    "LogMark",
     "LogStoreError",
     "Note",
     "Observation",

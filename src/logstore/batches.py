@@ -233,6 +233,21 @@ class RecordBatch:
         )
 
 
+class _Decided:
+    """Which batches of transactions a chunk delivers, by their last offset."""
+
+    __slots__ = ("_delivered",)
+
+    def __init__(self, delivered: dict[int, bool]) -> None:
+        self._delivered = delivered
+
+    def __call__(self, header: native.BatchHeader) -> bool:
+        return self._delivered[header.last_offset]
+
+    def begin_again(self, view: Any, offset: int) -> None:
+        """A chunk is a copy: nothing in it changes."""
+
+
 class Chunk:
     """Whole batches of one segment, as `Partition.fetch` returns them.
 
@@ -241,17 +256,18 @@ class Chunk:
             below the offset that was asked for.
         next_offset: where to fetch next: one past the last offset in `buffer`.
 
-    Iterating gives the records from the offset that was asked for on.
+    Iterating gives the records from the offset that was asked for on, the same ones
+    each time.
     """
 
     __slots__ = (
         "_before",
         "_checks",
+        "_delivered",
         "_limit",
         "_raise",
         "_start",
         "_stop",
-        "_wanted",
         "buffer",
         "next_offset",
     )
@@ -264,7 +280,7 @@ class Chunk:
         next_offset: int,
         limit: int,
         raise_damage: Callable[[Damage], Exception],
-        wanted: Callable[[native.BatchHeader], bool] | None = None,
+        delivered: dict[int, bool] | None = None,
         before: int = native.OFFSET_UNKNOWN,
         checks: int = native.CHECK_ALL,
     ) -> None:
@@ -276,11 +292,12 @@ class Chunk:
         self._stop = stop
         self._limit = limit
         self._raise = raise_damage
-        self._wanted = wanted
+        self._delivered = delivered
 
     def __iter__(self) -> Iterator[Record]:
         capacity = min(16384, len(self.buffer) // 12 + 1)
-        reader = ChunkReader(self._limit, wanted=self._wanted, capacity=capacity)
+        wanted = None if self._delivered is None else _Decided(self._delivered)
+        reader = ChunkReader(self._limit, wanted=wanted, capacity=capacity)
         reader.begin(self._before, self._checks)
         data = self.buffer.obj
         c = native.pointer(data)

@@ -7,8 +7,8 @@ which file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from logstore import _binding as native
 from logstore import compression
@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 
     from logstore.records import Headers
 
-__all__ = ["ChunkReader", "Columns", "Damage", "StopReading", "iter_records"]
+__all__ = ["ChunkReader", "Columns", "Damage", "StopReading", "Wanted", "iter_records"]
+
+
+class Wanted(Protocol):
+    """Tells which batches of transactions to deliver (``read_committed``)."""
+
+    def __call__(self, header: native.BatchHeader) -> bool:
+        """Whether to deliver a batch. It may raise `StopReading`."""
+
+    def begin_again(self, view: Any, offset: int) -> None:
+        """What was learned of the log does not count: it was changed. From `offset` on
+        it is asked about the batches of another `logstore.reader.View`."""
 
 
 class Damage(Exception):
@@ -92,8 +103,7 @@ class ChunkReader:
 
     Args:
         limit: most bytes that one batch may decompress to.
-        wanted: for batches of transactions, tells whether to deliver one
-            (``read_committed``); None delivers all. It may raise `StopReading`.
+        wanted: None delivers all.
         capacity: records decoded at a time; more where one batch has more.
     """
 
@@ -102,7 +112,7 @@ class ChunkReader:
         limit: int,
         *,
         with_headers: bool = True,
-        wanted: Callable[[native.BatchHeader], bool] | None = None,
+        wanted: Wanted | None = None,
         capacity: int = 16384,
     ) -> None:
         self.limit = limit
@@ -231,6 +241,9 @@ class ChunkReader:
             pos = self.pos = scan.pos
             self.decoder.begin(last_offset)
             if scan.error is not None:
+                if last_offset + 1 >= stop:  # all that was asked for lies before it
+                    self.stop = native.STOP_OFFSET
+                    return
                 raise damage_of(scan.error)
             self.stop = scan.stop
             if scan.stop != native.STOP_FULL:

@@ -169,20 +169,37 @@ class OffsetOutOfRangeError(LogStoreError, IndexError):
         start: first offset that can be read.
         end: next offset to be written.
         partition: ``topic-number``.
+        cut_to: where the log was cut to under who read on at `requested`; None where
+            that is not the reason. It may have grown again since.
     """
 
     def __init__(
-        self, requested: int, start: int, end: int, *, partition: str = ""
+        self,
+        requested: int,
+        start: int,
+        end: int,
+        *,
+        partition: str = "",
+        cut_to: int | None = None,
     ) -> None:
         where = f" of {partition}" if partition else ""
-        super().__init__(
-            f"offset {requested} is outside [{start}, {end}]{where}: the earliest "
-            f"that can be read is {start}, the next to be written {end}"
-        )
+        if cut_to is None:
+            message = (
+                f"offset {requested} is outside [{start}, {end}]{where}: the earliest "
+                f"that can be read is {start}, the next to be written {end}"
+            )
+        else:
+            message = (
+                f"the log{where} was cut to offset {cut_to} under a reader that was "
+                f"to go on at {requested}: what it has read from {cut_to} on is no "
+                f"more. The log is [{start}, {end}) now; read on from {cut_to}"
+            )
+        super().__init__(message)
         self.requested = requested
         self.start = start
         self.end = end
         self.partition = partition
+        self.cut_to = cut_to
 
 
 class OffsetConflictError(LogStoreError):

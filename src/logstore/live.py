@@ -6,19 +6,23 @@ deleted segments. It never creates, changes or locks anything.
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
+from logstore import checkpoints
 from logstore._files import Directory
 from logstore.config import TopicConfig
+from logstore.cuts import NO_CUT, Cuts
 from logstore.descriptors import Descriptors
 from logstore.errors import (
+    CorruptCheckpointError,
     CorruptRecordError,
     LogStoreError,
     PartitionNotFoundError,
+    UnsupportedError,
     storage_error,
 )
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
@@ -30,6 +34,7 @@ from logstore.layout import (
     segment_file,
 )
 from logstore.loading import Case, Loaded, load
+from logstore.locks import RANK_LOOK
 from logstore.log_files import LogFiles, settled
 from logstore.publications import Publications
 from logstore.reader import Bounds, unreadable
@@ -72,6 +77,7 @@ class LiveLog:
         situation: Callable[[], Situation],
         marks_token: Callable[[], object],
         publications: Publications,
+        lock_group: int,
     ) -> None:
         self.directory = directory
         self.descriptors = descriptors
@@ -85,7 +91,9 @@ class LiveLog:
         self._token: object = None
         # Where readers stop while a publication is under way (publications.py).
         self._ceiling = native.OFFSET_MAX
-        self._lock = threading.Lock()
+        self._lock = native.Mutex(
+            RANK_LOOK, f"the looks at {topic}-{partition}", lock_group
+        )
         self._mtime_ns = -1
         # What the log was found damaged beside.
         self._surroundings: object = None
@@ -93,9 +101,17 @@ class LiveLog:
         self._directory_id = (-1, -1)
         # A look that was cut short left things half done.
         self._is_doubtful = False
-        # How often files were found cut or replaced.
-        self._changes = 0
+        # What was found cut off or replaced, as of this object: its views ask.
+        self._cuts = Cuts()
+        # How often another log was found in the place of the one before.
+        self._life = 0
+        # What changes where the log is cut, as of before the last look.
+        self._glance: object = None
+        # Kafka's leader epochs of a foreign log, as of the last loading.
+        self._epochs: list[tuple[int, int]] = []
         self._is_truncating = False
+        # What the state says of the log, behind the surroundings that it was read in.
+        self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
         self._files: LogFiles
         self._loaded: Loaded
         self.segments: tuple[Segment, ...] = ()
@@ -170,8 +186,25 @@ class LiveLog:
         self.segments = tuple(loaded.segments)
         if self.segments:
             self.segments[-1].show_indexes(loaded.index, loaded.times)
+            self._note_damage(self.segments[-1])
+        self._epochs = self._read_epochs() if files.is_foreign else []
         state = situation.state
         self._is_truncating = state is not None and state.is_truncating
+
+    def _note_damage(self, last: Segment) -> None:
+        """Who appends behind damage, as a broker may, does not change it."""
+        damage = self._loaded.damage
+        if isinstance(damage, CorruptRecordError | UnsupportedError) and (
+            damage.path == last.path and damage.position is not None
+        ):
+            self._files.note_damage(last, damage.position)
+
+    def _read_epochs(self) -> list[tuple[int, int]]:
+        """Kafka's (epoch, first offset); none where nobody can tell."""
+        try:
+            return checkpoints.read_epochs(self.directory)
+        except (OSError, CorruptCheckpointError):
+            return []
 
     def _look_around(self) -> _Surroundings:
         info = self.directory.info()
@@ -210,22 +243,91 @@ class LiveLog:
             StorageError: it cannot be read.
         """
         with self._lock:
-            self._look()
+            self._look_now()
 
     def look(self) -> Bounds:
         """`refresh`, and what was found."""
         with self._lock:
-            self._look()
+            self._look_now()
             return self._bounds()
+
+    def is_as_it_was(self, life: int, serial: int) -> bool:
+        """Whether surely nothing was cut, nor another log put in the place of this one,
+        since a look that found these."""
+        if (life, serial) != (self._life, self._cuts.serial):
+            return False
+        known = self._glance
+        try:
+            return known is not None and known == self._glance_now()
+        except OSError:
+            return False  # a look tells why
+
+    def _look_now(self) -> None:
+        glance: object = None
+        with contextlib.suppress(OSError):  # the look itself tells why
+            glance = self._glance_now(is_safe=True)
+        self._look()
+        self._glance = glance
+
+    def _glance_now(self, *, is_safe: bool = False) -> object:
+        """What changes whenever the log is cut, before a byte is written in the place
+        of another: logstore writes its state first. Of a foreign log, it is the last
+        file.
+
+        Args:
+            is_safe: it will be compared with a later one; None, which is like no other,
+                where a change to come may leave it as it is.
+        """
+        with self.directory.use() as fd:
+            files, infos = self.directory.files, []
+            names = [PARTITION_STATE]
+            if self._files.is_foreign and self.segments:
+                names.append(self.segments[-1].file(LOG))
+            for name in names:
+                try:
+                    info = files.stat_name(fd, name)
+                except FileNotFoundError:
+                    infos.append((-1, -1, -1))
+                    continue
+                if is_safe and settled(info.mtime_ns, files) < 0:
+                    return None
+                infos.append((info.inode, info.mtime_ns, info.size))
+            place = files.stat(fd)
+        return (place.device, place.inode), infos
+
+    def history(self) -> tuple[str, Cuts] | None:
+        """The id of the log and how it was cut, as its state says now; None where there
+        is no state that counts.
+
+        Raises:
+            PartitionNotFoundError: it was deleted.
+            StorageError: it cannot be read.
+        """
+        with self._lock:
+            try:
+                now = self._look_around()
+                # The time of the directory changes with each file in it.
+                token = now._replace(mtime_ns=0)
+                if token != self._history[0]:
+                    state, known = self._situation().state, None
+                    if state is not None and state.log_id:
+                        known = state.log_id, state.cuts
+                    self._history = token, known
+            except OSError as error:
+                self._is_change(error)  # raises where it was deleted
+                if isinstance(error, LogStoreError):
+                    raise
+                raise storage_error(error, "read", self.directory.path) from error
+            return self._history[1]
 
     def look_closely(self) -> Bounds:
         """The same, where something seems to be wrong: each file is looked at."""
         with self._lock:
-            self._look()
+            self._look_now()
             known = -1
-            while self._changes != known and self._is_any_replaced():
-                known, self._is_doubtful = self._changes, True
-                self._look()
+            while self._cuts.serial != known and self._is_any_replaced():
+                known, self._is_doubtful = self._cuts.serial, True
+                self._look_now()
             return self._bounds()
 
     def _bounds(self) -> Bounds:
@@ -234,8 +336,8 @@ class LiveLog:
             self.start_offset,
             self.high_watermark,
             self.durable_offset,
-            self._directory_id,
-            self._changes,
+            self._cuts,
+            self._life,
         )
 
     def _is_any_replaced(self) -> bool:
@@ -376,9 +478,13 @@ class LiveLog:
         state = situation.state
         if state is None or self._files.is_foreign:
             return (state is None) != self._files.is_foreign
+        was = self._loaded
+        is_other = was.log_id not in ("", state.log_id)
         # A deletion is written down first.
         return (
-            state.cuts.serial != self._loaded.cuts.serial or state.start_offset < first
+            is_other
+            or state.cuts.serial != was.cuts.serial
+            or state.start_offset < first
         )
 
     def _start_over(self, *, is_cut: bool = False) -> None:
@@ -388,15 +494,31 @@ class LiveLog:
         Args:
             is_cut: it may have lost its end, and have grown again.
         """
-        before, was, directory_id = self.segments, self._loaded, self._directory_id
+        before, was, files = self.segments, self._loaded, self._files
+        epochs, directory_id = self._epochs, self._directory_id
+        was_foreign = self._files.is_foreign
         self._load()
+        loaded = self._loaded
         # Who met the damage and asks again is told so, however the log grows behind it.
-        if was.damage is not None and str(was.damage) == str(self._loaded.damage):
+        if was.damage is not None and str(was.damage) == str(loaded.damage):
             is_cut = False
-        is_cut |= was.cuts.serial != self._loaded.cuts.serial
+        is_told = not (was_foreign or self._files.is_foreign)
+        is_other = self._directory_id != directory_id or (
+            # What is not known of either may be the same.
+            bool(was.log_id and loaded.log_id and was.log_id != loaded.log_id)
+        )
+        # Serials do not fall, but where an older state was put back.
+        is_other |= is_told and loaded.cuts.serial < was.cuts.serial
+        if not loaded.log_id:
+            loaded.log_id = was.log_id
+        low = NO_CUT
+        if is_told:
+            low = loaded.cuts.lowest_since(was.cuts.serial)
+            is_cut |= low != NO_CUT
         now = {segment.base_offset: segment for segment in self.segments}
-        first = min(now, default=self._loaded.start_offset)
-        has_changed = False
+        first = min(now, default=loaded.start_offset)
+        has_changed = low != NO_CUT
+        unlike: int | None = None
         for segment in before:
             same = now.get(segment.base_offset)
             is_same = segment.base_offset < first  # deleted: who reads it may go on
@@ -407,9 +529,47 @@ class LiveLog:
                     and segment.size <= same.size
                     and not (is_cut and may_be_cut)
                 )
-            if not is_same or self._directory_id != directory_id:
+            is_there = same is not None and not same.is_lost
+            is_replaced = is_there and same is not None and segment.inode != same.inode
+            if is_told and is_replaced and segment.size:
+                # Put back from a backup: logstore itself never replaces a file.
+                low = min(low, segment.base_offset)
+            if not is_same or is_other:
                 segment.is_retired = has_changed = True
-        self._changes += has_changed
+                # What another program has compacted has the same offsets.
+                is_compacted = was_foreign and segment.is_sealed and same is not None
+                if unlike is None and not is_compacted:
+                    unlike = segment.base_offset
+        if is_other:
+            self._life += 1
+        elif has_changed:
+            # Of its own log that has lost something, reading says so.
+            is_hurt = is_told and loaded.damage is not None
+            if unlike is not None and low == NO_CUT and not is_hurt:
+                low = self._lowest_cut(files, epochs, unlike)
+            self._cuts = self._cuts.after(low)
+            self._files.keep_ends(files, low)
+
+    def _lowest_cut(
+        self,
+        files: LogFiles,
+        epochs: list[tuple[int, int]],
+        unlike: int,
+    ) -> int:
+        """Where a log was cut to that nobody told about: the end of what is seen to be
+        as it was, which may be more than that.
+
+        Args:
+            files, epochs: what was known of the log.
+            unlike: base offset of the first segment that may not be what it was.
+        """
+        stands = files.highest_that_stands(self.segments)
+        low = max(unlike, stands)
+        if self._files.is_foreign:
+            # Who leads next begins an epoch where it has cut the log.
+            begun = [epoch[1] for epoch in self._epochs if epoch not in epochs]
+            low = max(low, min(begun, default=0))
+        return low
 
     def _follow_tail(self) -> None:
         segment = self.segments[-1]

@@ -6,12 +6,15 @@ call into C, a `Condition` is not), no thread waits for one that could wait for 
 order below), and nothing is logged while a lock is held (`logger` here).
 
 The order is that of the ranks (docs/design.md, "Locks"): a thread that holds a lock
-waits only for locks of a higher rank. A call that comes in from inside another one, and
-would have to wait for the same or a lower rank, gets `ReentrantCallError`.
+waits only for locks of a higher rank. A call that comes in from inside another one and
+needs a lower rank, or the same one while another thread has it, is refused with
+`ReentrantCallError`. Each store is a group of its own, with its own order.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import threading
 from collections import deque
@@ -19,7 +22,7 @@ from typing import Any, Final
 
 from logstore import _binding as native
 
-__all__ = ["Signal", "logger"]
+__all__ = ["Signal", "logger", "new_group"]
 
 # Closing a store; what publishes to one; its topics and partitions.
 RANK_CLOSE: Final = 1
@@ -36,12 +39,20 @@ RANK_FILES: Final = 12
 RANK_LEAF: Final = 14
 
 
+_groups = itertools.count(1)
+
+
+def new_group() -> int:
+    """A number for the locks of one store: ranks order the locks of one group."""
+    return next(_groups)
+
+
 class Signal:
     """Lets threads wait until another one has changed something.
 
     It has no lock that an interrupt could leave behind. A waiter registers, looks
-    whether there is still something to wait for, and waits. Whoever was interrupted
-    while it woke others may have left one of them out: so nobody waits without an end.
+    whether there is still something to wait for, and waits. A thread that is
+    interrupted while it wakes others may leave one asleep: so wait with a time limit.
     """
 
     __slots__ = ("_waiters",)
@@ -64,12 +75,12 @@ class Signal:
     def set(self) -> None:
         """Wake all who have registered so far."""
         waiters = self._waiters
-        for _ in range(len(waiters)):
-            try:
-                lock = waiters.popleft()
-            except IndexError:
-                return
-            lock.release()
+        for lock in list(waiters):
+            # Woken first: an interrupt behind that leaves no one asleep.
+            with contextlib.suppress(RuntimeError):
+                lock.release()
+            with contextlib.suppress(ValueError):
+                waiters.remove(lock)
 
     def wait(self, seconds: float | None = None) -> bool:
         """Register, and wait at most `seconds`; True if woken."""
@@ -95,10 +106,8 @@ class Waiter:
 
     def cancel(self) -> None:
         """Wait no more."""
-        try:
+        with contextlib.suppress(ValueError):  # woken right now
             self._waiters.remove(self.lock)
-        except ValueError:
-            return  # woken right now
 
 
 class _Logger:

@@ -9,9 +9,11 @@ ones, so that neither is enough.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from logstore import _binding as native
 from logstore._files import Directory, FileInfo, Files
 from logstore.layout import LOG, SWAP, parse_segment_file
 from logstore.segment import Segment
@@ -22,8 +24,13 @@ __all__ = ["LogFiles", "settled"]
 # trace in a time that was noted in it.
 _TICK_MS: Final = 20
 
-# Who truncates a log and writes on leaves other bytes where it ended.
+# Who truncates a log and writes on leaves other bytes where it ended: in the header of
+# the last batch (its checksum, if not its time), or in its last bytes.
 _LAST_BYTES: Final = 64
+# So much of a damaged batch is looked at again.
+_DAMAGED_BYTES: Final = 64 * 1024
+# So many ends of the log that were seen are remembered.
+_ENDS_MAX: Final = 32
 
 
 def settled(mtime_ns: int, files: Files) -> int:
@@ -46,6 +53,21 @@ def _stamp(info: FileInfo) -> _Stamp:
     return _Stamp(info.inode, info.size, info.mtime_ns)
 
 
+class _End(NamedTuple):
+    """An end that a log had, and what stood before it.
+
+    Attributes:
+        offset: the end.
+        name, size: of the last file.
+        pieces: (position, bytes) of what was there.
+    """
+
+    offset: int
+    name: str
+    size: int
+    pieces: tuple[tuple[int, bytes], ...]
+
+
 class LogFiles:
     """The `.log` files of a partition as they were when they were last looked at.
 
@@ -61,10 +83,12 @@ class LogFiles:
         self._directory = directory
         self._before = self._present() if is_foreign else {}
         self._known: dict[str, _Stamp] = {}
-        # Of a foreign log: what its last file was before it was read, and its last
-        # bytes.
+        # Of a foreign log: what its last file was before it was read.
         self._last: _Stamp | None = None
-        self._last_bytes = b""
+        # The ends that it had; the newest is last.
+        self._ends: deque[_End] = deque(maxlen=_ENDS_MAX)
+        # What stands where it was found damaged, in its last file.
+        self._damage: tuple[int, bytes] | None = None
         # When each file was looked at, by the directory's time.
         self._looked_ns = -1
         # Size and time of a last file whose end was looked at and found torn.
@@ -118,18 +142,81 @@ class LogFiles:
 
     def note_end(self, last: Segment) -> None:
         """More of the last segment was read."""
-        self._last_bytes = b""
-        if self.is_foreign:
-            with contextlib.suppress(FileNotFoundError):
-                self._last_bytes = self._bytes_before_end(last)
+        if self._ends and (self._ends[-1].offset, self._ends[-1].size) == (
+            last.next_offset,
+            last.size,
+        ):
+            return
+        places = [max(last.size - _LAST_BYTES, 0)]
+        if self.is_foreign and last.size:
+            header = last.last_batch_at()
+            places += [header] if header is not None else []
+        with contextlib.suppress(FileNotFoundError):
+            pieces = [(at, min(_LAST_BYTES, last.size - at)) for at in places]
+            found = self._bytes_at(last.file(LOG), pieces)
+            end = _End(last.next_offset, last.file(LOG), last.size, found)
+            self._ends.append(end)
 
-    def _bytes_before_end(self, last: Segment) -> bytes:
-        data = bytearray(min(last.size, _LAST_BYTES))
-        if not data:
-            return b""
-        with self._directory.opened(last.file(LOG)) as fd:
-            n = self._directory.files.read(fd, data, last.size - len(data))
-        return bytes(data[:n])
+    def _bytes_at(
+        self, name: str, pieces: Iterable[tuple[int, int]]
+    ) -> tuple[tuple[int, bytes], ...]:
+        """The bytes of a file at some (position, length)."""
+        found = []
+        with self._directory.opened(name) as fd:
+            for at, length in pieces:
+                data = bytearray(length)
+                n = self._directory.files.read(fd, data, at) if length else 0
+                found.append((at, bytes(data[:n])))
+        return tuple(found)
+
+    def _stands(self, end: _End) -> bool:
+        """Whether what stood before an end does so still."""
+        try:
+            wanted = [(at, len(data)) for at, data in end.pieces]
+            return self._bytes_at(end.name, wanted) == end.pieces
+        except FileNotFoundError:
+            return False
+
+    def highest_that_stands(self, segments: Sequence[Segment]) -> int:
+        """The highest end that the log had and that is still in it: up to there it is
+        what it was. 0 where none is.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        names = {segment.file(LOG): segment.size for segment in segments}
+        for end in reversed(self._ends):
+            if names.get(end.name, -1) >= end.size and self._stands(end):
+                return end.offset
+        return 0
+
+    def keep_ends(self, before: LogFiles, cut_to: int) -> None:
+        """Take over the ends that were seen before a log was loaded anew."""
+        newest = list(self._ends)
+        self._ends.clear()
+        self._ends.extend(end for end in before._ends if end.offset <= cut_to)
+        self._ends.extend(newest)
+
+    def note_damage(self, last: Segment, position: int) -> None:
+        """The last segment is damaged there, and nothing behind it counts: a batch that
+        is there whole stays as it is."""
+        with contextlib.suppress(FileNotFoundError):
+            name = last.file(LOG)
+            [found] = self._bytes_at(name, [(position, _DAMAGED_BYTES)])
+            buffer = native.pointer(found[1])
+            scan = native.first_header(buffer, len(found[1]), checks=native.CHECK_CRC)
+            if scan.error is not None:
+                self._damage = found
+
+    def _is_damaged_as_before(self, last: Segment, stamp: _Stamp) -> bool:
+        """Whether the last file has only grown behind the place where it is damaged."""
+        known = self._last
+        if self._damage is None or known is None or stamp.inode != known.inode:
+            return False
+        if stamp.size < known.size:
+            return False
+        at, data = self._damage
+        return self._bytes_at(last.file(LOG), [(at, len(data))]) == (self._damage,)
 
     def is_there(self, last: Segment, info: FileInfo) -> bool:
         """Whether the last segment, which may have grown, is what it was."""
@@ -140,9 +227,11 @@ class LogFiles:
             last.inode = info.inode
         if info.size < last.size:
             return False
-        if not self.is_foreign or _stamp(info) == self._last:
+        if not self.is_foreign and info.size == last.size:
             return True
-        is_there = self._bytes_before_end(last) == self._last_bytes
+        if self.is_foreign and _stamp(info) == self._last:
+            return True
+        is_there = not self._ends or self._stands(self._ends[-1])
         # Noted before more of it is read: what comes meanwhile is looked at then.
         self._last = _stamp(info)
         return is_there
@@ -165,7 +254,10 @@ class LogFiles:
         """Whether another program has done something to the last file."""
         if not self.is_foreign or not segments:
             return False
-        return _stamp(self._directory.stat(segments[-1].file(LOG))) != self._last
+        stamp = _stamp(self._directory.stat(segments[-1].file(LOG)))
+        if stamp != self._last and self._is_damaged_as_before(segments[-1], stamp):
+            self._last = stamp
+        return stamp != self._last
 
     def are_sealed_replaced(self, segments: Sequence[Segment]) -> bool:
         """Whether another program has put other files in the place of sealed ones.

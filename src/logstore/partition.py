@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from logstore import _binding as native
 from logstore import producers, reader, retention
 from logstore.batches import Chunk, RecordBatch
-from logstore.decoding import ChunkReader
-from logstore.encoder import check_payload_type, check_timestamp, pack_rows
+from logstore.cuts import Cuts, LogMark
+from logstore.decoding import ChunkReader, Wanted
+from logstore.encoder import as_bytes, check_payload_type, check_timestamp, pack_rows
 from logstore.errors import (
     ConfigError,
     OffsetOutOfRangeError,
@@ -21,7 +23,7 @@ from logstore.errors import (
 )
 from logstore.extras import arrow_module
 from logstore.live import LiveLog
-from logstore.producer_batches import assign
+from logstore.producer_batches import prepare
 from logstore.reader import ISOLATIONS, ON_CORRUPTION, Bounds, View, check_choice
 from logstore.records import Record
 from logstore.segment import Segment, SegmentInfo
@@ -42,6 +44,40 @@ _POLL_MIN_S = 0.001
 _POLL_MAX_S = 0.050
 
 
+class _Source:
+    """What a partition's views are of, as `logstore.reader.Source` has it."""
+
+    def __init__(
+        self, log: PartitionWriter | LiveLog, guard: Callable[[], None]
+    ) -> None:
+        self._log = log
+        self._guard = guard
+
+    def look(self) -> Bounds:
+        """The log as it is now."""
+        self._guard()
+        log = self._log
+        if isinstance(log, LiveLog):
+            return log.look()
+        # The cuts first: what is found behind them may be of a later one, and no view
+        # of it goes on then. The list of segments last: it covers the end.
+        cuts, end, durable = log.cuts, log.high_watermark, log.durable_offset
+        return Bounds(log.segments, log.start_offset, end, durable, cuts)
+
+    def look_closely(self) -> Bounds:
+        """The log as it is now, where something seems to be wrong with it."""
+        self._guard()
+        log = self._log
+        return log.look_closely() if isinstance(log, LiveLog) else self.look()
+
+    def is_as_it_was(self, life: int, serial: int) -> bool:
+        """Whether surely nothing was cut since a look that found these."""
+        log = self._log
+        if isinstance(log, LiveLog):
+            return log.is_as_it_was(life, serial)
+        return log.cuts.serial == serial
+
+
 class Partition:
     """One partition of a topic: an append-only log of records.
 
@@ -49,6 +85,7 @@ class Partition:
 
     Attributes:
         config: the settings of its topic.
+        topic_id: which of the topics that have had its name; "" for one without an id.
     """
 
     def __init__(
@@ -59,15 +96,19 @@ class Partition:
         log: PartitionWriter | LiveLog,
         guard: Callable[[], None],
         decompressed_max: int,
+        topic_id: str = "",
     ) -> None:
         self._topic = topic
         self._number = number
         self.config = config
+        self.topic_id = topic_id
         self._log = log
         self._writer = log if isinstance(log, PartitionWriter) else None
         self._guard = guard
         self._decompressed_max = decompressed_max
         self._name = f"{topic}-{number}"
+        self._source = _Source(log, guard)
+        self._stable = producers.StableOffset(log.directory)
 
     def __repr__(self) -> str:
         return f"<logstore.Partition {self._name} at {self.path}>"
@@ -115,6 +156,42 @@ class Partition:
         """Its segments, oldest first; the last one is active."""
         log = self._refreshed()
         return _infos(log.segments, log.high_watermark)
+
+    def mark(self) -> LogMark | None:
+        """Which log this is, as of now: to be kept with offsets that were read, and to
+        be given to `unchanged_below` later, in any process.
+
+        None: nobody keeps account of it. So it is in the log of a broker, in one that
+        an earlier version wrote last, and in one that is new and not synced yet.
+        """
+        known = self._history()
+        return None if known is None else LogMark(known[0], known[1].serial)
+
+    def unchanged_below(self, mark: LogMark) -> int | None:
+        """Below this offset the log is what it was at the time of a mark, apart from
+        what was deleted at its start: it may have been cut there since, and have grown
+        again. 0: it is another log.
+
+        None: nobody knows. So it is where the log has been cut, or opened for writing,
+        more than thirty times since, or where nobody keeps account of it any more.
+        """
+        known = self._history()
+        if known is None:
+            return None
+        log_id, cuts = known
+        if log_id != mark.log_id:
+            return 0
+        return (
+            cuts.lowest_since(mark.serial) if cuts.is_known_since(mark.serial) else None
+        )
+
+    def _history(self) -> tuple[str, Cuts] | None:
+        """The id of the log, and how it was cut."""
+        self._guard()
+        log = self._log
+        if isinstance(log, LiveLog):
+            return log.history()
+        return log.log_id, log.cuts
 
     def _refreshed(self) -> PartitionWriter | LiveLog:
         self._guard()
@@ -179,30 +256,27 @@ class Partition:
     ) -> tuple[int, int]:
         """(offset, timestamp stored)."""
         writer = self._write()
+        # The code of the caller (subclasses, `__index__`) runs before a lock is taken.
         check_payload_type(value, "value")
         check_payload_type(key, "key")
+        value, key = as_bytes(value), as_bytes(key)
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
+        if expected_offset is not None:
+            expected_offset = _as_offset("expected_offset", expected_offset)
         if not headers and writer.encoder.is_plain:
-            if type(value) is memoryview:
-                value = bytes(value)
-            if type(key) is memoryview:
-                key = bytes(key)
-            return writer.append_one(value, key, timestamp_ms, expected_offset, durable)
-
-        def make(now_ms: int) -> list[native.Rows]:
-            rows = pack_rows(
-                (value,),
-                None if key is None else (key,),
-                None if timestamp_ms is None else (timestamp_ms,),
-                (headers,) if headers else None,
-                now_ms=now_ms,
-                magic=writer.encoder.magic,
+            return writer.append_one(
+                value, key, timestamp_ms, expected_offset, bool(durable)
             )
-            return [rows]
-
+        rows = pack_rows(
+            (value,),
+            None if key is None else (key,),
+            None if timestamp_ms is None else (timestamp_ms,),
+            (headers,) if headers else None,
+            magic=writer.encoder.magic,
+        )
         base, _, now_ms = writer.append_rows(
-            make, expected_offset=expected_offset, durable=durable
+            [rows], expected_offset=expected_offset, durable=bool(durable)
         )
         return base, writer.encoder.stored_timestamp(timestamp_ms, now_ms)
 
@@ -226,20 +300,22 @@ class Partition:
         Raises: as `append`; `RecordTooLargeError` when one record cannot fit.
         """
         writer = self._write()
+        rows = pack_rows(
+            values, keys, timestamps_ms, headers, magic=writer.encoder.magic
+        )
+        return self._append_rows(writer, [rows], expected_offset, durable)
 
-        def make(now_ms: int) -> list[native.Rows]:
-            rows = pack_rows(
-                _as_sequence(values),
-                None if keys is None else _as_sequence(keys),
-                None if timestamps_ms is None else _as_sequence(timestamps_ms),
-                None if headers is None else _as_sequence(headers),
-                now_ms=now_ms,
-                magic=writer.encoder.magic,
-            )
-            return [rows]
-
+    @staticmethod
+    def _append_rows(
+        writer: PartitionWriter,
+        groups: Sequence[native.Rows],
+        expected_offset: Any,
+        durable: bool,
+    ) -> range:
+        if expected_offset is not None:
+            expected_offset = _as_offset("expected_offset", expected_offset)
         base, end, _ = writer.append_rows(
-            make, expected_offset=expected_offset, durable=durable
+            groups, expected_offset=expected_offset, durable=bool(durable)
         )
         return range(base, end)
 
@@ -253,20 +329,18 @@ class Partition:
         ``headers`` (list of struct(key, value); ``message_format=2``). ``topic``,
         ``partition``, ``offset``, ``timestampType`` are ignored.
 
-        Raises: as `append_many`; `ConfigError` for another column.
+        Raises: as `append_many`; `ConfigError` for another column, or for one whose
+        positions lead out of its buffers (pyarrow does not look at what comes over
+        IPC); `RecordTooLargeError` for an element of 2 GiB or more.
         """
         arrow = arrow_module()
         writer = self._write()
-        batches = list(arrow.tables_of(data))
-
-        def make(now_ms: int) -> list[native.Rows]:
-            magic = writer.encoder.magic
-            return [arrow.rows_of(b, now_ms=now_ms, magic=magic) for b in batches]
-
-        base, end, _ = writer.append_rows(
-            make, expected_offset=expected_offset, durable=durable
-        )
-        return range(base, end)
+        magic, now_ms = writer.encoder.magic, self._log.directory.files.now_ms()
+        groups = [
+            arrow.rows_of(batch, now_ms=now_ms, magic=magic)
+            for batch in arrow.tables_of(data)
+        ]
+        return self._append_rows(writer, groups, expected_offset, durable)
 
     def append_batches(
         self,
@@ -278,26 +352,27 @@ class Partition:
         """Append whole Kafka batches as a producer sends them; offsets are assigned.
 
         Magic and codec stay as they are, whatever the topic's settings. Checksums and
-        structure are checked first, inside compressed batches, too. Sequence numbers of
-        idempotent producers are kept and not checked.
+        structure are checked first, inside compressed batches, too; a header that lies
+        about its largest timestamp is put right. Sequence numbers of idempotent
+        producers are kept, and repeated ones not recognised.
 
         Raises:
-            CorruptRecordError: a damaged or partial batch; nothing was written.
+            CorruptRecordError: a damaged or partial batch, a timestamp below -1, a
+                producer's sequence below 0; nothing was written.
             UnsupportedError: control batches and those of transactions.
             RecordTooLargeError: a batch beyond ``max_message_bytes``.
         """
         writer = self._write()
+        prepared = prepare(
+            buffer,
+            max_bytes=self.config.max_message_bytes,
+            decompressed_max=self._decompressed_max,
+            is_append_time=writer.append_time() is not None,
+            where=writer.name,
+        )
 
-        def make(base: int, epoch: int) -> tuple[list[bytes], int]:
-            return assign(
-                buffer,
-                base,
-                epoch,
-                max_bytes=self.config.max_message_bytes,
-                decompressed_max=self._decompressed_max,
-                append_time_ms=writer.append_time(),
-                where=writer.name,
-            )
+        def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
+            return prepared.place(base, epoch, writer.append_time())
 
         base, end = writer.append_encoded(
             make, expected_offset=expected_offset, durable=durable
@@ -316,36 +391,32 @@ class Partition:
     # ------------------------------------------------------------ read
 
     def _view(self, durable_only: bool) -> View:
-        seen = self._look()
+        """The log as it is now, for a call that begins.
+
+        Raises: why the log was closed, if so: its topic was deleted.
+        """
+        self._check_alive()
+        return self._view_of(self._source.look(), durable_only)
+
+    def _check_alive(self) -> None:
+        writer = self._writer
+        if writer is not None and writer.closed is not None:
+            self._guard()
+            raise writer.closed.with_traceback(None)
+
+    def _view_of(self, seen: Bounds, durable_only: bool) -> View:
         end = seen.durable_offset if durable_only else seen.end_offset
         return View(
             self._name,
             seen.segments,
             seen.start_offset,
             max(seen.start_offset, end),
+            seen.end_offset,
             self._decompressed_max,
-            seen.identity,
-            seen.changes,
-            self._look,
-            self._look_closely,
+            seen.cuts,
+            seen.life,
+            self._source,
         )
-
-    def _look_closely(self) -> Bounds:
-        """The log as it is now, where something seems to be wrong with it."""
-        self._guard()
-        log = self._log
-        return log.look_closely() if isinstance(log, LiveLog) else self._look()
-
-    def _look(self) -> Bounds:
-        """The log as it is now."""
-        self._guard()
-        log = self._log
-        if isinstance(log, LiveLog):
-            return log.look()
-        # The end first: the list of segments read after it covers it.
-        end, durable = log.high_watermark, log.durable_offset
-        changes, segments = log.cuts.serial, log.segments
-        return Bounds(segments, log.start_offset, end, durable, None, changes)
 
     def _resolve(self, view: View, start: Start) -> int:
         if start is None:
@@ -358,8 +429,20 @@ class Partition:
         return offset
 
     def _bounds(
-        self, start: Start, stop: Start, durable_only: bool, isolation: str
+        self,
+        start: Start,
+        stop: Start,
+        durable_only: bool,
+        isolation: str,
+        *,
+        to_stable: bool = False,
     ) -> tuple[View, int, int]:
+        """(the log as it is now, where to begin, where to stop).
+
+        Args:
+            to_stable: stop at the last stable offset also where the reader's filter
+                would find the first open transaction by itself.
+        """
         check_choice("isolation", isolation, ISOLATIONS)
         view = self._view(durable_only)
         first = self._resolve(view, start)
@@ -367,8 +450,8 @@ class Partition:
             end = view.end_offset
         else:
             end = min(self._resolve_stop(view, stop), view.end_offset)
-        if isolation == "read_committed" and first > view.start_offset:
-            end = min(end, producers.last_stable_offset(view, self._log.directory))
+        if isolation == "read_committed" and (to_stable or first > view.start_offset):
+            end = min(end, self._stable.of(view))
         return view, first, end
 
     def _resolve_stop(self, view: View, stop: Start) -> int:
@@ -393,7 +476,7 @@ class Partition:
 
     def _wanted(
         self, view: View, first: int, isolation: str, skip: bool
-    ) -> reader.Wanted | None:
+    ) -> Wanted | None:
         if isolation == "read_committed":
             return producers.CommittedFilter(view, first, skip=skip)
         return None
@@ -452,59 +535,76 @@ class Partition:
         `PartitionNotFoundError`.
         """
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        _, first, _ = self._bounds(start, None, durable_only, isolation)
-        return self._follow(
-            first, timeout, durable_only, isolation, on_corruption == "skip"
-        )
+        view, first, end = self._bounds(start, None, durable_only, isolation)
+        skip = on_corruption == "skip"
+        return self._follow(view, first, end, timeout, durable_only, isolation, skip)
 
     def _follow(
         self,
+        view: View,
         offset: int,
+        end: int,
         timeout: float | None,
         durable_only: bool,
         isolation: str,
         skip: bool,
     ) -> Iterator[Record]:
+        """From `offset` to `end` of a view, and on in later ones of the same log."""
         last = time.monotonic()
         pause = _POLL_MIN_S
+        closed: Exception | None = None
         while True:
-            view, _, end = self._bounds(offset, None, durable_only, isolation)
             found = self._reader(view, offset, isolation, skip)
             before = offset
+            cut: OffsetOutOfRangeError | None = None
             try:
                 for record in reader.read_records(view, offset, end, found, skip=skip):
                     offset = record.offset + 1
                     yield record
                 if not found.ended:
                     offset = max(offset, end)
-            except OffsetOutOfRangeError:
-                # The log was cut meanwhile: where that is behind this offset, go on.
-                view = self._view(durable_only)
-                if not view.start_offset <= offset <= view.end_offset:
-                    raise
-            if offset > before:
+            except OffsetOutOfRangeError as error:
+                cut = error
+            if cut is not None or offset > before:
                 last, pause = time.monotonic(), _POLL_MIN_S
-                continue
-            left = None if timeout is None else timeout - (time.monotonic() - last)
-            if left is not None and left <= 0:
-                return
-            self._await(offset, pause if left is None else min(pause, left))
-            pause = min(pause * 2, _POLL_MAX_S)
+            elif closed is not None:
+                raise closed.with_traceback(None)
+            else:
+                left = None if timeout is None else timeout - (time.monotonic() - last)
+                if left is not None and left <= 0:
+                    return
+                self._await(
+                    view, durable_only, pause if left is None else min(pause, left)
+                )
+                pause = min(pause * 2, _POLL_MAX_S)
+            # Before the look: it sees all that there was when the log was closed.
+            closed = None if self._writer is None else self._writer.closed
+            now = self._source.look()
+            if cut is not None and (now.life, now.cuts.serial) == (
+                view.life,
+                view.cuts.serial,
+            ):
+                raise cut  # it was deleted
+            view.check_same(offset, now)
+            view = self._view_of(now, durable_only)
+            view.check(offset)
+            end = view.end_offset
+            if isolation == "read_committed" and offset > view.start_offset:
+                end = min(end, self._stable.of(view))
 
-    def _await(self, offset: int, seconds: float) -> None:
-        """Sleep until something may have been appended past `offset`."""
+    def _await(self, view: View, durable_only: bool, seconds: float) -> None:
+        """Sleep until there may be more than in a view."""
         writer = self._writer
         if writer is None:
             time.sleep(seconds)
             return
-        with writer.appended:
-            if writer.high_watermark > offset or writer.closed:
-                return
-            writer.waiting_readers += 1
-            try:
-                writer.appended.wait(seconds)
-            finally:
-                writer.waiting_readers -= 1
+
+        def is_there() -> bool:
+            end = writer.durable_offset if durable_only else writer.high_watermark
+            is_cut = writer.cuts.serial != view.cuts.serial
+            return is_cut or max(writer.start_offset, end) != view.end_offset
+
+        writer.wait_for_more(is_there, seconds)
 
     def fetch(
         self,
@@ -533,7 +633,9 @@ class Partition:
             )
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         offset = _as_offset("offset", offset)
-        view, first, end = self._bounds(offset, None, durable_only, isolation)
+        view, first, end = self._bounds(
+            offset, None, durable_only, isolation, to_stable=True
+        )
         skip = on_corruption == "skip"
         wanted = self._wanted(view, first, isolation, skip)
         return reader.fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
@@ -602,11 +704,13 @@ class Partition:
 
         "First" by offset: timestamps need not rise along the log.
         """
-        return reader.first_offset_at(self._view(False), int(timestamp_ms))
+        return reader.first_offset_at(
+            self._view(False), _as_integer("timestamp_ms", timestamp_ms, "milliseconds")
+        )
 
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, or the end (Kafka's LSO)."""
-        return producers.last_stable_offset(self._view(False), self._log.directory)
+        return self._stable.of(self._view(False))
 
     # ------------------------------------------------------------ keep and delete
 
@@ -633,13 +737,13 @@ class Partition:
         """
         writer = self._write()
         offset = _as_offset("offset", offset)
-        with writer.sync_lock, writer.lock:
+
+        def find() -> tuple[int, int] | None:
             view = self._view(False)
             view.check(offset)
-            boundary = None
-            if offset != view.end_offset:
-                boundary = self._boundary(view, offset)
-            return writer.truncate_to(offset, boundary)
+            return None if offset == view.end_offset else self._boundary(view, offset)
+
+        return writer.truncate_to(offset, find)
 
     def _boundary(self, view: View, offset: int) -> tuple[int, int]:
         """(index of the segment, position) where the batch of `offset` begins."""
@@ -701,22 +805,26 @@ def _infos(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
     )
 
 
-def _as_sequence(items: Any) -> Sequence[Any]:
-    return items if isinstance(items, list | tuple) else list(items)
-
-
 def _as_offset(name: str, value: Any) -> int:
+    return _as_integer(name, value, "an offset (int) or datetime")
+
+
+def _as_integer(name: str, value: Any, wanted: str) -> int:
     try:
-        return int(value.__index__())
-    except AttributeError:
-        raise TypeError(
-            f"{name} is {type(value).__name__}, not an offset (int) or datetime"
-        ) from None
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {type(value).__name__}, not {wanted}") from None
 
 
 def to_milliseconds(when: datetime.datetime) -> int:
     """Unix milliseconds of a datetime, rounded up; without a zone it is local time."""
-    delta = when.astimezone(datetime.timezone.utc) - _EPOCH
+    if when.utcoffset() is None:
+        try:
+            when = when.astimezone(datetime.timezone.utc)
+        except (OverflowError, ValueError, OSError):
+            # At the ends of the calendar, where no zone has an offset.
+            when = when.replace(tzinfo=datetime.timezone.utc)
+    delta = when - _EPOCH
     return -(-(delta // datetime.timedelta(microseconds=1)) // 1000)
 
 

@@ -6,7 +6,6 @@ the authority; a producer snapshot only shortens the way to it.
 
 from __future__ import annotations
 
-import bisect
 import struct
 from collections import deque
 from collections.abc import Iterator
@@ -23,13 +22,13 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.layout import SNAPSHOT, parse_segment_file
-from logstore.reader import View, make_batch, place_behind
+from logstore.reader import ChangedError, View, make_batch, place_behind
 from logstore.segment import Place
 
 __all__ = [
     "CommittedFilter",
     "ProducerEntry",
-    "last_stable_offset",
+    "StableOffset",
     "parse_snapshot",
 ]
 
@@ -87,23 +86,27 @@ class CommittedFilter:
     """Tells whether a transactional batch was committed, for ``read_committed``.
 
     Reads ahead of the reader, headers only, as far as it must: to the marker that ends
-    the transaction of the batch in question.
+    the transaction of the batch in question. It is asked about batches in their order.
     """
 
     def __init__(self, view: View, start: int, *, skip: bool = False) -> None:
-        self._ahead = _transaction_batches(view, start, skip=skip)
-        self._markers: dict[int, list[_Marker]] = {}
+        self._skip = skip
+        self._markers: dict[int, deque[_Marker]] = {}
+        self.begin_again(view, start)
+
+    def begin_again(self, view: View, offset: int) -> None:
+        """The log was changed: its markers, too, are read anew from an offset on."""
+        self._ahead = _transaction_batches(view, offset, skip=self._skip)
+        self._markers.clear()
         self._done = False
 
     def __call__(self, header: native.BatchHeader) -> bool:
         """True: committed; False: aborted. `StopReading`: still open."""
         while True:
-            markers = self._markers.get(header.producer_id, [])
-            at = bisect.bisect_right(
-                markers, header.last_offset, key=lambda marker: marker.offset
-            )
-            if at < len(markers):
-                del markers[:at]
+            markers = self._markers.get(header.producer_id, _NO_MARKERS)
+            while markers and markers[0].offset <= header.last_offset:
+                markers.popleft()
+            if markers:
                 return not markers[0].aborted
             if self._done:
                 raise StopReading
@@ -112,24 +115,38 @@ class CommittedFilter:
     def _read_on(self) -> None:
         for found, marker in self._ahead:
             if marker is not None:
-                self._markers.setdefault(found.producer_id, []).append(marker)
+                waiting = self._markers.setdefault(found.producer_id, deque())
+                waiting.append(marker)
                 return
         self._done = True
+
+
+_NO_MARKERS: Final[deque[_Marker]] = deque()
 
 
 def _transaction_batches(
     view: View, start: int, *, skip: bool = False
 ) -> Iterator[tuple[native.BatchHeader, _Marker | None]]:
     """Headers of transactional batches from `start` to the end of a view, in order,
-    with what the marker says where it is one; with `skip`, without what is damaged."""
+    with what the marker says where it is one; with `skip`, without what is damaged.
+
+    Raises:
+        ChangedError: the log was changed: what was found so far may not count.
+    """
     offset = start
     segments = deque(view.from_offset(start))
     place: Place | None = None
-    while segments:
+
+    def check() -> None:
+        changed = view.anew(closely=False)
+        if changed is not None:
+            raise ChangedError(changed)
+
+    while segments and offset < view.end_offset:
         segment = segments[0]
         try:
             place = place or segment.locate(offset)
-            for header, buffer, file_pos in segment.headers(place):
+            for header, buffer, file_pos in segment.headers(place, check=check):
                 if header.last_offset >= view.end_offset:
                     return
                 if header.last_offset < offset:
@@ -150,9 +167,7 @@ def _transaction_batches(
         except (CorruptRecordError, UnsupportedError) as error:
             again = view.anew()
             if again is not None:
-                view, place = again, None
-                segments = deque(view.from_offset(offset))
-                continue
+                raise ChangedError(again) from error
             if not skip or isinstance(error, UnsupportedError):
                 raise
             place = place_behind(segment, error, offset)
@@ -182,24 +197,101 @@ def _newest_snapshot(
     return None
 
 
-def last_stable_offset(view: View, directory: Directory) -> int:
-    """First offset of the oldest transaction that is open at the end of a view, or its
-    end where none is (Kafka's LSO, with everything taken as replicated)."""
-    begin = view.start_offset
-    open_since: dict[int, int] = {}
-    try:
-        snapshot = _newest_snapshot(directory, view.start_offset, view.end_offset)
-    except OSError as error:
-        raise storage_error(error, "read", directory.path) from error
-    if snapshot is not None:
-        begin = snapshot[0]
-        for entry in snapshot[1]:
-            if entry.current_txn_first_offset >= 0:
-                open_since[entry.producer_id] = entry.current_txn_first_offset
-    for header, marker in _transaction_batches(view, begin):
-        if marker is None:
-            open_since.setdefault(header.producer_id, header.base_offset)
-        else:
-            open_since.pop(header.producer_id, None)
-    oldest = min(open_since.values(), default=view.end_offset)
-    return max(min(oldest, view.end_offset), view.start_offset)
+class _Point(NamedTuple):
+    """What was known of the transactions of a log when it was read up to an offset.
+
+    Attributes:
+        life, serial: as of the view that it was read in.
+        upto: one past the last offset that was read.
+        open_since: the first offset of each transaction open there, by producer.
+    """
+
+    life: int
+    serial: int
+    upto: int
+    open_since: dict[int, int]
+
+
+class StableOffset:
+    """The last stable offset of one log.
+
+    What was read for it once is remembered, as long as it is not cut off: a look at a
+    log that has grown reads what is new. Any thread may call it; it takes no lock, as
+    nothing is wrong with two that read the same.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._points: tuple[_Point, ...] = ()
+
+    def of(self, view: View) -> int:
+        """First offset of the oldest transaction that is open at the end of a view, or
+        its end where none is (Kafka's LSO, with everything taken as replicated)."""
+        while True:
+            try:
+                open_since = self._open_at_end(view)
+                break
+            except ChangedError as changed:
+                view = changed.view
+        oldest = min(open_since.values(), default=view.end_offset)
+        return max(min(oldest, view.end_offset), view.start_offset)
+
+    def _open_at_end(self, view: View) -> dict[int, int]:
+        point = self._newest_point(view) or self._first_point(view)
+        if point.upto == view.end_offset:
+            return point.open_since
+        open_since = dict(point.open_since)
+        for header, marker in _transaction_batches(view, point.upto):
+            if marker is None:
+                open_since.setdefault(header.producer_id, header.base_offset)
+            else:
+                open_since.pop(header.producer_id, None)
+        self._keep(
+            _Point(view.life, view.cuts.serial, view.end_offset, open_since), view
+        )
+        return open_since
+
+    def _newest_point(self, view: View) -> _Point | None:
+        """The point nearest to the end of a view that still stands."""
+        found = [
+            point
+            for point in self._points
+            if point.upto <= view.end_offset and self._stands(point, view)
+        ]
+        return max(found, key=lambda point: point.upto, default=None)
+
+    @staticmethod
+    def _stands(point: _Point, view: View) -> bool:
+        return (
+            point.life == view.life
+            and point.upto >= view.start_offset
+            and view.cuts.lowest_since(point.serial) >= point.upto
+        )
+
+    def _keep(self, new: _Point, view: View) -> None:
+        points = [p for p in self._points if p.upto != new.upto]
+        points = [p for p in points if self._stands(p, view)]
+        self._points = (*points[1 - _POINTS_MAX :], new)
+
+    def _first_point(self, view: View) -> _Point:
+        """Where to begin: the newest snapshot, or the start of the log."""
+        life, serial = view.life, view.cuts.serial
+        try:
+            snapshot = _newest_snapshot(
+                self._directory, view.start_offset, view.end_offset
+            )
+        except OSError as error:
+            raise storage_error(error, "read", self._directory.path) from error
+        if snapshot is None:
+            return _Point(life, serial, view.start_offset, {})
+        upto, entries = snapshot
+        open_since = {
+            entry.producer_id: entry.current_txn_first_offset
+            for entry in entries
+            if entry.current_txn_first_offset >= 0
+        }
+        return _Point(life, serial, upto, open_since)
+
+
+# The ends of logs that are remembered: that of what is durable is another one.
+_POINTS_MAX: Final = 4

@@ -1,8 +1,10 @@
 """Reading a log: from a list of segments to runs of decoded records.
 
 A read works on a `View`, the immutable list of segments and bounds as they stood when
-it began; nothing that happens to the partition meanwhile changes what it delivers, and
-it takes no lock.
+it began, and takes no lock. What is appended or deleted meanwhile does not change what
+it delivers. Where the log is cut, it delivers what is still the same log, and says then
+that the rest is gone. For that it asks, behind each call that reads bytes, whether
+there was a cut before it: those bytes may be of what was written since.
 """
 
 from __future__ import annotations
@@ -10,17 +12,26 @@ from __future__ import annotations
 import bisect
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol
 
 from logstore import _binding as native
 from logstore.batches import Chunk, RecordBatch
 from logstore.config import StoreConfig
-from logstore.decoding import ChunkReader, Columns, Damage, StopReading, iter_records
+from logstore.cuts import Cuts
+from logstore.decoding import (
+    ChunkReader,
+    Columns,
+    Damage,
+    StopReading,
+    Wanted,
+    iter_records,
+)
 from logstore.errors import (
     ConfigError,
     CorruptRecordError,
     OffsetOutOfRangeError,
+    PartitionNotFoundError,
     RecordTooLargeError,
     StorageError,
     UnsupportedError,
@@ -29,9 +40,10 @@ from logstore.records import Record
 from logstore.resync import next_sound_batch
 from logstore.segment import READ_BYTES, Place, Segment, SegmentGoneError
 
-__all__ = ["View", "fetch", "first_offset_at", "read_batches", "read_columns"]
+__all__ = ["Bounds", "View", "fetch", "first_offset_at", "read_batches", "read_columns"]
 
-Wanted = Callable[[native.BatchHeader], bool]
+TIMESTAMP_MIN: Final = -(1 << 63)
+TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 ISOLATIONS: Final = ("read_uncommitted", "read_committed")
 ON_CORRUPTION: Final = ("raise", "skip")
@@ -43,16 +55,30 @@ class Bounds(NamedTuple):
     Attributes:
         segments: in order.
         start_offset, end_offset, durable_offset: where readers begin and stop.
-        identity: of the log's directory: another one has another log.
-        changes: how often files were found cut or replaced by another process so far.
+        cuts: of the log so far, as whoever looked knows them.
+        life: another number, and it is another log that has taken the place.
     """
 
     segments: tuple[Segment, ...]
     start_offset: int
     end_offset: int
     durable_offset: int
-    identity: object = None
-    changes: int = 0
+    cuts: Cuts
+    life: int = 0
+
+
+class Source(Protocol):
+    """What a view is of."""
+
+    def look(self) -> Bounds:
+        """All of it as of now."""
+
+    def look_closely(self) -> Bounds:
+        """The same, where something seems to be wrong with it."""
+
+    def is_as_it_was(self, life: int, serial: int) -> bool:
+        """Whether surely nothing was cut since a look that found these. It costs
+        little: it is asked behind each call that reads."""
 
 
 class View(NamedTuple):
@@ -62,27 +88,30 @@ class View(NamedTuple):
         name: ``topic-partition``, for messages.
         segments: in order; never changed.
         start_offset, end_offset: what may be read, half open.
+        log_end: where the log ends; beyond `end_offset` where only what is durable may
+            be read.
         decompressed_max: limit on one decompressed batch, bytes.
-        identity, changes: as in `Bounds`, when the read began, and
-        look: all of it as of now, and
-        look_closely: where something seems to be wrong with it.
+        cuts, life: as in `Bounds`, when the read began.
+        source: what it is a view of.
     """
 
     name: str
     segments: tuple[Segment, ...]
     start_offset: int
     end_offset: int
+    log_end: int
     decompressed_max: int
-    identity: object
-    changes: int
-    look: Callable[[], Bounds]
-    look_closely: Callable[[], Bounds]
+    cuts: Cuts
+    life: int
+    source: Source
 
     def check(self, offset: int) -> None:
-        """Raise `OffsetOutOfRangeError` unless start <= offset <= end."""
-        if not self.start_offset <= offset <= self.end_offset:
+        """Raise `OffsetOutOfRangeError` unless it is an offset of the log, or its end.
+        One behind what may be read yet is: nothing is there for it so far."""
+        end = max(self.end_offset, self.log_end)
+        if not self.start_offset <= offset <= end:
             raise OffsetOutOfRangeError(
-                offset, self.start_offset, self.end_offset, partition=self.name
+                offset, self.start_offset, end, partition=self.name
             )
 
     def from_offset(self, offset: int) -> tuple[Segment, ...]:
@@ -99,10 +128,10 @@ class View(NamedTuple):
 
         Raises:
             OffsetOutOfRangeError: the offset was deleted, or cut off.
-            PartitionNotFoundError: the whole log was deleted.
+            PartitionNotFoundError: the whole log was deleted, or made anew.
             StorageError: the log cannot be looked at now, so nobody knows.
         """
-        now = self.look_closely()
+        now = self.source.look_closely()
         if isinstance(error, SegmentGoneError) and offset < now.start_offset:
             raise self._out_of_range(offset, now)
         return self._changed(offset, now)
@@ -112,39 +141,77 @@ class View(NamedTuple):
         to go on with where the log was changed under it, else None. Raises: as `again`.
         """
         try:
-            return self._changed(offset, self.look())
+            return self._changed(offset, self.source.look())
         except StorageError:
             return None  # reading on does not need it
 
-    def anew(self) -> View | None:
+    def behind_a_read(self, offset: int) -> View | None:
+        """To be asked behind a call that has read bytes, and before they count: where
+        the log was cut, they may be of another time. Returns the view to go on with, at
+        `offset`, and to read them again; None: they are what they should be.
+        Raises: as `again`.
+        """
+        if self.source.is_as_it_was(self.life, self.cuts.serial):
+            return None
+        return self._changed(offset, self.source.look())
+
+    def anew(self, *, closely: bool = True) -> View | None:
         """The whole log as it is now, for who is at no offset; None where nothing has
         changed. Raises: as `again`, but `OffsetOutOfRangeError`."""
-        now = self.look_closely()
-        known = self.identity, self.changes, self.start_offset
-        if (now.identity, now.changes, now.start_offset) == known:
+        if not closely and self.source.is_as_it_was(self.life, self.cuts.serial):
             return None
+        now = self.source.look_closely() if closely else self.source.look()
+        if (now.life, now.cuts.serial) == (self.life, self.cuts.serial) and (
+            not closely or now.start_offset == self.start_offset
+        ):
+            return None
+        self._check_life(self.start_offset, now)
         return self._with(now)
 
+    def check_same(self, offset: int, now: Bounds) -> None:
+        """Raise where what lies below `offset` is not any more what it was in this
+        view: `OffsetOutOfRangeError`, `PartitionNotFoundError`."""
+        self._check_life(offset, now)
+        low = now.cuts.lowest_since(self.cuts.serial)
+        if offset > low:
+            raise self._out_of_range(offset, now, cut_to=low)
+
+    def _check_life(self, offset: int, now: Bounds) -> None:
+        if now.life != self.life:
+            topic, _, number = self.name.rpartition("-")
+            raise PartitionNotFoundError(
+                f"partition {self.name} was deleted, or put back from a backup, and "
+                f"another log is in its place: what was read of it, up to offset "
+                f"{offset}, is no part of that. Read it from its start, "
+                f"{now.start_offset}",
+                topic=topic,
+                partition=int(number),
+            )
+
     def _changed(self, offset: int, now: Bounds) -> View | None:
-        if (now.identity, now.changes) == (self.identity, self.changes):
+        if (now.life, now.cuts.serial) == (self.life, self.cuts.serial):
             return None
-        is_same = now.identity == self.identity
-        if not is_same or not now.start_offset <= offset <= now.end_offset:
+        self.check_same(offset, now)
+        if offset < now.start_offset:
             raise self._out_of_range(offset, now)
         return self._with(now)
 
     def _with(self, now: Bounds) -> View:
+        cut_to = now.cuts.lowest_since(self.cuts.serial)
+        end = min(self.end_offset, cut_to, now.end_offset)
         return self._replace(
             segments=now.segments,
             start_offset=now.start_offset,
-            end_offset=max(now.start_offset, min(self.end_offset, now.end_offset)),
-            identity=now.identity,
-            changes=now.changes,
+            end_offset=max(now.start_offset, end),
+            log_end=now.end_offset,
+            cuts=now.cuts,
         )
 
-    def _out_of_range(self, offset: int, now: Bounds) -> OffsetOutOfRangeError:
+    def _out_of_range(
+        self, offset: int, now: Bounds, *, cut_to: int | None = None
+    ) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
-            offset, now.start_offset, now.end_offset, partition=self.name
+            offset, now.start_offset, now.end_offset, partition=self.name, cut_to=cut_to
         )
 
     def check_end(self, stop: int) -> None:
@@ -156,7 +223,7 @@ class View(NamedTuple):
             end = min(end, self.segments[-1].next_offset)
         if end < stop:
             raise OffsetOutOfRangeError(
-                stop, self.start_offset, end, partition=self.name
+                stop, self.start_offset, self.log_end, partition=self.name, cut_to=end
             )
 
 
@@ -169,7 +236,7 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
         )
 
 
-class _ChangedError(Exception):
+class ChangedError(Exception):
     """A walk has to go on in another view."""
 
     def __init__(self, view: View) -> None:
@@ -189,6 +256,8 @@ def read_columns(
     again: View | None = view
     buffer = native.Buffer(READ_BYTES)
     while again is not None:
+        if again is not view and reader.wanted is not None:
+            reader.wanted.begin_again(again, offset)
         view, again = again, None
         segments, end = deque(view.from_offset(offset)), min(stop, view.end_offset)
         first = segments[0] if segments else None
@@ -211,8 +280,8 @@ def read_columns(
             )
             try:
                 yield from walk.columns(offset, bound)
-            except _ChangedError as changed:
-                again = changed.view
+            except ChangedError as changed:
+                again = view.behind_a_read(max(walk.offset, offset)) or changed.view
             except (CorruptRecordError, UnsupportedError) as error:
                 again = view.again(max(walk.offset, offset), error)
                 if again is None:
@@ -251,7 +320,7 @@ class _SegmentWalk:
         self.buffer = buffer
         self.reader = reader
         self.skip = skip
-        self.offset = segment.base_offset
+        self.offset = self.start = segment.base_offset
         self.next_offset = segment.next_offset
         self.generation = self.first_generation = segment.generation
         # One past the last offset, after a walk to the end of a gapless segment.
@@ -261,21 +330,19 @@ class _SegmentWalk:
         self, start: int, stop: int, place: Place | None = None
     ) -> Iterator[Columns]:
         segment, reader = self.segment, self.reader
-        self.offset = max(start, segment.base_offset)
+        self.offset = self.start = max(start, segment.base_offset)
         self.generation = segment.generation
         pos, before = place or self._locate(start)
         reader.begin(before, segment.checks)
         while True:
             if segment.generation != self.generation:
-                # The tail was truncated and may have been written anew.
+                # A failed append was undone, of which this may have met a part.
+                self._check_behind_a_read()
                 self.generation = segment.generation
-                if self.offset > segment.next_offset:
-                    raise OffsetOutOfRangeError(
-                        self.offset, segment.base_offset, segment.next_offset
-                    )
                 pos, before = segment.locate(self.offset)
                 reader.begin(before, segment.checks)
             if pos >= segment.size:
+                self._check_behind_a_read()
                 break
             try:
                 n = segment.read(self.buffer.view, pos)
@@ -285,6 +352,7 @@ class _SegmentWalk:
                 self._ask_again(error)
                 self.offset = segment.next_offset
                 return
+            self._check_behind_a_read()
             if segment.generation != self.generation:
                 continue
             buffer = self.buffer
@@ -310,6 +378,13 @@ class _SegmentWalk:
                 pos = self._skip(error, pos + reader.pos)
         self._check_end(stop)
 
+    def _check_behind_a_read(self) -> None:
+        """Raise `ChangedError` where the log was cut: what was read may be of what was
+        written since."""
+        again = self.view.behind_a_read(self.offset)
+        if again is not None:
+            raise ChangedError(again)
+
     def _locate(self, offset: int) -> Place:
         try:
             return self.segment.locate(offset)
@@ -324,12 +399,6 @@ class _SegmentWalk:
         its log may have gaps."""
         stop = min(wanted, self.segment.next_offset)
         segment, last = self.segment, self.reader.decoder.last_offset
-        if self._was_cut() and segment.next_offset < min(wanted, self.next_offset):
-            raise OffsetOutOfRangeError(
-                max(self.offset, segment.next_offset),
-                segment.base_offset,
-                segment.next_offset,
-            )
         if last == native.OFFSET_UNKNOWN or not (segment.is_gapless or self.is_last):
             return
         if self.skip:
@@ -337,10 +406,6 @@ class _SegmentWalk:
                 self._ask_again(segment.missing(segment.size, last + 1))
             return
         self.ended_at = last + 1
-        if last + 1 < stop and segment.generation != self.generation:
-            raise OffsetOutOfRangeError(
-                self.offset, segment.base_offset, segment.next_offset
-            )
         if last + 1 < stop:
             raise segment.missing(segment.size, max(self.offset, last + 1))
 
@@ -380,16 +445,22 @@ class _SegmentWalk:
         return self.segment.generation != self.first_generation
 
     def _ask_again(self, error: Exception) -> None:
-        """Raise `_ChangedError` where what looks like damage is none."""
+        """Raise `ChangedError` where what looks like damage is none."""
         again = self.view.again(self.offset, error)
         if again is not None:
-            raise _ChangedError(again)
+            raise ChangedError(again)
 
     def _skip(self, error: Exception, pos: int) -> int:
         """Where to go on behind damage at `pos`; raises `error` unless it may."""
+        if self.offset == self.start and isinstance(error, CorruptRecordError):
+            place = place_past(self.segment, error, self.start, self.view)
+            if place is not None:
+                self._check_behind_a_read()
+                self.reader.begin(place.last_offset, self.segment.checks)
+                return place.pos
         if not self.skip or isinstance(error, RecordTooLargeError):
             try:
-                raise error
+                raise told(self.segment, error, self.offset)
             finally:
                 # This frame and the error would keep each other, and with them the
                 # buffers of the read, until the garbage collector comes by.
@@ -423,20 +494,23 @@ def read_batches(
     segments = deque(view.from_offset(start))
     place: Place | None = None
     first = segments[0] if segments else None
-    while segments:
+    again: View | None = None
+
+    def check() -> None:
+        changed = view.behind_a_read(offset)
+        if changed is not None:
+            raise ChangedError(changed)
+
+    while segments and offset < end:
         segment = segments[0]
         is_last = len(segments) == 1
-        again = None if segment is first else view.now(offset)
-        if again is not None:
-            view, end, place = again, min(stop, again.end_offset), None
-            segments = deque(view.from_offset(offset))
-            first = segments[0] if segments else None
-            continue
-        generation, wanted_end = segment.generation, min(end, segment.next_offset)
         try:
+            again = None if segment is first else view.now(offset)
+            if again is not None:
+                raise ChangedError(again)
             place = place or segment.locate(offset)
             before = place.last_offset
-            for header, buffer, file_pos in segment.headers(place):
+            for header, buffer, file_pos in segment.headers(place, check=check):
                 last_before, before = before, header.last_offset
                 if header.last_offset < offset:
                     continue
@@ -454,27 +528,16 @@ def read_batches(
                     _check_wrapper(segment, batch, last_before)
                 if batch.base_offset >= end:
                     break
-                if batch.base_offset < offset != start:
-                    # Nobody but who truncates the log puts batches across others.
-                    raise OffsetOutOfRangeError(
-                        offset, view.start_offset, view.end_offset, partition=view.name
-                    )
                 offset = batch.next_offset
                 yield batch
             else:
+                check()
                 # A gapless segment goes up to the next one; any log up to its end.
                 short_of = min(end, segment.next_offset)
                 is_short = is_last and offset < short_of
                 if segment.is_gapless and before != native.OFFSET_UNKNOWN:
                     is_short = is_short or before + 1 < short_of
-                if segment.generation != generation:
-                    # Cut under this read, which may have missed what is there now.
-                    if max(offset, before + 1) < wanted_end:
-                        raise OffsetOutOfRangeError(
-                            max(offset, before + 1), view.start_offset, short_of,
-                            partition=view.name,
-                        )  # fmt: skip
-                elif is_short and not skip and wanted is None:
+                if is_short and not skip and wanted is None:
                     raise segment.missing(segment.size, offset)
                 place = None
                 segments.popleft()
@@ -482,19 +545,78 @@ def read_batches(
             break
         except StopReading:
             return
+        except ChangedError as changed:
+            again = view.behind_a_read(offset) or changed.view
         except (CorruptRecordError, UnsupportedError) as error:
             again = view.again(offset, error)
-            if again is not None:
-                view, end, place = again, min(stop, again.end_offset), None
-                segments = deque(view.from_offset(offset))
-                first = segments[0] if segments else None
-                continue
-            if not skip or isinstance(error, UnsupportedError):
-                raise
-            place = place_behind(segment, error, offset)
-            if place is None:
-                segments.popleft()
+            place = None
+            if again is None and offset == start:
+                place = place_past(segment, error, offset, view)
+            if again is None and place is None:
+                if not skip or isinstance(error, UnsupportedError):
+                    raise told(segment, error, offset) from error.__cause__
+                place = place_behind(segment, error, offset)
+                if place is None:
+                    segments.popleft()
+        if again is not None:
+            view, end, place = again, min(stop, again.end_offset), None
+            if wanted is not None:
+                wanted.begin_again(view, offset)
+            segments = deque(view.from_offset(offset))
+            first = segments[0] if segments else None
     view.check_end(stop)
+
+
+def place_past(
+    segment: Segment, error: Exception, offset: int, view: View
+) -> Place | None:
+    """The place behind damage that lies wholly below `offset`: the next sound batch
+    ends below it too, or begins at or below it. None: the damage concerns who wants to
+    begin there, or nobody can tell."""
+    if not isinstance(error, CorruptRecordError) or offset <= segment.base_offset:
+        return None
+    if error.path != segment.path or error.position is None:
+        return None
+    try:
+        found = next_sound_batch(segment, error.position, segment.base_offset)
+        if found is None:
+            return None
+        sound = segment.first_header(found[0], native.Buffer(READ_BYTES))
+        if sound is None:
+            return None
+        header, buffer = sound
+        first = header.base_offset
+        if first < 0 <= offset <= header.last_offset:
+            # A wrapper tells its first offset only when it is opened.
+            limit = view.decompressed_max
+            batch = make_batch(segment, header, buffer, found[0], limit)
+            first = batch.base_offset
+    except (CorruptRecordError, UnsupportedError, RecordTooLargeError):
+        return None
+    if header.last_offset >= offset and not 0 <= first <= offset:
+        return None
+    return Place(found[0], native.OFFSET_UNKNOWN)
+
+
+def told(segment: Segment, error: Exception, offset: int) -> Exception:
+    """An error of damage, with where reading can go on behind it, where that is known:
+    at the next sound batch, or the next segment."""
+    if type(error) is not CorruptRecordError or error.next_offset is not None:
+        return error
+    if error.path != segment.path or error.position is None or segment.is_lost:
+        return error
+    behind: int | None = None
+    try:
+        found = next_sound_batch(segment, error.position, offset)
+        if found is None:
+            behind = segment.next_offset
+        else:
+            behind = found[1]
+    except (CorruptRecordError, StorageError):
+        return error
+    if behind > offset:
+        error.next_offset = behind
+    return error
 
 
 def place_behind(
@@ -587,23 +709,56 @@ def fetch(
     """The whole batches of one buffer of `max_bytes`, from the one that holds `offset`.
 
     One segment at a time, as Kafka does. The buffer is doubled until a batch fits. With
-    `skip`, a damaged batch at the beginning is left out.
+    `skip`, a damaged batch at the beginning is left out. Which batches of transactions
+    are delivered is settled here, so that a chunk gives the same whenever it is
+    iterated over; it ends before the first that nobody can tell of.
     """
     behind: tuple[Segment, Place] | None = None
     while True:
         end = min(stop, view.end_offset)
+        again: View | None = None
         try:
-            return _fetch(view, offset, end, max_bytes, wanted, behind)
+            chunk = _fetch(view, offset, end, max_bytes, wanted, behind)
+            again = view.behind_a_read(offset)
+            if again is None:
+                return chunk
+        except ChangedError as changed:
+            again = view.behind_a_read(offset) or changed.view
         except (CorruptRecordError, UnsupportedError) as error:
             again = view.again(offset, error)
-            if again is not None:
-                view, behind = again, None
-                continue
-            if isinstance(error, UnsupportedError) or not skip:
-                raise
-            if error.position is None:
-                raise
-            offset, behind = _behind(view, error, offset)
+            past = None if again is not None else _past(view, error, offset)
+            if past is not None:
+                behind = past
+            elif again is None:
+                if isinstance(error, UnsupportedError) or not skip:
+                    raise _told(view, error, offset) from error.__cause__
+                if error.position is None:
+                    raise
+                offset, behind = _behind(view, error, offset)
+        if again is not None:
+            view, behind = again, None
+            if wanted is not None:
+                wanted.begin_again(view, offset)
+
+
+def _past(
+    view: View, error: CorruptRecordError | UnsupportedError, offset: int
+) -> tuple[Segment, Place] | None:
+    """Where to begin where damage lies below `offset`; None: it does not."""
+    for segment in view.from_offset(offset):
+        if segment.path == error.path:
+            place = place_past(segment, error, offset, view)
+            return None if place is None else (segment, place)
+    return None
+
+
+def _told(
+    view: View, error: CorruptRecordError | UnsupportedError, offset: int
+) -> Exception:
+    for segment in view.from_offset(offset):
+        if segment.path == error.path:
+            return told(segment, error, offset)
+    return error
 
 
 def _behind(
@@ -649,9 +804,39 @@ def _fetch(
         ) -> Exception:
             return segment.error_of(damage, pos, offset)
 
+        delivered: dict[int, bool] | None = None
+        if wanted is not None:
+            delivered, end, last = _decided(buffer, end, offset, last, wanted)
+            if end == 0:
+                break
         data, checks = buffer.raw[:end], segment.checks
-        return Chunk(data, offset, stop, last + 1, limit, named, wanted, before, checks)
-    return Chunk(b"", offset, stop, offset, limit, lambda damage: damage, wanted)
+        return Chunk(
+            data, offset, stop, last + 1, limit, named, delivered, before, checks
+        )
+    return Chunk(b"", offset, stop, offset, limit, lambda damage: damage)
+
+
+def _decided(
+    buffer: native.Buffer, end: int, offset: int, last: int, wanted: Wanted
+) -> tuple[dict[int, bool], int, int]:
+    """(whether to deliver each batch of a transaction, by its last offset; the end and
+    the last offset of the batches before the first that nobody can tell of)."""
+    delivered: dict[int, bool] = {}
+    pos = done = 0
+    before = offset - 1
+    while True:
+        scan = native.scan_batches(buffer.c, end, pos=pos, checks=0)
+        for header in scan.headers:
+            if header.is_transactional and not header.is_control:
+                try:
+                    is_there = header.last_offset >= offset and wanted(header)
+                except StopReading:
+                    return delivered, done, before
+                delivered[header.last_offset] = is_there
+            done, before = header.pos + header.size, header.last_offset
+        pos = scan.pos
+        if scan.stop != native.STOP_FULL:
+            return delivered, end, last
 
 
 def _whole_batches(
@@ -708,30 +893,42 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
 
     "First" by offset, not by time: timestamps need not rise.
     """
+    if timestamp > TIMESTAMP_MAX:
+        return None  # no record can have it
+    timestamp = max(timestamp, TIMESTAMP_MIN)
     while True:
         try:
-            return _first_offset_at(view, timestamp)
+            found = _first_offset_at(view, timestamp)
+            again = view.anew(closely=False)
+            if again is None:
+                return found
+        except ChangedError as changed:
+            again = view.anew(closely=False) or changed.view
         except (CorruptRecordError, UnsupportedError):
             again = view.anew()
             if again is None:
                 raise
-            view = again
+        view = again
 
 
 def _first_offset_at(view: View, timestamp: int) -> int | None:
-    for segment in view.segments:
-        is_last = segment is view.segments[-1]
-        if segment.next_offset <= view.start_offset and not is_last:
-            continue
+    segments = view.from_offset(view.start_offset)
+    for segment in segments:
+        if segment.base_offset >= view.end_offset:
+            break
         if segment.is_lost:
             raise segment.missing(0, segment.base_offset)
         if segment.largest_timestamp() < timestamp:
             continue
+        is_last = segment is segments[-1]
         reader = ChunkReader(view.decompressed_max, with_headers=False)
         buffer = native.Buffer(READ_BYTES)
         walk = _SegmentWalk(view, segment, buffer, reader, False, is_last=is_last)
         start = max(view.start_offset, segment.base_offset)
-        stop = view.end_offset if is_last else segment.next_offset
+        # What a publication has not committed may be taken back.
+        stop = view.end_offset
+        if not is_last:
+            stop = min(stop, segment.next_offset)
         place = segment.locate_time(timestamp)
         for run in walk.columns(start, stop, place):
             times = run.decoder.unpack(run.decoder.timestamp)

@@ -13,7 +13,7 @@ import contextlib
 import errno
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
@@ -108,13 +108,15 @@ class Segment:
         is_retired: another process was seen to have cut or replaced the file: there is
             another object for it, and reading this one is an error.
         is_lost: its file is gone, and should not be.
+        row: of a sealed segment: its row in the state file, once it was written; "" if
+            it has to be made anew.
         is_gapless: every batch begins where the one before ended, and the first one
             where the segment does: so logstore writes, and so it is checked. Kafka's
             compaction leaves gaps. And the leader epoch of every batch is 0.
     """
 
     __slots__ = (
-        "_pinned",
+        "__weakref__",
         "_serial",
         "base_offset",
         "descriptors",
@@ -131,6 +133,7 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
+        "row",
         "size",
         "time_digest",
         "transition",
@@ -167,8 +170,8 @@ class Segment:
         self.live_times: TimeEntries | None = None
         self.time_digest = UNKNOWN_DIGEST
         self.live_state: native.SegmentState | None = None
+        self.row = ""
         self._serial = next(_serials)
-        self._pinned = -1
 
     def __repr__(self) -> str:
         return (
@@ -191,12 +194,8 @@ class Segment:
             return 0
         if len(view) > room:
             view = view[:room]
-        files = self.directory.files
-        if self._pinned >= 0:
-            return files.read(self._pinned, view, pos)
         if self.is_retired:
             raise self._replaced(pos)
-        descriptors = self.descriptors
         try:
             file = self.borrow()
         except FileNotFoundError as error:
@@ -206,11 +205,9 @@ class Segment:
                 raise self._replaced(pos) from error
             raise storage_error(error, "open", self.path) from error
         try:
-            return files.read(file.fd, view, pos)
+            return self.directory.files.read(file.fd, view, pos)
         except OSError as error:
             raise storage_error(error, "read", self.path) from error
-        finally:
-            descriptors.give_back(file)
 
     def _names(self) -> tuple[str, ...]:
         # Another process may have deleted it meanwhile: then it keeps the old name with
@@ -218,28 +215,12 @@ class Segment:
         name = segment_file(self.base_offset, LOG)
         return (name + self.transition, name, name + DELETED)
 
-    def pin(self) -> None:
-        """Hold the file open as long as this object lives: its name is about to go."""
-        if self._pinned < 0:
-            for name in self._names():
-                with contextlib.suppress(FileNotFoundError):
-                    self._pinned = self.directory.open(name)
-                    return
-
-    def unpin(self) -> None:
-        """Let go of the file: another one is to have the name."""
-        fd, self._pinned = self._pinned, -1
-        if fd >= 0:
-            self.directory.files.close(fd)
-
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError, OSError, TypeError):
             self.descriptors.forget(self._serial)
-            if self._pinned >= 0:
-                self.directory.files.close(self._pinned)
 
     def borrow(self) -> OpenFile:
-        """Its open file, to be given back to `descriptors`.
+        """Its open file, which stays open as long as it is referred to.
 
         Raises:
             OSError: as opening does; ESTALE where it is another file now.
@@ -344,11 +325,13 @@ class Segment:
         *,
         checks: int | None = None,
         buffer: native.Buffer | None = None,
+        check: Callable[[], None] | None = None,
     ) -> Iterator[tuple[native.BatchHeader, native.Buffer, int]]:
         """The headers of all batches from a place (the start of the segment) on:
         (header, buffer, file position).
 
         `header.pos` is its place in the buffer, which is used again for the next run.
+        `check` is called behind each call that reads, before what was read counts.
 
         Raises:
             CorruptRecordError, UnsupportedError: after the headers before the damage.
@@ -358,6 +341,8 @@ class Segment:
         checks = self.checks if checks is None else checks
         while pos < self.size:
             n = self.read(buffer.view, pos)
+            if check is not None:
+                check()
             scan_pos = 0
             stop = native.STOP_FULL
             while stop == native.STOP_FULL:
@@ -457,6 +442,15 @@ class Segment:
                 return None
             buffer = native.Buffer(length)
 
+    def last_batch_at(self) -> int | None:
+        """The position of its last batch; None where it cannot be found."""
+        found = None
+        with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
+            place = self.locate(self.next_offset - 1)
+            for _, _, pos in self.headers(place, checks=0):
+                found = pos
+        return found
+
     # -- lookups
 
     def offset_entries(self) -> OffsetEntries:
@@ -543,6 +537,8 @@ class Segment:
 
     def locate_time(self, timestamp: int) -> Place:
         """Where to begin reading so that no record since `timestamp` is missed."""
+        if timestamp <= -(1 << 63):
+            return self.start  # nothing is older
         entries = self.time_entries()
         slot = entries.floor(timestamp - 1)
         for at in range(slot, max(slot - 4, -1), -1):

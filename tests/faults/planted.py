@@ -23,11 +23,16 @@ import logstore
 from faults import (
     disk_states,
     failing_calls,
+    forks,
+    interrupts,
+    limits,
     lying_disk,
     lying_input,
     readable,
+    reentry,
     replacements,
     second_use,
+    watched,
 )
 from faults.method import Tally
 
@@ -39,6 +44,14 @@ _SOURCE = pathlib.Path(logstore.__file__).parent
 # At most so many programs and stores are tried, and so many cases of each: what a bug
 # needs, a program has or has not.
 _TRIES = {"disk_states": 40, "failing_calls": 80, "lying_disk": 20}
+# Of these methods so many cases, each with a store of its own.
+_WATCHED = {
+    "reentry": reentry,
+    "interrupts": interrupts,
+    "forks": forks,
+    "limits": limits,
+}
+_WATCHED_CASES = 150
 # Of these methods each try is one case, that says what is wrong with it.
 _SINGLE = {
     "replacements": (replacements, 1_500),
@@ -412,6 +425,76 @@ BUGS = (
         call="write",
     ),
     Bug(
+        "the base offset is chosen before the lock is taken",
+        "log_writer.py",
+        (("        with self.lock:\n            if self._is_blocked:\n"
+          "                self._check()\n            now_ms = self.files.now_ms()\n"
+          "            base = self.end_offset\n",
+          "        base = self.end_offset\n        with self.lock:\n"
+          "            if self._is_blocked:\n                self._check()\n"
+          "            now_ms = self.files.now_ms()\n"),),
+        "reentry",
+    ),
+    Bug(
+        "the offset that is expected is chosen before the caller's code has run",
+        "partition.py",
+        (("        rows = pack_rows(\n            values, keys",
+          "        expected_offset = writer.end_offset\n"
+          "        rows = pack_rows(\n            values, keys"),),
+        "reentry",
+        quick=True,
+    ),
+    Bug(
+        "a store that is closing counts as closed",
+        "store.py",
+        (("            self._closed = True\n            # Not under",
+          "            self._closed = self._is_finished = True\n"
+          "            # Not under"),),
+        "interrupts",
+        quick=True,
+    ),
+    Bug(
+        "locks are taken one by one, and let go of later",
+        "publishing.py",
+        (("        with native.Group([*syncs, *appends]):\n",
+          "        with contextlib.ExitStack() as stack:\n"
+          "            for one in [*syncs, *appends]:\n"
+          "                stack.enter_context(one)\n"),),
+        "interrupts",
+    ),
+    Bug(
+        "a child holds on to the lock of its parent",
+        "store.py",
+        (("            self._store_lock.abandon()\n", "            pass\n"),),
+        "forks",
+        quick=True,
+    ),
+    Bug(
+        "a child closes the store of its parent as its own",
+        "store.py",
+        (("        if self._forked:\n"
+          "            self._closed = self._is_finished = True\n"
+          "            self._let_go()\n            return\n", ""),),
+        "forks",
+    ),
+    Bug(
+        "no thread to be had is an error without a name",
+        "housekeeper.py",
+        (("        except RuntimeError as error:\n",
+          "        except ZeroDivisionError as error:\n"),),
+        "limits",
+        quick=True,
+    ),
+    Bug(
+        "a sync counts as scheduled before it is",
+        "log_writer.py",
+        (("            self.host.call_later(self.flush_due, self.config.flush_ms)\n"
+          "            self._flush_scheduled = True\n",
+          "            self._flush_scheduled = True\n"
+          "            self.host.call_later(self.flush_due, self.config.flush_ms)\n"),),
+        "limits",
+    ),
+    Bug(
         "a reader does not look at the names in the directory again",
         "live.py",
         (("        if mtime_ns != self._mtime_ns or self._is_recent():\n",
@@ -543,6 +626,12 @@ def _ended(bug: Bug, process: subprocess.Popen[str] | str, tally: Tally) -> None
 
 def hunt(bug: Bug, seed: int) -> Iterator[str]:
     """What the method finds, one text after each of its tries; "" for nothing."""
+    if bug.method in _WATCHED:
+        case = _WATCHED[bug.method].case
+        with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
+            for number in range(_WATCHED_CASES):
+                yield watched.watch(case, seed * 1000 + number, at).failure
+        return
     if bug.method in _SINGLE:
         module, count = _SINGLE[bug.method]
         keys = (f"{seed}/{number}" for number in range(count))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import logstore
-from logstore import Record
+from logstore import CorruptRecordError, Record
 from support.damage import fix_crc, flip_bit, frames, logs_in, overwrite
 from support.values import (
     FIRST_TIMESTAMP,
@@ -705,3 +706,86 @@ def test_offset_for_time_in_a_damaged_segment_raises(tmp_path: Path) -> None:
     assert found == naive_offset_for_time(
         expected(1, 0, COUNT), FIRST_TIMESTAMP + 10 * 30
     )
+
+
+# ---------------------------------------------------------------- damage below a start
+
+
+STARTS: dict[str, Callable[[logstore.Partition, int], list[int]]] = {
+    "read": lambda p, at: [r.offset for r in p.read(at)],
+    "skip": lambda p, at: [r.offset for r in p.read(at, on_corruption="skip")],
+    "batches": lambda p, at: [
+        r.offset for b in p.read_batches(at) for r in b if r.offset >= at
+    ],
+    "fetch": lambda p, at: [r.offset for r in p.fetch(at)],
+    "arrow": lambda p, at: p.read_arrow(at).read_all()["offset"].to_pylist(),
+}
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("way", STARTS)
+def test_read_that_starts_behind_damage_is_not_concerned_by_it(
+    tmp_path: Path, way: str, magic: int, codec: str
+) -> None:
+    """The next sound batch decides, wherever the index leads; who starts in what is
+    damaged is told where reading can go on."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic, codec)
+        for _ in range(12):
+            partition.append_many([b"v" * 20] * 5)
+    log = logs_in(tmp_path / "orders-0")[0]
+    found = frames(log)
+    plain = magic == 1 and codec == "none"
+    damaged = found[25:30] if plain else found[5:6]
+    for frame in damaged:
+        flip_bit(log, 8 * (frame.pos + frame.size - 3))
+    for index in log.parent.glob("*.index"):
+        index.write_bytes(b"")
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("orders")[0]
+        for start in (30, 31, 35, 59):
+            assert STARTS[way](partition, start) == list(range(start, 60))
+        if way == "skip":
+            return
+        for start in (25, 27, 29):
+            with pytest.raises(CorruptRecordError) as caught:
+                STARTS[way](partition, start)
+            # A batch is delivered whole.
+            first = 25 if way == "batches" else start
+            assert caught.value.offset == first
+            if codec == "none":
+                assert caught.value.next_offset == 30
+
+
+# ---------------------------------------------------------------- times
+
+
+def test_times_beyond_what_a_record_can_have_are_answered(tmp_path: Path) -> None:
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        for time_ms in (5, 6, 7):
+            partition.append(b"x", timestamp_ms=time_ms)
+        partition.roll()
+        partition.append(b"x", timestamp_ms=8)
+        for low in (-(1 << 63), -(1 << 63) - 1, -(10**40), -1, 0, 5):
+            assert partition.offset_for_time(low) == 0
+        for high in (9, (1 << 63) - 1, 1 << 63, 10**40):
+            assert partition.offset_for_time(high) is None
+        for odd in ("5", 5.0, None):
+            with pytest.raises(TypeError, match="timestamp_ms"):
+                partition.offset_for_time(odd)  # type: ignore[arg-type]
+
+
+def test_ends_of_the_calendar_are_times_to_start_at(tmp_path: Path) -> None:
+    """With a zone and without one."""
+    zones = [None, datetime.timezone.utc]
+    zones += [datetime.timezone(datetime.timedelta(hours=h)) for h in (-23, 14)]
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        partition.append_many([b"x"] * 3)
+        for zone in zones:
+            first = datetime.datetime.min.replace(tzinfo=zone)
+            last = datetime.datetime.max.replace(tzinfo=zone)
+            assert len(list(partition.read(first, last))) == 3
+            assert list(partition.read(last)) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -416,3 +417,12 @@ def test_damaged_partition_does_not_stop_the_others(tmp_path: Path) -> None:
             assert list(topic[number].read()) == expected(1, 0, 31)
         with pytest.raises(logstore.CorruptRecordError):
             append_one(topic[1])
+
+
+@pytest.mark.parametrize("number", [0.0, "0", None, slice(0, 1)])
+def test_what_is_no_number_of_a_partition_is_none(tmp_path: Path, number: Any) -> None:
+    """Also where it is equal to one."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", 2)
+        with pytest.raises(logstore.PartitionNotFoundError):
+            topic[number]

@@ -3,13 +3,15 @@
  * promised here cannot be had in Python: a signal handler, a finalizer or a log handler may run between any two
  * bytecodes, and a `with` over a Python object has bytecodes between "acquired" and "will be released".
  *
- * Mutex(rank, name): a context manager.  Entering and leaving are one C call each.
+ * Mutex(rank, name, group=0): a context manager.  Entering and leaving are one C call each.
  *   - It is not re-entrant: a second entry of the same thread raises ReentrantCallError.
- *   - A thread that holds a lock of rank r waits only for locks of a higher rank.  For the others it tries: if
- *     another thread holds one, ReentrantCallError.  Only a call that comes in from inside another one can meet
- *     that, since the engine takes its locks in the order of their ranks; so no two threads wait for each other.
+ *   - A thread that holds a lock waits only for locks of a higher rank.  One of the same rank it tries: if another
+ *     thread holds it, ReentrantCallError.  One of a lower rank is ReentrantCallError always.  Only a call that
+ *     comes in from inside another one can meet that, since the engine takes its locks in the order of their
+ *     ranks; so no two threads wait for each other.
+ *   - Ranks are those of one group (a store).  A lock of another group than those that a thread holds is tried.
  * Mutex.attempt(): a context manager that never waits; its value is whether it has the lock.
- * Group(mutexes): enters all of them in order, or none.
+ * Group(mutexes): enters all of them, which are of one group, in order, or none.
  * defer(function, *args): called when this thread has let go of its last lock; at once where it holds none.
  *
  * Everything here runs with the GIL, but where a thread waits.  After a fork, in the child, all locks are free:
@@ -19,14 +21,22 @@
 #include <Python.h>
 #include <pythread.h>
 #include <stdint.h>
+#include <string.h>
 
 #define PYLOCKS_RANKS 32
+#define PYLOCKS_GROUPS 8 /* so many stores may call each other in one thread */
 #define PYLOCKS_FAST(function) ((PyCFunction)(void (*)(void))(function))
 
 typedef struct {
-    uint32_t mask;                /* ranks that this thread holds */
+    unsigned long group;
+    uint32_t mask;                 /* ranks that this thread holds; 0: this place is free */
     uint32_t count[PYLOCKS_RANKS]; /* how many of each */
-    PyObject *deferred;           /* a list of (function, args), or NULL */
+} pylocks_ranks;
+
+typedef struct {
+    pylocks_ranks groups[PYLOCKS_GROUPS];
+    int held;           /* how many of them are in use */
+    PyObject *deferred; /* a list of (function, args), or NULL */
 } pylocks_thread;
 
 static _Thread_local pylocks_thread pylocks_me;
@@ -39,6 +49,7 @@ typedef struct {
     PyThread_type_lock lock;
     unsigned long owner; /* thread; 0: nobody */
     unsigned long forks;
+    unsigned long group;
     int rank;
     PyObject *name;
 } pylocks_mutex;
@@ -57,9 +68,39 @@ typedef struct {
 
 /* ---------------------------------------------------------------- taking and releasing */
 
-static int pylocks_top(void)
+/* Whether this thread holds a lock of another group. */
+static int pylocks_holds_others(unsigned long group)
 {
-    return pylocks_me.mask ? 31 - __builtin_clz(pylocks_me.mask) : -1;
+    for (int i = 0; i < PYLOCKS_GROUPS; i++) {
+        if (pylocks_me.groups[i].mask != 0 && pylocks_me.groups[i].group != group) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* What this thread holds of a group; a free place where that is nothing; NULL where there is none. */
+static pylocks_ranks *pylocks_find(unsigned long group)
+{
+    pylocks_ranks *free_place = NULL;
+    for (int i = 0; i < PYLOCKS_GROUPS; i++) {
+        pylocks_ranks *ranks = &pylocks_me.groups[i];
+        if (ranks->mask == 0) {
+            free_place = free_place == NULL ? ranks : free_place;
+        } else if (ranks->group == group) {
+            return ranks;
+        }
+        if (pylocks_me.held == 0) {
+            break; /* the usual case */
+        }
+    }
+    return free_place;
+}
+
+static int pylocks_top(unsigned long group)
+{
+    pylocks_ranks *ranks = pylocks_me.held ? pylocks_find(group) : NULL;
+    return ranks != NULL && ranks->mask ? 31 - __builtin_clz(ranks->mask) : -1;
 }
 
 /* In the child of a fork the lock may be held by a thread that is not there: it gets a new one. */
@@ -81,9 +122,14 @@ static int pylocks_renew(pylocks_mutex *self)
 
 static void pylocks_note(pylocks_mutex *self, unsigned long me)
 {
+    pylocks_ranks *ranks = pylocks_find(self->group); /* there is one: see pylocks_take */
     self->owner = me;
-    pylocks_me.count[self->rank]++;
-    pylocks_me.mask |= (uint32_t)1 << self->rank;
+    if (ranks->mask == 0) {
+        ranks->group = self->group;
+        pylocks_me.held++;
+    }
+    ranks->count[self->rank]++;
+    ranks->mask |= (uint32_t)1 << self->rank;
 }
 
 /*
@@ -105,11 +151,17 @@ static int pylocks_take(pylocks_mutex *self, int top, int wait)
         }
         return 0;
     }
+    if (pylocks_find(self->group) == NULL || (wait && self->rank < top)) {
+        PyErr_Format(pylocks_reentrant,
+                     "a call that needs %U came in from inside another one of this thread; nothing was changed",
+                     self->name);
+        return -1;
+    }
     PyLockStatus status = PyThread_acquire_lock_timed(self->lock, 0, 0);
     if (status != PY_LOCK_ACQUIRED && !wait) {
         return 0;
     }
-    if (status != PY_LOCK_ACQUIRED && self->rank <= top) {
+    if (status != PY_LOCK_ACQUIRED && (self->rank == top || pylocks_holds_others(self->group))) {
         PyErr_Format(pylocks_reentrant,
                      "a call came in from inside another one, and another thread holds %U: waiting for it could "
                      "last for ever. Nothing was changed",
@@ -134,9 +186,11 @@ static void pylocks_release(pylocks_mutex *self)
     if (self->forks != pylocks_forks || self->owner != PyThread_get_thread_ident()) {
         return; /* taken before a fork */
     }
+    pylocks_ranks *ranks = pylocks_find(self->group);
     self->owner = 0;
-    if (--pylocks_me.count[self->rank] == 0) {
-        pylocks_me.mask &= ~((uint32_t)1 << self->rank);
+    if (--ranks->count[self->rank] == 0) {
+        ranks->mask &= ~((uint32_t)1 << self->rank);
+        pylocks_me.held -= ranks->mask == 0;
     }
     PyThread_release_lock(self->lock);
 }
@@ -148,7 +202,7 @@ static void pylocks_release(pylocks_mutex *self)
 static int pylocks_run_deferred(void)
 {
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
-    while (pylocks_me.mask == 0 && pylocks_me.deferred != NULL) {
+    while (pylocks_me.held == 0 && pylocks_me.deferred != NULL) {
         PyObject *calls = pylocks_me.deferred;
         pylocks_me.deferred = NULL;
         for (Py_ssize_t i = 0; i < PyList_Size(calls); i++) {
@@ -172,7 +226,7 @@ static int pylocks_run_deferred(void)
 
 static PyObject *pylocks_left(void)
 {
-    if (pylocks_me.mask == 0 && pylocks_me.deferred != NULL && pylocks_run_deferred() < 0) {
+    if (pylocks_me.held == 0 && pylocks_me.deferred != NULL && pylocks_run_deferred() < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -190,10 +244,11 @@ static void pylocks_free(PyObject *self)
 
 static PyObject *pylocks_mutex_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"rank", "name", NULL};
+    static char *names[] = {"rank", "name", "group", NULL};
     int rank;
     PyObject *name;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iU", names, &rank, &name)) {
+    unsigned long group = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iU|k", names, &rank, &name, &group)) {
         return NULL;
     }
     if (rank < 0 || rank >= PYLOCKS_RANKS) {
@@ -207,6 +262,7 @@ static PyObject *pylocks_mutex_new(PyTypeObject *type, PyObject *args, PyObject 
     }
     self->lock = PyThread_allocate_lock();
     self->rank = rank;
+    self->group = group;
     self->forks = pylocks_forks;
     Py_INCREF(name);
     self->name = name;
@@ -230,7 +286,7 @@ static void pylocks_mutex_dealloc(PyObject *object)
 static PyObject *pylocks_mutex_enter(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    if (pylocks_take((pylocks_mutex *)self, pylocks_top(), 1) < 0) {
+    if (pylocks_take((pylocks_mutex *)self, pylocks_top(((pylocks_mutex *)self)->group), 1) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
@@ -263,6 +319,12 @@ static PyObject *pylocks_mutex_is_mine(PyObject *object, void *unused)
     return PyBool_FromLong(self->forks == pylocks_forks && self->owner == PyThread_get_thread_ident());
 }
 
+static PyObject *pylocks_mutex_top(PyObject *object, void *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(pylocks_top(((pylocks_mutex *)object)->group));
+}
+
 static PyObject *pylocks_mutex_repr(PyObject *object)
 {
     pylocks_mutex *self = (pylocks_mutex *)object;
@@ -278,6 +340,7 @@ static PyMethodDef pylocks_mutex_methods[] = {
 
 static PyGetSetDef pylocks_mutex_getset[] = {
     {"is_mine", pylocks_mutex_is_mine, NULL, "Whether this thread holds the lock.", NULL},
+    {"top", pylocks_mutex_top, NULL, "The highest rank that this thread holds in the group; -1: none.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
@@ -395,7 +458,10 @@ static PyObject *pylocks_group_enter(PyObject *object, PyObject *unused)
 {
     (void)unused;
     pylocks_group *self = (pylocks_group *)object;
-    int top = pylocks_top();
+    int top = -1;
+    if (PyTuple_Size(self->mutexes)) {
+        top = pylocks_top(((pylocks_mutex *)PyTuple_GetItem(self->mutexes, 0))->group);
+    }
     if (self->taken) {
         PyErr_SetString(PyExc_RuntimeError, "the group is entered already");
         return NULL;
@@ -442,7 +508,7 @@ static PyObject *pylocks_held(PyObject *self, PyObject *unused)
 {
     (void)self;
     (void)unused;
-    return PyLong_FromLong(pylocks_top());
+    return PyBool_FromLong(pylocks_me.held > 0);
 }
 
 static PyObject *pylocks_defer(PyObject *self, PyObject *args)
@@ -456,7 +522,7 @@ static PyObject *pylocks_defer(PyObject *self, PyObject *args)
     if (rest == NULL) {
         return NULL;
     }
-    if (pylocks_me.mask == 0) {
+    if (pylocks_me.held == 0) {
         PyObject *result = PyObject_CallObject(PyTuple_GetItem(args, 0), rest);
         Py_DECREF(rest);
         Py_XDECREF(result);
@@ -486,16 +552,14 @@ static PyObject *pylocks_after_fork(PyObject *self, PyObject *unused)
     (void)self;
     (void)unused;
     pylocks_forks++;
-    for (int rank = 0; rank < PYLOCKS_RANKS; rank++) {
-        pylocks_me.count[rank] = 0;
-    }
-    pylocks_me.mask = 0;
+    memset(pylocks_me.groups, 0, sizeof pylocks_me.groups);
+    pylocks_me.held = 0;
     Py_CLEAR(pylocks_me.deferred);
     Py_RETURN_NONE;
 }
 
 static PyMethodDef pylocks_methods[] = {
-    {"held", pylocks_held, METH_NOARGS, "The highest rank that this thread holds; -1: none."},
+    {"held", pylocks_held, METH_NOARGS, "Whether this thread holds a lock."},
     {"defer", pylocks_defer, METH_VARARGS, "Call a function when this thread holds no lock."},
     {"after_fork", pylocks_after_fork, METH_NOARGS, "In the child of a fork: all locks are free."},
     {NULL, NULL, 0, NULL},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -67,24 +68,25 @@ def test_mutex_entered_again_by_its_thread_raises() -> None:
     assert is_free(mutex)
 
 
-def test_mutex_of_lower_rank_is_tried_and_not_waited_for() -> None:
-    """Waiting for a lower rank could be a circle of waiters."""
+def test_mutex_of_lower_rank_is_refused() -> None:
+    """Waiting for a lower rank could be a circle of waiters, and who holds a higher one
+    is in the middle of something."""
     low, high = native.Mutex(3, "low"), native.Mutex(5, "high")
-    with high, low:
-        assert low.is_mine
-    thread = held_by_another(low)
     with high:
         with pytest.raises(ReentrantCallError, match="low"), low:
             pass
         assert not low.is_mine
-    thread.join()
-    with high, low:
+        with low.attempt() as taken:
+            assert taken
+    with low, high:
         pass
 
 
 def test_mutex_of_the_same_rank_is_tried_and_not_waited_for() -> None:
     """Two threads could hold one each, and want the other."""
     one, other = native.Mutex(3, "one"), native.Mutex(3, "other")
+    with one, other:
+        assert other.is_mine
     thread = held_by_another(other)
     with one, pytest.raises(ReentrantCallError, match="other"), other:
         pass
@@ -95,9 +97,35 @@ def test_mutex_of_higher_rank_is_waited_for() -> None:
     low, high = native.Mutex(3, "low"), native.Mutex(5, "high")
     thread = held_by_another(high)
     with low, high:
-        assert native.held() == 5
-    assert native.held() == -1
+        assert low.top == 5
+    assert low.top == -1
+    assert not native.held()
     thread.join()
+
+
+def test_mutex_of_another_group_is_tried_and_not_waited_for() -> None:
+    """Ranks are those of one store; two stores have no order."""
+    here, there = native.Mutex(5, "here", 1), native.Mutex(3, "there", 2)
+    with here, there:
+        assert (here.top, there.top) == (5, 3)
+        with pytest.raises(ReentrantCallError), here:
+            pass
+    thread = held_by_another(there)
+    with here, pytest.raises(ReentrantCallError, match="there"), there:
+        pass
+    thread.join()
+    assert not native.held()
+
+
+def test_locks_of_many_groups_are_refused_at_last() -> None:
+    mutexes = [native.Mutex(3, str(i), i) for i in range(9)]
+    with contextlib.ExitStack() as stack:
+        for mutex in mutexes[:8]:
+            stack.enter_context(mutex)
+        with pytest.raises(ReentrantCallError), mutexes[8]:
+            pass
+    with mutexes[8]:
+        pass
 
 
 def test_attempt_tells_whether_it_has_the_lock() -> None:
@@ -165,7 +193,7 @@ def test_interrupts_leave_no_lock_behind(kind: str) -> None:
                         pass
             except Interrupt:
                 interrupts += 1
-            assert native.held() == -1
+            assert not native.held()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -178,7 +206,7 @@ def test_interrupts_leave_no_lock_behind(kind: str) -> None:
 def test_deferred_calls_come_when_the_last_lock_is_free() -> None:
     """In order, and at once where no lock is held."""
     a, b = native.Mutex(3, "a"), native.Mutex(5, "b")
-    told: list[tuple[str, int]] = []
+    told: list[tuple[str, bool]] = []
 
     def tell(what: str) -> None:
         told.append((what, native.held()))
@@ -189,7 +217,7 @@ def test_deferred_calls_come_when_the_last_lock_is_free() -> None:
             native.defer(tell, "first")
         native.defer(tell, "second")
         assert len(told) == 1
-    assert told == [("at once", -1), ("first", -1), ("second", -1)]
+    assert told == [("at once", False), ("first", False), ("second", False)]
 
 
 def test_deferred_call_may_take_locks_and_defer() -> None:

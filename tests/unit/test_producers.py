@@ -1,0 +1,187 @@
+"""Transactions as readers see them: which records are committed, where the first open
+transaction begins, and what finding that out costs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import crc32c
+import pytest
+
+import logstore
+from logstore._files import Files
+from logstore.store import open_store
+
+
+def varint(number: int) -> bytes:
+    number = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def batch(
+    base: int, records: list[tuple[bytes, bytes]], producer: int, *, control: bool
+) -> bytes:
+    """A batch of a transaction, of magic 2."""
+    area = b""
+    for at, (key, value) in enumerate(records):
+        body = b"\0" + varint(0) + varint(at) + varint(len(key)) + key
+        body += varint(len(value)) + value + varint(0)
+        area += varint(len(body)) + body
+    attributes = 0x10 | (0x20 if control else 0)
+    times, count = (1000, 1000), len(records)
+    head = struct.pack(">hiqq", attributes, count - 1, *times)
+    head += struct.pack(">qhii", producer, 0, -1 if control else base, count)
+    crc = struct.pack(">I", crc32c.crc32c(head + area))
+    rest = struct.pack(">ib", 0, 2) + crc + head + area
+    return struct.pack(">qi", base, len(rest)) + rest
+
+
+def marker(base: int, producer: int, *, commit: bool) -> bytes:
+    key = struct.pack(">hh", 0, int(commit))
+    return batch(base, [(key, struct.pack(">hi", 0, 0))], producer, control=True)
+
+
+class Log:
+    """A log of transactions as a broker would have it, and what is true of it."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.end = 0
+        self.open: dict[int, list[int]] = {}
+        self.committed: list[int] = []
+
+    def write(self, producer: int, count: int = 1) -> None:
+        rows = [(b"k", b"%d" % (self.end + at)) for at in range(count)]
+        self.data += batch(self.end, rows, producer, control=False)
+        held = self.open.setdefault(producer, [])
+        held += range(self.end, self.end + count)
+        self.end += count
+
+    def finish(self, producer: int, *, commit: bool) -> None:
+        self.data += marker(self.end, producer, commit=commit)
+        held = self.open.pop(producer, [])
+        self.committed += held if commit else []
+        self.end += 1
+
+    @property
+    def stable(self) -> int:
+        return min((held[0] for held in self.open.values()), default=self.end)
+
+    def wanted(self, start: int = 0) -> list[int]:
+        return sorted(o for o in self.committed if start <= o < self.stable)
+
+    def put(self, store: Path) -> None:
+        directory = store / "t-0"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (directory / f"{0:020d}.log").write_bytes(self.data)
+
+    def do_something(self, chance: random.Random) -> None:
+        producer = chance.randrange(3)
+        if producer in self.open and chance.random() < 0.4:
+            self.finish(producer, commit=chance.random() < 0.5)
+        else:
+            self.write(producer, chance.randrange(1, 4))
+
+
+def opened(path: Path, files: Any = None) -> tuple[logstore.Store, logstore.Partition]:
+    store = open_store(path, read_only=True, files=files or Files())
+    return store, store.topic("t")[0]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_all_ways_of_reading_give_what_is_committed_below_the_first_open_transaction(
+    tmp_path: Path, seed: int
+) -> None:
+    chance, log = random.Random(seed), Log()
+    for _ in range(chance.randrange(1, 25)):
+        log.do_something(chance)
+    log.put(tmp_path)
+    committed = {"isolation": "read_committed"}
+    store, p = opened(tmp_path)
+    with store:
+        assert p.last_stable_offset() == log.stable
+        for start in {0, log.end // 2, log.stable, log.end}:
+            wanted = log.wanted(start)
+            assert [r.offset for r in p.read(start, **committed)] == wanted
+            found = p.read_batches(start, **committed)
+            records = itertools.chain.from_iterable(found)
+            assert [r.offset for r in records if r.offset >= start] == wanted
+            follower = p.follow(start, timeout=0, **committed)
+            assert [r.offset for r in follower] == wanted
+            table = p.read_arrow(start, **committed).read_all()
+            assert table["offset"].to_pylist() == wanted
+        for max_bytes in (1, 150, 1 << 20):
+            pos, got = 0, []
+            while True:
+                chunk = p.fetch(pos, max_bytes, isolation="read_committed")
+                first = [record.offset for record in chunk]
+                assert [record.offset for record in chunk] == first
+                got += first
+                if chunk.next_offset == pos:
+                    break
+                pos = chunk.next_offset
+                assert pos <= log.stable
+            assert (pos, got) == (log.stable, log.wanted())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_follower_of_what_is_committed_gets_it_when_it_is(
+    tmp_path: Path, seed: int
+) -> None:
+    """The last stable offset is found from where it was, and is what it should be."""
+    chance, log = random.Random(seed), Log()
+    log.write(0)
+    log.put(tmp_path)
+    store, p = opened(tmp_path)
+    with store:
+        got = []
+        for _ in range(15):
+            for _ in range(3):
+                log.do_something(chance)
+            log.put(tmp_path)
+            assert p.last_stable_offset() == log.stable
+            begin = got[-1] + 1 if got else 0
+            follower = p.follow(begin, timeout=0, isolation="read_committed")
+            got += [record.offset for record in follower]
+            assert got == log.wanted()
+
+
+class Counting(Files):
+    """Counts the bytes that are read."""
+
+    bytes_read = 0
+
+    def read(self, fd: int, buffer: Any, pos: int) -> int:
+        n = super().read(fd, buffer, pos)
+        self.bytes_read += n
+        return n
+
+
+def test_what_was_read_for_the_last_stable_offset_is_not_read_again(
+    tmp_path: Path,
+) -> None:
+    """A fetch, and a look of a follower, costs what is new, not what the log has."""
+    with logstore.open(tmp_path) as store:
+        config = logstore.TopicConfig(message_format=2)
+        p = store.create_topic("t", config=config)[0]
+        for _ in range(20):
+            p.append_many([b"x" * 1000] * 1000)
+    files = Counting()
+    store, p = opened(tmp_path, files)
+    with store:
+        offset = p.fetch(1, 4096, isolation="read_committed").next_offset
+        assert files.bytes_read > 20_000_000
+        files.bytes_read = 0
+        for _ in range(20):
+            chunk = p.fetch(offset, 4096, isolation="read_committed")
+            offset = chunk.next_offset
+        list(p.follow(p.end_offset, timeout=0.2, isolation="read_committed"))
+        assert files.bytes_read < 30_000_000 / 2

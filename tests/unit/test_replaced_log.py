@@ -1,0 +1,360 @@
+"""A log that is cut and has grown again, deleted, or made anew under a reader: what is
+still the same log is delivered, then a named error, and never records of two logs."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import OffsetOutOfRangeError, PartitionNotFoundError, TopicNotFoundError
+from logstore.store import open_store
+from support.damage import FaultyFiles, Unsynced
+from support.values import config_of
+
+COUNT = 2000
+
+Pair = tuple[int, bytes]
+Reading = Callable[[logstore.Partition], Iterator[Pair]]
+
+
+def batches_of(partition: logstore.Partition, **options: Any) -> Iterator[Pair]:
+    for batch in partition.read_batches(**options):
+        for record in batch:
+            yield record.offset, record.value or b""
+
+
+def arrow_of(partition: logstore.Partition) -> Iterator[Pair]:
+    for batch in partition.read_arrow(batch_records=10):
+        offsets, values = batch.column("offset"), batch.column("value")
+        yield from zip(offsets.to_pylist(), values.to_pylist(), strict=True)
+
+
+def fetched(partition: logstore.Partition, **options: Any) -> Iterator[Pair]:
+    """A consumer knows what it has, and nothing of cuts: it keeps to one call."""
+    for record in partition.fetch(0, 1 << 24, **options):
+        yield record.offset, record.value or b""
+
+
+WAYS: dict[str, Reading] = {
+    "read": lambda p: ((r.offset, r.value or b"") for r in p.read()),
+    "skip": lambda p: (
+        (r.offset, r.value or b"") for r in p.read(on_corruption="skip")
+    ),
+    "committed": lambda p: (
+        (r.offset, r.value or b"") for r in p.read(1, isolation="read_committed")
+    ),
+    "batches": batches_of,
+    "arrow": arrow_of,
+    "follow": lambda p: ((r.offset, r.value or b"") for r in p.follow(timeout=0.05)),
+}
+
+
+@contextlib.contextmanager
+def beside(store: logstore.Store, path: Path, where: str) -> Iterator[Any]:
+    """The topic as the writer's process has it, or as another one does."""
+    if where == "own":
+        yield store
+        return
+    with open_store(path, read_only=True) as reading:
+        yield reading
+
+
+def append(partition: logstore.Partition, value: bytes, count: int) -> None:
+    """Batches of one record of 300 bytes: positions fit, whoever wrote them."""
+    for _ in range(count):
+        partition.append(value.ljust(300, b"."))
+
+
+@pytest.mark.parametrize("where", ["own", "other"])
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("way", WAYS)
+def test_read_never_mixes_a_log_with_what_it_was_before_a_cut(
+    tmp_path: Path, way: str, magic: int, where: str
+) -> None:
+    """Cut below where the read stands, and grown past it, batch over batch."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(magic))[0]
+        append(p, b"old", COUNT)
+        with beside(store, tmp_path, where) as reading:
+            records = WAYS[way](reading.topic("orders")[0])
+            found = list(itertools.islice(records, 1000))
+            p.truncate_to(500)
+            append(p, b"new", COUNT)
+            with pytest.raises(OffsetOutOfRangeError, match="cut to offset 500") as at:
+                found += records
+            assert at.value.cut_to == 500
+        assert {value[:3] for _, value in found} == {b"old"}
+        offsets = [offset for offset, _ in found]
+        assert offsets == list(range(offsets[0], offsets[0] + len(found)))
+
+
+@pytest.mark.parametrize("where", ["own", "other"])
+@pytest.mark.parametrize("way", ["read", "batches", "arrow"])
+def test_read_below_a_cut_goes_on_to_it_and_says_that_the_rest_is_gone(
+    tmp_path: Path, way: str, where: str
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(1))[0]
+        append(p, b"old", COUNT)
+        with beside(store, tmp_path, where) as reading:
+            records = WAYS[way](reading.topic("orders")[0])
+            found = list(itertools.islice(records, 10))
+            p.truncate_to(1900)
+            append(p, b"new", COUNT)
+            with pytest.raises(OffsetOutOfRangeError):
+                for pair in records:
+                    found.append(pair)
+        assert [offset for offset, _ in found] == list(range(1900))
+        assert {value[:3] for _, value in found} == {b"old"}
+
+
+@pytest.mark.parametrize("where", ["own", "other"])
+def test_follower_above_a_cut_is_told_and_one_at_it_goes_on(
+    tmp_path: Path, where: str
+) -> None:
+    """Also where the log has grown past it again between two of its looks."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(1))[0]
+        append(p, b"old", 10)
+        with beside(store, tmp_path, where) as reading:
+            for cut_to in (5, 10):
+                follower = reading.topic("orders")[0].follow(timeout=0.3)
+                found = [next(follower) for _ in range(10)]
+                append(p, b"old", 3)
+                p.truncate_to(cut_to)
+                append(p, b"new", 20 - cut_to)
+                if cut_to < 10:
+                    with pytest.raises(OffsetOutOfRangeError):
+                        next(follower)
+                    p.truncate_to(5)
+                    append(p, b"old", 5)
+                else:
+                    found += follower
+                    assert [r.offset for r in found] == list(range(20))
+                    assert (found[10].value or b"")[:3] == b"new"
+
+
+@pytest.mark.parametrize("way", [*WAYS])
+def test_log_that_was_made_anew_in_the_same_place_is_another_one(
+    tmp_path: Path, way: str
+) -> None:
+    """Deleted and created again between two looks of a reader in another process."""
+    with (
+        open_store(tmp_path, files=Unsynced()) as store,
+        open_store(tmp_path, read_only=True) as reading,
+    ):
+        p = store.create_topic("orders", config=config_of(1))[0]
+        append(p, b"old", COUNT)
+        records = WAYS[way](reading.topic("orders")[0])
+        found = list(itertools.islice(records, 10))
+        store.delete_topic("orders")
+        p = store.create_topic("orders", config=config_of(1))[0]
+        append(p, b"new", 2 * COUNT)
+        with pytest.raises(PartitionNotFoundError):
+            for pair in records:
+                found.append(pair)
+        assert {value[:3] for _, value in found} == {b"old"}
+        anew = WAYS[way](reading.topic("orders")[0])
+        assert next(anew)[1][:3] == b"new"
+
+
+@pytest.mark.parametrize("way", ["read", "follow"])
+def test_id_in_the_state_tells_a_log_from_one_in_a_directory_of_the_same_number(
+    tmp_path: Path, way: str
+) -> None:
+    files = FaultyFiles()
+    with (
+        open_store(tmp_path, files=Unsynced()) as store,
+        open_store(tmp_path, read_only=True, files=files) as reading,
+    ):
+        p = store.create_topic("orders", config=config_of(1))[0]
+        append(p, b"old", COUNT)
+        p.flush()
+        reader = reading.topic("orders")[0]
+        log: Any = reader._log
+        records = WAYS[way](reader)
+        found = list(itertools.islice(records, 10))
+        store.delete_topic("orders")
+        p = store.create_topic("orders", config=config_of(1))[0]
+        append(p, b"new", 2 * COUNT)
+        p.flush()
+        info = log.directory.info()
+        log._directory_id = info.device, info.inode  # as if it were the same
+        with pytest.raises(PartitionNotFoundError, match="another log"):
+            found += records
+        assert {value[:3] for _, value in found} == {b"old"}
+
+
+@pytest.mark.parametrize("how", ["replaced", "overwritten"])
+@pytest.mark.parametrize("way", ["read", "batches", "follow"])
+def test_backup_that_is_put_back_under_a_reader_gives_no_mixture(
+    tmp_path: Path, way: str, how: str
+) -> None:
+    """The log goes back, and on from there with other records."""
+    path, backup = tmp_path / "store", tmp_path / "backup"
+    with open_store(path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(1))[0]
+        append(p, b"old", 500)
+    shutil.copytree(path, backup)
+    with open_store(path, files=Unsynced()) as store:
+        append(store.topic("orders")[0], b"old", COUNT)
+    with open_store(path, read_only=True) as reading:
+        records = WAYS[way](reading.topic("orders")[0])
+        found = list(itertools.islice(records, 1000))
+        for file in backup.rglob("*"):
+            to = path / file.relative_to(backup)
+            if not file.is_file():
+                continue
+            if how == "replaced":
+                temporary = to.with_name(".putting-back")
+                shutil.copy2(file, temporary)
+                temporary.rename(to)
+            else:
+                to.write_bytes(file.read_bytes())
+        with open_store(path, files=Unsynced()) as store:
+            p = store.topic("orders")[0]
+            assert p.end_offset == 500
+            append(p, b"new", 2 * COUNT)
+            p.flush()
+        with pytest.raises((OffsetOutOfRangeError, PartitionNotFoundError)):
+            for pair in records:
+                found.append(pair)
+        offsets = [offset for offset, _ in found]
+        assert offsets == list(range(len(found)))
+        assert {value[:3] for _, value in found} == {b"old"}
+
+
+# ---------------------------------------------------------------- a topic that is gone
+
+
+def test_read_of_a_topic_deleted_in_its_own_process_finishes(tmp_path: Path) -> None:
+    """What has begun goes on with the files that it began with."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(1, segment_bytes=10_000))[0]
+        append(p, b"old", COUNT)
+        ways = [WAYS[way](p) for way in ("read", "batches", "arrow")]
+        for records in ways:
+            next(records)
+        store.delete_topic("orders")
+        for records in ways:
+            assert len(list(records)) == COUNT - 1
+
+
+CALLS: dict[str, Callable[[logstore.Partition], object]] = {
+    "read": lambda p: p.read(),
+    "follow": lambda p: p.follow(),
+    "fetch": lambda p: p.fetch(0),
+    "read_batches": lambda p: p.read_batches(),
+    "read_arrow": lambda p: p.read_arrow(),
+    "offset_for_time": lambda p: p.offset_for_time(0),
+    "last_stable_offset": lambda p: p.last_stable_offset(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_new_call_on_a_deleted_topic_is_a_named_error(
+    tmp_path: Path, call: str
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders")[0]
+        p.append(b"x")
+        store.delete_topic("orders")
+        with pytest.raises(TopicNotFoundError):
+            CALLS[call](p)
+
+
+def test_follower_of_a_deleted_topic_gets_what_is_there_and_is_told(
+    tmp_path: Path,
+) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders")[0]
+        p.append(b"first")
+        follower = p.follow()
+        assert next(follower).value == b"first"
+        p.append(b"last")
+        store.delete_topic("orders")
+        assert next(follower).value == b"last"
+        with pytest.raises(TopicNotFoundError):
+            next(follower)
+
+
+def test_follower_that_waits_is_told_of_a_deletion_at_once(tmp_path: Path) -> None:
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders")[0]
+        p.append(b"x")
+        told: list[object] = []
+
+        def follow() -> None:
+            try:
+                list(p.follow(timeout=30))
+            except logstore.LogStoreError as error:
+                told.append(type(error))
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        time.sleep(0.1)
+        store.delete_topic("orders")
+        thread.join(10)
+        assert told == [TopicNotFoundError]
+
+
+# ---------------------------------------------------------------- waiting
+
+
+@pytest.mark.parametrize("where", ["own", "other"])
+def test_follower_of_what_is_durable_sleeps_until_it_is(
+    tmp_path: Path, where: str
+) -> None:
+    """It takes no processor time beside records that are not durable."""
+    config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config)[0]
+        p.append(b"durable", durable=True)
+        p.append(b"not yet")
+        with beside(store, tmp_path, where) as reading:
+            reader = reading.topic("orders")[0]
+            follower = reader.follow(1, timeout=1, durable_only=True)
+            begin = time.thread_time()
+            assert list(follower) == []
+            assert time.thread_time() - begin < 0.5
+
+
+def test_follower_of_what_is_durable_gets_it_when_it_is(tmp_path: Path) -> None:
+    config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config)[0]
+        p.append(b"x")
+        follower = p.follow(p.end_offset, timeout=20, durable_only=True)
+        p.append(b"y")
+        timer = threading.Timer(0.2, p.flush)
+        timer.start()
+        assert next(follower).value == b"y"
+        timer.join()
+
+
+def test_offset_that_is_not_durable_yet_is_one_of_the_log(tmp_path: Path) -> None:
+    """Nothing is there for it so far: no error, and no record."""
+    config = logstore.TopicConfig(flush_ms=3_600_000, flush_messages=1_000_000)
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config)[0]
+        p.append(b"x", durable=True)
+        p.append_many([b"y"] * 3)
+        for offset in range(1, 5):
+            assert list(p.read(offset, durable_only=True)) == []
+            assert list(p.read_batches(offset, durable_only=True)) == []
+            assert list(p.follow(offset, timeout=0, durable_only=True)) == []
+            assert p.fetch(offset, durable_only=True).next_offset == offset
+            table = p.read_arrow(offset, durable_only=True).read_all()
+            assert table.num_rows == 0
+        for call in (p.read, p.read_batches, p.fetch, p.follow, p.read_arrow):
+            with pytest.raises(OffsetOutOfRangeError):
+                call(5, durable_only=True)
