@@ -36,7 +36,7 @@ help:
 	@echo "make test      set up and run all tests (and ruff and mypy)"
 	@echo "make lint      ruff check, ruff format --check, mypy"
 	@echo "make format    let ruff mend what it can"
-	@echo "make faults    crashes, failing calls, damage; SIZE=commit (3 min), nightly, release"
+	@echo "make faults    crashes, failing calls, damage; SIZE=commit (4 min), nightly, release"
 	@echo "make bench     benchmarks"
 	@echo "make sanitize  C tests and fuzzing under address and undefined sanitizers"
 	@echo "make coverage  coverage of Python and of C"

@@ -7,7 +7,7 @@ from setuptools import setup
 
 BUILD = "src/logstore/_native/build_ffi.py"
 
-# One wheel for CPython 3.10 and later: both modules use the stable ABI only.  A
+# One wheel for CPython 3.10 and later: all modules use the stable ABI only.  A
 # free-threaded interpreter has no stable ABI and gets a wheel of its own.
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
     wheel_options = {}
@@ -16,6 +16,6 @@ else:
 
 setup(
     cffi_modules=[f"{BUILD}:ffibuilder"],
-    ext_modules=[runpy.run_path(BUILD)["records_extension"]()],
+    ext_modules=runpy.run_path(BUILD)["python_extensions"](),
     options={"bdist_wheel": wheel_options},
 )

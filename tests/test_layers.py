@@ -19,7 +19,8 @@ PACKAGE = Path(__file__).parents[1] / "src" / "logstore"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors"),
     ("_binding", "layout", "config", "records", "extras"),
-    ("_files", "compression", "cuts", "index", "partitioners"),
+    ("locks",),
+    ("_files", "compression", "cuts", "index", "parallel", "partitioners"),
     (
         "decoding",
         "checkpoints",

@@ -13,6 +13,7 @@ Everything promised is in ``logstore.__all__``.
 
 from logstore.batches import Chunk, ControlRecord, RecordBatch
 from logstore.config import StoreConfig, TopicConfig
+from logstore.cuts import LogMark
 from logstore.diagnosis import Diagnosis, Observation, doctor
 from logstore.errors import (
     ConfigError,
@@ -29,6 +30,7 @@ from logstore.errors import (
     PublicationConflictError,
     ReadOnlyError,
     RecordTooLargeError,
+    ReentrantCallError,
     StorageError,
     StoreClosedError,
     StoreLockedError,
@@ -90,6 +92,7 @@ __all__ = [
     "ForkedError",
     "KafkaPartitioner",
     "LogEntry",
+    "LogMark",
     "LogStoreError",
     "Note",
     "Observation",
@@ -102,6 +105,7 @@ __all__ = [
     "Partitioner",
     "Problem",
     "ReadOnlyError",
+    "ReentrantCallError",
     "Record",
     "RecordBatch",
     "RecordMetadata",

@@ -20,9 +20,8 @@ import re
 import resource
 import stat as stat_module
 import struct
-import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from logstore import _binding
 
@@ -38,6 +37,12 @@ DIRECTORY_MODE = 0o700
 DIRECTORY_ENTRIES_MAX = 4_000_000
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+class Waitable(Protocol):
+    """What a thread can wait for."""
+
+    def wait(self, seconds: float | None) -> bool: ...
 
 
 class FileInfo(NamedTuple):
@@ -339,6 +344,18 @@ class Files:
             return 0
         return None
 
+    def lock_file(self, fd: int) -> bool:
+        """Take the lock that belongs to an open file (`flock`); False where another one
+        has it. True, too, where the file system has none."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+        return True
+
     def lock_holder(self, fd: int) -> int | None:
         """The pid that holds the lock (0 where it cannot be known); None: nobody.
         Takes nothing; a lock of this process itself does not show."""
@@ -357,9 +374,9 @@ class Files:
         """Seconds that never go back: for intervals."""
         return time.monotonic()
 
-    def wait(self, event: threading.Event, seconds: float | None) -> bool:
-        """Wait for `event` at most `seconds`; True if it was set."""
-        return event.wait(seconds)
+    def wait(self, waiter: Waitable, seconds: float | None) -> bool:
+        """Wait at most `seconds`; True if woken before."""
+        return waiter.wait(seconds)
 
 
 def _file_size_limit() -> int | None:
@@ -390,10 +407,20 @@ class Directory:
     relative to the root for each call, so that a hundred thousand partitions need no
     descriptors, and one that was renamed or removed is an error and not another place.
     `path` is for messages; it is never used to open anything. `access` says whom what
-    is made in it belongs to.
+    is made in it belongs to. `moved_to`: the name that it gets or has got from its
+    owner, where it has another one than `name`.
     """
 
-    __slots__ = ("__weakref__", "_fd", "_parent", "access", "files", "name", "path")
+    __slots__ = (
+        "__weakref__",
+        "_fd",
+        "_parent",
+        "access",
+        "files",
+        "moved_to",
+        "name",
+        "path",
+    )
 
     def __init__(
         self, files: Files, path: str, *, fd: int = -1, parent: Directory | None = None
@@ -402,6 +429,7 @@ class Directory:
         self.path = path
         self.access: Access = parent.access if parent else PRIVATE
         self.name = os.path.basename(path)
+        self.moved_to = ""
         self._fd = fd
         self._parent = parent
 
@@ -420,11 +448,31 @@ class Directory:
             yield self._fd
             return
         with self._parent.use() as parent_fd:
-            fd = self.files.open_directory(parent_fd, self.name)
+            if self.moved_to:
+                fd = self._open_moved(parent_fd)
+            else:
+                fd = self.files.open_directory(parent_fd, self.name)
         try:
             yield fd
         finally:
             self.files.close(fd)
+
+    def _open_moved(self, parent_fd: int) -> int:
+        """The directory under its new name, or under the old one as long as it has
+        that: then another one may have it, so the new one is looked for first, and
+        once more behind."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.files.open_directory(parent_fd, self.moved_to)
+        try:
+            fd = self.files.open_directory(parent_fd, self.name)
+        except FileNotFoundError:
+            return self.files.open_directory(parent_fd, self.moved_to)
+        try:
+            moved = self.files.open_directory(parent_fd, self.moved_to)
+        except FileNotFoundError:
+            return fd
+        self.files.close(fd)
+        return moved
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1

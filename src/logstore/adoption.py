@@ -18,6 +18,7 @@ from typing import Final
 from logstore import _binding as native
 from logstore._files import Directory
 from logstore.config import StoreConfig, TopicConfig, worker_threads
+from logstore.encoder import LOG_APPEND_TIME_BIT
 from logstore.errors import LogStoreError, storage_error
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.segment import FRAME, LENGTH_END
@@ -35,7 +36,10 @@ ADOPT_SHARE: Final = 16
 BATCH_BYTES_MIN: Final = 8 << 10
 # Base offset, length and leader epoch of a batch of magic 2.
 _HEADER: Final = struct.Struct(">qii")
+_TIME_ENTRY: Final = struct.Struct(">qi")
+_ATTRIBUTES_POS: Final = 22
 _ADOPTABLE_MAGIC: Final = 2
+_UNKNOWN_MODE: Final = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,6 +50,9 @@ class Adoptable:
         log: what was staged.
         state, index, times: of a segment that has it, and that begins at ``log.first``.
         batches: base offset and position of each batch, one after another.
+        config: of the topic, which it was held against.
+        append_time_ms: what `state` and `times` take for the timestamp of all batches;
+            None: their own.
     """
 
     log: StagedLog
@@ -53,6 +60,25 @@ class Adoptable:
     index: OffsetEntries
     times: TimeEntries
     batches: array.array[int]
+    config: TopicConfig
+    append_time_ms: int | None = None
+
+    def stamped(self, append_time_ms: int) -> Adoptable:
+        """The same with another time of the append, where its batches get one."""
+        if self.append_time_ms is None:
+            return self
+        state = self.state.copy()
+        raw = state.raw
+        raw.max_timestamp = raw.first_timestamp = append_time_ms
+        if raw.time_last >= 0:
+            raw.time_last = append_time_ms
+        entries = (_TIME_ENTRY.pack(append_time_ms, offset) for _, offset in self.times)
+        return dataclasses.replace(
+            self,
+            state=state,
+            times=TimeEntries(b"".join(entries)),
+            append_time_ms=append_time_ms,
+        )
 
     def state_at(self, base: int, now_ms: int) -> native.SegmentState:
         """The state of the segment where its first offset is `base`."""
@@ -101,9 +127,12 @@ def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable 
     index, times = OffsetEntries(), TimeEntries()
     planner = native.Planner(config.index_interval_bytes, roll_limits(config))
     now_ms = root.files.now_ms()
+    # The time of the publication is told to `Adoptable.stamped`; one for all batches,
+    # whichever it is, gives the same entries.
+    is_stamped = config.message_timestamp_type == "LogAppendTime"
     batches = array.array("q")
     end = 0
-    for data, size in moved_runs(root, log, log.first, 0):
+    for data, size in moved_runs(root, log, log.first, 0, config, now_ms):
         taken, _ = take_batches(planner, state, data, size, index, times, now_ms)
         if taken < size:
             return None  # an append would begin another segment here
@@ -111,7 +140,8 @@ def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable 
         at = 0
         while at < size:
             offset, length, magic = FRAME.unpack_from(view, at)
-            if magic != _ADOPTABLE_MAGIC:
+            has_append_time = view[at + _ATTRIBUTES_POS] & LOG_APPEND_TIME_BIT
+            if magic != _ADOPTABLE_MAGIC or (has_append_time and not is_stamped):
                 return None
             batches.extend((offset, end + at))
             at += LENGTH_END + length
@@ -123,12 +153,24 @@ def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable 
             # One behind the other, and nothing else: a log, and not pieces of one.
             if root.files.size(fd) != end or not _is_in_one_piece(log):
                 raise not_staged(root, log, end)
+            _give(root, fd)
             _sync(root, fd, log)
     except OSError as error:
         if isinstance(error, LogStoreError):
             raise
         raise storage_error(error, "sync", root.path_of(log.file)) from error
-    return Adoptable(log, state, index, times, batches)
+    return Adoptable(
+        log, state, index, times, batches, config, now_ms if is_stamped else None
+    )
+
+
+def _give(root: Directory, fd: int) -> None:
+    """Let a staged file belong to whom the store's files belong to: whoever has staged
+    it may have opened the store with other settings."""
+    info, access = root.files.stat(fd), root.access
+    if info.mode in (_UNKNOWN_MODE, access.file_mode) and access.uid in (-1, info.uid):
+        return
+    root.files.set_access(fd, access)
 
 
 def _sync(root: Directory, fd: int, log: StagedLog) -> None:
@@ -155,7 +197,8 @@ def settle(
     root: Directory, fd: int, staged: Adoptable, base: int, leader_epoch: int
 ) -> None:
     """Give the batches of a staged file their offsets, from `base` on, and their leader
-    epoch, whatever they had; sync it."""
+    epoch, whatever they had, and where it is to be so the time of the append; sync it.
+    """
     shift = base - staged.log.first
     batches, size = staged.batches, staged.state.size
     for at in range(0, len(batches), 2):
@@ -163,5 +206,25 @@ def settle(
         end = batches[at + 3] if at + 3 < len(batches) else size
         length = end - pos - LENGTH_END
         header = _HEADER.pack(offset + shift, length, leader_epoch)
+        if staged.append_time_ms is not None:
+            header = _stamped(root, fd, staged, pos, end, header)
         root.files.write(fd, header, pos)
     _sync(root, fd, staged.log)
+
+
+def _stamped(
+    root: Directory, fd: int, staged: Adoptable, pos: int, end: int, begin: bytes
+) -> bytes:
+    """The header of the batch from `pos` to `end` with the time of the append.
+
+    Its checksum is over the time, too, so that all of the batch is read again.
+    """
+    assert staged.append_time_ms is not None
+    data = bytearray(end - pos)
+    c = native.pointer(data)
+    n = root.files.read(fd, data, pos)
+    scan = native.first_header(c, n, checks=native.CHECK_CRC)
+    if not scan.headers or scan.pos != end - pos:
+        raise not_staged(root, staged.log, pos)
+    native.restamp(c, scan.headers[0], staged.append_time_ms)
+    return begin + bytes(data[len(begin) : native.BATCH_HEADER_BYTES])

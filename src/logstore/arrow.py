@@ -1,7 +1,8 @@
 """Records as Arrow columns, both ways, without a Python object per record.
 
 pyarrow is optional: it is imported when this module is, which `logstore.partition` does
-at the first use.
+at the first use. What came over IPC or the C interface it has not looked at: the
+columns of a caller are checked here before anything in them is followed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 
 from logstore import _binding as native
 from logstore.decoding import Columns, read_headers
-from logstore.errors import ConfigError, UnsupportedError
+from logstore.errors import ConfigError, RecordTooLargeError, UnsupportedError
 
 __all__ = [
     "SCHEMA",
@@ -38,8 +39,10 @@ SCHEMA: Final = {
 }
 # Columns of other tables of records that say nothing about what is to be written.
 _IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
-# Arrow's binary columns have 32 bit positions; a batch ends well before their end.
+# Arrow's binary columns have 32 bit positions: a batch ends before one has more bytes,
+# unless it is a single record, which is always smaller than 2 GiB.
 _DATA_BYTES_MAX: Final = 1 << 30
+_ROWS_MAX: Final = (1 << 31) - 1
 
 
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
@@ -81,11 +84,14 @@ class _Binary:
 
     def add(
         self, run: Columns, pos: Any, length: Any, first: int, n: int, at: int
-    ) -> None:
+    ) -> tuple[int, int]:
+        """Put elements behind the first `at`; returns (bytes, nulls) that there are
+        then, for `keep` when all columns have theirs."""
         more = run.decoder.sum_lengths(length, first, first + n)
         if self.used + more > self.data.size:
-            self.data.resize(max(self.used + more, self.data.size * 2), False)
-        self.nulls += native.gather(
+            doubled = min(self.data.size * 2, _DATA_BYTES_MAX)
+            self.data.resize(max(self.used + more, doubled), False)
+        nulls = native.gather(
             run.c,
             pos + first,
             length + first,
@@ -96,7 +102,10 @@ class _Binary:
             native.address_pointer(self.validity.address),
             at,
         )
-        self.used += more
+        return self.used + more, self.nulls + nulls
+
+    def keep(self, used: int, nulls: int) -> None:
+        self.used, self.nulls = used, nulls
 
     def array(self, count: int) -> Any:
         validity = self.validity if self.nulls else None
@@ -132,6 +141,7 @@ class BatchMaker:
             if name in self.columns
         }
         self._headers: list[Any] = []
+        self._header_bytes = 0
         self._untimed: list[tuple[int, int]] = []
 
     def batches(self, runs: Iterable[Columns]) -> Iterator[Any]:
@@ -154,46 +164,83 @@ class BatchMaker:
         first = 0
         while first < total:
             n = min(total - first, self.batch_records - self._count)
-            self._copy(run, first, n)
-            first += n
-            if self._count == self.batch_records or self._is_large():
+            n = self._fitting(run, first, n)
+            headers, header_bytes = self._headers_of(run, first, n)
+            if "headers" in self.columns:
+                n = len(headers)
+            if n:
+                self._copy(run, first, n, headers)
+                self._header_bytes += header_bytes
+                first += n
+            if self._count == self.batch_records or first < total:
                 yield self._finish()
 
-    def _is_large(self) -> bool:
-        return any(column.used > _DATA_BYTES_MAX for column in self._binary.values())
+    def _fitting(self, run: Columns, first: int, n: int) -> int:
+        """How many of the next n records have room in this batch: one at least in an
+        empty one."""
+        d = run.decoder
+        lengths = {"key": d.key_len, "value": d.value_len}
+        for name, column in self._binary.items():
+            room = _DATA_BYTES_MAX - column.used
+            if d.sum_lengths(lengths[name], first, first + n) <= room:
+                continue
+            low, high = 0, n
+            while high - low > 1:
+                middle = (low + high) // 2
+                fits = d.sum_lengths(lengths[name], first, first + middle) <= room
+                low, high = (middle, high) if fits else (low, middle)
+            n = low
+        return n if n or self._count else 1
 
-    def _copy(self, run: Columns, first: int, n: int) -> None:
+    def _headers_of(self, run: Columns, first: int, n: int) -> tuple[list[Any], int]:
+        """(headers of as many of the next n records as there is room for, bytes that
+        they take at the most)."""
+        found: list[Any] = []
+        used = 0
+        if "headers" not in self.columns:
+            return found, used
+        d = run.decoder
+        counts = d.unpack(d.header_count + first, n)
+        places = d.unpack(d.header_pos + first, n)
+        for place, count in zip(places, counts, strict=True):
+            if not count:
+                found.append([])
+                continue
+            pairs = read_headers(run.c, run.raw, run.size, place, count)
+            more = sum(len(k) * 4 + len(v or b"") for k, v in pairs)
+            is_first = not found and not self._count
+            if self._header_bytes + used + more > _DATA_BYTES_MAX and not is_first:
+                break
+            used += more
+            found.append([{"key": k, "value": v} for k, v in pairs])
+        return found, used
+
+    def _copy(self, run: Columns, first: int, n: int, headers: list[Any]) -> None:
+        """Put n records behind those that there are: all of each, or nothing."""
         d, at = run.decoder, self._count
         for name, source in (("offset", d.offset), ("timestamp", d.timestamp)):
             column = self._fixed.get(name)
             if column is not None:
                 native.copy_int64(column.address, at, source, first, n)
-        if "key" in self._binary:
-            self._binary["key"].add(run, d.key_pos, d.key_len, first, n, at)
-        if "value" in self._binary:
-            self._binary["value"].add(run, d.value_pos, d.value_len, first, n, at)
-        untimed = native.is_untimed(d.timestamp_type, first, n)
+        sources = {"key": (d.key_pos, d.key_len), "value": (d.value_pos, d.value_len)}
+        added = [
+            (binary, binary.add(run, *sources[name], first, n, at))
+            for name, binary in self._binary.items()
+        ]
+        untimed: list[tuple[int, int]] = []
         if "timestampType" in self._fixed:
             native.copy_int8_to_int32(
                 self._fixed["timestampType"].address, at, d.timestamp_type, first, n
             )
-        if untimed and "timestamp" in self._fixed:
-            kinds = d.unpack(d.timestamp_type)
-            self._untimed += [(at + i, 1) for i in range(n) if kinds[first + i] == -1]
-        if "headers" in self.columns:
-            self._add_headers(run, first, n)
+        if "timestamp" in self._fixed and native.is_untimed(d.timestamp_type, first, n):
+            kinds = d.unpack(d.timestamp_type + first, n)
+            untimed = [(at + i, 1) for i in range(n) if kinds[i] == -1]
+        # Until here what was put behind `_count` does not count.
+        for binary, (used, nulls) in added:
+            binary.keep(used, nulls)
+        self._untimed += untimed
+        self._headers += headers
         self._count += n
-
-    def _add_headers(self, run: Columns, first: int, n: int) -> None:
-        d = run.decoder
-        counts, places = d.unpack(d.header_count), d.unpack(d.header_pos)
-        for i in range(first, first + n):
-            found = (
-                read_headers(run.c, run.raw, run.size, places[i], counts[i])
-                if counts[i]
-                else ()
-            )
-            self._headers.append([{"key": k, "value": v} for k, v in found])
 
     def _finish(self) -> Any:
         count = self._count
@@ -201,7 +248,8 @@ class BatchMaker:
         for name in self.columns:
             if name in self._binary:
                 column = self._binary[name]
-                self._sizes[name] = min(column.used + column.used // 16, 1 << 30)
+                size = min(column.used + column.used // 16, _DATA_BYTES_MAX)
+                self._sizes[name] = size
                 arrays.append(column.array(count))
             elif name == "headers":
                 arrays.append(pa.array(self._headers, type=SCHEMA["headers"].type))
@@ -223,12 +271,36 @@ class BatchMaker:
         )
 
 
+class _Batches:
+    """Record batches until the end, or until an error, which then comes each time: a
+    reader that is asked again must not say that this was the end."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self._error: BaseException | None = None
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> Any:
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self._error = error
+            raise
+
+
 def reader_of(
     columns: Sequence[str], batch_records: int, runs: Iterable[Columns]
 ) -> Any:
     """A RecordBatchReader over runs of decoded records."""
     maker = BatchMaker(columns, batch_records)
-    return pa.RecordBatchReader.from_batches(maker.schema, maker.batches(runs))
+    batches = _Batches(maker.batches(runs))
+    return pa.RecordBatchReader.from_batches(maker.schema, batches)
 
 
 # ---------------------------------------------------------------- to be written
@@ -281,17 +353,48 @@ def _column_names(batch: Any) -> None:
             )
 
 
-def _binary_slices(array: Any, name: str) -> native.Slices:
-    """Slices of a binary or string column, where they lie."""
+def _checked(array: Any, name: str, *, full: bool = False) -> Any:
+    """`array`, whose buffers are as long as it says; with `full`, all in it as well.
+
+    Raises:
+        ConfigError: they are not: pyarrow does not look at what comes over IPC.
+    """
+    try:
+        array.validate(full=full)
+    except pa.ArrowException as error:
+        raise _not_sound(name, str(error)) from error
+    return array
+
+
+def _not_sound(name: str, why: str) -> ConfigError:
+    return ConfigError(
+        f"column {name} contradicts itself: {why}; nothing was written", name=name
+    )
+
+
+def _address(buffer: Any) -> tuple[int, int]:
+    """(address, bytes) of a buffer."""
+    return (0, 0) if buffer is None else (buffer.address, buffer.size)
+
+
+def _binary_slices(array: Any, name: str) -> native.Slices | None:
+    """Slices of a binary or string column, where they lie; None where all are null.
+
+    Raises:
+        TypeError: it is another kind of column.
+        ConfigError: it contradicts itself.
+        RecordTooLargeError: an element has 2 GiB or more.
+    """
     kind = array.type
-    if pa.types.is_dictionary(kind):
-        array = array.dictionary_decode()
-        kind = array.type
     if pa.types.is_null(kind):
-        return native.Slices.nulls(len(array))
+        return None
     small = pa.types.is_binary(kind) or pa.types.is_string(kind)
     large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
     if not small and not large:
+        # pyarrow follows what is in it.
+        _checked(array, name, full=True)
+        if pa.types.is_dictionary(kind):
+            return _binary_slices(array.dictionary_decode(), name)
         try:
             array = array.cast(pa.large_binary())
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -301,23 +404,40 @@ def _binary_slices(array: Any, name: str) -> native.Slices:
             ) from error
         large = True
     validity, offsets, data = array.buffers()
-    return native.Slices.from_arrow(
-        len(array),
-        array.offset,
-        None if validity is None or not array.null_count else validity.address,
-        offsets.address if offsets is not None else 0,
-        data.address if data is not None else 0,
-        large=large,
-        keep=array,
-    )
+    try:
+        return native.Slices.from_arrow(
+            len(array),
+            array.offset,
+            _address(validity),
+            _address(offsets),
+            _address(data),
+            large=large,
+            keep=array,
+        )
+    except native.NativeError as error:
+        if error.status == native.E_TOO_LARGE:
+            raise RecordTooLargeError(
+                f"row {error.offset} of column {name} has {error.found} bytes, 2 GiB "
+                f"or more; nothing was written",
+                limit_name="max_message_bytes",
+                limit=(1 << 31) - 1,
+                size=error.found,
+            ) from error
+        row = f"at row {error.offset} " if error.offset >= 0 else ""
+        raise _not_sound(
+            name,
+            f"{row}its positions lead out of its buffers ({error.found}, of "
+            f"{error.expected})",
+        ) from error
 
 
 def _milliseconds(array: Any, now_ms: int) -> Any:
-    """int64 milliseconds of a timestamp column, nulls as `now_ms`."""
+    """int64 milliseconds of a timestamp column, nulls as `now_ms`; None: all are."""
     kind = array.type
-    if pa.types.is_null(kind):
-        array = pa.array([now_ms] * len(array), pa.int64())
-    elif pa.types.is_timestamp(kind) or pa.types.is_integer(kind):
+    if pa.types.is_null(kind) or not len(array):
+        return None
+    _checked(array, "timestamp", full=True)
+    if pa.types.is_timestamp(kind) or pa.types.is_integer(kind):
         array = _int64_milliseconds(array)
     else:
         raise TypeError(
@@ -326,15 +446,24 @@ def _milliseconds(array: Any, now_ms: int) -> Any:
         )
     if array.null_count:
         array = array.fill_null(now_ms)
-    if len(array):
-        smallest = pc.min(array).as_py()
-        if smallest < -1:
-            raise ConfigError(
-                f"timestamp {smallest} is below -1; nothing was written",
-                name="timestamp",
-                value=smallest,
-            )
-    return array
+    smallest = pc.min(array).as_py()
+    if smallest < -1:
+        raise ConfigError(
+            f"timestamp {smallest} is below -1; nothing was written",
+            name="timestamp",
+            value=smallest,
+        )
+    return _aligned(array)
+
+
+def _aligned(array: Any) -> Any:
+    """An int64 array without nulls whose elements stand where C can read them: what
+    came over IPC begins wherever its message does."""
+    data = array.buffers()[1]
+    if (data.address + 8 * array.offset) % 8 == 0:
+        return array
+    copy = data.slice(8 * array.offset, 8 * len(array)).to_pybytes()
+    return pa.Array.from_buffers(pa.int64(), len(array), [None, pa.py_buffer(copy)])
 
 
 def _int64_milliseconds(array: Any) -> Any:
@@ -382,7 +511,7 @@ def _header_columns(column: Any, magic: int) -> tuple[Any, Any, Any]:
         )
     if pa.types.is_null(kind):
         return None, None, None
-    flat = column.flatten()
+    flat = _checked(column, "headers", full=True).flatten()
     if not len(flat):
         return None, None, None
     if magic < 2:
@@ -398,6 +527,15 @@ def _header_columns(column: Any, magic: int) -> tuple[Any, Any, Any]:
             name="headers",
         )
     lengths = pc.fill_null(pc.list_value_length(column), 0)
+    most = pc.max(lengths).as_py()
+    if most > native.HEADERS_MAX:
+        raise RecordTooLargeError(
+            f"a record has {most} headers, more than {native.HEADERS_MAX}; nothing was "
+            f"written",
+            limit_name="headers",
+            limit=native.HEADERS_MAX,
+            size=most,
+        )
     return (
         native.int32_array(lengths.to_pylist()),
         _binary_slices(keys, "headers.key"),
@@ -414,19 +552,28 @@ def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
     _column_names(batch)
     names = batch.schema.names
     count = batch.num_rows
-    value = _binary_slices(batch.column("value"), "value")
-    key = _binary_slices(batch.column("key"), "key") if "key" in names else None
-    timestamps = None
+    if count > _ROWS_MAX:
+        # Without a byte for each of them: a column of nulls has none.
+        raise RecordTooLargeError(
+            f"a record batch has {count} rows, more than {_ROWS_MAX}; nothing was "
+            f"written",
+            limit_name="rows",
+            limit=_ROWS_MAX,
+            size=count,
+        )
+    value = _column_slices(batch, "value")
+    key = _column_slices(batch, "key") if "key" in names else None
+    timestamps = array = None
     if "timestamp" in names:
-        array = _milliseconds(batch.column("timestamp"), now_ms)
+        array = _milliseconds(_column(batch, "timestamp"), now_ms)
+    if array is not None:
         timestamps = native.address_pointer(
             array.buffers()[1].address + 8 * array.offset, "int64_t *"
         )
-        value.keep = (value.keep, array)
     header_count = header_key = header_value = None
     if "headers" in names:
         header_count, header_key, header_value = _header_columns(
-            batch.column("headers"), magic
+            _column(batch, "headers"), magic
         )
     return native.Rows(
         count,
@@ -437,7 +584,20 @@ def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
         header_count=header_count,
         header_key=header_key,
         header_value=header_value,
+        keep=array,
     )
+
+
+def _column(batch: Any, name: str) -> Any:
+    """A column of a batch, which has as many elements as the batch has rows."""
+    column = batch.column(name)
+    if len(column) != batch.num_rows:
+        raise _not_sound(name, f"it has {len(column)} of {batch.num_rows} rows")
+    return _checked(column, name)
+
+
+def _column_slices(batch: Any, name: str) -> native.Slices | None:
+    return _binary_slices(_column(batch, name), name)
 
 
 def partitions_of(keys: Any, partitions: int) -> Any:
@@ -447,7 +607,6 @@ def partitions_of(keys: Any, partitions: int) -> Any:
         TypeError: it is no binary or string array.
     """
     out = pa.allocate_buffer(4 * len(keys))
-    native.partition_keys(
-        _binary_slices(keys, "key"), len(keys), partitions, out.address
-    )
+    slices = _binary_slices(_checked(keys, "key"), "key")
+    native.partition_keys(slices, len(keys), partitions, out.address)
     return pa.Array.from_buffers(pa.int32(), len(keys), [None, out])

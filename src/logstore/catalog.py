@@ -8,7 +8,6 @@ many partitions there must be, and whether a creation or deletion is under way.
 from __future__ import annotations
 
 import contextlib
-import logging
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,14 +22,13 @@ from logstore.errors import (
     TopicExistsError,
     storage_error,
 )
+from logstore.locks import logger
 from logstore.recovery import LOST_SEGMENT, STATE_DAMAGED, RecoveryAction
 
 __all__ = ["Catalog", "leading"]
 
 # So many lost directories of a topic are told of one by one.
 LOST_MAX = 10_000
-
-logger = logging.getLogger("logstore")
 
 
 def leading(numbers: Sequence[int]) -> int:
@@ -46,7 +44,7 @@ class Catalog:
     """What is known of the topics of a store. The store's lock guards it.
 
     Attributes:
-        settings: topic -> {"partitions", "config", "creating"?, "deleting"?}.
+        settings: topic -> {"partitions", "config", "id"?, "creating"?, "deleting"?}.
         numbers: topic -> numbers of its partitions, in order.
         lost: partitions whose directory is gone and should not be.
         dying: ``-delete`` directories whose delay is not over.
@@ -154,6 +152,8 @@ class Catalog:
             topic: {
                 "partitions": min(known["partitions"], leading(self.numbers[topic])),
                 "config": known.get("config", {}),
+                # That program may have made it anew.
+                "id": uuid.uuid4().hex,
             }
             for topic, known in self.settings.items()
             if topic in self.numbers
@@ -204,6 +204,18 @@ class Catalog:
         settings = self.settings.get(topic, {}).get("config", {})
         known = set(TopicConfig.__dataclass_fields__)
         return TopicConfig(**{k: v for k, v in settings.items() if k in known})
+
+    def topic_id(self, topic: str) -> str:
+        """What tells a topic from an earlier one of its name; "" where it has none."""
+        found = self.settings.get(topic, {}).get("id", "")
+        return found if isinstance(found, str) else ""
+
+    def with_id(self, topic: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """New settings of a topic, with its id: a new one where there is no such topic
+        yet. One that was found by its directories goes on without."""
+        is_new = topic not in self.numbers
+        found = uuid.uuid4().hex if is_new else self.topic_id(topic)
+        return {**settings, "id": found} if found else settings
 
     def write(self, name: str, value: dict[str, Any] | None) -> None:
         """Write down the settings of a topic, or forget them."""

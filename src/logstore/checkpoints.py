@@ -3,7 +3,8 @@
 Kafka's (docs/format.md, "Offset checkpoints", "Leader epochs") are read leniently as
 Kafka reads them and written whole: temporary name, sync, rename, directory sync.
 logstore's own are JSON behind a checksum line; a bad one is a `CorruptCheckpointError`
-and never a guess.
+and never a guess. What is to be written is held against what its reader takes first:
+nothing is written that could not be read again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from logstore.config import PARTITIONS_MAX
 from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
 from logstore.layout import (
     CLEAN_SHUTDOWN,
+    CLOSED,
     LEADER_EPOCHS,
     OFFSET_MAX,
     OWNER,
@@ -53,13 +55,16 @@ STORE_PARTITIONS_MAX: Final = 2_000_000
 _DIGITS_MAX: Final = 19
 _NO_BRACKETS: Final = bytes(b for b in range(256) if chr(b) not in "[]{}")
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
-_LONG_NUMBER: Final = re.compile(rb"[:,\[]\s*-?[0-9]{20}")
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}" % (_DIGITS_MAX + 1))
+# All that `read_offsets` takes of a checkpoint that is written here, but for the count
+# of its entries and the size of its numbers.
+_OFFSETS_TEXT: Final = re.compile(
+    rb"0\n[0-9]+\n(?:[A-Za-z0-9._-]+ [0-9]{1,10} [0-9]{1,19}\n)*"
+)
 
 
-def _entries(directory: Directory, name: str, fields: int) -> list[list[str]]:
+def _entries(path: str, data: bytes | None, fields: int) -> list[list[str]]:
     """The entry lines of a checkpoint, split; [] for a missing or empty file."""
-    path = directory.path_of(name)
-    data = _read(directory, name)
     if data is None:
         return []
     try:
@@ -109,6 +114,14 @@ def _bad(path: str, reason: str) -> CorruptCheckpointError:
     )
 
 
+def _not_written(path: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is not written: nobody could read it again, since {reason}; nothing "
+        f"was changed",
+        name=path,
+    )
+
+
 def _number(path: str, text: str) -> int:
     """A partition, offset or epoch: not negative, 64 bit."""
     digits = text.lstrip("0") or "0" if text.isascii() and text.isdigit() else ""
@@ -126,7 +139,7 @@ def read_offsets(directory: Directory, name: str) -> dict[TopicPartition, int]:
     """
     path = directory.path_of(name)
     result: dict[TopicPartition, int] = {}
-    for topic, partition, offset in _entries(directory, name, 3):
+    for topic, partition, offset in _entries(path, _read(directory, name), 3):
         result[topic, _number(path, partition)] = _number(path, offset)
     return result
 
@@ -140,8 +153,18 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 def write_offsets(
     directory: Directory, name: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """Replace an offset checkpoint; nothing if it already says just that."""
+    """Replace an offset checkpoint; nothing if it already says just that.
+
+    Raises:
+        ConfigError: a name or number that could not be read again.
+    """
     data = format_offsets(offsets)
+    # Looked at in one piece: a store may have a hundred thousand partitions.
+    if offsets and not (
+        0 <= min(offsets.values()) <= max(offsets.values()) <= OFFSET_MAX
+        and _OFFSETS_TEXT.fullmatch(data)
+    ):
+        raise _not_written(directory.path_of(name), "an entry of it is out of bounds")
     try:
         if directory.read_file(name) == data:
             return
@@ -153,25 +176,53 @@ def write_offsets(
 def read_epochs(directory: Directory) -> list[tuple[int, int]]:
     """(epoch, first offset) pairs of a partition's leader-epoch-checkpoint."""
     path = directory.path_of(LEADER_EPOCHS)
+    return _epochs_of(path, _read(directory, LEADER_EPOCHS))
+
+
+def _epochs_of(path: str, data: bytes | None) -> list[tuple[int, int]]:
     return [
         (_number(path, epoch), _number(path, offset))
-        for epoch, offset in _entries(directory, LEADER_EPOCHS, 2)
+        for epoch, offset in _entries(path, data, 2)
     ]
 
 
 def write_epochs(directory: Directory, epochs: Sequence[tuple[int, int]]) -> None:
+    """Replace a leader epoch checkpoint.
+
+    Raises:
+        ConfigError: a number that could not be read again.
+    """
     lines = ["0", str(len(epochs)), *(f"{epoch} {offset}" for epoch, offset in epochs)]
-    directory.write_file(LEADER_EPOCHS, ("\n".join(lines) + "\n").encode())
+    data = ("\n".join(lines) + "\n").encode()
+    path = directory.path_of(LEADER_EPOCHS)
+    try:
+        _epochs_of(path, data)
+    except CorruptCheckpointError as error:
+        raise _not_written(path, error.reason) from error
+    directory.write_file(LEADER_EPOCHS, data)
 
 
 # ------------------------------------------------------------------ logstore's own
 
 
+def state_text(value: Mapping[str, Any]) -> str:
+    """The JSON of a state file. It is not escaped, so that 10,000 identities of 1,000
+    characters each stay below `STATE_BYTES_MAX`."""
+    return json.dumps(
+        {"version": _STATE_VERSION, **value},
+        separators=(",", ":"),
+        sort_keys=True,
+        ensure_ascii=False,
+    )
+
+
 def pack_state(value: Mapping[str, Any]) -> bytes:
     """Bytes of a state file: checksum line, then JSON."""
-    body = json.dumps(
-        {"version": _STATE_VERSION, **value}, separators=(",", ":"), sort_keys=True
-    ).encode()
+    return _pack(state_text(value))
+
+
+def _pack(text: str) -> bytes:
+    body = text.encode("utf-8", "surrogatepass")
     return b"xxh64 %016x\n%s\n" % (xxhash.xxh64_intdigest(body), body)
 
 
@@ -205,17 +256,23 @@ def _parsed(path: str, body: bytes) -> Any:
     Nesting is bounded before the parser sees it (which would end at the depth of the
     caller's stack), and so are numbers: only integers of at most 19 digits count.
     """
-    # Brackets alone, all of one kind; each round takes the innermost pairs away. One
-    # inside a string counts as well: no name or setting has any.
-    brackets = body.translate(_ONE_KIND, _NO_BRACKETS)
+    # Without what stands in strings, which is anybody's text. What is no JSON may be
+    # taken for a string or for none from where it stops being JSON; the parser sees
+    # nothing behind that place, and all brackets before it count.
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    structure = b'""'.join(unescaped.split(b'"')[::2])
+    # Brackets alone, all of one kind; each round takes the innermost pairs away.
+    brackets = structure.translate(_ONE_KIND, _NO_BRACKETS)
     for _ in range(STATE_DEPTH_MAX):
         brackets = brackets.replace(b"[]", b"")
     if brackets:
         raise _bad(path, f"it is nested more than {STATE_DEPTH_MAX} deep")
-    if _LONG_NUMBER.search(body):
+    if _LONG_NUMBER.search(structure):
         raise _bad(path, f"a number in it has more than {_DIGITS_MAX} digits")
     try:
-        return json.loads(body, parse_float=_refuse, parse_constant=_refuse)
+        # As UTF-8: the parser takes UTF-16, too, whose bytes mean something else.
+        text = body.decode("utf-8", "surrogatepass")
+        return json.loads(text, parse_float=_refuse, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise _bad(path, f"it is not JSON: {error}") from error
 
@@ -259,6 +316,13 @@ def _check_owner(value: dict[str, Any]) -> None:
         raise ValueError("fingerprints is no list of objects")
 
 
+def _check_closed(value: dict[str, Any]) -> None:
+    if not isinstance(value["generation"], str):
+        raise ValueError("generation is no text")
+    for name in ("base_offset", "size"):
+        integer(name, value[name], -1, OFFSET_MAX)
+
+
 def _check_topics(value: dict[str, Any]) -> None:
     topics = value["topics"]
     if not isinstance(topics, dict):
@@ -273,6 +337,8 @@ def _check_topics(value: dict[str, Any]) -> None:
             raise ValueError(f"config of topic {name} is no object")
         for flag in ("creating", "deleting"):
             boolean(flag, settings.get(flag, False))
+        if not isinstance(settings.get("id", ""), str):
+            raise ValueError(f"id of topic {name} is no text")
     check_partition_count(topics)
 
 
@@ -296,6 +362,9 @@ def _check_published(value: dict[str, Any]) -> None:
             ("sequence", "records", "time_ms"), numbers, strict=True
         ):
             integer(name, number, 0, OFFSET_MAX)
+    for row in _list("notes", value.get("notes", [])):
+        if not all(isinstance(text, str) for text in _list("a row of notes", row, 2)):
+            raise ValueError("a note is no text")
 
 
 def _list(name: str, value: Any, size: int | None = None) -> list[Any]:
@@ -306,6 +375,7 @@ def _list(name: str, value: Any, size: int | None = None) -> list[Any]:
 
 _CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     OWNER: _check_owner,
+    CLOSED: _check_closed,
     TOPICS: _check_topics,
     PUBLICATION: _check_publication,
     PUBLISHED: _check_published,
@@ -321,7 +391,11 @@ def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
     data = _read(directory, name)
     if data is None:
         return None
-    path = directory.path_of(name)
+    return _state_of(directory.path_of(name), name, data)
+
+
+def _state_of(path: str, name: str, data: bytes) -> dict[str, Any]:
+    """What the bytes of a state file say, once that is known to make sense."""
     value = unpack_state(path, data)
     check = _CHECKS.get(name)
     if check is not None:
@@ -335,8 +409,30 @@ def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
 
 
 def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:
-    """Replace a state file, durably; EFBIG if nobody could read it again."""
+    """Replace a state file, durably; EFBIG if nobody could read it again.
+
+    One that holds text of callers (those of the store's root) is read by its own reader
+    first. That of a partition, which is written at each roll, has no such text.
+
+    Raises:
+        ConfigError: the reader refuses it; nothing was changed.
+    """
     data = pack_state(value)
+    if name in _CHECKS and len(data) <= STATE_BYTES_MAX:
+        path = directory.path_of(name)
+        try:
+            _state_of(path, name, data)
+        except CorruptCheckpointError as error:
+            raise _not_written(path, error.reason) from error
+    _write(directory, name, data)
+
+
+def write_text(directory: Directory, name: str, text: str) -> None:
+    """The same, with the JSON that `state_text` has made, or would."""
+    _write(directory, name, _pack(text))
+
+
+def _write(directory: Directory, name: str, data: bytes) -> None:
     if len(data) > STATE_BYTES_MAX:
         text = f"a state file would have more than {STATE_BYTES_MAX} bytes"
         raise OSError(errno.EFBIG, text, name)

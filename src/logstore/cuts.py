@@ -14,13 +14,26 @@ from typing import Final, NamedTuple
 
 from logstore.layout import OFFSET_MAX
 
-__all__ = ["NO_CUT", "Cuts"]
+__all__ = ["NO_CUT", "Cuts", "LogMark"]
 
 # So many are told apart; older ones are taken together, as the lowest of them.
 ROWS_MAX: Final = 32
 
 # The lowest cut where there was none: the log is what it was, up to any offset.
 NO_CUT: Final = OFFSET_MAX
+
+
+class LogMark(NamedTuple):
+    """Which log a partition has, and when: a plain value, to be kept beside offsets.
+    Made by `Partition.mark`, for `Partition.unchanged_below`.
+
+    Attributes:
+        log_id: of the log; a partition that is deleted and made again has another.
+        serial: of its newest cut.
+    """
+
+    log_id: str
+    serial: int
 
 
 class Cuts(NamedTuple):
@@ -79,3 +92,8 @@ class Cuts(NamedTuple):
         if serial > self.serial:
             return 0
         return next(offset for at, offset in self.rows if at > serial)
+
+    def is_known_since(self, serial: int) -> bool:
+        """Whether `lowest_since` is more than a bound: no cuts from behind that serial
+        were taken together with others."""
+        return len(self.rows) < ROWS_MAX or serial >= self.rows[0][0]

@@ -241,6 +241,9 @@ class ChunkReader:
             pos = self.pos = scan.pos
             self.decoder.begin(last_offset)
             if scan.error is not None:
+                if last_offset + 1 >= stop:  # all that was asked for lies before it
+                    self.stop = native.STOP_OFFSET
+                    return
                 raise damage_of(scan.error)
             self.stop = scan.stop
             if scan.stop != native.STOP_FULL:

@@ -1,23 +1,31 @@
 """A bounded set of open segment files, and of index contents kept in memory.
 
-Owned by a store, used by its segments. A file is closed when it is the one used least
-recently and nobody is reading it at this moment, never under somebody who reads it: the
-system may give the number of a closed descriptor to another file at once.
+Owned by a store, used by its segments. The file that was used least recently leaves the
+set when another one needs its place, and is closed when it is not in use any more: each
+reader has a reference to the `OpenFile`, and the last reference that goes closes it. So
+no interrupt leaves a file open, and none is closed under a reader (the system may give
+the number of a closed descriptor to another file at once).
+
+The files of active segments count, too. Their writers are asked to rest: they sync, and
+open the file again at the next append.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
-import threading
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from logstore import _binding as native
 from logstore._files import Directory, FileInfo, Files
 from logstore.errors import StoreClosedError
 from logstore.layout import INDEX, TIME_INDEX
+from logstore.locks import RANK_FILES
 
 __all__ = ["Descriptors", "OpenFile"]
 
@@ -25,27 +33,30 @@ _INDEX_BYTES_MAX: Final = 64 << 20
 
 
 class OpenFile:
-    """An open file and how many use it now.
+    """An open descriptor; closed with the last reference to this object."""
 
-    Invariant: the descriptor is closed when `is_dropped` and `users` is 0, once.
-    """
+    __slots__ = ("_files", "fd")
 
-    __slots__ = ("fd", "is_dropped", "users")
-
-    def __init__(self, fd: int, users: int) -> None:
+    def __init__(self, files: Files, fd: int) -> None:
         self.fd = fd
-        self.users = users
-        self.is_dropped = False
+        self._files = files
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError, TypeError):
+            self._files.close(self.fd)
 
 
 class Descriptors:
     """Open files by owner (its serial number). Any thread may call the methods."""
 
-    def __init__(self, files: Files, max_open: int) -> None:
+    def __init__(self, files: Files, max_open: int, lock_group: int = 0) -> None:
         self.files = files
         self.max_open = max_open
-        self._lock = threading.Lock()
+        self._lock = native.Mutex(RANK_FILES, "the open files of a store", lock_group)
         self._open: OrderedDict[int, OpenFile] = OrderedDict()
+        # How to ask the writer of an owner to rest; the least recent first.
+        self._writers: OrderedDict[int, weakref.WeakMethod[Callable[[], bool]]]
+        self._writers = OrderedDict()
         self._indexes: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
         self._index_bytes = 0
         self._closed = False
@@ -63,41 +74,78 @@ class Descriptors:
         is_it: Callable[[FileInfo], bool] | None = None,
     ) -> OpenFile:
         """The file of an owner, opened under the first of `names` that is there and, if
-        given, of which `is_it` is true.
-
-        To be followed by `give_back`.
+        given, of which `is_it` is true. It stays open as long as it is referred to.
 
         Raises:
             OSError: as opening does; ESTALE where it is another file.
             StoreClosedError: after `close`.
         """
+        found = self._open.get(owner)
+        if found is not None:
+            # Dropped right now, perhaps: it is open all the same.
+            with contextlib.suppress(KeyError):
+                self._open.move_to_end(owner)
+            return found
+        if self._closed:
+            raise StoreClosedError(f"the store of {directory.path} is closed")
+        # No lock is held while the system is asked.
+        file = OpenFile(self.files, _open_first(directory, names, is_it))
+        dropped: list[OpenFile] = []
         with self._lock:
-            if self._closed:
-                raise StoreClosedError(f"the store of {directory.path} is closed")
             self._drop_gone()
             found = self._open.get(owner)
             if found is None:
-                self._evict(self.max_open - 1)
-                found = OpenFile(_open_first(directory, names, is_it), 0)
-                self._open[owner] = found
-            else:
-                self._open.move_to_end(owner)
-            found.users += 1
-            return found
+                dropped = self._evict(self.max_open - 1)
+                found = file
+                if not self._closed:
+                    self._open[owner] = file
+        del dropped
+        if len(self._open) > self.max_open:
+            self._let_rest()
+        return found
 
-    def give_back(self, file: OpenFile) -> None:
-        """End one use of a file."""
+    def adopt(self, owner: int, file: OpenFile, rest: Callable[[], bool]) -> None:
+        """Let readers use the file of a writer, in the place of the one that the owner
+        has. It counts until the writer gives it back with `release`.
+
+        Args:
+            rest: a method that asks the writer to do that; whether it has.
+        """
         with self._lock:
-            file.users -= 1
-            self._close_if_free(file)
             self._drop_gone()
+            dropped = self._evict(self.max_open - 1)
+            if not self._closed:
+                # The last reader of the one that it had closes that.
+                dropped += [self._open.pop(owner, file)]
+                self._open[owner] = file
+                self._writers[owner] = weakref.WeakMethod(rest)
+        del dropped
 
-    def adopt(self, owner: int, fd: int) -> OpenFile:
-        """Take over an open descriptor, in use until `give_back`."""
-        with self._lock:
-            self._drop(owner)
-            file = self._open[owner] = OpenFile(fd, 1)
-            return file
+    def release(self, owner: int) -> None:
+        """The writer has no more use for the file. It may stay open for readers."""
+        self._writers.pop(owner, None)
+
+    def make_room(self) -> None:
+        """Before a file is opened for a writer."""
+        if len(self._open) >= self.max_open:
+            with self._lock:
+                self._drop_gone()
+                dropped = self._evict(self.max_open - 1)
+            del dropped
+            if len(self._open) >= self.max_open:
+                self._let_rest()
+
+    def _let_rest(self) -> None:
+        """Ask the writers that have been at work for the longest time to rest, until
+        there is room for one file more."""
+        for owner, asked in list(self._writers.items()):
+            if len(self._open) < self.max_open:
+                return
+            rest = asked()
+            if rest is None:
+                self._writers.pop(owner, None)
+            elif rest():
+                self._open.pop(owner, None)
 
     def forget(self, owner: int) -> None:
         """Let go of the file of an owner that is gone, and of its indexes.
@@ -106,57 +154,35 @@ class Descriptors:
         so perhaps of the one that holds the lock. Then the next call does it.
         """
         self._gone.append(owner)
-        if self._lock.acquire(blocking=False):
-            try:
+        with self._lock.attempt() as is_mine:
+            if is_mine:
                 self._drop_gone()
-            finally:
-                self._lock.release()
-
-    def abandon(self) -> None:
-        """After a fork, in the child: the lock may be held by a thread that is gone.
-
-        The files stay open: they are the parent's, and the bookkeeping cannot be
-        trusted.
-        """
-        self._lock = threading.Lock()
-        self._closed = True
-        self._open = OrderedDict()
 
     def close(self) -> None:
         """Close every file, those in use as soon as they are not."""
         with self._lock:
             self._closed = True
-            for owner in list(self._open):
-                self._drop(owner)
+            self._open.clear()
+            self._writers.clear()
             self._indexes.clear()
             self._index_bytes = 0
 
     def _drop_gone(self) -> None:
         while self._gone:
             owner = self._gone.popleft()
-            self._drop(owner)
+            self._open.pop(owner, None)
+            self._writers.pop(owner, None)
             for kind in (INDEX, TIME_INDEX):
                 self._drop_index((owner, kind))
 
-    def _drop(self, owner: int) -> None:
-        file = self._open.pop(owner, None)
-        if file is not None:
-            file.is_dropped = True
-            self._close_if_free(file)
-
-    def _close_if_free(self, file: OpenFile) -> None:
-        if file.is_dropped and file.users == 0 and file.fd >= 0:
-            fd, file.fd = file.fd, -1
-            with contextlib.suppress(OSError):
-                self.files.close(fd)
-
-    def _evict(self, room: int) -> None:
-        if len(self._open) <= room:
-            return
-        for owner in [o for o, file in self._open.items() if file.users == 0]:
-            self._drop(owner)
-            if len(self._open) <= room:
-                return
+    def _evict(self, room: int) -> list[OpenFile]:
+        """Take out what was used least recently, but for the files of writers. Those
+        that are returned are closed with the list, behind the lock."""
+        excess = len(self._open) - room
+        if excess <= 0:
+            return []
+        free = (owner for owner in list(self._open) if owner not in self._writers)
+        return [self._open.pop(owner) for owner in itertools.islice(free, excess)]
 
     # -- index contents
 
@@ -170,6 +196,7 @@ class Descriptors:
 
     def keep_index(self, owner: int, kind: str, entries: Any, size: int) -> None:
         with self._lock:
+            self._drop_gone()
             self._drop_index((owner, kind))
             self._indexes[owner, kind] = entries, size
             self._index_bytes += size

@@ -6,7 +6,7 @@ columns come from `logstore.arrow`. `Encoder` turns rows into runs of whole batc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from logstore import _binding as native
@@ -91,18 +91,13 @@ def check_timestamp(value: Any, index: int | None = None) -> int:
 
 
 def _flatten_headers(
-    headers: Sequence[Any], magic: int
+    headers: Sequence[Any],
 ) -> tuple[list[int], list[bytes], list[Any]]:
     counts: list[int] = []
     names: list[bytes] = []
     values: list[Any] = []
     for index, one in enumerate(headers):
         pairs = () if one is None else tuple(one)
-        if pairs and magic < 2:
-            raise UnsupportedError(
-                f"record {index} has headers, which need message_format=2; this topic "
-                f"has {magic}. Nothing was written"
-            )
         if len(pairs) > native.HEADERS_MAX:
             raise RecordTooLargeError(
                 f"record {index} has {len(pairs)} headers, more than "
@@ -131,27 +126,48 @@ def _flatten_headers(
     return counts, names, values
 
 
+def check_headers(rows: native.Rows, magic: int) -> None:
+    """Raise `UnsupportedError` for headers in magic 0 or 1."""
+    index = rows.first_with_headers
+    if index >= 0 and magic < 2:
+        raise UnsupportedError(
+            f"record {index} has headers, which need message_format=2; this topic has "
+            f"{magic}. Nothing was written"
+        )
+
+
+def as_sequence(items: Any) -> Sequence[Any]:
+    """The items of any iterable, walked over once, as a plain list or tuple."""
+    return items if type(items) is list or type(items) is tuple else list(items)
+
+
 def pack_rows(
-    values: Sequence[Any],
-    keys: Sequence[Any] | None,
-    timestamps_ms: Sequence[Any] | None,
-    headers: Sequence[Any] | None,
+    values: Iterable[Any],
+    keys: Iterable[Any] | None,
+    timestamps_ms: Iterable[Any] | None,
+    headers: Iterable[Any] | None,
     *,
-    now_ms: int,
     magic: int,
+    now_ms: int = -1,
 ) -> native.Rows:
     """Rows for C from lists of Python objects; everything about them is checked here.
+
+    This is where the code of callers may run (iterables, subclasses, `__index__`): so
+    it is done before any lock is taken. Records without a time of their own have
+    `now_ms`, or get one later (`Rows.set_time`).
 
     Raises:
         TypeError, ConfigError: a value, key, header or timestamp that cannot be stored.
         UnsupportedError: headers in magic 0 or 1.
     """
-    count = len(values)
-    for name, column in (
-        ("keys", keys),
-        ("timestamps_ms", timestamps_ms),
-        ("headers", headers),
-    ):
+    value_list = as_sequence(values)
+    count = len(value_list)
+    columns: dict[str, Sequence[Any] | None] = {
+        "keys": None if keys is None else as_sequence(keys),
+        "timestamps_ms": None if timestamps_ms is None else as_sequence(timestamps_ms),
+        "headers": None if headers is None else as_sequence(headers),
+    }
+    for name, column in columns.items():
         if column is not None and len(column) != count:
             raise ConfigError(
                 f"{name} has {len(column)} elements, values has {count}; nothing was "
@@ -159,33 +175,37 @@ def pack_rows(
                 name=name,
                 value=len(column),
             )
-    value_column = pack_column(values, "value")
-    key_column = None if keys is None else pack_column(keys, "key")
-    timestamps = None
-    if timestamps_ms is not None:
-        timestamps = native.int64_array(
-            [
-                now_ms if t is None else check_timestamp(t, i)
-                for i, t in enumerate(timestamps_ms)
-            ]
-        )
+    value_column = pack_column(value_list, "value")
+    key_list, stamp_list, header_list = columns.values()
+    key_column = None if key_list is None else pack_column(key_list, "key")
+    timestamps, untimed = None, []
+    if stamp_list is not None:
+        stamps = [
+            None if t is None else check_timestamp(t, i)
+            for i, t in enumerate(stamp_list)
+        ]
+        untimed = [i for i, t in enumerate(stamps) if t is None]
+        timestamps = native.int64_array([t or 0 for t in stamps])
     header_count = header_key = header_value = None
-    if headers is not None:
-        counts, names, header_values = _flatten_headers(headers, magic)
+    if header_list is not None:
+        counts, names, header_values = _flatten_headers(header_list)
         if names:
             header_count = native.int32_array(counts)
             header_key = pack_column(names, "header name")
             header_value = pack_column(header_values, "header value")
-    return native.Rows(
+    rows = native.Rows(
         count,
         key_column,
         value_column,
         timestamps=timestamps,
-        timestamp_all=now_ms,
+        untimed=untimed,
         header_count=header_count,
         header_key=header_key,
         header_value=header_value,
     )
+    check_headers(rows, magic)
+    rows.set_time(now_ms)
+    return rows
 
 
 class Encoder:

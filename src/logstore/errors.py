@@ -24,6 +24,7 @@ __all__ = [
     "PartitionNotFoundError",
     "PublicationConflictError",
     "ReadOnlyError",
+    "ReentrantCallError",
     "RecordTooLargeError",
     "StorageError",
     "StoreClosedError",
@@ -152,6 +153,12 @@ class ReadOnlyError(LogStoreError):
 
 class ForkedError(LogStoreError):
     """The store was opened before a fork; the child must open its own."""
+
+
+class ReentrantCallError(LogStoreError):
+    """A call came in from inside another one of the same thread (a finalizer, a signal
+    handler), where it could only wait for itself. Nothing was changed; call again when
+    the outer call has returned."""
 
 
 class OffsetOutOfRangeError(LogStoreError, IndexError):

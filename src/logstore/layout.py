@@ -15,6 +15,7 @@ from logstore.errors import ConfigError
 __all__ = [
     "CLEANED",
     "CLEAN_SHUTDOWN",
+    "CLOSED",
     "DELETED",
     "INDEX",
     "LEADER_EPOCHS",
@@ -73,6 +74,7 @@ OWN_PREFIX = ".logstore"
 OWNER = ".logstore-owner"
 TOPICS = ".logstore-topics"
 PARTITION_STATE = ".logstore-state"
+CLOSED = ".logstore-closed"
 PUBLICATION = ".logstore-publication"
 PUBLISHED = ".logstore-published"
 STAGED_PREFIX = ".logstore-staged-"

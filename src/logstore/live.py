@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -35,6 +34,7 @@ from logstore.layout import (
     segment_file,
 )
 from logstore.loading import Case, Loaded, load
+from logstore.locks import RANK_LOOK
 from logstore.log_files import LogFiles, settled
 from logstore.publications import Publications
 from logstore.reader import unreadable
@@ -78,6 +78,7 @@ class LiveLog:
         situation: Callable[[], Situation],
         marks_token: Callable[[], object],
         publications: Publications,
+        lock_group: int,
     ) -> None:
         self.directory = directory
         self.descriptors = descriptors
@@ -91,7 +92,9 @@ class LiveLog:
         self._token: object = None
         # Where readers stop while a publication is under way (publications.py).
         self._ceiling = native.OFFSET_MAX
-        self._lock = threading.Lock()
+        self._lock = native.Mutex(
+            RANK_LOOK, f"the looks at {topic}-{partition}", lock_group
+        )
         self._mtime_ns = -1
         # What the log was found damaged beside.
         self._surroundings: object = None
@@ -108,6 +111,8 @@ class LiveLog:
         # Kafka's leader epochs of a foreign log, as of the last loading.
         self._epochs: list[tuple[int, int]] = []
         self._is_truncating = False
+        # What the state says of the log, behind the surroundings that it was read in.
+        self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
         self._files: LogFiles
         self._loaded: Loaded
         self.segments: tuple[Segment, ...] = ()
@@ -290,6 +295,31 @@ class LiveLog:
                 infos.append((info.inode, info.mtime_ns, info.size))
             place = files.stat(fd)
         return (place.device, place.inode), infos
+
+    def history(self) -> tuple[str, Cuts] | None:
+        """The id of the log and how it was cut, as its state says now; None where there
+        is no state that counts.
+
+        Raises:
+            PartitionNotFoundError: it was deleted.
+            StorageError: it cannot be read.
+        """
+        with self._lock:
+            try:
+                now = self._look_around()
+                # The time of the directory changes with each file in it.
+                token = now._replace(mtime_ns=0)
+                if token != self._history[0]:
+                    state, known = self._situation().state, None
+                    if state is not None and state.log_id:
+                        known = state.log_id, state.cuts
+                    self._history = token, known
+            except OSError as error:
+                self._is_change(error)  # raises where it was deleted
+                if isinstance(error, LogStoreError):
+                    raise
+                raise storage_error(error, "read", self.directory.path) from error
+            return self._history[1]
 
     def look_closely(self) -> Bounds:
         """The same, where something seems to be wrong: each file is looked at."""
@@ -478,14 +508,15 @@ class LiveLog:
             # What is not known of either may be the same.
             bool(was.log_id and loaded.log_id and was.log_id != loaded.log_id)
         )
-        # Serials do not fall, but where an older state was put back.
-        is_other |= is_told and loaded.cuts.serial < was.cuts.serial
         if not loaded.log_id:
             loaded.log_id = was.log_id
         low = NO_CUT
         if is_told:
             low = loaded.cuts.lowest_since(was.cuts.serial)
             is_cut |= low != NO_CUT
+            # These do not fall, but where an older state was put back.
+            is_other |= loaded.cuts.serial < was.cuts.serial
+            is_other |= loaded.durable_offset < min(was.durable_offset, low)
         now = {segment.base_offset: segment for segment in self.segments}
         first = min(now, default=loaded.start_offset)
         has_changed = low != NO_CUT
@@ -516,14 +547,19 @@ class LiveLog:
         elif has_changed:
             # Of its own log that has lost something, reading says so.
             is_hurt = is_told and loaded.damage is not None
-            if unlike is not None and low == NO_CUT and not is_hurt:
-                low = self._lowest_cut(files, epochs, unlike)
+            if unlike is not None and not is_hurt:
+                stands = files.highest_that_stands(self.segments, low)
+                if low == NO_CUT:
+                    low = self._lowest_cut(stands, epochs, unlike)
+                elif stands < files.highest_known(low):
+                    # A backup was put back, and cut since.
+                    low = min(low, max(unlike, stands))
             self._cuts = self._cuts.after(low)
             self._files.keep_ends(files, low)
 
     def _lowest_cut(
         self,
-        files: LogFiles,
+        stands: int,
         epochs: list[tuple[int, int]],
         unlike: int,
     ) -> int:
@@ -531,10 +567,10 @@ class LiveLog:
         as it was, which may be more than that.
 
         Args:
-            files, epochs: what was known of the log.
+            stands: up to there it was seen to be as it was.
+            epochs: what was known of them.
             unlike: base offset of the first segment that may not be what it was.
         """
-        stands = files.highest_that_stands(self.segments)
         low = max(unlike, stands)
         if self._files.is_foreign:
             # Who leads next begins an epoch where it has cut the log.

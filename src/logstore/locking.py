@@ -1,25 +1,33 @@
 """The lock of a store: one writer, logstore or a Kafka broker.
 
-Kafka's lock is a POSIX record lock on `.lock`, which the system drops when the process
-dies. It does not exclude its own process, and closing any descriptor of the file drops
-it: so this process remembers which lock files it holds, by device and inode, and opens
-none of them twice.
+Two locks on one file, `.lock`. Kafka's is a POSIX record lock. It excludes a broker,
+but not its own process, and the system drops it when the process closes any descriptor
+of the file (a copy of the directory is enough). So there is a `flock` beside it, which
+belongs to the open file: it excludes every other logstore until that is closed. A POSIX
+lock that was dropped is taken again at the next sync.
+
+A child of a fork has the open file, too, and would keep the `flock` alive: it closes
+the file at once (which takes nothing from the parent).
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
+from typing import Final
 
+from logstore import _binding as native
 from logstore._files import Directory
 from logstore.errors import StoreLockedError, storage_error
 from logstore.layout import LOCK
+from logstore.locks import RANK_LEAF
 
 __all__ = ["StoreLock", "forget_locks", "holder_of"]
 
+_NFS: Final = 0x6969
+
 _held: set[tuple[int, int]] = set()
-_guard = threading.Lock()
+_guard = native.Mutex(RANK_LEAF, "the locks of this process")
 
 
 class StoreLock:
@@ -53,6 +61,9 @@ class StoreLock:
             holder = files.lock(fd)
             if holder is not None:
                 raise _locked(root, holder or None)
+            # NFS makes a record lock of a flock, which would exclude the one above.
+            if files.file_system(fd) != _NFS and not files.lock_file(fd):
+                raise _locked(root, None)
             info = files.stat(fd)
         except BaseException:
             files.close(fd)
@@ -60,6 +71,17 @@ class StoreLock:
         self._fd = fd
         self._key = (info.device, info.inode)
         _held.add(self._key)
+
+    def hold(self) -> int | None:
+        """Take Kafka's lock again where it was dropped. Returns the pid of a program
+        that has it meanwhile (0: unknown); None: it is held."""
+        return self._files.lock(self._fd) if self._fd >= 0 else None
+
+    def abandon(self) -> None:
+        """In the child of a fork: the lock is the parent's."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            self._files.close(fd)
 
     def release(self) -> None:
         """Let others write. Releasing twice is fine."""
@@ -100,7 +122,5 @@ def _locked(root: Directory, pid: int | None) -> StoreLockedError:
 
 
 def forget_locks() -> None:
-    """After a fork, in the child: POSIX locks are not inherited."""
-    global _guard
-    _guard = threading.Lock()
+    """After a fork, in the child: the locks are the parent's."""
     _held.clear()

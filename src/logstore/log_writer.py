@@ -1,13 +1,15 @@
 """Growing a log: append, roll, sync, and noting down what is durable.
 
 Two locks: `lock` orders appends and every change of the list of segments; `sync_lock`
-keeps syncs apart from what must not happen during one. `sync_lock` is taken first.
-Callers of `sync` take turns: one syncs for all who wait (group commit).
+keeps syncs apart from what must not happen during one. `sync_lock` is taken first
+(`logstore.locks` has the order of all). Callers of `sync` take turns: one syncs for all
+who wait (group commit). Methods that end in ``_held`` need both.
 
 Invariant: start_offset <= durable_offset <= end_offset.
 
 After a failed sync, or an append that could not be undone, the writer is `failed`: it
-raises the first cause at every later call, and readers go on.
+raises the first cause at every later call, and readers go on. A call that an interrupt
+ended in the middle of being undone leaves a `Savepoint`; the next call finishes that.
 
 It is one thing and long: an append, the roll it may need and the undoing of both share
 all of their state.
@@ -16,11 +18,8 @@ all of their state.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
-import logging
 import random
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
@@ -29,15 +28,16 @@ from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.config import StoreConfig, TopicConfig
-from logstore.descriptors import Descriptors
+from logstore.descriptors import Descriptors, OpenFile
 from logstore.digests import SegmentDigest, hash_log, write_digest
-from logstore.encoder import Encoder
+from logstore.encoder import Encoder, check_headers
 from logstore.errors import (
     ConfigError,
     CorruptCheckpointError,
     DiskFullError,
     LogStoreError,
     OffsetConflictError,
+    ReentrantCallError,
     StorageError,
     SyncFailedError,
     storage_error,
@@ -45,18 +45,13 @@ from logstore.errors import (
 from logstore.index import STALE_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.loading import Loaded
-from logstore.recovery import (
-    UNKNOWN_TIMESTAMP,
-    PartitionState,
-    state_fields,
-)
+from logstore.locks import RANK_APPEND, RANK_SYNC, Signal, logger
+from logstore.recovery import PartitionState, sealed_row, state_fields
 from logstore.segment import Segment
-from logstore.segment_writer import SegmentWriter
+from logstore.segment_writer import Mark, SegmentWriter
 from logstore.tail import scan_log
 
-__all__ = ["Gate", "Host", "LogWriter"]
-
-logger = logging.getLogger("logstore")
+__all__ = ["Gate", "Host", "LogWriter", "Savepoint"]
 
 # The durable point is written down after this many flushed bytes, whatever the time.
 _CHECKPOINT_BYTES: Final = 16 << 20
@@ -73,24 +68,34 @@ class Host(Protocol):
 
     store_config: StoreConfig
     descriptors: Descriptors
+    lock_group: int
 
     @property
     def generation(self) -> str:
         """What state files are written under."""
 
     def begin_writing(self) -> None:
-        """Called before the first change: take away the marks of a clean stop."""
+        """Called before the first change: take away the marks of a clean stop, and
+        have a thread for `call_later`."""
 
     def unlink_later(
-        self, directory: Directory, names: list[str], delay_ms: int
+        self,
+        directory: Directory,
+        names: list[str],
+        delay_ms: int,
+        users: Iterable[object],
     ) -> None:
-        """Remove files after a while."""
+        """Remove files after a while, when their users are gone."""
 
     def waiting_bytes(self) -> int:
         """Bytes of the files that wait to be removed."""
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
-        """Run a task after a while."""
+        """Run a task, which is a method, after a while, if its object is there then."""
+
+    def lock_taken_by(self) -> int | None:
+        """The pid of another program that has the lock of the store now (0: unknown);
+        None: this one has it."""
 
     def start_moved(self, topic: str, partition: int) -> None:
         """The start offset lies inside a segment: Kafka's checkpoint has to say so."""
@@ -98,12 +103,53 @@ class Host(Protocol):
 
 class Gate:
     """Whether readers see what is being published. All logs of a publication have the
-    same one: it opens for all of them at once."""
+    same one: it opens for all of them at once.
 
-    __slots__ = ("is_open",)
+    Attributes:
+        publisher: held by the thread that publishes. A gate that is closed while
+            nobody does belongs to a publication that was cut short.
+    """
 
-    def __init__(self, *, is_open: bool) -> None:
+    __slots__ = ("is_open", "publisher")
+
+    def __init__(self, *, is_open: bool, publisher: native.Mutex | None = None) -> None:
         self.is_open = is_open
+        self.publisher = publisher
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it will never open, as seen by who holds the lock of the log."""
+        if self.is_open:
+            return False
+        return self.publisher is None or not self.publisher.is_mine
+
+
+class Savepoint:
+    """How a log was before a call that changed it half-way.
+
+    Attributes:
+        segments: the list of segments.
+        mark: of the active segment.
+        synced: one past the last offset that was synced.
+        empty: where a staged file took the place of an empty segment: the state of
+            that; else None.
+        new: segments that the call began.
+    """
+
+    __slots__ = ("empty", "mark", "new", "segments", "synced")
+
+    def __init__(
+        self,
+        segments: tuple[Segment, ...],
+        mark: Mark,
+        synced: int,
+        empty: native.SegmentState | None = None,
+    ) -> None:
+        self.segments = segments
+        self.mark = mark
+        self.synced = synced
+        self.empty = empty
+        self.new: tuple[Segment, ...] = ()
 
 
 class LogWriter:
@@ -125,16 +171,24 @@ class LogWriter:
         self.partition = partition
         self.name = layout.partition_directory(topic, partition)
         self.config = config
-        self.lock = threading.RLock()
-        self.sync_lock = threading.RLock()
-        self.appended = threading.Condition(threading.Lock())
-        self._turn = threading.Condition(threading.Lock())
+        group = host.lock_group
+        self.lock = native.Mutex(RANK_APPEND, f"partition {self.name}", group)
+        self.sync_lock = native.Mutex(RANK_SYNC, f"a sync of {self.name}", group)
+        self._appended = Signal()
+        self._turn = Signal()
+        # What the next call has to undo first, and whether nobody could.
+        self._savepoint: Savepoint | None = None
+        self._is_half_done = False
+        # Closing has come to its end.
+        self._is_finished = False
         # Base offset of the segment that is being created, for `_roll_back`.
         self._creating: int | None = None
         # The same, once that has failed, until its file is gone.
         self._stray: int | None = None
         self._is_syncing = False
-        self.waiting_readers = 0
+        # A state file says that what is behind its durable point goes: readers in other
+        # processes do not look there.
+        self._is_barred = False
         self.encoder = Encoder(config)
         self.segments: tuple[Segment, ...] = tuple(loaded.segments)
         self.start_offset = loaded.start_offset
@@ -165,14 +219,13 @@ class LogWriter:
         self._is_unclean = loaded.is_unclean
         self.log_id = loaded.log_id or uuid.uuid4().hex
         self.cuts = loaded.cuts
-        if loaded.end_offset:
-            # Who knows more of the log than this has it from before a backup was put
-            # back, or from a log that was there before.
-            self.note_cut(loaded.end_offset)
         self._is_gapless = loaded.is_gapless
         self._is_truncating = loaded.is_truncating
         self._deleted = loaded.deleted
         self._digested = loaded.digested
+        # Of the last state file: the first segment, how many are sealed, their rows.
+        self._rows: tuple[Segment | None, int, str] = (None, 0, "")
+        self._last_in_rows: Segment | None = None
         if self.segments:
             self.segments[-1].show_indexes(loaded.index, loaded.times)
         self._point_pos = loaded.active_state.size
@@ -196,10 +249,13 @@ class LogWriter:
         self.cuts = self.cuts.after(offset, self.files.now_ms())
 
     def _check(self) -> None:
-        """Raise why nothing may be written, if so."""
+        """Raise why nothing may be written, if so; finish what an interrupted call
+        left half done."""
         if self.closed is not None:
             # The same error each time, without the frames of those who had it before.
             raise self.closed.with_traceback(None)
+        if self.failed is None and self.damage is None:
+            self._mend()
         if self.failed is not None:
             self._is_unheard = False
             raise SyncFailedError(
@@ -210,13 +266,33 @@ class LogWriter:
             ) from self.failed
         if self.damage is not None:
             raise self.damage.with_traceback(None)
+
+    def _mend(self) -> None:
+        """Finish what an interrupted call left half done.
+
+        Raises:
+            StorageError: that is not possible now.
+        """
+        if self._is_half_done or self.gate.is_stuck:
+            self._half_done()
+            return
+        if self._savepoint is not None:
+            self._undo()
         self._remove_stray()
+        active = self._active
+        if active is not None and self.failed is None:
+            if active.dirty is not None:
+                self._clean(active)
+            if active.next_offset != self.end_offset:
+                # The call was interrupted when its records were in.
+                self._show(active)
+        self._is_blocked = bool(self.closed or self.failed or self.damage)
 
     def _half_done(self) -> SyncFailedError:
         """A call was interrupted where it could not be undone: write no more."""
         return self._fail(
             SyncFailedError(
-                f"an earlier append to {self.name} was interrupted half-way; what was "
+                f"an earlier call on {self.name} was interrupted half-way; what was "
                 f"acknowledged can be read. Open the store again to append.",
                 path=self.directory.path,
                 action="append to",
@@ -228,36 +304,41 @@ class LogWriter:
             self.failed = error
             self._is_blocked = True
             logger.error("%s takes no more appends: %s", self.name, error)
-        with self.appended:
-            self.appended.notify_all()
+        self.wake_readers()
+        self._turn.set()
         return error
 
     # ------------------------------------------------------------ append
 
     def append_rows(
         self,
-        make_rows: Callable[[int], Sequence[native.Rows]],
+        groups: Sequence[native.Rows],
         *,
         expected_offset: int | None,
         durable: bool,
     ) -> tuple[int, int, int]:
-        """Append rows, made once the time of the append is known; all or none.
+        """Append rows, all or none. No code of the caller runs in here: lists were
+        packed before.
 
         Returns (first offset, one past the last, time of the append in ms).
         """
+        self._check_may_wait(durable)
         with self.lock:
-            self._check()
+            if self._is_blocked:
+                self._check()
             now_ms = self.files.now_ms()
             base = self.end_offset
-            self._check_expected(expected_offset, 0)
-            groups = [rows for rows in make_rows(now_ms) if rows.count]
-            if groups:
-                self._check_expected(None, sum(rows.count for rows in groups))
-                self._append(groups, base, now_ms)
+            count = sum(rows.count for rows in groups)
+            self._check_expected(expected_offset, count)
+            if count:
+                for rows in groups:
+                    check_headers(rows, self.encoder.magic)
+                    rows.set_time(now_ms)
+                self._append([rows for rows in groups if rows.count], base, now_ms)
             end = self.end_offset
             lagging = end - self._synced >= self.config.flush_messages
         if durable or lagging:
-            self.sync(end)
+            self._sync_appended(end, durable)
         return base, end, now_ms
 
     def append_one(
@@ -272,6 +353,8 @@ class LogWriter:
 
         Returns (offset, timestamp stored).
         """
+        if durable:
+            self._check_may_wait(durable)
         with self.lock:
             if self._is_blocked:
                 self._check()
@@ -282,31 +365,67 @@ class LogWriter:
             encoder = self.encoder
             if timestamp_ms is None or encoder.log_append_time:
                 timestamp_ms = now_ms
-            active = self._active or self._writable()
-            if active.segment.next_offset != base:
-                raise self._half_done()
-            try:
-                done = active.append_message(value, key, timestamp_ms, now_ms, encoder)
-                if done:
-                    self._published(active)
-            except SyncFailedError as error:
-                raise self._fail(error) from error.__cause__
-            except BaseException:
-                self._tell_of_cut(active)
-                raise
-            finally:
-                # Also where a signal handler raised behind the commit: then it is in.
-                if active.segment.next_offset != self.end_offset:
-                    self._published(active)
+            if encoder.is_plain:
+                active = self._active or self._writable()
+                if active.next_offset != base:
+                    self._is_blocked = True
+                    self._check()
+                    base = self.end_offset
+                if not self._flush_scheduled:
+                    self._schedule_flush()
+                try:
+                    done = active.append_message(
+                        value, key, timestamp_ms, now_ms, encoder
+                    )
+                except BaseException as error:
+                    # First of all, and without a call that could be interrupted.
+                    self._is_blocked = True
+                    self._after_failure(active, error)
+                    raise
+                finally:
+                    # Also where a signal handler raised behind the commit: it is in.
+                    if active.dirty is None and active.next_offset != self.end_offset:
+                        self._show(active)
+            else:
+                done = False  # the settings have changed meanwhile
             if not done:
-                self._append(
-                    [encoder.rows_of_one(value, key, timestamp_ms)], base, now_ms
-                )
+                rows = encoder.rows_of_one(value, key, timestamp_ms)
+                self._append([rows], base, now_ms)
             end = self.end_offset
             lagging = end - self._synced >= self.config.flush_messages
         if durable or lagging:
-            self.sync(end)
+            self._sync_appended(end, durable)
         return base, timestamp_ms if encoder.magic else -1
+
+    def _check_may_wait(self, durable: bool) -> None:
+        """Raise where a sync would wait for what this thread is in the middle of."""
+        if durable and self.lock.top >= RANK_SYNC:
+            raise ReentrantCallError(
+                f"a durable append to {self.name} came in from inside another call of "
+                f"this thread, and could wait for that; nothing was written"
+            )
+
+    def _sync_appended(self, end: int, durable: bool) -> None:
+        """The sync behind an append. Its records are in: from inside another call it
+        is left to the thread that syncs in time."""
+        if durable or self.lock.top < RANK_SYNC:
+            self.sync(end)
+
+    def _after_failure(self, active: SegmentWriter, error: BaseException) -> None:
+        """A write failed. It was undone, or `_mend` undoes it."""
+        if isinstance(error, SyncFailedError):
+            self._fail(error)
+        if active.dirty is None:
+            self._tell_of_cut(active)
+            self._is_blocked = bool(self.closed or self.failed or self.damage)
+
+    def _clean(self, active: SegmentWriter) -> None:
+        """Undo a write, once more."""
+        try:
+            active.clean()
+        except SyncFailedError as error:
+            self._fail(error)
+        self._tell_of_cut(active)
 
     def _check_expected(self, expected_offset: int | None, count: int) -> None:
         base = self.end_offset
@@ -339,15 +458,17 @@ class LogWriter:
 
     def append_encoded(
         self,
-        make_runs: Callable[[int, int], tuple[list[bytes], int]],
+        make_runs: Callable[[int, int], tuple[list[memoryview], int]],
         *,
         expected_offset: int | None,
         durable: bool,
     ) -> tuple[int, int]:
         """Append whole batches; `make_runs(base offset, leader epoch)` gives them with
         their offsets, and how many offsets they take."""
+        self._check_may_wait(durable)
         with self.lock:
-            self._check()
+            if self._is_blocked:
+                self._check()
             base = self.end_offset
             self._check_expected(expected_offset, 0)
             runs, count = make_runs(base, self.leader_epoch(base))
@@ -361,7 +482,7 @@ class LogWriter:
             end = self.end_offset
             lagging = end - self._synced >= self.config.flush_messages
         if durable or lagging:
-            self.sync(end)
+            self._sync_appended(end, durable)
         return base, base + count
 
     def append_time(self) -> int | None:
@@ -416,53 +537,90 @@ class LogWriter:
     ) -> None:
         """Write runs of whole batches; all of them or none.
 
-        Space for them is reserved first, so that a full disk shows before a reader
-        in another process could see a part. For the same reason what fits into one
-        segment goes into one, as in Kafka: a roll is over before the first byte.
+        Readers in other processes see none of it before the end. What fits into one
+        segment goes into one, as in Kafka: a roll is over before the first byte. There
+        the frame of the first batch is written last: zeros in its place end the log for
+        who looks. What goes over several segments is behind a bar (`_bar`). Space is
+        reserved first, so that a full disk shows before the first byte.
         """
-        active = self._writable()
-        if active.segment.next_offset != self.end_offset:
-            raise self._half_done()
+        active = self._active or self._writable()
+        if active.next_offset != self.end_offset:
+            self._is_blocked = True
+            self._check()
+        if not self._flush_scheduled:
+            self._schedule_flush()
         if self._room(active) < total <= self.config.segment_bytes:
             active = self._roll_or_undo(active)
-        before, synced = self.segments, self._synced
-        mark = active.mark()
+        base = self.end_offset
+        saved = Savepoint(self.segments, active.mark(), self._synced)
         try:
             active.reserve(min(total, self._room(active)))
             if total > self._room(active):
                 rolls = total // self.config.segment_bytes + 1
                 if not active.has_room(total + rolls * _ROLL_BYTES):
                     raise active.disk_full(total)
+                self._bar(active, saved.mark)
             for data, size in runs:
                 done = 0
                 while done < size:
-                    taken, stop = active.append(data + done, size - done, now_ms)
+                    is_first = not (self._is_barred or active.differs_from(saved.mark))
+                    taken, stop = active.append(
+                        data + done, size - done, now_ms, total if is_first else 0
+                    )
                     done += taken
                     if done < size:
                         if not taken and not active.state.size:
                             raise AssertionError(f"an empty segment is full ({stop})")
+                        if not self._is_barred and active.differs_from(saved.mark):
+                            self._bar(active, saved.mark)
+                        active.write_first_frame()
                         active = self._roll(active)
-            self._published(active)
+            active.write_first_frame()
+            if self._is_barred:
+                self._unbar(active)
+            self._show(active)
         except BaseException as error:
-            if self.end_offset != mark[0].last_offset + 1:
-                raise  # it is all in, and published
-            self._roll_back(before, mark)
-            # Whoever keeps the error keeps this frame: not the files with it, which a
-            # deletion may let go.
-            before = ()
-            self._synced = min(self._synced, max(synced, self._active_base()))
+            if self.end_offset != base:
+                raise  # it is all in, and shown
+            # First of all, and without a call that could be interrupted.
+            self._savepoint, self._is_blocked = saved, True
+            self._undo()
+            # A caller that keeps the error keeps this frame: not the files with it.
+            del saved
             if isinstance(error, SyncFailedError):
                 raise self._fail(error) from error.__cause__
             raise
 
-    def _published(self, active: SegmentWriter) -> None:
-        """Let readers see what was appended, and see to it that it will be synced."""
-        self.end_offset = active.segment.next_offset
-        if not self._flush_scheduled:
-            self._schedule_flush()
-        if self.waiting_readers:
-            with self.appended:
-                self.appended.notify_all()
+    def _bar(self, active: SegmentWriter, mark: Mark) -> None:
+        """Let nobody look behind a mark, which is the end: also the next opening, after
+        a crash, takes away what comes there. All before it is made durable first."""
+        self._sync_fd(active)
+        self._synced = max(self._synced, mark.next_offset)
+        self._is_barred = True
+        try:
+            self._write_state(mark.state, is_truncating=True)
+        except OSError as error:
+            raise storage_error(
+                error, "append to", active.path, "Nothing was written."
+            ) from error
+
+    def _unbar(self, active: SegmentWriter) -> None:
+        """The commit of an append that is behind a bar."""
+        self._sync_held()
+        try:
+            self._write_state(active.state)
+        except OSError as error:
+            raise storage_error(
+                error, "append to", active.path, "Nothing was written."
+            ) from error
+        self._is_barred = False
+
+    def _show(self, active: SegmentWriter) -> None:
+        """Let readers see what was appended. Nothing here may fail: it is in."""
+        active.show()
+        self.end_offset = active.next_offset
+        if self._appended.has_waiters:
+            self._appended.set()
 
     def _active_base(self) -> int:
         """First offset of the active segment: all before it is synced."""
@@ -471,35 +629,54 @@ class LogWriter:
     def _room(self, active: SegmentWriter) -> int:
         return max(self.config.segment_bytes - active.state.size, 0)
 
-    def _roll_back(
-        self,
-        before: tuple[Segment, ...],
-        mark: tuple[native.SegmentState, int, int],
-    ) -> None:
-        """Undo a call that failed half-way: what it wrote, and segments it began."""
-        active = self._active
-        if active is None:
+    def _undo(self) -> None:
+        """Undo a call that failed half-way: what it wrote, and segments it began.
+
+        It may be interrupted, and is done again from its beginning then.
+        """
+        saved = self._savepoint
+        if saved is None:
             return
         if self._creating is not None:
             # At once: an append that is not blocked does not look for a stray file.
-            self._is_blocked, self._stray, self._creating = True, self._creating, None
+            self._stray, self._creating = self._creating, None
+        try:
             with contextlib.suppress(StorageError):
                 self._remove_stray()
-        if self.segments is before:
-            try:
-                if (active.state.size, active.times.count) != (mark[0].size, mark[2]):
+            if saved.empty is not None:
+                self._exchange_back(saved.empty)
+            else:
+                self._roll_back(saved)
+        except (OSError, LogStoreError) as error:
+            self._fail(
+                SyncFailedError(
+                    f"an append to {self.name} failed and cannot be undone: {error}. "
+                    f"Open the store again to recover.",
+                    path=self.directory.path,
+                    action="undo",
+                )
+            )
+        self._synced = min(self._synced, max(saved.synced, self._active_base()))
+        self._savepoint = None
+        self._is_blocked = bool(
+            self.closed or self.failed or self.damage or self._stray is not None
+        )
+
+    def _roll_back(self, saved: Savepoint) -> None:
+        before, mark = saved.segments, saved.mark
+        new = saved.new = saved.new or self.segments[len(before) :]
+        active = self._active
+        if not new:
+            if active is not None:
+                if active.differs_from(mark):
                     active.back_to(mark)
                 self._tell_of_cut(active)
-            except SyncFailedError as error:
-                self._fail(error)
-            return
-        new = self.segments[len(before) :]
-        try:
+        else:
             self._retire_active()
             self.segments = before
             self._drop_digests(before[-1:])
-            self._active_state = mark[0].copy()
-            self._active_state.raw.time_entries = mark[2]
+            self._active_state = mark.state.copy()
+            self._active_state.raw.time_entries = mark.time_count
             self.note_cut(self.end_offset)
             # The state file names the new segments: first it has to let go of them.
             self._commit(self._active_state, is_truncating=True)
@@ -510,17 +687,23 @@ class LogWriter:
             self._active_times = TimeEntries(before[-1].time_entries().data())
             self._active = self._open_active(write_all=True)
             self._active.back_to(mark)
-            self._synced = min(self._synced, self.end_offset)
+        if new or self._is_barred:
+            assert self._active is not None
             self._commit(self._active.state)
-        except (OSError, LogStoreError) as error:
-            self._fail(
-                SyncFailedError(
-                    f"an append to {self.name} failed and cannot be undone: {error}. "
-                    f"Open the store again to recover.",
-                    path=self.directory.path,
-                    action="undo",
-                )
-            )
+            self._is_barred = False
+
+    def _exchange_back(self, empty: native.SegmentState) -> None:
+        """The active segment is empty again, whichever file has its name now."""
+        self._retire_active()
+        self._active_state = empty.copy()
+        self._active_index, self._active_times = OffsetEntries(), TimeEntries()
+        self._active = self._open_active()
+        self._active.back_to(Mark(self._active_state, 0, 0))
+        # What is appended next has to be in the file that has the name for good.
+        self.directory.sync()
+        # Who follows the log in another process may have counted the records.
+        self.note_cut(self.end_offset)
+        self._commit(self._active.state)
 
     def _tell_of_cut(self, active: SegmentWriter) -> None:
         """Note that a failed append was cut again: who follows the log in another
@@ -530,23 +713,32 @@ class LogWriter:
             self.note_cut(self.end_offset)
             self._write_point(active.state)
 
-    def digests_due(self, *, closing: bool = False) -> None:
+    def digests_due(self) -> None:
         """Called by the store's thread: write the digests of sealed segments that have
         none. What is damaged gets none."""
         for segment in self.segments[:-1]:
-            base, generation = segment.base_offset, segment.generation
-            if base in self._digested or (self._is_blocked and not closing):
+            generation = segment.generation
+            if segment.base_offset in self._digested or self._is_blocked:
                 continue
             try:
                 digest = self._digest_of(segment)
                 with self.lock:
-                    sealed = segment in self.segments[:-1]
-                    if sealed and segment.generation == generation:
-                        self._digested.add(base)
-                        if digest is not None:
-                            write_digest(self.directory, digest)
+                    if segment.generation == generation:
+                        self._keep_digest(segment, digest)
             except OSError as error:
                 logger.warning("cannot write the digest of %s: %s", segment.path, error)
+
+    def _write_digests_held(self) -> None:
+        """The same at the close."""
+        for segment in self.segments[:-1]:
+            if segment.base_offset not in self._digested:
+                self._keep_digest(segment, self._digest_of(segment))
+
+    def _keep_digest(self, segment: Segment, digest: SegmentDigest | None) -> None:
+        if segment in self.segments[:-1]:
+            self._digested.add(segment.base_offset)
+            if digest is not None:
+                write_digest(self.directory, digest)
 
     def _digest_of(self, segment: Segment) -> SegmentDigest | None:
         """The digest of a sealed segment whose batches are sound."""
@@ -600,7 +792,6 @@ class LogWriter:
                 error
             )
         self._stray = None
-        self._is_blocked = bool(self.closed or self.failed or self.damage)
 
     # ------------------------------------------------------------ segments
 
@@ -619,27 +810,29 @@ class LogWriter:
             deleted, self._deleted = self._deleted, []
             if deleted:
                 delay_ms = self.config.file_delete_delay_ms
-                self.host.unlink_later(self.directory, deleted, delay_ms)
+                self.host.unlink_later(self.directory, deleted, delay_ms, ())
             if self.config.segment_digests and self.segments[:-1]:
                 self.host.call_later(self.digests_due, 0)
         return self._active
 
     def _open_active(self, *, write_all: bool = False) -> SegmentWriter:
         segment = self.segments[-1]
+        self.host.descriptors.make_room()
         try:
             fd = self.directory.open(segment.file(LOG), write=True)
         except OSError as error:
             raise storage_error(error, "open", segment.path) from error
+        file = OpenFile(self.files, fd)
         if not write_all:
             # Kafka's counter begins anew at every opening.
             self._active_state.raw.bytes_since = 0
-        return self._writer_on(segment, fd)
+        return self._writer_on(segment, file)
 
-    def _writer_on(self, segment: Segment, fd: int) -> SegmentWriter:
+    def _writer_on(self, segment: Segment, file: OpenFile) -> SegmentWriter:
         """The writing side of the active segment, with its log open."""
-        return SegmentWriter(
+        writer = SegmentWriter(
             segment,
-            fd,
+            file,
             self._active_state,
             self._active_index,
             self._active_times,
@@ -647,6 +840,38 @@ class LogWriter:
             self.host.store_config,
             jitter_ms=self._jitter(),
         )
+        self.host.descriptors.adopt(segment._serial, file, self.rest)
+        return writer
+
+    def rest(self) -> bool:
+        """Let go of the descriptor of the log, with everything synced, until the next
+        append; whether that was done. It never waits: another thread may be at work
+        here, or this one."""
+        with self.sync_lock.attempt() as is_mine:
+            if not is_mine:
+                return False
+            with self.lock.attempt() as is_mine:
+                if not is_mine or self._is_blocked or self._active is None:
+                    return False
+                try:
+                    self._settle_held()
+                except (LogStoreError, OSError) as error:
+                    logger.warning("%s keeps its file open: %s", self.name, error)
+                    return False
+                return True
+
+    def _settle_held(self) -> None:
+        """Sync, and let go of the active segment's file."""
+        active = self._active
+        if active is None:
+            return
+        self._sync_held()
+        active.give_back_space()
+        self._active_state = active.state
+        # Closing has to note the end though nobody may write from here on.
+        self._is_written_down = False
+        self._retire_active()
+        self.segments[-1].show_indexes(self._active_index, self._active_times)
 
     def _jitter(self) -> int:
         most = min(self.config.segment_jitter_ms, self.config.segment_ms)
@@ -699,7 +924,8 @@ class LogWriter:
         4. write down the durable point.
         """
         self._sync_fd(active)
-        base = active.state.last_offset + 1
+        base = active.next_offset
+        active.show()
         try:
             active.seal()
         except OSError as error:
@@ -712,7 +938,8 @@ class LogWriter:
         self._retire_active()
         self._active = opened
         self._synced = base
-        self._write_point(self._active.state.copy())
+        if not self._is_barred:
+            self._write_point(self._active.state.copy())
         if self.config.segment_digests:
             self.host.call_later(self.digests_due, 0)
         return self._active
@@ -732,11 +959,12 @@ class LogWriter:
 
     def _roll_or_undo(self, active: SegmentWriter) -> SegmentWriter:
         """Begin a new segment behind one that is not empty, or change nothing."""
-        before, mark = self.segments, active.mark()
+        saved = Savepoint(self.segments, active.mark(), self._synced)
         try:
             return self._roll(active)
         except BaseException as error:
-            self._roll_back(before, mark)
+            self._savepoint, self._is_blocked = saved, True
+            self._undo()
             if isinstance(error, SyncFailedError):
                 raise self._fail(error) from error.__cause__
             raise
@@ -744,20 +972,25 @@ class LogWriter:
     # ------------------------------------------------------------ sync
 
     def _schedule_flush(self) -> None:
+        """See to it that what comes next will be synced in time. Before it is written:
+        behind that, nothing may fail."""
         if self.config.flush_ms < _NEVER_MS:
-            self._flush_scheduled = True
             self.host.call_later(self.flush_due, self.config.flush_ms)
+            self._flush_scheduled = True
 
     def flush_due(self) -> None:
         """Called by the store's thread when flush_ms is over."""
         self._flush_scheduled = False
-        if self._is_blocked and self._stray is None:
+        if self.closed or self.failed or self.damage:
             return
         try:
             self.sync(self.end_offset)
         except LogStoreError:
             # Whoever appends or closes next gets the error.
             self._is_unheard = self.failed is not None
+        except BaseException:
+            self._schedule_flush()  # no memory now, perhaps
+            raise
 
     def sync(self, upto: int) -> None:
         """Return when everything below `upto` is on stable storage.
@@ -767,59 +1000,91 @@ class LogWriter:
         the next.
 
         Raises:
-            SyncFailedError: it is not, and nobody can tell what is.
+            SyncFailedError: the sync failed; which records are durable is unknown.
+            LogStoreError: the partition was found damaged, and has records that are
+                not durable.
+            ReentrantCallError: this thread is in the middle of an append or a sync.
         """
-        is_mine = False
-        try:
-            with self._turn:
-                while self._is_syncing and self._synced < upto and self.failed is None:
-                    if not self._turn.wait(_TURN_S) and self._is_nobody_syncing():
-                        break
-                if self._synced >= upto:
-                    return
-                if self.failed is not None:
-                    self._check()
-                is_mine = self._is_syncing = True
-            self._sync_now(upto)
-        finally:
-            if is_mine:
-                with self._turn:
+        if self._synced >= upto:
+            return
+        if self.lock.top >= RANK_SYNC:
+            raise ReentrantCallError(
+                f"a sync of {self.name} came in from inside another call of this "
+                f"thread, and would wait for that"
+            )
+        while self._synced < upto:
+            if self._is_syncing and self._wait_for_turn():
+                continue
+            with self.sync_lock:
+                try:
+                    self._is_syncing = True
+                    self._sync_now(upto)
+                finally:
                     self._is_syncing = False
-                    self._turn.notify_all()
+                    self._turn.set()
 
-    def _is_nobody_syncing(self) -> bool:
-        """Whether the one whose turn it is was interrupted before it could say so."""
-        if not self.sync_lock.acquire(blocking=False):
-            return False
-        self.sync_lock.release()
-        return True
+    def _wait_for_turn(self) -> bool:
+        """Wait until the sync of another thread is over; False where that takes long:
+        it may have been interrupted before it could say so."""
+        waiter = self._turn.register()
+        if not self._is_syncing:
+            waiter.cancel()
+            return True
+        return waiter.wait(_TURN_S)
 
     def _sync_now(self, upto: int) -> None:
-        with self.sync_lock:
+        """Sync what was appended by now. The caller has `sync_lock`, and not `lock`:
+        others append meanwhile."""
+        with self.lock:
             if self._synced >= upto:
                 return
-            with self.lock:
-                if self.failed is not None:
-                    self._check()
-                active = self._active
-                if active is None:
-                    return
-                state, index_count, time_count = active.mark()
-                borrowed = active.segment.borrow()
-            try:
-                self._sync_fd(active, borrowed.fd)
-            except SyncFailedError as error:
-                raise self._fail(error) from error.__cause__
-            finally:
-                self.host.descriptors.give_back(borrowed)
-            with self.lock:
-                self._synced = max(self._synced, state.last_offset + 1)
-                if self._active is active:
-                    self._after_sync(active, state, index_count, time_count)
-            if self.waiting_readers:
-                self.wake_readers()
+            if self._is_blocked:
+                self._check()
+            active = self._active or self._writable()
+            mark, file = active.mark(), active.file
+        try:
+            self._sync_fd(active, file.fd)
+        except SyncFailedError as error:
+            raise self._fail(error) from error.__cause__
+        with self.lock:
+            self._synced = max(self._synced, mark.next_offset)
+            if self._active is active:
+                self._after_sync(active, mark)
+        if self._appended.has_waiters:
+            self._appended.set()
+
+    def _sync_held(self) -> None:
+        """Sync everything, for who holds both locks."""
+        active = self._active
+        if active is None:
+            if self._synced < self.end_offset:
+                active = self._writable()
+            else:
+                return
+        if self._synced >= active.next_offset:
+            return
+        mark = active.mark()
+        try:
+            self._sync_fd(active)
+        except SyncFailedError as error:
+            raise self._fail(error) from error.__cause__
+        self._synced = max(self._synced, mark.next_offset)
+        if not self._is_barred:
+            self._after_sync(active, mark)
+        if self._appended.has_waiters:
+            self._appended.set()
 
     def _sync_fd(self, active: SegmentWriter, fd: int | None = None) -> None:
+        pid = self.host.lock_taken_by()
+        if pid is not None:
+            raise SyncFailedError(
+                f"another program (process {pid or 'unknown'}) has taken the lock of "
+                f"the store, which something in this process dropped by closing the "
+                f"lock file; {self.name} may have two writers, and takes no more "
+                f"appends here. End that program, keep a copy, and verify the store.",
+                path=active.path,
+                action="sync",
+            )
         try:
             self.files.sync(active.fd if fd is None else fd)
         except OSError as error:
@@ -833,16 +1098,10 @@ class LogWriter:
                 action="sync",
             ) from error
 
-    def _after_sync(
-        self,
-        active: SegmentWriter,
-        state: native.SegmentState,
-        index_count: int,
-        time_count: int,
-    ) -> None:
-        self._synced_state = state
+    def _after_sync(self, active: SegmentWriter, mark: Mark) -> None:
+        state = self._synced_state = mark.state
         try:
-            active.write_indexes(index_count, time_count)
+            active.write_indexes(mark.index_count, mark.time_count)
         except OSError as error:
             logger.warning("cannot write the indexes of %s: %s", active.path, error)
         now = self.files.monotonic()
@@ -854,8 +1113,8 @@ class LogWriter:
             self._write_point(state)
         elif not self._point_scheduled:
             # Others learn the durable offset from the state file: not too late.
-            self._point_scheduled = True
             self.host.call_later(self.point_due, config.flush_checkpoint_ms)
+            self._point_scheduled = True
 
     def point_due(self) -> None:
         """Called by the store's thread: write down a durable point that lags behind."""
@@ -878,24 +1137,12 @@ class LogWriter:
             raise storage_error(error, "look at", self.directory.path) from error
 
     def _state_at(self, state: native.SegmentState) -> PartitionState:
-        """The state file's content with `state` as that of the active segment."""
-        sealed = []
-        for segment, after in itertools.pairwise(self.segments):
-            largest = segment.max_timestamp
-            sealed.append(
-                (
-                    segment.base_offset,
-                    segment.size,
-                    after.base_offset,
-                    UNKNOWN_TIMESTAMP if largest is None else largest,
-                    segment.max_timestamp_offset,
-                    segment.time_digest,
-                )
-            )
+        """The state file's content with `state` as that of the active segment, but for
+        the rows of sealed segments."""
         times = self._active_times if self._active is None else self._active.times
         return PartitionState(
             self.start_offset,
-            sealed,
+            [],
             state_fields(state),
             times.digest(state.raw.time_entries),
             self.cuts,
@@ -904,22 +1151,53 @@ class LogWriter:
             log_id=self.log_id,
         )
 
+    def _write_state(
+        self, state: native.SegmentState, *, is_truncating: bool = False
+    ) -> None:
+        """Write the state file.
+
+        Raises:
+            OSError: as the system gives it; it is as it was, or nobody knows.
+        """
+        point = self._state_at(state)
+        point.is_truncating = is_truncating
+        self._sync_indexes(state)
+        text = point.to_json(self._sealed_rows())
+        checkpoints.write_text(self.directory, layout.PARTITION_STATE, text)
+        self._is_written_down = True
+        self._point_pos = state.size
+        self._point_time = self.files.monotonic()
+
+    def _sealed_rows(self) -> str:
+        """The rows of the sealed segments, as text. A roll adds one to those that were
+        there, so that it costs the same however many there are."""
+        segments = self.segments
+        first, count, text = self._rows
+        if not 0 < count < len(segments) or segments[0] is not first or not (
+            segments[count - 1].row and segments[count - 1] is self._last_in_rows
+        ):  # fmt: skip
+            count, text = 0, ""
+        rows = [
+            segment.row or sealed_row(segment, after.base_offset)
+            for segment, after in itertools.pairwise(segments[count:])
+        ]
+        if not rows and not text:
+            # No reference to what was deleted.
+            self._rows, self._last_in_rows = (None, 0, ""), None
+        elif rows:
+            text = ",".join([text, *rows] if text else rows)
+            self._rows = segments[0], len(segments) - 1, text
+            self._last_in_rows = segments[-2]
+        return text
+
     def _write_point(self, state: native.SegmentState) -> None:
         """Write down the durable point. The old one stays true if that fails."""
-        point = self._state_at(state)
         try:
-            self._sync_indexes(state)
-            checkpoints.write_state(
-                self.directory, layout.PARTITION_STATE, point.to_dict()
-            )
+            self._write_state(state)
         except OSError as error:
             logger.warning(
                 "cannot write down the durable point of %s: %s", self.name, error
             )
-            return
-        self._is_written_down = True
-        self._point_pos = state.size
-        self._point_time = self.files.monotonic()
 
     def _commit(
         self, state: native.SegmentState, *, is_truncating: bool = False
@@ -935,12 +1213,9 @@ class LogWriter:
         Raises:
             StorageError: the state file is as it was, or nobody knows.
         """
-        written = True
-        point = dataclasses.replace(self._state_at(state), is_truncating=is_truncating)
         directory = self.directory
         try:
-            self._sync_indexes(state)
-            checkpoints.write_state(directory, layout.PARTITION_STATE, point.to_dict())
+            self._write_state(state, is_truncating=is_truncating)
         except OSError as error:
             failed = storage_error(error, "write the state of", directory.path)
             at_boundary = self.start_offset == self.segments[0].base_offset
@@ -952,11 +1227,11 @@ class LogWriter:
                 directory.sync()
             except OSError:
                 raise failed from error
-            written = False
-        self._is_written_down = True
-        self._point_pos = state.size
-        self._point_time = self.files.monotonic()
-        return written
+            self._is_written_down = True
+            self._point_pos = state.size
+            self._point_time = self.files.monotonic()
+            return False
+        return True
 
     def _sync_indexes(self, state: native.SegmentState) -> None:
         """Make the index entries durable that a state is about to count: opening takes
@@ -971,17 +1246,13 @@ class LogWriter:
 
     def wake_readers(self) -> None:
         """Let those that wait look again."""
-        with self.appended:
-            self.appended.notify_all()
+        self._appended.set()
 
     def wait_for_more(self, is_there: Callable[[], bool], seconds: float) -> None:
         """Sleep until what a follower waits for `is_there`, for so many seconds at the
         most; not at all once the log is closed."""
-        with self.appended:
-            if self.closed is not None or is_there():
-                return
-            self.waiting_readers += 1
-            try:
-                self.appended.wait(seconds)
-            finally:
-                self.waiting_readers -= 1
+        waiter = self._appended.register()
+        if self.closed is not None or is_there():
+            waiter.cancel()
+        else:
+            waiter.wait(seconds)

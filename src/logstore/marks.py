@@ -9,7 +9,6 @@ last writer changed them: then logstore's own state is stale.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -28,11 +27,10 @@ from logstore.recovery import (
     PartitionState,
     RecoveryAction,
     Situation,
+    was_closed,
 )
 
 __all__ = ["Marks"]
-
-logger = logging.getLogger("logstore")
 
 TopicPartition = tuple[str, int]
 
@@ -162,13 +160,17 @@ class Marks:
                 state_error = error
         if state is not None and state.generation != self.generation:
             state = None
+        is_clean = self.is_clean
+        if self.is_own and not is_clean:
+            is_clean = was_closed(directory, self.generation, state)
         return Situation(
             state,
-            self.is_clean,
+            is_clean,
             self.points.get(key, 0),
             self.starts.get(key, 0),
             self.is_own,
             state_error,
+            self.generation,
         )
 
     # ------------------------------------------------------------ writing

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from logstore import _binding as native
 from logstore import producers, reader, retention
 from logstore.batches import Chunk, RecordBatch
+from logstore.cuts import Cuts, LogMark
 from logstore.decoding import ChunkReader, Wanted
-from logstore.encoder import check_payload_type, check_timestamp, pack_rows
+from logstore.encoder import as_bytes, check_payload_type, check_timestamp, pack_rows
 from logstore.errors import (
     ConfigError,
     OffsetOutOfRangeError,
@@ -22,7 +23,7 @@ from logstore.errors import (
 )
 from logstore.extras import arrow_module
 from logstore.live import LiveLog
-from logstore.producer_batches import assign
+from logstore.producer_batches import prepare
 from logstore.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.records import Record
 from logstore.segment import Segment, SegmentInfo
@@ -85,6 +86,7 @@ class Partition:
 
     Attributes:
         config: the settings of its topic.
+        topic_id: which of the topics that have had its name; "" for one without an id.
     """
 
     def __init__(
@@ -95,10 +97,12 @@ class Partition:
         log: PartitionWriter | LiveLog,
         guard: Callable[[], None],
         decompressed_max: int,
+        topic_id: str = "",
     ) -> None:
         self._topic = topic
         self._number = number
         self.config = config
+        self.topic_id = topic_id
         self._log = log
         self._writer = log if isinstance(log, PartitionWriter) else None
         self._guard = guard
@@ -153,6 +157,42 @@ class Partition:
         """Its segments, oldest first; the last one is active."""
         log = self._refreshed()
         return _infos(log.segments, log.high_watermark)
+
+    def mark(self) -> LogMark | None:
+        """Which log this is, as of now: to be kept with offsets that were read, and to
+        be given to `unchanged_below` later, in any process.
+
+        None: nobody keeps account of it. So it is in the log of a broker, in one that
+        an earlier version wrote last, and in one that is new and not synced yet.
+        """
+        known = self._history()
+        return None if known is None else LogMark(known[0], known[1].serial)
+
+    def unchanged_below(self, mark: LogMark) -> int | None:
+        """Below this offset the log is what it was at the time of a mark, apart from
+        what was deleted at its start: it may have been cut there since, and have grown
+        again. 0: it is another log.
+
+        None: nobody knows. So it is where the log has been cut more than thirty times
+        since, or where nobody keeps account of it any more.
+        """
+        known = self._history()
+        if known is None:
+            return None
+        log_id, cuts = known
+        if log_id != mark.log_id:
+            return 0
+        return (
+            cuts.lowest_since(mark.serial) if cuts.is_known_since(mark.serial) else None
+        )
+
+    def _history(self) -> tuple[str, Cuts] | None:
+        """The id of the log, and how it was cut."""
+        self._guard()
+        log = self._log
+        if isinstance(log, LiveLog):
+            return log.history()
+        return log.log_id, log.cuts
 
     def _refreshed(self) -> PartitionWriter | LiveLog:
         self._guard()
@@ -217,30 +257,27 @@ class Partition:
     ) -> tuple[int, int]:
         """(offset, timestamp stored)."""
         writer = self._write()
+        # The code of the caller (subclasses, `__index__`) runs before a lock is taken.
         check_payload_type(value, "value")
         check_payload_type(key, "key")
+        value, key = as_bytes(value), as_bytes(key)
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
+        if expected_offset is not None:
+            expected_offset = _as_offset("expected_offset", expected_offset)
         if not headers and writer.encoder.is_plain:
-            if type(value) is memoryview:
-                value = bytes(value)
-            if type(key) is memoryview:
-                key = bytes(key)
-            return writer.append_one(value, key, timestamp_ms, expected_offset, durable)
-
-        def make(now_ms: int) -> list[native.Rows]:
-            rows = pack_rows(
-                (value,),
-                None if key is None else (key,),
-                None if timestamp_ms is None else (timestamp_ms,),
-                (headers,) if headers else None,
-                now_ms=now_ms,
-                magic=writer.encoder.magic,
+            return writer.append_one(
+                value, key, timestamp_ms, expected_offset, bool(durable)
             )
-            return [rows]
-
+        rows = pack_rows(
+            (value,),
+            None if key is None else (key,),
+            None if timestamp_ms is None else (timestamp_ms,),
+            (headers,) if headers else None,
+            magic=writer.encoder.magic,
+        )
         base, _, now_ms = writer.append_rows(
-            make, expected_offset=expected_offset, durable=durable
+            [rows], expected_offset=expected_offset, durable=bool(durable)
         )
         return base, writer.encoder.stored_timestamp(timestamp_ms, now_ms)
 
@@ -264,20 +301,22 @@ class Partition:
         Raises: as `append`; `RecordTooLargeError` when one record cannot fit.
         """
         writer = self._write()
+        rows = pack_rows(
+            values, keys, timestamps_ms, headers, magic=writer.encoder.magic
+        )
+        return self._append_rows(writer, [rows], expected_offset, durable)
 
-        def make(now_ms: int) -> list[native.Rows]:
-            rows = pack_rows(
-                _as_sequence(values),
-                None if keys is None else _as_sequence(keys),
-                None if timestamps_ms is None else _as_sequence(timestamps_ms),
-                None if headers is None else _as_sequence(headers),
-                now_ms=now_ms,
-                magic=writer.encoder.magic,
-            )
-            return [rows]
-
+    @staticmethod
+    def _append_rows(
+        writer: PartitionWriter,
+        groups: Sequence[native.Rows],
+        expected_offset: Any,
+        durable: bool,
+    ) -> range:
+        if expected_offset is not None:
+            expected_offset = _as_offset("expected_offset", expected_offset)
         base, end, _ = writer.append_rows(
-            make, expected_offset=expected_offset, durable=durable
+            groups, expected_offset=expected_offset, durable=bool(durable)
         )
         return range(base, end)
 
@@ -291,20 +330,18 @@ class Partition:
         ``headers`` (list of struct(key, value); ``message_format=2``). ``topic``,
         ``partition``, ``offset``, ``timestampType`` are ignored.
 
-        Raises: as `append_many`; `ConfigError` for another column.
+        Raises: as `append_many`; `ConfigError` for another column, or for one whose
+        positions lead out of its buffers (pyarrow does not look at what comes over
+        IPC); `RecordTooLargeError` for an element of 2 GiB or more.
         """
         arrow = arrow_module()
         writer = self._write()
-        batches = list(arrow.tables_of(data))
-
-        def make(now_ms: int) -> list[native.Rows]:
-            magic = writer.encoder.magic
-            return [arrow.rows_of(b, now_ms=now_ms, magic=magic) for b in batches]
-
-        base, end, _ = writer.append_rows(
-            make, expected_offset=expected_offset, durable=durable
-        )
-        return range(base, end)
+        magic, now_ms = writer.encoder.magic, self._log.directory.files.now_ms()
+        groups = [
+            arrow.rows_of(batch, now_ms=now_ms, magic=magic)
+            for batch in arrow.tables_of(data)
+        ]
+        return self._append_rows(writer, groups, expected_offset, durable)
 
     def append_batches(
         self,
@@ -316,26 +353,27 @@ class Partition:
         """Append whole Kafka batches as a producer sends them; offsets are assigned.
 
         Magic and codec stay as they are, whatever the topic's settings. Checksums and
-        structure are checked first, inside compressed batches, too. Sequence numbers of
-        idempotent producers are kept and not checked.
+        structure are checked first, inside compressed batches, too; a header that lies
+        about its largest timestamp is put right. Sequence numbers of idempotent
+        producers are kept, and repeated ones not recognised.
 
         Raises:
-            CorruptRecordError: a damaged or partial batch; nothing was written.
+            CorruptRecordError: a damaged or partial batch, a timestamp below -1, a
+                producer's sequence below 0; nothing was written.
             UnsupportedError: control batches and those of transactions.
             RecordTooLargeError: a batch beyond ``max_message_bytes``.
         """
         writer = self._write()
+        prepared = prepare(
+            buffer,
+            max_bytes=self.config.max_message_bytes,
+            decompressed_max=self._decompressed_max,
+            is_append_time=writer.append_time() is not None,
+            where=writer.name,
+        )
 
-        def make(base: int, epoch: int) -> tuple[list[bytes], int]:
-            return assign(
-                buffer,
-                base,
-                epoch,
-                max_bytes=self.config.max_message_bytes,
-                decompressed_max=self._decompressed_max,
-                append_time_ms=writer.append_time(),
-                where=writer.name,
-            )
+        def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
+            return prepared.place(base, epoch, writer.append_time())
 
         base, end = writer.append_encoded(
             make, expected_offset=expected_offset, durable=durable
@@ -543,6 +581,10 @@ class Partition:
             # Before the look: it sees all that there was when the log was closed.
             closed = None if self._writer is None else self._writer.closed
             now = self._source.look()
+            if closed is not None and not now.segments and view.segments:
+                # Its writer has let go of the files; those of this view are there.
+                end = min(now.end_offset, view.segments[-1].next_offset)
+                now = now._replace(segments=view.segments, end_offset=end)
             if cut is not None and (now.life, now.cuts.serial) == (
                 view.life,
                 view.cuts.serial,
@@ -700,13 +742,13 @@ class Partition:
         """
         writer = self._write()
         offset = _as_offset("offset", offset)
-        with writer.sync_lock, writer.lock:
+
+        def find() -> tuple[int, int] | None:
             view = self._view(False)
             view.check(offset)
-            boundary = None
-            if offset != view.end_offset:
-                boundary = self._boundary(view, offset)
-            return writer.truncate_to(offset, boundary)
+            return None if offset == view.end_offset else self._boundary(view, offset)
+
+        return writer.truncate_to(offset, find)
 
     def _boundary(self, view: View, offset: int) -> tuple[int, int]:
         """(index of the segment, position) where the batch of `offset` begins."""
@@ -766,10 +808,6 @@ def _infos(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
         )
         for index, segment in enumerate(segments)
     )
-
-
-def _as_sequence(items: Any) -> Sequence[Any]:
-    return items if isinstance(items, list | tuple) else list(items)
 
 
 def _as_offset(name: str, value: Any) -> int:

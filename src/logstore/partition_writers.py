@@ -8,26 +8,25 @@ partitions at a time.
 
 from __future__ import annotations
 
-import logging
-import threading
+import contextlib
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Final, NamedTuple
 
+from logstore import _binding as native
 from logstore import layout
 from logstore._files import Directory
 from logstore.catalog import Catalog
 from logstore.config import worker_threads
 from logstore.errors import LogStoreError, UnsupportedError, storage_error
 from logstore.loading import Case, Loaded, load
+from logstore.locks import RANK_LEAF, logger
 from logstore.log_writer import Host
 from logstore.marks import Marks
+from logstore.parallel import side_by_side
 from logstore.recovery import UNREADABLE, UNSUPPORTED, RecoveryAction
 from logstore.writer import PartitionWriter
 
 __all__ = ["PartitionWriters", "RecoveryProgress"]
-
-logger = logging.getLogger("logstore")
 
 TopicPartition = tuple[str, int]
 
@@ -56,7 +55,7 @@ class _Count:
     """Bytes that threads have checked; ends them when nobody waits any more."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = native.Mutex(RANK_LEAF, "a count")
         self._is_stopped = False
         self.bytes = 0
 
@@ -148,20 +147,19 @@ class PartitionWriters:
             for key in pending:
                 self._take(key, self._load(key, count))
             return
-        with ThreadPoolExecutor(threads, "logstore recovery") as pool:
-            try:
-                futures = {pool.submit(self._load, key, count): key for key in pending}
-                waiting = set(futures)
-                while waiting:
-                    ended, waiting = wait(waiting, _TELL_S, FIRST_COMPLETED)
-                    for future in sorted(ended, key=lambda one: futures[one]):
-                        self._take(futures.pop(future), future.result())
-                        done += 1
-                    tell()
-            except BaseException:
-                count.stop()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        found = side_by_side(
+            pending,
+            lambda key: self._load(key, count),
+            threads,
+            look_s=_TELL_S,
+            stop=count.stop,
+        )
+        with contextlib.closing(found):
+            for one in found:
+                if one is not None:
+                    self._take(one.item, one.result)
+                    done += 1
+                tell()
 
     def _load(self, key: TopicPartition, count: _Count) -> Loaded | LogStoreError:
         """Look at a partition and mend it: by any thread, since nothing is shared."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import threading
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -13,6 +12,7 @@ from sortedcontainers import SortedDict
 from logstore import _binding as native
 from logstore.errors import ConfigError
 from logstore.extras import arrow_module
+from logstore.locks import RANK_LEAF
 
 __all__ = ["ConsistentHashPartitioner", "KafkaPartitioner", "Partitioner"]
 
@@ -39,7 +39,7 @@ class KafkaPartitioner:
     """Kafka's own: murmur2 of the key; without a key, round robin in batches."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = native.Mutex(RANK_LEAF, "a partitioner")
         self._bytes = 0
         self._next = 0
 

@@ -6,12 +6,14 @@ refused. The rules are in docs/operations.md, "Permissions" and "File systems".
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import Final, NamedTuple
 
 from logstore._files import Access, Directory, FileInfo
 from logstore.config import StoreConfig
 from logstore.errors import ConfigError, LogStoreError, storage_error
+from logstore.layout import OWNER
 
 __all__ = [
     "FILE_SYSTEMS",
@@ -21,6 +23,7 @@ __all__ = [
     "mount_of",
     "parse_mounts",
     "prepare_root",
+    "staging_access",
     "who_else",
 ]
 
@@ -222,3 +225,20 @@ def _access(root: Directory, config: StoreConfig, made: bool) -> Access:
     if root.files.user() == ROOT_USER and info.uid > ROOT_USER:
         return Access(group, info.uid, info.gid)
     return Access(group)
+
+
+def staging_access(root: Directory, config: StoreConfig) -> Access:
+    """Whom a file belongs to that is put into a store without its lock, and that its
+    owner has to read: as what the owner has made itself.
+
+    Raises:
+        StorageError: the system refuses.
+    """
+    try:
+        access = _access(root, config, made=False)
+        with contextlib.suppress(FileNotFoundError):
+            group = root.stat(OWNER).mode & 0o060
+            access = access._replace(group=access.group | group)
+    except OSError as error:
+        raise storage_error(error, "look at", root.path) from error
+    return access

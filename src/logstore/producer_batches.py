@@ -1,20 +1,26 @@
 """Batches that a producer made, checked and given their offsets.
 
+`prepare` copies what a caller hands in, checks and decompresses it, which takes no
+lock; `Prepared.place` gives it offsets, once they are known.
+
 Magic and codec of each batch stay. Where the format allows it only the offset is
 patched, which no checksum covers; wrappers of magic 0, and of magic 1 whose inner
-offsets are not 0, 1, 2, ..., are written anew around their records.
+offsets are not 0, 1, 2, ..., are written anew around their records. A header that lies
+about the largest timestamp of its batch is put right, as a broker does it.
 """
 
 from __future__ import annotations
 
+import array
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from logstore import _binding as native
 from logstore import compression
 from logstore.config import TopicConfig
 from logstore.decoding import Damage, damage_of, memoryview_slicer, open_payload
-from logstore.encoder import LOG_APPEND_TIME_BIT, wrap
+from logstore.encoder import wrap
 from logstore.errors import (
     CorruptRecordError,
     RecordTooLargeError,
@@ -24,68 +30,151 @@ from logstore.errors import (
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["assign"]
+__all__ = ["Prepared", "prepare"]
 
 _OFFSET_AND_SIZE = struct.Struct(">qi")
-_SCAN_COUNT = 256
+_SCAN_COUNT: Final = 256
+# What C looks at in one piece, and what is handed on to it.
+_WINDOW_BYTES: Final = (1 << 31) - 1
+_RUN_BYTES: Final = 1 << 30
+# In the header of a batch of magic 2: its CRC, what that covers, the largest timestamp.
+_CRC: Final = struct.Struct(">I")
+_INT64: Final = struct.Struct(">q")
+_CRC_POS: Final = 17
+_ATTRIBUTES_POS: Final = 21
+_MAX_TIMESTAMP_POS: Final = 35
+# The least that `append` takes, too: no timestamp.
+_TIMESTAMP_MIN: Final = -1
 
 
-def assign(
+class _Part:
+    """Checked batches that stand one behind the other.
+
+    Attributes:
+        data: what they stand in, from `begin` to `end`.
+        counts: records of each.
+        payload: the decompressed messages of a single wrapper of magic 0: their offsets
+            are absolute, so that it is compressed again when they are known; else None.
+    """
+
+    __slots__ = ("begin", "counts", "data", "end", "payload")
+
+    def __init__(
+        self, data: bytearray, begin: int, payload: ReadableBuffer | None = None
+    ) -> None:
+        self.data = data
+        self.begin = self.end = begin
+        self.counts = array.array("q")
+        self.payload = payload
+
+    def headers(self) -> Iterator[native.BatchHeader]:
+        """The headers of its batches, which are known to be sound."""
+        c = native.pointer(self.data)
+        pos = self.begin
+        while pos < self.end:
+            size = min(self.end - pos, _WINDOW_BYTES)
+            scan = native.scan_batches(c + pos, size, checks=0, count_max=_SCAN_COUNT)
+            for header in scan.headers:
+                yield header._replace(pos=pos + header.pos)
+            pos += scan.pos
+
+
+class Prepared:
+    """Checked batches without offsets. Good for one `place`.
+
+    Attributes:
+        count: offsets that they take.
+    """
+
+    def __init__(self, parts: list[_Part], max_bytes: int) -> None:
+        self._parts = parts
+        self._max_bytes = max_bytes
+        self.count = sum(sum(part.counts) for part in parts)
+
+    def place(
+        self, base_offset: int, leader_epoch: int, append_time_ms: int | None
+    ) -> tuple[list[memoryview], int]:
+        """Give them offsets from `base_offset` on.
+
+        Args:
+            append_time_ms: replaces the timestamps (magic 1 and 2); None: they stay.
+
+        Returns (runs of whole batches, number of offsets taken). The runs point into
+        the memory of this object.
+
+        Raises:
+            RecordTooLargeError: a wrapper of magic 0 is beyond the limit now that it
+                has other offsets in it.
+        """
+        runs: list[memoryview] = []
+        offset = base_offset
+        for part in self._parts:
+            c = native.pointer(part.data)
+            for header, count in zip(part.headers(), part.counts, strict=True):
+                last = offset + count - 1
+                if part.payload is not None:
+                    made = _rewrapped(
+                        header, part.payload, offset, last, -1, self._max_bytes
+                    )
+                    runs.append(memoryview(made))
+                else:
+                    first = offset if header.magic == 2 else last
+                    native.assign_offset(c, header, first, leader_epoch)
+                    if append_time_ms is not None:
+                        native.restamp(c, header, append_time_ms)
+                offset += count
+            if part.payload is None:
+                runs.append(memoryview(part.data)[part.begin : part.end])
+        return runs, self.count
+
+
+def prepare(
     buffer: ReadableBuffer,
-    base_offset: int,
-    leader_epoch: int,
     *,
     max_bytes: int,
     decompressed_max: int,
-    append_time_ms: int | None,
+    is_append_time: bool,
     where: str,
-) -> tuple[list[bytes], int]:
-    """Check producer batches and give them offsets from `base_offset` on.
+) -> Prepared:
+    """Check producer batches; what the caller does with `buffer` later does not matter.
 
-    `append_time_ms`: replaces the timestamps (magic 1 and 2); None: they stay.
-
-    Returns (runs of whole batches, number of offsets taken).
+    Args:
+        is_append_time: their timestamps will be replaced.
+        where: the partition, for messages.
 
     Raises:
-        CorruptRecordError: a checksum, a structure, a partial last batch.
+        CorruptRecordError: a checksum, a structure, a partial last batch, a timestamp
+            below -1.
         UnsupportedError: a control batch, one of a transaction, an unknown magic.
         RecordTooLargeError: a batch beyond `max_bytes` or `decompressed_max`.
     """
     data = bytearray(memoryview(buffer).cast("B"))
     c = native.pointer(data)
-    next_offset = base_offset
-    runs: list[bytes] = []
-    kept_from = 0
+    check = _Check(max_bytes, decompressed_max, is_append_time=is_append_time)
     pos = 0
     while pos < len(data):
+        window = min(len(data) - pos, _WINDOW_BYTES)
         scan = native.scan_batches(
-            c,
-            len(data),
-            pos=pos,
-            checks=native.CHECK_CRC,
-            count_max=_SCAN_COUNT,
+            c + pos, window, checks=native.CHECK_CRC, count_max=_SCAN_COUNT
         )
-        for header in scan.headers:
+        for found in scan.headers:
+            header = found._replace(pos=pos + found.pos)
             try:
-                changed, count = _assign_one(
-                    c, data, header, next_offset, leader_epoch, max_bytes,
-                    decompressed_max, append_time_ms,
-                )  # fmt: skip
+                check.take(data, header)
             except Damage as damage:
                 raise _refused(damage, header.pos, where) from damage
-            if append_time_ms is not None and changed is None:
-                native.restamp(c, header, append_time_ms)
-            if changed is not None:
-                runs += [bytes(data[kept_from : header.pos]), changed]
-                kept_from = header.pos + header.size
-            next_offset += count
-        pos = scan.pos
+        is_rest = window == len(data) - pos
+        pos += scan.pos
         if scan.error is not None:
             raise _refused(damage_of(scan.error), pos, where)
-        if scan.stop != native.STOP_FULL and pos < len(data):
+        if scan.stop == native.STOP_FULL or scan.pos == window:
+            continue
+        if is_rest or (not scan.pos and scan.stop != native.STOP_PARTIAL):
             raise _refused(Damage("the last batch is partial", pos), pos, where)
-    runs.append(bytes(data[kept_from:]))
-    return [run for run in runs if run], next_offset - base_offset
+        if not scan.pos:
+            raise _too_large(window, max_bytes)
+        # It goes on behind the window.
+    return Prepared(check.parts, max_bytes)
 
 
 def _refused(damage: Damage, pos: int, where: str) -> Exception:
@@ -102,86 +191,166 @@ def _refused(damage: Damage, pos: int, where: str) -> Exception:
     )
 
 
-def _assign_one(
-    c: object,
-    data: bytearray,
-    header: native.BatchHeader,
-    offset: int,
-    leader_epoch: int,
-    max_bytes: int,
-    decompressed_max: int,
-    append_time_ms: int | None,
-) -> tuple[bytes | None, int]:
-    """Check one batch and patch its offset in place, or return it written anew.
+def _too_large(size: int, max_bytes: int) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        f"a batch takes {size} bytes, more than max_message_bytes={max_bytes}; nothing "
+        f"was written",
+        limit_name="max_message_bytes",
+        limit=max_bytes,
+        size=size,
+    )
 
-    Returns (new bytes or None, records).
+
+class _Check:
+    """Checks batches, and puts right what a broker would.
+
+    Attributes:
+        parts: what was taken.
     """
-    if header.is_control or header.is_transactional:
-        kind = "a control batch" if header.is_control else "part of a transaction"
-        raise Damage(
-            f"it is {kind}, which only a broker can append",
-            header.pos,
-            unsupported=True,
-        )
-    if header.size > max_bytes:
-        raise Damage(
-            "too large",
-            header.pos,
-            too_large=RecordTooLargeError(
-                f"a batch takes {header.size} bytes, more than max_message_bytes="
-                f"{max_bytes}; nothing was written",
-                limit_name="max_message_bytes",
-                limit=max_bytes,
-                size=header.size,
-            ),
-        )
-    decoder = native.Decoder(1024)
-    payload: bytes | bytearray | memoryview = b""
-    if header.magic == 2 or header.codec:
-        payload = open_payload(header, memoryview_slicer(data), decompressed_max)
+
+    def __init__(
+        self, max_bytes: int, decompressed_max: int, *, is_append_time: bool
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._decompressed_max = decompressed_max
+        self._is_append_time = is_append_time
+        self._decoder = native.Decoder(1024)
+        self.parts: list[_Part] = []
+
+    def take(self, data: bytearray, header: native.BatchHeader) -> None:
+        """Take the batch with this header in `data`; may write into it.
+
+        Raises:
+            Damage: it is refused.
+        """
+        if header.is_control or header.is_transactional:
+            kind = "a control batch" if header.is_control else "part of a transaction"
+            raise Damage(
+                f"it is {kind}, which only a broker can append",
+                header.pos,
+                unsupported=True,
+            )
+        if header.size > self._max_bytes:
+            raise Damage(
+                "too large",
+                header.pos,
+                too_large=_too_large(header.size, self._max_bytes),
+            )
+        if header.magic < 2 and not header.codec:
+            # One record, which the walk over the headers has looked at.
+            self._check_times(header, [header.max_timestamp])
+            self._add(data, header, 1)
+            return
+        decoder = self._decoder
+        payload = open_payload(header, memoryview_slicer(data), self._decompressed_max)
         decoder.decode_payload(
             header, native.pointer(payload), len(payload), 0, native.OFFSET_MAX
         )
-    else:
-        _decode_plain(decoder, c, header)
-    if decoder.error is not None:
-        raise damage_of(decoder.error, header.pos)
-    if header.magic == 2:
-        _check_header_names(decoder, payload, header.pos)
-    count = decoder.count
-    offsets = decoder.unpack(decoder.offset)
-    consecutive = bool(count) and offsets == list(range(offsets[0], offsets[0] + count))
-    if header.magic == 2:
-        if not count or not consecutive or offsets[0] != header.base_offset or (
-            header.last_offset - header.base_offset + 1 != count
-        ):  # fmt: skip
-            raise Damage(
-                f"its {count} records do not have the offsets 0, 1, 2, ...", header.pos
+        if decoder.error is not None:
+            raise damage_of(decoder.error, header.pos)
+        count = decoder.count
+        times = decoder.unpack(decoder.timestamp)
+        self._check_times(header, times)
+        offsets = decoder.unpack(decoder.offset)
+        is_dense = bool(count) and offsets == list(
+            range(offsets[0], offsets[0] + count)
+        )
+        if header.magic == 2:
+            _check_header_names(decoder, payload, header.pos)
+            _check_numbers(header, count, is_dense, offsets)
+            _tell_newest(data, header, max(times))
+            self._add(data, header, count)
+        elif header.magic == 0:
+            self._add(data, header, count, payload)
+        elif is_dense and header.max_timestamp == max(times):
+            self._add(data, header, count)
+        else:
+            anew = bytearray(
+                _rewrapped(header, payload, 0, count - 1, max(times), self._max_bytes)
             )
-        native.assign_offset(c, header, offset, leader_epoch)
-        return None, count
-    if not header.codec:
-        native.assign_offset(c, header, offset, leader_epoch)
-        return None, 1
-    last = offset + count - 1
-    newest = max(decoder.unpack(decoder.timestamp))
-    if header.magic == 1 and consecutive and (
-        header.max_timestamp == newest or append_time_ms is not None
+            self._add(anew, header._replace(pos=0, size=len(anew)), count)
+
+    def _add(
+        self,
+        data: bytearray,
+        header: native.BatchHeader,
+        count: int,
+        payload: ReadableBuffer | None = None,
+    ) -> None:
+        part = self.parts[-1] if self.parts else None
+        end = header.pos + header.size
+        if (
+            part is None
+            or payload is not None
+            or part.payload is not None
+            or part.data is not data
+            or part.end != header.pos
+            or end - part.begin > _RUN_BYTES
+        ):
+            part = _Part(data, header.pos, payload)
+            self.parts.append(part)
+        part.counts.append(count)
+        part.end = end
+
+    def _check_times(self, header: native.BatchHeader, times: list[int]) -> None:
+        """Raise `Damage` for a timestamp that no append would store."""
+        if self._is_append_time or header.magic == 0 or not times:
+            return
+        oldest = min(times)
+        if oldest < _TIMESTAMP_MIN:
+            raise Damage(
+                f"a record has the timestamp {oldest}, below {_TIMESTAMP_MIN}",
+                header.pos,
+            )
+
+
+def _tell_newest(data: bytearray, header: native.BatchHeader, newest: int) -> None:
+    """Let the header of a batch of magic 2 tell its largest timestamp."""
+    if header.max_timestamp == newest:
+        return
+    pos, end = header.pos, header.pos + header.size
+    _INT64.pack_into(data, pos + _MAX_TIMESTAMP_POS, newest)
+    with memoryview(data) as whole, whole[pos + _ATTRIBUTES_POS : end] as covered:
+        crc = native.crc32c(covered)
+    _CRC.pack_into(data, pos + _CRC_POS, crc)
+
+
+def _check_numbers(
+    header: native.BatchHeader, count: int, is_dense: bool, offsets: list[int]
+) -> None:
+    """Raise `Damage` where the records of a batch of magic 2 are not 0, 1, 2, ..., or
+    their sequence numbers are none."""
+    if not is_dense or offsets[0] != header.base_offset or (
+        header.last_offset - header.base_offset + 1 != count
     ):  # fmt: skip
-        native.assign_offset(c, header, last, leader_epoch)
-        return None, count
-    first = offset if header.magic == 0 else 0
-    renumbered = _renumber(payload, first)
+        raise Damage(
+            f"its {count} records do not have the offsets 0, 1, 2, ...", header.pos
+        )
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise Damage(
+            f"producer {header.producer_id} gave it the sequence number "
+            f"{header.base_sequence}",
+            header.pos,
+        )
+
+
+def _rewrapped(
+    header: native.BatchHeader,
+    payload: ReadableBuffer,
+    first: int,
+    last: int,
+    newest: int,
+    max_bytes: int,
+) -> bytes:
+    """A wrapper around the same messages, numbered from `first` on."""
     packed = compression.compress(
         header.codec,
-        renumbered,
+        _renumber(payload, first),
         header.magic,
         compression.level_of(_DEFAULTS, header.codec),
     )
-    attributes = header.attributes & 0x0F
-    if append_time_ms is not None and header.magic == 1:
-        attributes, newest = attributes | LOG_APPEND_TIME_BIT, append_time_ms
-    return wrap(packed, header.magic, attributes, last, newest, max_bytes), count
+    attributes = header.attributes & (0x07 if header.magic == 0 else 0x0F)
+    return wrap(packed, header.magic, attributes, last, newest, max_bytes)
 
 
 _DEFAULTS = TopicConfig()
@@ -207,14 +376,6 @@ def _check_header_names(
             except UnicodeDecodeError:
                 # Without the cause, which has the name in it.
                 raise Damage("a header name is not UTF-8", pos) from None
-
-
-def _decode_plain(
-    decoder: native.Decoder, c: object, header: native.BatchHeader
-) -> None:
-    end = header.pos + header.size
-    decoder.begin()
-    decoder.decode(c, end, header.pos, 0, native.OFFSET_MAX, native.CHECK_CRC)
 
 
 def _renumber(payload: ReadableBuffer, first: int) -> bytes:

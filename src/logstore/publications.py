@@ -12,17 +12,33 @@ behind them. Renaming it to the second name is the commit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.marks import Marks
 
-__all__ = ["Publications", "bases_of", "is_of"]
+__all__ = ["Entry", "Publications", "bases_of", "is_of", "remembered"]
 
 TopicPartition = tuple[str, int]
 
 _QUIET: Final = None, None
+
+
+class Entry(NamedTuple):
+    """What is remembered of an identity: its last publication.
+
+    Attributes:
+        sequence: its number, and
+        records: how many it had, and
+        time_ms: when, in Unix milliseconds.
+        note: what who published wanted to be kept with it.
+    """
+
+    sequence: int
+    records: int
+    time_ms: int
+    note: str = ""
 
 
 class Publications:
@@ -60,17 +76,21 @@ class Publications:
             self._found = token, found
         return found
 
-    def published(self) -> dict[str, tuple[int, int, int]]:
-        """Of each identity: its last sequence number, the records of that, and when,
-        in Unix milliseconds; who published last comes last.
+    def published(self) -> dict[str, Entry]:
+        """Of each identity: its last publication; who published last comes last.
 
         Raises:
             CorruptCheckpointError: the file is damaged.
             OSError: it cannot be read.
         """
         value = checkpoints.read_state(self._root, layout.PUBLISHED)
-        rows = [] if value is None else value["published"]
-        return {identity: (last, count, time) for identity, last, count, time in rows}
+        if value is None:
+            return {}
+        notes = dict(value.get("notes", ()))
+        return {
+            identity: Entry(last, count, time, notes.get(identity, ""))
+            for identity, last, count, time in value["published"]
+        }
 
 
 def is_of(value: Mapping[str, Any], marks: Marks) -> bool:
@@ -81,3 +101,16 @@ def is_of(value: Mapping[str, Any], marks: Marks) -> bool:
 def bases_of(value: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """Where the logs of a publication ended before it."""
     return {(topic, number): base for topic, number, base in value["bases"]}
+
+
+def remembered(published: Mapping[str, Entry]) -> dict[str, Any]:
+    """The fields of a state file that hold it. Notes are apart from the rest: earlier
+    versions read the file, too."""
+    return {
+        "published": [[identity, *entry[:3]] for identity, entry in published.items()],
+        "notes": [
+            [identity, entry.note]
+            for identity, entry in published.items()
+            if entry.note
+        ],
+    }

@@ -10,10 +10,10 @@ import contextlib
 import dataclasses
 import errno
 import itertools
-import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.adoption import Adoptable, examine_all, is_worth_it
@@ -27,13 +27,14 @@ from logstore.errors import (
     TopicNotFoundError,
     storage_error,
 )
+from logstore.locks import RANK_PUBLISH, logger
 from logstore.log_writer import Gate
 from logstore.marks import Marks
-from logstore.publications import Publications, bases_of, is_of
+from logstore.publications import Entry, Publications, bases_of, is_of, remembered
 from logstore.staging import (
-    Staged,
     StagedLog,
-    check_staged_name,
+    check_apart,
+    check_files,
     moved_runs,
     staged_sequence,
 )
@@ -41,12 +42,12 @@ from logstore.writer import PartitionWriter
 
 __all__ = ["Publication", "Publisher"]
 
-logger = logging.getLogger("logstore")
-
 TopicPartition = tuple[str, int]
 
 # Identities that are remembered; beyond that, those that published last.
 IDENTITIES_MAX: Final = 10_000
+ROOT_USER: Final = 0
+UNKNOWN_USER: Final = -1
 # What a new segment takes beside its log, at the most that counts.
 _SEGMENT_BYTES: Final = 64 * 1024
 
@@ -61,6 +62,7 @@ class Publication:
         offsets: of each (topic, partition), the offsets that they have; empty where it
             was published before.
         is_new: False: it was published before, and nothing was done.
+        note: that of `Store.publish`.
     """
 
     identity: str
@@ -68,6 +70,7 @@ class Publication:
     records: int
     offsets: Mapping[TopicPartition, range]
     is_new: bool = True
+    note: str = ""
 
 
 class _Target:
@@ -86,8 +89,10 @@ class Publisher:
 
     Args:
         writer_of: the writer of a partition, or why there is none.
+        topic_id_of: which topic it is that has a name now.
 
     Attributes:
+        lock: held by the thread that publishes.
         steps: rises whenever readers of this process may come to see something else.
     """
 
@@ -98,15 +103,20 @@ class Publisher:
         publications: Publications,
         store_config: StoreConfig,
         writer_of: Callable[[TopicPartition], PartitionWriter],
+        topic_id_of: Callable[[str], str],
+        lock_group: int,
     ) -> None:
         self._root = root
         self._store_config = store_config
         self._marks = marks
         self._writer_of = writer_of
+        self._topic_id_of = topic_id_of
         self._publications = publications
+        name = f"the publications of {root.path}"
+        self.lock = native.Mutex(RANK_PUBLISH, name, lock_group)
         self.steps = 0
         # Of the publication that is under way, or was the last.
-        self._gate = Gate(is_open=True)
+        self._gate = Gate(is_open=True, publisher=self.lock)
 
     # ------------------------------------------------------------ recovery
 
@@ -154,29 +164,28 @@ class Publisher:
 
     def publish(
         self,
-        staged: Iterable[Staged],
+        logs: Sequence[StagedLog],
         identity: str,
         sequence: int,
         now_ms: int,
         begin_writing: Callable[[], None],
+        note: str = "",
     ) -> Publication:
-        """See `Store.publish`."""
-        logs = [log for one in staged for log in one.logs]
-        for log in logs:
-            check_staged_name(log.file)
+        """See `Store.publish`; `logs` are of `staging.logs_of`."""
         published = self._publications.published()
         last = published.get(identity) if identity else None
         if last is not None and sequence <= last[0]:
             if sequence < last[0]:
                 raise PublicationConflictError(identity, sequence, last[0])
             # Who published it may not have seen it become durable.
-            value = {"published": _entries(published)}
+            published[identity] = last._replace(note=note)
+            value = remembered(published)
             checkpoints.write_state(self._root, layout.PUBLISHED, value)
             self.discard(logs)
-            return Publication(identity, sequence, last[1], {}, is_new=False)
+            return Publication(identity, sequence, last.records, {}, False, note)
         records = sum(log.records for log in logs)
         if not logs:
-            return Publication(identity, sequence, 0, {})
+            return Publication(identity, sequence, 0, {}, note=note)
         if self._root.exists(layout.PUBLICATION):
             raise StorageError(
                 f"an earlier publication to {self._root.path} could not be undone; "
@@ -187,20 +196,20 @@ class Publisher:
         if identity:
             published.pop(identity, None)
             kept = list(published.items())[-(IDENTITIES_MAX - 1) :]
-            published = dict([*kept, (identity, (sequence, records, now_ms))])
+            entry = Entry(sequence, records, now_ms, note)
+            published = dict([*kept, (identity, entry)])
+        check_apart(logs)
+        check_files(self._root, logs)
         begin_writing()
         targets = self._targets(logs)
         adoptable = self._examined(targets)
-        with self._held(targets, adoptable):
-            under_way = {
-                "generation": self._marks.generation,
-                "bases": _rows({target.key: target.base for target in targets}),
-                "published": _entries(published),
-            }
-            self._put_in(targets, adoptable, under_way)
+        syncs = [target.writer.sync_lock for target in targets]
+        appends = [target.writer.lock for target in targets]
+        with native.Group([*syncs, *appends]):
+            self._publish_held(targets, adoptable, published)
             offsets = {t.key: range(t.base, t.writer.end_offset) for t in targets}
         self.discard(logs)
-        return Publication(identity, sequence, records, offsets)
+        return Publication(identity, sequence, records, offsets, note=note)
 
     def _targets(self, logs: Iterable[StagedLog]) -> list[_Target]:
         """The partitions of staged logs, in the order of their locks."""
@@ -209,12 +218,23 @@ class Publisher:
             key = log.topic, log.partition
             if key not in targets:
                 targets[key] = _Target(self._writer_of(key))
+            # Behind the writer, which is of one topic for good.
+            if log.topic_id != self._topic_id_of(log.topic):
+                raise TopicNotFoundError(
+                    f"topic {log.topic} is not the one that records were staged for: "
+                    f"that was deleted, and another has its name; nothing was "
+                    f"published. Stage them again",
+                    topic=log.topic,
+                )
             targets[key].parts.append(log)
         return [targets[key] for key in sorted(targets)]
 
     def _examined(self, targets: Iterable[_Target]) -> dict[StagedLog, Adoptable]:
-        """The staged logs that will be taken over as segments."""
+        """The staged logs that will be taken over as segments: not those of another
+        user, whose file would stay his."""
         device = self._root.info().device
+        user = self._root.files.user()
+        may_give = user == ROOT_USER and self._root.access.uid >= 0
         return examine_all(
             self._root,
             {
@@ -223,33 +243,47 @@ class Publisher:
                 for log in target.parts
                 if is_worth_it(log, target.writer.config)
                 and target.writer.directory.info().device == device
+                and (may_give or self._root.stat(log.file).uid in (user, UNKNOWN_USER))
             },
             self._store_config,
         )
 
-    @contextlib.contextmanager
-    def _held(
-        self, targets: Sequence[_Target], adoptable: Mapping[StagedLog, Adoptable]
-    ) -> Iterator[None]:
-        """Hold the locks of the partitions: nobody else appends."""
-        with contextlib.ExitStack() as stack:
-            for target in targets:
-                stack.enter_context(target.writer.sync_lock)
-                stack.enter_context(target.writer.lock)
-            for target in targets:
-                target.place = target.writer.place_of_end()
-                target.base = target.writer.end_offset
-            # Before the first byte: the disk has to have room for all.
-            copied = (
-                log.bytes for t in targets for log in t.parts if log not in adoptable
-            )
-            targets[0].writer.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
-            self._gate = Gate(is_open=False)
-            try:
-                yield
-            finally:
-                if not self._gate.is_open:
-                    self._show(targets)
+    def _publish_held(
+        self,
+        targets: Sequence[_Target],
+        adoptable: Mapping[StagedLog, Adoptable],
+        published: Mapping[str, Entry],
+    ) -> None:
+        """Publish, with the locks of the partitions held: no other thread appends.
+
+        A second interrupt, in the middle of undoing, leaves the gate closed: then each
+        of the partitions refuses appends, and opening the store again undoes it.
+        """
+        for target in targets:
+            target.place = target.writer.place_of_end()
+            target.base = target.writer.end_offset
+        # Before the first byte: the disk has to have room for all.
+        copied = (log.bytes for t in targets for log in t.parts if log not in adoptable)
+        targets[0].writer.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
+        under_way = {
+            "generation": self._marks.generation,
+            "bases": _rows({target.key: target.base for target in targets}),
+            **remembered(published),
+        }
+        gate = self._gate = Gate(is_open=False, publisher=self.lock)
+        is_settled = False
+        try:
+            self._put_in(targets, adoptable, under_way)
+            is_settled = True
+        except BaseException as error:
+            told = self._failed(targets, under_way, error)
+            is_settled = True
+            if told is error:
+                raise
+            raise told from error
+        finally:
+            if is_settled and not gate.is_open:
+                self._show(targets)
 
     def _put_in(
         self,
@@ -257,27 +291,23 @@ class Publisher:
         adoptable: Mapping[StagedLog, Adoptable],
         value: dict[str, Any],
     ) -> None:
-        """Append, make durable, commit; or undo.
+        """Append, make durable, commit.
 
         1. write down where the logs end, and what will be published; 2. append to each
         log; 3. sync each; 4. rename the file (commit); 5. sync the directory.
         """
         root = self._root
-        try:
-            for target in targets:
-                target.writer.close_gate(self._gate, target.base)
-            checkpoints.write_state(root, layout.PUBLICATION, value)
-            for target in targets:
-                self._append(target, adoptable)
-            for target in targets:
-                target.writer.sync_held()
-            root.rename(layout.PUBLICATION, layout.PUBLISHED)
-            root.sync()
-        except BaseException as error:
-            told = self._failed(targets, value, error)
-            if told is error:
-                raise
-            raise told from error
+        for target in targets:
+            target.writer.close_gate(self._gate, target.base)
+        checkpoints.write_state(root, layout.PUBLICATION, value)
+        # All locks are held: nothing is appended at a later time before this.
+        now_ms = root.files.now_ms()
+        for target in targets:
+            self._append(target, adoptable, now_ms)
+        for target in targets:
+            target.writer.sync_held()
+        root.rename(layout.PUBLICATION, layout.PUBLISHED)
+        root.sync()
 
     def _failed(
         self,
@@ -318,7 +348,7 @@ class Publisher:
         """Readers see what there is again, but where it could not be undone."""
         for target in targets:
             if target.writer.failed is not None:
-                target.writer.gate = Gate(is_open=False)
+                target.writer.gate = Gate(is_open=False, publisher=self.lock)
         self.steps += 1
         self._gate.is_open = True
         self.steps += 1
@@ -326,17 +356,26 @@ class Publisher:
             target.writer.wake_readers()
 
     def _append(
-        self, target: _Target, adoptable: Mapping[StagedLog, Adoptable]
+        self,
+        target: _Target,
+        adoptable: Mapping[StagedLog, Adoptable],
+        now_ms: int,
     ) -> None:
         """All that was staged for one partition, in order."""
-        for is_adopted, logs in itertools.groupby(target.parts, adoptable.__contains__):
-            if is_adopted:
-                for log in logs:
-                    self._adopt(target.writer, adoptable[log])
-            else:
-                self._copy(target.writer, list(logs))
+        config = target.writer.config
 
-    def _adopt(self, writer: PartitionWriter, staged: Adoptable) -> None:
+        def is_adopted(log: StagedLog) -> bool:
+            # Examined with other settings, it would not be what an append makes now.
+            return log in adoptable and adoptable[log].config == config
+
+        for adopts, logs in itertools.groupby(target.parts, is_adopted):
+            if adopts:
+                for log in logs:
+                    self._adopt(target.writer, adoptable[log].stamped(now_ms), now_ms)
+            else:
+                self._copy(target.writer, list(logs), now_ms)
+
+    def _adopt(self, writer: PartitionWriter, staged: Adoptable, now_ms: int) -> None:
         base = writer.end_offset
         try:
             writer.take_over(self._root, staged)
@@ -345,17 +384,19 @@ class Publisher:
                 raise
             # A mount of the same device, or a quota of its own, is between them. The
             # batches have their offsets already.
-            self._copy(writer, [staged.log._replace(first=base)])
+            self._copy(writer, [staged.log._replace(first=base)], now_ms)
 
-    def _copy(self, writer: PartitionWriter, logs: Sequence[StagedLog]) -> None:
+    def _copy(
+        self, writer: PartitionWriter, logs: Sequence[StagedLog], now_ms: int
+    ) -> None:
         """Staged logs as one append."""
-        base = writer.end_offset
+        base, config = writer.end_offset, writer.config
 
         def runs() -> Generator[tuple[Any, int]]:
             begin = base
             for log in logs:
                 epoch = writer.leader_epoch(base) if log.magic == 2 else 0
-                yield from moved_runs(self._root, log, begin, epoch)
+                yield from moved_runs(self._root, log, begin, epoch, config, now_ms)
                 begin += log.records
 
         total = sum(log.bytes for log in logs)
@@ -379,7 +420,7 @@ class Publisher:
             try:
                 if writer.failed is not None:
                     raise writer.failed
-                writer.truncate_to(target.base, target.place)
+                writer.truncate_held(target.base, target.place)
             except (LogStoreError, OSError) as error:
                 logger.error("cannot undo a publication to %s: %s", writer.name, error)
                 writer.end_for_good(error)
@@ -391,7 +432,6 @@ class Publisher:
     def discard(self, logs: Iterable[StagedLog]) -> None:
         """Remove staged files; one that cannot be removed costs only its space."""
         for name in dict.fromkeys(log.file for log in logs):
-            check_staged_name(name)
             self._remove(name)
 
     def discard_leftovers(self, identity: str, before: int) -> None:
@@ -418,10 +458,6 @@ class Publisher:
             self._root.unlink(name, missing_ok=True)
         except OSError as error:
             logger.warning("cannot remove the staged file %s: %s", name, error)
-
-
-def _entries(published: Mapping[str, tuple[int, int, int]]) -> list[list[Any]]:
-    return [[identity, *entry] for identity, entry in published.items()]
 
 
 def _rows(bases: Mapping[TopicPartition, int]) -> list[list[Any]]:

@@ -35,6 +35,7 @@ from logstore.index import (
 )
 from logstore.layout import (
     CLEANED,
+    CLOSED,
     DELETED,
     INDEX,
     LOG,
@@ -160,9 +161,17 @@ class PartitionState:
 
     def to_dict(self) -> dict[str, Any]:
         # Not `asdict`: that copies each number, and there may be many segments.
+        return {**self._without_rows(), "sealed": self.sealed}
+
+    def to_json(self, rows: str) -> str:
+        """The state file's text, with the rows of sealed segments as `sealed_row` makes
+        them, behind each other with commas between."""
+        text = checkpoints.state_text({**self._without_rows(), "sealed": None})
+        return text.replace('"sealed":null', f'"sealed":[{rows}]', 1)
+
+    def _without_rows(self) -> dict[str, Any]:
         return {
             "start_offset": self.start_offset,
-            "sealed": self.sealed,
             "active": self.active,
             "time_digest": self.time_digest,
             "truncations": self.cuts.serial,
@@ -202,8 +211,47 @@ class PartitionState:
             ) from error
 
 
+def closed_mark(generation: str, state: PartitionState | None) -> dict[str, Any]:
+    """What `.logstore-closed` says of a partition in which damage was seen after the
+    store had been closed: until the partition is written to again, its end is that of
+    a log that was closed, however the store is stopped from then on."""
+    active = {"base_offset": -1, "size": -1} if state is None else state.active
+    return {
+        "generation": generation,
+        "base_offset": active["base_offset"],
+        "size": active["size"],
+    }
+
+
+def was_closed(
+    directory: Directory, generation: str, state: PartitionState | None
+) -> bool:
+    """Whether `.logstore-closed` says so, and counts. One that cannot be read counts:
+    what it was written for must not be cut."""
+    try:
+        value = checkpoints.read_state(directory, CLOSED)
+    except (CorruptCheckpointError, UnsupportedError):
+        return True
+    wanted = closed_mark(generation, state)
+    return value is not None and all(value[name] == wanted[name] for name in wanted)
+
+
 # In a state file: the largest timestamp of a sealed segment that nobody has looked for.
 UNKNOWN_TIMESTAMP: Final = -2
+
+
+def sealed_row(segment: Segment, next_offset: int) -> str:
+    """The row of a sealed segment in a state file (`PartitionState.sealed`). The
+    segment keeps it."""
+    largest = segment.max_timestamp
+    if largest is None:
+        largest = UNKNOWN_TIMESTAMP
+    segment.row = (
+        f"[{segment.base_offset},{segment.size},{next_offset},{largest},"
+        f"{segment.max_timestamp_offset},{segment.time_digest}]"
+    )
+    return segment.row
+
 
 STATE_FIELDS: Final = (
     "base_offset",
@@ -287,10 +335,11 @@ class Situation:
     Attributes:
         state: logstore's own, where it counts; None where there is none or another
             program has been the writer since.
-        clean: the last writer stopped cleanly.
+        clean: the last writer stopped cleanly, or had done so when damage was seen.
         recovery_point: Kafka's: everything below is flushed; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
         is_own: logstore was the last writer of the store.
+        generation: that of the store.
         state_error: why the own state cannot be used although it should count.
     """
 
@@ -300,6 +349,7 @@ class Situation:
     log_start: int
     is_own: bool
     state_error: LogStoreError | None = None
+    generation: str = ""
 
 
 @dataclasses.dataclass(slots=True)

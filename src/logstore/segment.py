@@ -108,13 +108,15 @@ class Segment:
         is_retired: another process was seen to have cut or replaced the file: there is
             another object for it, and reading this one is an error.
         is_lost: its file is gone, and should not be.
+        row: of a sealed segment: its row in the state file, once it was written; "" if
+            it has to be made anew.
         is_gapless: every batch begins where the one before ended, and the first one
             where the segment does: so logstore writes, and so it is checked. Kafka's
             compaction leaves gaps. And the leader epoch of every batch is 0.
     """
 
     __slots__ = (
-        "_pinned",
+        "__weakref__",
         "_serial",
         "base_offset",
         "descriptors",
@@ -131,6 +133,7 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
+        "row",
         "size",
         "time_digest",
         "transition",
@@ -167,8 +170,8 @@ class Segment:
         self.live_times: TimeEntries | None = None
         self.time_digest = UNKNOWN_DIGEST
         self.live_state: native.SegmentState | None = None
+        self.row = ""
         self._serial = next(_serials)
-        self._pinned = -1
 
     def __repr__(self) -> str:
         return (
@@ -191,12 +194,8 @@ class Segment:
             return 0
         if len(view) > room:
             view = view[:room]
-        files = self.directory.files
-        if self._pinned >= 0:
-            return files.read(self._pinned, view, pos)
         if self.is_retired:
             raise self._replaced(pos)
-        descriptors = self.descriptors
         try:
             file = self.borrow()
         except FileNotFoundError as error:
@@ -206,11 +205,9 @@ class Segment:
                 raise self._replaced(pos) from error
             raise storage_error(error, "open", self.path) from error
         try:
-            return files.read(file.fd, view, pos)
+            return self.directory.files.read(file.fd, view, pos)
         except OSError as error:
             raise storage_error(error, "read", self.path) from error
-        finally:
-            descriptors.give_back(file)
 
     def _names(self) -> tuple[str, ...]:
         # Another process may have deleted it meanwhile: then it keeps the old name with
@@ -218,28 +215,12 @@ class Segment:
         name = segment_file(self.base_offset, LOG)
         return (name + self.transition, name, name + DELETED)
 
-    def pin(self) -> None:
-        """Hold the file open as long as this object lives: its name is about to go."""
-        if self._pinned < 0:
-            for name in self._names():
-                with contextlib.suppress(FileNotFoundError):
-                    self._pinned = self.directory.open(name)
-                    return
-
-    def unpin(self) -> None:
-        """Let go of the file: another one is to have the name."""
-        fd, self._pinned = self._pinned, -1
-        if fd >= 0:
-            self.directory.files.close(fd)
-
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError, OSError, TypeError):
             self.descriptors.forget(self._serial)
-            if self._pinned >= 0:
-                self.directory.files.close(self._pinned)
 
     def borrow(self) -> OpenFile:
-        """Its open file, to be given back to `descriptors`.
+        """Its open file, which stays open as long as it is referred to.
 
         Raises:
             OSError: as opening does; ESTALE where it is another file now.

@@ -8,10 +8,11 @@ index files yet: they are written once the log they point at is synced.
 from __future__ import annotations
 
 import errno
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from logstore import _binding as native
 from logstore.config import StoreConfig, TopicConfig
+from logstore.descriptors import OpenFile
 from logstore.encoder import Encoder
 from logstore.errors import DiskFullError, SyncFailedError, storage_error
 from logstore.index import (
@@ -23,9 +24,9 @@ from logstore.index import (
     closing_time_entry,
 )
 from logstore.layout import INDEX, TIME_INDEX
-from logstore.segment import Segment
+from logstore.segment import FRAME, FRAME_BYTES, LENGTH_END, Segment
 
-__all__ = ["SegmentWriter", "roll_limits"]
+__all__ = ["Mark", "SegmentWriter", "roll_limits"]
 
 # Space is reserved in steps that grow with the segment between these bounds.
 _RESERVE_MIN: Final = 64 * 1024
@@ -44,18 +45,38 @@ def roll_limits(config: TopicConfig, jitter_ms: int = 0) -> native.RollLimits:
     )
 
 
+class Mark(NamedTuple):
+    """How an active segment is at one time, for `SegmentWriter.back_to`."""
+
+    state: native.SegmentState
+    index_count: int
+    time_count: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.state.last_offset + 1
+
+
 class SegmentWriter:
     """Appends to the active segment. Callers hold the partition's append lock.
 
-    Invariant: segment.size == state.size, and the file has no byte of log past it that
-    a caller was told of.
+    `state` is the truth of what is in the log. Readers see it when `show` was called:
+    ``segment.size <= state.size``, and equal between two calls.
+
+    Attributes:
+        file, fd: the log, open for writing.
+        dirty: the counts of index entries to go back to where a write failed and was
+            not undone yet: the file may have bytes past ``state.size``; else None.
+        is_cut: bytes were taken back that readers in other processes may have seen.
     """
 
     __slots__ = (
-        "_file",
+        "_first_frame",
         "_reserved",
         "config",
+        "dirty",
         "fd",
+        "file",
         "files",
         "index",
         "is_cut",
@@ -69,7 +90,7 @@ class SegmentWriter:
     def __init__(
         self,
         segment: Segment,
-        fd: int,
+        file: OpenFile,
         state: native.SegmentState,
         index: OffsetEntries,
         times: TimeEntries,
@@ -79,7 +100,8 @@ class SegmentWriter:
         jitter_ms: int = 0,
     ) -> None:
         self.segment = segment
-        self.fd = fd
+        self.file = file
+        self.fd = file.fd
         self.files = segment.directory.files
         self.state = state
         self.index = index
@@ -90,16 +112,28 @@ class SegmentWriter:
             config.index_interval_bytes, roll_limits(config, jitter_ms)
         )
         self._reserved = state.size
-        # Bytes were taken back that readers in other processes may have seen.
+        self._first_frame: tuple[int, bytes] | None = None
+        self.dirty: tuple[int, int] | None = None
         self.is_cut = False
         segment.show_indexes(index, times)
         segment.time_digest = UNKNOWN_DIGEST
+        segment.row = ""
         segment.live_state = state
-        self._file = segment.descriptors.adopt(segment._serial, fd)
 
     @property
     def path(self) -> str:
         return self.segment.path
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of what is appended next."""
+        return int(self.state.raw.last_offset) + 1
+
+    def show(self) -> None:
+        """Let readers of this process see all that is in the log."""
+        segment, state = self.segment, self.state
+        segment.size = state.size
+        segment.next_offset = state.last_offset + 1
 
     def reserve(self, size: int) -> None:
         """Make sure that `size` more bytes find room on the disk.
@@ -159,8 +193,16 @@ class SegmentWriter:
             action="append to",
         )
 
-    def append(self, data: Any, size: int, now_ms: int) -> tuple[int, int]:
+    def append(
+        self, data: Any, size: int, now_ms: int, total: int = 0
+    ) -> tuple[int, int]:
         """Write the batches of data[0, size) that belong into this segment.
+
+        Args:
+            total: bytes of the call that begins here, at the most. If they are more
+                than one batch, the frame of the first is written last, by
+                `write_first_frame`: until then there are zeros, which end the log for
+                readers in other processes, and for recovery. 0: written as it is.
 
         Returns (bytes taken, native.STOP_*: why no more).
 
@@ -174,35 +216,38 @@ class SegmentWriter:
             return 0, stop
         if state.size + taken > self._reserved:
             self.reserve(taken)
-        self._write(native.buffer_of(data, taken), taken, self.planner.next_offset)
+        self._write(native.buffer_of(data, taken), taken, total)
         return taken, stop
 
-    def _write(self, data: memoryview, size: int, next_offset: int) -> None:
-        """Write what was planned, and make it true of indexes, readers and state.
+    def _write(self, data: memoryview, size: int, total: int = 0) -> None:
+        """Write what was planned, and make it true of indexes and state.
 
         Whatever ends it early, also an exception from a signal handler, the segment is
-        as it was, unless the last step is done: that is the commit.
+        as it was, unless the last step is done: that is the commit. Where undoing it is
+        interrupted, `dirty` says so.
 
-        1. write; 2. index entries; 3. what readers see; 4. the state.
+        1. write; 2. index entries; 3. the state.
         """
-        segment = self.segment
-        before = segment.size, segment.next_offset, self.index.count, self.times.count
-        end = before[0] + size
+        before = self.index.count, self.times.count
+        pos = self.state.size
         try:
-            self.files.write(self.fd, data, before[0])
+            if total and FRAME.unpack_from(data)[1] + LENGTH_END < total:
+                self._first_frame = pos, bytes(data[:FRAME_BYTES])
+                self.files.write(self.fd, data[FRAME_BYTES:], pos + FRAME_BYTES)
+            else:
+                self.files.write(self.fd, data, pos)
             index, times = self.planner.entries()
             if index:
                 self.index.append(index)
                 self.times.append(times)
-            segment.size = end
-            segment.next_offset = next_offset
             self.planner.commit(self.state)
         except BaseException as error:
-            if self.state.size != end:
-                segment.size, segment.next_offset = before[:2]
-                self.index.cut(before[2])
-                self.times.cut(before[3])
-                self.undo()
+            # First of all, and without a call that could be interrupted.
+            self.dirty = before
+            if self.state.size == pos + size:
+                self.dirty = None  # it is in
+            else:
+                self.clean()
             if isinstance(error, OSError):
                 raise storage_error(
                     error, "append to", self.path, "The log is as it was."
@@ -227,13 +272,41 @@ class SegmentWriter:
         segment = self.segment
         if segment.size + size > self._reserved:
             self.reserve(size)
-        self._write(planner.message[:size], size, segment.next_offset + 1)
+        self._write(planner.message[:size], size)
         return True
+
+    def write_first_frame(self) -> None:
+        """Write what `append` held back: from here on all of it is there.
+
+        Raises:
+            StorageError: it failed; `back_to` undoes the call.
+        """
+        held = self._first_frame
+        if held is None:
+            return
+        self._first_frame = None
+        pos, frame = held
+        try:
+            self.files.write(self.fd, frame, pos)
+        except OSError as error:
+            raise storage_error(
+                error, "append to", self.path, "The log is as it was."
+            ) from error
+
+    def clean(self) -> None:
+        """Undo a write that failed."""
+        counts = self.dirty
+        if counts is not None:
+            self.index.cut(counts[0])
+            self.times.cut(counts[1])
+            self.undo()
+            self.dirty = None
 
     def undo(self) -> None:
         """Cut what a failed write may have left behind ``state.size``, for good: no
         power cut may bring back what the caller is told is not in the log."""
-        self.is_cut = True
+        # What begins with zeros was never seen.
+        self.is_cut |= self._first_frame is None
         try:
             self.files.truncate(self.fd, self.state.size)
             self._reserved = self.state.size
@@ -247,21 +320,33 @@ class SegmentWriter:
                 action="truncate",
             ) from error
 
-    def mark(self) -> tuple[native.SegmentState, int, int]:
+    def mark(self) -> Mark:
         """The present state, for `back_to`."""
-        return self.state.copy(), self.index.count, self.times.count
+        return Mark(self.state.copy(), self.index.count, self.times.count)
 
-    def back_to(self, mark: tuple[native.SegmentState, int, int]) -> None:
-        """Undo the appends since a mark."""
-        state, index_count, time_count = mark
+    def differs_from(self, mark: Mark) -> bool:
+        """Whether anything was done since a mark."""
+        is_open = self.dirty is not None or self._first_frame is not None
+        now = self.state.size, self.times.count
+        return is_open or now != (mark.state.size, mark.time_count)
+
+    def back_to(self, mark: Mark) -> None:
+        """Undo the appends since a mark. May be called again with the same one."""
         segment = self.segment
-        segment.generation += 1
-        self.state = segment.live_state = state
-        segment.size = state.size
-        segment.next_offset = state.last_offset + 1
-        self.index.cut(index_count)
-        self.times.cut(time_count)
+        if segment.size > mark.state.size:
+            segment.generation += 1
+        self.state = segment.live_state = mark.state.copy()
+        self.show()
+        self.index.cut(mark.index_count)
+        self.times.cut(mark.time_count)
         self.undo()
+        self._first_frame = self.dirty = None
+
+    def give_back_space(self) -> None:
+        """Give back what was reserved behind the log."""
+        if self._reserved > self.state.size:
+            self.files.truncate(self.fd, self.state.size)
+            self._reserved = self.state.size
 
     def write_indexes(
         self,
@@ -330,20 +415,20 @@ class SegmentWriter:
         1. give back what was reserved behind the log: a full disk may lack just that;
         2. add the closing entry to the time index; 3. write and sync both indexes.
         """
-        if self._reserved > self.state.size:
-            self.files.truncate(self.fd, self.state.size)
-            self._reserved = self.state.size
+        self.give_back_space()
         entry = closing_time_entry(self.state)
-        if entry:
-            self.times.append(entry)
+        if entry and self.times.data(max(self.times.count - 1, 0)) != entry:
+            self.times.append(entry)  # not there from a try that was interrupted
         self.write_indexes(sync=True)
         self.segment.time_digest = self.times.digest()
 
     def release(self) -> None:
-        """Hand the descriptor to the cache: this segment is not written any more."""
+        """This segment is not written any more; its file stays open for readers. May be
+        called again where it was interrupted."""
         segment = self.segment
-        segment.descriptors.give_back(self._file)
+        segment.descriptors.release(segment._serial)
         segment.max_timestamp = self.state.max_timestamp
         segment.max_timestamp_offset = self.state.max_timestamp_offset
+        segment.row = ""
         segment.live_state = None
         segment.show_indexes(None, None)

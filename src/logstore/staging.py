@@ -7,14 +7,20 @@ of it can be read. `Store.publish` puts what such files hold into the logs, all 
 nothing.
 
 The offsets of a partition's batches begin at 0: where they will stand, nobody knows
-yet. No checksum covers them, so that publishing moves them in place.
+yet. No checksum covers them, so that publishing moves them in place. Their timestamps
+are those of the records, also where the topic wants the time of the append: that is the
+time of the publication, which stamps them.
+
+A `Staged` comes from another process: `logs_of` looks at each of its fields.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import secrets
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -23,12 +29,14 @@ import xxhash
 from logstore import _binding as native
 from logstore import layout
 from logstore._files import Directory
-from logstore.config import TopicConfig
+from logstore.config import TopicConfig, check_int
 from logstore.encoder import Encoder, pack_rows
 from logstore.errors import (
     ConfigError,
     CorruptRecordError,
     LogStoreError,
+    RecordTooLargeError,
+    ReentrantCallError,
     UnsupportedError,
     storage_error,
 )
@@ -50,6 +58,10 @@ OWN_FILE_BYTES: Final = 1 << 20
 # Such a file will be synced, so its writing begins early: whenever so much has come.
 _WRITE_BACK_BYTES: Final = 8 << 20
 _OWN_FILES_MAX: Final = 64
+IDENTITY_MAX: Final = 1000
+# A topic's id has 32 characters; what is longer is none.
+_TOPIC_ID_MAX: Final = 64
+_INT32_MAX: Final = (1 << 31) - 1
 
 
 class StagedLog(NamedTuple):
@@ -63,6 +75,8 @@ class StagedLog(NamedTuple):
         is_alone: there is nothing else in the file.
         first: offset of the first record, as it stands there.
         runs: (position, bytes) of whole batches in the file, in order.
+        topic_id: which of the topics that have had this name, one after the other; ""
+            for one that has no id.
     """
 
     topic: str
@@ -73,6 +87,7 @@ class StagedLog(NamedTuple):
     is_alone: bool
     first: int
     runs: tuple[tuple[int, int], ...]
+    topic_id: str = ""
 
     @property
     def bytes(self) -> int:
@@ -112,6 +127,10 @@ class Destination(Protocol):
 
     @property
     def config(self) -> TopicConfig: ...
+
+
+def _no_id(destination: Destination) -> str:
+    return ""
 
 
 class _File:
@@ -161,6 +180,11 @@ class _File:
         except OSError as error:
             raise self._failed(error) from error
 
+    def __del__(self) -> None:
+        # Of a stage that nobody finished or discarded; its file is a leftover.
+        with contextlib.suppress(OSError, LogStoreError, AttributeError, TypeError):
+            self.close()
+
     def _failed(self, error: OSError) -> LogStoreError:
         return storage_error(error, "stage records in", self.root.path_of(self.name))
 
@@ -169,7 +193,7 @@ class _Log:
     """What is being staged for one partition.
 
     Attributes:
-        topic, partition: which, and
+        topic, partition, topic_id: which, and
         config: of its topic.
         file: what the batches are written into now.
         first: offset of the first of them; those before are in `done`.
@@ -191,15 +215,18 @@ class _Log:
         "records",
         "runs",
         "topic",
+        "topic_id",
     )
 
-    def __init__(
-        self, topic: str, partition: int, config: TopicConfig, file: _File
-    ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.config = config
-        self.encoder = Encoder(config)
+    def __init__(self, destination: Destination, topic_id: str, file: _File) -> None:
+        self.topic = destination.topic
+        self.partition = destination.number
+        self.topic_id = topic_id
+        self.config = destination.config
+        # The time of the append is not known before the publication, which stamps all.
+        self.encoder = Encoder(
+            dataclasses.replace(self.config, message_timestamp_type="CreateTime")
+        )
         self.file = file
         self.first = 0
         self.records = 0
@@ -237,7 +264,7 @@ class _Log:
         if count:
             log = StagedLog(
                 self.topic, self.partition, self.encoder.magic, count, self.file.name,
-                not self.file.is_shared, self.first, tuple(self.runs),
+                not self.file.is_shared, self.first, tuple(self.runs), self.topic_id,
             )  # fmt: skip
             self.done.append(log)
 
@@ -246,18 +273,38 @@ class Stage:
     """Writes staged files. For one thread; a context manager that removes them where it
     is left by an error.
 
+    It is good for one `Staged`: once it is finished, discarded or left, it takes no
+    more records, and `finish` goes on returning what it returned. A call that could not
+    complete (no space, an interrupt) ends it, too: what is in its files is not known.
+
     Args:
         root: the store's directory.
         identity, sequence: of the publication that it is for; they name the files, so
             that what is left over can be told from what is under way.
+        topic_id_of: which topic it is that now has the name of a destination's.
+
+    Raises:
+        ConfigError: no identity, or no sequence number, that `Store.publish` takes.
     """
 
-    def __init__(self, root: Directory, identity: str, sequence: int) -> None:
+    def __init__(
+        self,
+        root: Directory,
+        identity: str,
+        sequence: int,
+        topic_id_of: Callable[[Destination], str] = _no_id,
+    ) -> None:
+        self._for = check_identity(identity), check_sequence(sequence)
         self._root = root
-        self._for = identity, sequence
+        self._topic_id_of = topic_id_of
         self._files: list[_File] = []
         self._shared = self._new_file(is_shared=True)
         self._logs: dict[tuple[str, int], _Log] = {}
+        self._staged: Staged | None = None
+        self._is_entered = False
+        # Why it takes no more records; "": it does.
+        self._ended = ""
+        self._is_busy = False
 
     def _new_file(self, *, is_shared: bool) -> _File:
         file = _File(self._root, staged_name(*self._for), is_shared=is_shared)
@@ -265,6 +312,9 @@ class Stage:
         return file
 
     def __enter__(self) -> Stage:
+        if self._is_entered or self._ended:
+            raise self._refused("be entered", self._ended or "was entered before")
+        self._is_entered = True
         return self
 
     def __exit__(
@@ -275,6 +325,42 @@ class Stage:
     ) -> None:
         if error is not None:
             self.discard()
+        self._end("was left")
+
+    def _end(self, why: str) -> None:
+        """Take no more records; the first reason is told."""
+        self._ended = self._ended or why
+
+    def _refused(self, what: str, why: str) -> ConfigError:
+        return ConfigError(
+            f"a stage in {self._root.path} that {why} cannot {what}; nothing was "
+            f"staged. Make a new one (Store.stage)",
+            name="stage",
+        )
+
+    def _reentrant(self) -> ReentrantCallError:
+        return ReentrantCallError(
+            f"a stage in {self._root.path} was called from inside another call on it, "
+            f"or by two threads; this one did nothing"
+        )
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[None]:
+        """One call at a time; one that does not complete is the last.
+
+        A finalizer, or whoever makes the rows, may come in again from inside a call,
+        where the buffers are in use.
+        """
+        if self._is_busy:
+            raise self._reentrant()
+        self._is_busy = True
+        try:
+            yield
+        except BaseException as error:
+            self._end(f"failed ({type(error).__name__})")
+            raise
+        finally:
+            self._is_busy = False
 
     def append_many(
         self,
@@ -315,6 +401,27 @@ class Stage:
         return self._add(partition, rows)
 
     def _add(self, partition: Destination, batches: Iterable[native.Rows]) -> int:
+        if self._ended:
+            raise self._refused("take records", self._ended)
+        count, is_begun = 0, False
+        try:
+            # Outside of `_call`: it is the caller's code that makes what is added.
+            for rows in batches:
+                if self._ended:
+                    raise self._refused("take records", self._ended)
+                log = self._log_of(partition)
+                log.encoder.measure(rows)
+                with self._call():
+                    is_begun = True
+                    self._put(log, rows)
+                count += rows.count
+        except BaseException:
+            if is_begun:
+                self._end("failed half-way")
+            raise
+        return count
+
+    def _log_of(self, partition: Destination) -> _Log:
         key = partition.topic, partition.number
         log = self._logs.get(key)
         if log is None:
@@ -323,20 +430,20 @@ class Stage:
                     f"{key[0]}-{key[1]} has message_format=0, into which nothing can "
                     f"be published; 1 or 2 can"
                 )
-            log = self._logs[key] = _Log(*key, partition.config, self._shared)
-        before = log.records
-        for rows in batches:
-            log.encoder.measure(rows)
-            now_ms = self._root.files.now_ms()
-            for data, size in log.encoder.encode(rows, log.records, now_ms, 0):
-                if size >= _DIRECT_BYTES and not log.data:
-                    self._write(log, native.buffer_of(data, size))
-                    continue
-                log.data += native.buffer_of(data, size)
-                if len(log.data) >= _DIRECT_BYTES:
-                    self._write_held(log)
-            log.records += rows.count
-        return log.records - before
+            topic_id = self._topic_id_of(partition)
+            log = self._logs[key] = _Log(partition, topic_id, self._shared)
+        return log
+
+    def _put(self, log: _Log, rows: native.Rows) -> None:
+        now_ms = self._root.files.now_ms()
+        for data, size in log.encoder.encode(rows, log.records, now_ms, 0):
+            if size >= _DIRECT_BYTES and not log.data:
+                self._write(log, native.buffer_of(data, size))
+                continue
+            log.data += native.buffer_of(data, size)
+            if len(log.data) >= _DIRECT_BYTES:
+                self._write_held(log)
+        log.records += rows.count
 
     def _write_held(self, log: _Log) -> None:
         data, log.data = log.data, bytearray()
@@ -357,10 +464,25 @@ class Stage:
         log.write(data)
 
     def finish(self) -> Staged:
-        """Write what is held back, close the files, and say what is in them.
+        """Write what is held back, close the files, and say what is in them; again,
+        where it has done so.
 
         They are not synced: should the power go, nothing of them has been published.
+
+        Raises:
+            ConfigError: it was discarded, or a call on it has failed.
+            StorageError: it cannot be written; stage again.
         """
+        if self._staged is not None:
+            return self._staged
+        if self._ended not in ("", "was left"):
+            raise self._refused("be finished", self._ended)
+        with self._call():
+            self._staged = self._finished()
+        self._ended = "was finished"
+        return self._staged
+
+    def _finished(self) -> Staged:
         logs: list[StagedLog] = []
         for log in self._logs.values():
             if log.data:
@@ -375,12 +497,58 @@ class Stage:
         return Staged(tuple(logs))
 
     def discard(self) -> None:
-        """Remove the files. Never raises for one that is not there."""
+        """Remove the files. Never raises for one that is not there; does nothing to
+        what was published.
+
+        Raises:
+            ReentrantCallError: it comes from inside another call.
+        """
+        if self._is_busy:
+            raise self._reentrant()
+        if self._staged is None:
+            self._ended = "was discarded"
         for file in self._files:
             with contextlib.suppress(OSError, LogStoreError):
                 file.close()
             with contextlib.suppress(OSError):
                 self._root.unlink(file.name, missing_ok=True)
+
+
+def check_identity(identity: object, name: str = "identity") -> str:
+    """Return `identity` (or another text that is kept with it) if it may be one's who
+    publishes, else raise `ConfigError`."""
+    if not isinstance(identity, str):
+        raise ConfigError(
+            f"{name} is {type(identity).__name__}, not a text of at most "
+            f"{IDENTITY_MAX} characters; nothing was done",
+            name=name,
+            value=identity,
+        )
+    if len(identity) > IDENTITY_MAX:
+        raise ConfigError(
+            f"{name} has {len(identity)} characters, more than {IDENTITY_MAX}; "
+            f"nothing was done",
+            name=name,
+            value=identity,
+        )
+    try:
+        identity.encode()
+    except UnicodeEncodeError as error:
+        # Two of them in a row would be another identity when they are read again.
+        raise ConfigError(
+            f"{name} {identity[:100]!r} has a lone surrogate at {error.start}, which "
+            f"is no character; nothing was done",
+            name=name,
+            value=identity,
+        ) from None
+    return identity
+
+
+def check_sequence(sequence: object, name: str = "sequence") -> int:
+    """Return `sequence` if it may be a publication's, else raise `ConfigError`."""
+    check_int(name, sequence, 0, layout.OFFSET_MAX)
+    assert isinstance(sequence, int)
+    return sequence
 
 
 def staged_name(identity: str, sequence: int) -> str:
@@ -402,17 +570,142 @@ def staged_sequence(name: str, identity: str) -> int | None:
     return int(digits)
 
 
+def logs_of(staged: Iterable[Staged]) -> list[StagedLog]:
+    """The logs of all that was staged, in order, once each field is known to be one
+    that a `Stage` may have written: they come from other processes.
+
+    Raises:
+        ConfigError: a field that no stage writes.
+    """
+    given: Any = staged
+    if isinstance(given, Staged) or not hasattr(given, "__iter__"):
+        raise _no_staged("it is no list of what Stage.finish returned", given)
+    logs: list[StagedLog] = []
+    for one in list(given):
+        if not isinstance(one, Staged) or not _is_list(one.logs):
+            raise _no_staged("it is not what Stage.finish returned", one)
+        logs += map(_checked, one.logs)
+    return logs
+
+
+def check_apart(logs: Iterable[StagedLog]) -> None:
+    """Raise `ConfigError` where bytes are named twice, which would publish them twice:
+    something is in the list two times."""
+    ends: dict[str, int] = {}
+    for name, pos, size in sorted((log.file, *run) for log in logs for run in log.runs):
+        if pos < ends.get(name, 0):
+            raise _no_staged(f"bytes from {pos} on of {name} are in it twice", name)
+        ends[name] = pos + size
+
+
+def _no_staged(why: str, value: object) -> ConfigError:
+    return ConfigError(
+        f"what was handed in as staged is refused: {why}; nothing was changed",
+        name="staged",
+        value=value,
+    )
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def _checked(log: Any) -> StagedLog:
+    """A staged log with fields of the right types, each in its bounds."""
+    if not isinstance(log, StagedLog):
+        raise _no_staged(f"a log of it is {type(log).__name__}", log)
+    check_staged_name(log.file)
+    try:
+        layout.check_topic_name(log.topic)
+    except ConfigError:
+        raise _no_staged("its topic has no topic's name", log) from None
+    runs: Any = log.runs
+    if not _is_list(runs) or not runs:
+        raise _no_staged(f"{log.file} has no list of runs", log)
+    if not all(_is_list(run) and len(run) == 2 for run in runs):
+        raise _no_staged(f"a run of {log.file} is no pair", log)
+    offset_max = layout.OFFSET_MAX
+    bounds = [
+        ("partition", log.partition, 0, layout.PARTITION_MAX),
+        ("magic", log.magic, 1, 2),
+        ("records", log.records, 1, offset_max),
+        ("first", log.first, 0, offset_max),
+    ]
+    for pos, size in runs:
+        bounds.append(("position of a run", pos, 0, offset_max - _INT32_MAX))
+        bounds.append(("size of a run", size, 1, _INT32_MAX))
+    for name, value, low, high in bounds:
+        # Not what merely acts like a number: these are compared, added and stored.
+        if type(value) is not int or not low <= value <= high:
+            shown = repr(value) if isinstance(value, float) else _brief(value)
+            raise _no_staged(f"{name} is {shown}, not in [{low}, {high}]", log)
+    if log.records > offset_max - log.first:
+        raise _no_staged(f"{log.records} records follow offset {log.first}", log)
+    if type(log.is_alone) is not bool:
+        raise _no_staged("is_alone is neither true nor false", log)
+    topic_id: object = log.topic_id
+    if not isinstance(topic_id, str) or len(topic_id) > _TOPIC_ID_MAX:
+        raise _no_staged("its topic_id is no topic's id", log)
+    return log._replace(runs=tuple((pos, size) for pos, size in runs))
+
+
+def _brief(value: object) -> str:
+    """An integer, of which nobody wants a million digits, or the name of a type."""
+    if type(value) is int:
+        return str(value) if abs(value) < 1 << 100 else "a huge integer"
+    return type(value).__name__
+
+
+def check_files(root: Directory, logs: Iterable[StagedLog]) -> None:
+    """Raise unless the files of staged logs are there and as long as they have to be.
+
+    Raises:
+        CorruptRecordError: one is not.
+        StorageError: one is not there.
+    """
+    sizes: dict[str, int] = {}
+    for log in logs:
+        try:
+            if log.file not in sizes:
+                info = root.stat(log.file)
+                sizes[log.file] = info.size if info.is_file else 0
+        except OSError as error:
+            raise _cannot_read(root, log, error) from error
+        for pos, size in log.runs:
+            if pos + size > sizes[log.file]:
+                raise not_staged(root, log, pos)
+
+
+def _cannot_read(root: Directory, log: StagedLog, error: OSError) -> LogStoreError:
+    lost = ""
+    if isinstance(error, FileNotFoundError):
+        lost = "It was published or removed, or staged where nobody else sees it."
+    return storage_error(error, "read", root.path_of(log.file), lost)
+
+
 def moved_runs(
-    root: Directory, log: StagedLog, base: int, leader_epoch: int
+    root: Directory,
+    log: StagedLog,
+    base: int,
+    leader_epoch: int,
+    config: TopicConfig,
+    append_time_ms: int,
 ) -> Iterator[tuple[Any, int]]:
     """The batches of a staged log with offsets from `base` on: (pointer, size) of one
     run after another, in memory that is used again for the next.
 
+    Args:
+        config: of the topic as it is now: no batch is larger than its limit.
+        append_time_ms: what batches get for a timestamp where the topic, or a batch
+            itself, says that this is the time of the append.
+
     Raises:
         CorruptRecordError: the file does not hold what was staged.
+        RecordTooLargeError: a batch is beyond ``max_message_bytes``.
         StorageError: it cannot be read.
     """
     last_offset = log.first - 1
+    stamps_all = config.message_timestamp_type == "LogAppendTime"
     try:
         with root.opened(log.file) as fd:
             length = root.files.size(fd)
@@ -427,22 +720,38 @@ def moved_runs(
                     shift=base - log.first,
                     last_offset=last_offset,
                     leader_epoch=leader_epoch,
+                    magic=log.magic,
+                    max_bytes=config.max_message_bytes,
+                    timestamp=append_time_ms,
+                    stamps_all=stamps_all,
                 )
+                if walk.error is not None and walk.error.status == native.E_TOO_LARGE:
+                    raise _too_large(log, walk.error.found, config.max_message_bytes)
                 if walk.error is not None or walk.pos != size:
                     raise not_staged(root, log, pos + walk.pos)
                 last_offset = walk.last_offset
                 yield buffer.c, size
     except OSError as error:
-        lost = ""
-        if isinstance(error, FileNotFoundError):
-            lost = "It was published or removed, or staged where nobody else sees it."
-        raise storage_error(error, "read", root.path_of(log.file), lost) from error
+        raise _cannot_read(root, log, error) from error
     if last_offset != log.first + log.records - 1:
         raise not_staged(root, log, -1)
 
 
-def check_staged_name(name: str) -> None:
+def _too_large(log: StagedLog, size: int, limit: int) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        f"a batch of {size} bytes was staged for {log.topic}-{log.partition}, whose "
+        f"topic has max_message_bytes={limit} now; nothing was published. Stage again, "
+        f"or raise the limit",
+        limit_name="max_message_bytes",
+        limit=limit,
+        size=size,
+    )
+
+
+def check_staged_name(name: object) -> None:
     """Raise `ConfigError` for a name that no staged file has."""
+    if not isinstance(name, str):
+        raise _no_staged(f"its file is {type(name).__name__}, not a name", name)
     rest = name.removeprefix(layout.STAGED_PREFIX)
     if rest == name or not rest.isascii() or not rest.replace("-", "").isalnum():
         raise ConfigError(

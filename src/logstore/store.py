@@ -7,12 +7,12 @@ cleanly; `.logstore-topics` has the settings of topics.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import logging
 import operator
 import os
-import threading
 import uuid
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -31,6 +31,7 @@ from logstore.errors import (
     LogStoreError,
     PartitionNotFoundError,
     ReadOnlyError,
+    StorageError,
     StoreClosedError,
     StoreNotFoundError,
     TopicExistsError,
@@ -40,13 +41,14 @@ from logstore.errors import (
 from logstore.housekeeper import Housekeeper
 from logstore.live import ATTEMPTS, LiveLog
 from logstore.locking import StoreLock, forget_locks
+from logstore.locks import RANK_CLOSE, RANK_MARKS, RANK_STORE, logger, new_group
 from logstore.log_files import settled
 from logstore.log_writer import Gate
 from logstore.marks import Marks
 from logstore.partition import Partition
 from logstore.partition_writers import PartitionWriters, RecoveryProgress
 from logstore.partitioners import Partitioner
-from logstore.place import prepare_root
+from logstore.place import prepare_root, staging_access
 from logstore.publications import Publications
 from logstore.publishing import Publication, Publisher
 from logstore.recovery import (
@@ -55,17 +57,24 @@ from logstore.recovery import (
     RecoveryReport,
     Situation,
 )
-from logstore.staging import Stage, Staged
+from logstore.segment import Segment
+from logstore.staging import (
+    Destination,
+    Stage,
+    Staged,
+    check_identity,
+    check_sequence,
+    logs_of,
+)
 from logstore.topic import Topic
 from logstore.writer import PartitionWriter
 
 __all__ = ["Store", "open_store"]
 
-logger = logging.getLogger("logstore")
-
 TopicPartition = tuple[str, int]
 
-_IDENTITY_MAX: Final = 1000
+# So soon Kafka's checkpoint of start offsets is written again.
+_STARTS_MS: Final = 1000
 
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -138,12 +147,19 @@ class Store:
         self.read_only = read_only
         self.config = self.store_config = config
         self._files = files
-        self._lock = threading.RLock()
-        # Taken by whoever holds the lock of a partition: never `_lock`, whose holder
-        # may be waiting for that partition.
-        self._marks_lock = threading.Lock()
+        group = self.lock_group = new_group()
+        self._lock = native.Mutex(RANK_STORE, f"store {path}", group)
+        # Taken by threads that hold the lock of a partition: never `_lock`, whose
+        # holder may be waiting for that partition.
+        self._marks_lock = native.Mutex(RANK_MARKS, f"the marks of store {path}", group)
+        self._close_lock = native.Mutex(RANK_CLOSE, f"the close of store {path}", group)
+        # Nothing may begin any more; closing has come to its end.
         self._closed = False
+        self._is_finished = True
         self._forked = False
+        self._starts_scheduled = False
+        # What closing has met so far: it may be interrupted, and go on.
+        self._failure: LogStoreError | None = None
         self._store_lock: StoreLock | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
         self._topics: dict[str, Topic] = {}
@@ -152,7 +168,7 @@ class Store:
         self._marks = Marks(self._root)
         self._seen: tuple[object, Marks] = (None, self._marks)
         self._catalog = Catalog(self._root, read_only=read_only)
-        self.descriptors = Descriptors(files, config.max_open_files)
+        self.descriptors = Descriptors(files, _open_files_max(config, files), group)
         self._keeper = Housekeeper(files, os.path.basename(path))
         self._writers = PartitionWriters(self, self._root, self._catalog, self._marks)
         self._writers.on_recovery = on_recovery
@@ -163,8 +179,11 @@ class Store:
             self._publications,
             self.store_config,
             self._writer_of,
+            self._topic_id,
+            group,
         )
-        self._publish_lock = threading.Lock()
+        _open_stores.add(self)
+        self._is_finished = False
         try:
             if not read_only:
                 self._store_lock = StoreLock(self._root)
@@ -172,9 +191,10 @@ class Store:
             if not read_only and (on_recovery or on_progress):
                 self._writers.recover(on_progress)
         except BaseException:
+            self._closed = True
+            self._keeper.stop()
             self._let_go()
             raise
-        _open_stores.add(self)
 
     def __repr__(self) -> str:
         mode = "read-only" if self.read_only else "read-write"
@@ -190,6 +210,24 @@ class Store:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def __del__(self) -> None:
+        """A store that was forgotten: what was appended is synced, as by `close`, and
+        the lock is given back."""
+        if getattr(self, "_is_finished", True) or self._forked:
+            return
+        try:
+            if not self.read_only:
+                warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1)
+        finally:
+            # The collector runs anywhere, so perhaps where this thread holds a lock.
+            native.defer(self._close_forgotten)
+
+    def _close_forgotten(self) -> None:
+        try:
+            self.close()
+        except (LogStoreError, OSError) as error:
+            logger.error("store %s was not closed, and cannot be: %s", self.path, error)
 
     # ------------------------------------------------------------ opening
 
@@ -283,6 +321,7 @@ class Store:
         """
         self._check_writable("recover")
         with self._lock:
+            self.check_open()
             self._writers.recover(on_progress)
             return self._report()
 
@@ -350,18 +389,21 @@ class Store:
         self.check_open()
         if self.read_only:
             self._rescan()
-        with self._lock:
-            if name not in self._catalog.numbers:
-                raise TopicNotFoundError(
-                    f"store {self.path} has no topic {name!r}", topic=str(name)
-                )
-            topic = self._topics.get(name)
-            if topic is None:
-                topic = Topic(self, name)
-                self._topics[name] = topic
-            if partitioner is not None:
-                topic.partitioner = partitioner
-            return topic
+        topic = self._topic(name)
+        if partitioner is not None:
+            topic.partitioner = partitioner
+        return topic
+
+    def _topic(self, name: str) -> Topic:
+        if name not in self._catalog.numbers:
+            raise TopicNotFoundError(
+                f"store {self.path} has no topic {name!r}", topic=str(name)
+            )
+        topic = self._topics.get(name)
+        if topic is None:
+            # Without a lock: where two threads make one, the first counts for both.
+            topic = self._topics.setdefault(name, Topic(self, name))
+        return topic
 
     def create_topic(
         self,
@@ -391,16 +433,17 @@ class Store:
         layout.check_new_topic_name(name)
         check_int("partitions", partitions, 1, PARTITIONS_MAX)
         with self._lock:
+            self.check_open()
             if name in self._catalog.numbers:
                 return self._existing(name, partitions, config, exist_ok)
             self._catalog.check_collision(name)
             self._create(name, range(partitions), config or TopicConfig())
-            return self.topic(name)
+            return self._topic(name)
 
     def _existing(
         self, name: str, partitions: int, config: TopicConfig | None, exist_ok: bool
     ) -> Topic:
-        topic = self.topic(name)
+        topic = self._topic(name)
         if not exist_ok:
             raise TopicExistsError(f"topic {name} is already there", topic=name)
         if len(topic) != partitions:
@@ -410,7 +453,7 @@ class Store:
             )
         if config is not None and name not in self._catalog.settings:
             # Only its directories were there: now it has settings, too.
-            topic.configure(config)
+            self._configure_held(name, config)
         if config is not None and config != topic.config:
             was, asked = topic.config.to_dict(), config.to_dict()
             differing = [k for k in was if was[k] != asked[k]]
@@ -433,7 +476,9 @@ class Store:
         self.begin_writing()
         try:
             self._forget_marks((name, number) for number in numbers)
-            settings = {"partitions": numbers[-1] + 1, "config": config.to_dict()}
+            settings = self._catalog.with_id(
+                name, {"partitions": numbers[-1] + 1, "config": config.to_dict()}
+            )
             self._catalog.write(name, {**settings, "creating": True})
             for number in numbers:
                 with contextlib.suppress(FileExistsError):
@@ -459,27 +504,40 @@ class Store:
     def configure_topic(self, name: str, config: TopicConfig) -> None:
         self._check_writable(f"configure topic {name}")
         with self._lock:
-            numbers = self.partition_numbers(name)
-            self.begin_writing()
-            settings = {"partitions": leading(numbers), "config": config.to_dict()}
-            try:
-                self._catalog.write(name, settings)
-            except OSError as error:
-                raise storage_error(
-                    error, f"write the settings of {name} in", self.path
-                ) from error
-            for number in numbers:
-                writer = self._writers.loaded.get((name, number))
-                if writer is not None and writer.is_sound:
+            self._configure_held(name, config)
+
+    def _configure_held(self, name: str, config: TopicConfig) -> None:
+        numbers = self.partition_numbers(name)
+        self.begin_writing()
+        settings = self._catalog.with_id(
+            name, {"partitions": leading(numbers), "config": config.to_dict()}
+        )
+        try:
+            self._catalog.write(name, settings)
+        except OSError as error:
+            if isinstance(error, LogStoreError):
+                raise
+            raise storage_error(
+                error, f"write the settings of {name} in", self.path
+            ) from error
+        failure: LogStoreError | None = None
+        for number in numbers:
+            writer = self._writers.loaded.get((name, number))
+            if writer is not None and writer.is_sound:
+                try:
                     writer.configure(config)
-                partition = self._partitions.get((name, number))
-                if partition is not None:
-                    partition.config = config
+                except LogStoreError as error:
+                    failure = failure or error
+            partition = self._partitions.get((name, number))
+            if partition is not None:
+                partition.config = config
+        if failure is not None:
+            raise failure
 
     def grow_topic(self, name: str, count: int) -> int:
         self._check_writable(f"add partitions to {name}")
         with self._lock:
-            topic = self.topic(name)
+            topic = self._topic(name)
             first = self._catalog.numbers[name][-1] + 1
             if first + count > PARTITIONS_MAX:
                 raise ConfigError(
@@ -502,48 +560,52 @@ class Store:
         """
         self._check_writable(f"delete topic {name!r}")
         with self._lock:
-            topic = self.topic(name)
-            self.begin_writing()
-            numbers = self._catalog.numbers[name]
-            renamed: list[str] = []
-            delay_ms = topic.config.file_delete_delay_ms
-            settings = self._catalog.settings.get(
-                name, {"partitions": leading(numbers)}
-            )
-            self._catalog.write_if_room(name, {**settings, "deleting": True})
-            going = TopicNotFoundError(
-                f"topic {name} is being deleted, which was cut short by an error; "
-                f"delete it again, or open the store again",
-                topic=name,
-            )
-            try:
-                for number in numbers:
-                    key = (name, number)
-                    writer = self._writers.forget(key)
-                    self._writers.broken[key] = going
-                    if writer is not None:
-                        self._end_writer(writer)
-                    self._partitions.pop(key, None)
-                    old = layout.partition_directory(name, number)
-                    new = layout.deleted_directory(name, number, uuid.uuid4().hex)
-                    # Not there: an earlier try came so far.
-                    with contextlib.suppress(FileNotFoundError):
-                        self._root.rename(old, new)
-                        renamed.append(new)
-                self._root.sync()
-                for number in numbers:
-                    self._writers.forget((name, number))
-                self._topics.pop(name, None)
-                self._catalog.numbers.pop(name, None)
-            except OSError as error:
-                if isinstance(error, LogStoreError):
-                    raise
-                raise storage_error(error, f"delete topic {name} of", self.path) from (
-                    error
-                )
-            self._catalog.write_if_room(name, None)
-            logger.info("topic %s with %d partitions deleted", name, len(numbers))
-            self._keeper.later(delay_ms, lambda: self._remove(renamed))
+            self.check_open()
+            self._delete_held(name)
+
+    def _delete_held(self, name: str) -> None:
+        topic = self._topic(name)
+        self.begin_writing()
+        numbers = self._catalog.numbers[name]
+        renamed: list[str] = []
+        users: list[Segment] = []
+        delay_ms = topic.config.file_delete_delay_ms
+        settings = self._catalog.settings.get(name, {"partitions": leading(numbers)})
+        self._catalog.write_if_room(name, {**settings, "deleting": True})
+        going = TopicNotFoundError(
+            f"topic {name} is being deleted, which was cut short by an error; "
+            f"delete it again, or open the store again",
+            topic=name,
+        )
+        try:
+            for number in numbers:
+                key = (name, number)
+                old = layout.partition_directory(name, number)
+                new = layout.deleted_directory(name, number, uuid.uuid4().hex)
+                self._writers.broken[key] = going
+                writer = self._writers.loaded.get(key)
+                if writer is not None:
+                    users += self._end_writer(writer, new)
+                # Forgotten only now: what is cut short before is done again.
+                self._writers.loaded.pop(key, None)
+                self._partitions.pop(key, None)
+                # Not there: an earlier try came so far.
+                with contextlib.suppress(FileNotFoundError):
+                    self._root.rename(old, new)
+                    renamed.append(new)
+            self._root.sync()
+            for number in numbers:
+                self._writers.forget((name, number))
+            self._topics.pop(name, None)
+            self._catalog.numbers.pop(name, None)
+        except OSError as error:
+            if isinstance(error, LogStoreError):
+                raise
+            raise storage_error(error, f"delete topic {name} of", self.path) from error
+        self._catalog.write_if_room(name, None)
+        logger.info("topic %s with %d partitions deleted", name, len(numbers))
+        # A read that has begun finishes on the files that it began with.
+        self._keeper.when_unused(users, lambda: self._remove(renamed), delay_ms)
 
     def _remove(self, names: list[str]) -> None:
         """Remove the directories of deleted topics; with room again, catch up."""
@@ -552,14 +614,19 @@ class Store:
             if not self._closed:
                 self._catalog.catch_up()
 
-    def _end_writer(self, writer: PartitionWriter) -> None:
-        """Let go of a partition that is about to be deleted; readers keep its files."""
-        writer.pin_all()
+    def _end_writer(self, writer: PartitionWriter, moved_to: str) -> list[Segment]:
+        """Let go of a partition that is about to be deleted. Returns its segments: the
+        reads that have begun use them."""
         gone = TopicNotFoundError(
             f"topic {writer.topic} was deleted", topic=writer.topic
         )
         with contextlib.suppress(LogStoreError):
             writer.close(gone, write_down=False)
+        # Before it is renamed: a reader finds its files under one of the names.
+        writer.directory.moved_to = moved_to
+        segments = list(writer.segments)
+        writer.abandon()
+        return segments
 
     # ------------------------------------------------------------ partitions
 
@@ -588,6 +655,7 @@ class Store:
                     self._live(key) if self.read_only else self._writers.get(key),
                     self.check_open,
                     self.config.max_batch_decompressed_bytes,
+                    self._catalog.topic_id(topic),
                 )
                 self._partitions[key] = partition
             return partition
@@ -608,6 +676,7 @@ class Store:
             situation,
             self._marks.token,
             self._publications,
+            self.lock_group,
         )
 
     def _marks_now(self) -> Marks:
@@ -631,10 +700,29 @@ class Store:
             identity, sequence: as they will be given to `publish`.
         """
         self.check_open()
-        return Stage(self._root, identity, sequence)
+        if self.read_only:
+            # The one file that is made without the lock: its owner has to be able to
+            # read it.
+            self._root.access = staging_access(self._root, self.config)
+        return Stage(self._root, identity, sequence, self._topic_id_of)
+
+    def _topic_id_of(self, destination: Destination) -> str:
+        """The id of the topic that is staged for: a `Partition` of a writer is of one
+        topic for good, others are of the one that has the name now."""
+        if isinstance(destination, Partition) and not self.read_only:
+            return destination.topic_id
+        return self._topic_id(destination.topic)
+
+    def _topic_id(self, topic: str) -> str:
+        return self._catalog.topic_id(topic)
 
     def publish(
-        self, staged: Iterable[Staged], *, identity: str = "", sequence: int = 0
+        self,
+        staged: Iterable[Staged],
+        *,
+        identity: str = "",
+        sequence: int = 0,
+        note: str = "",
     ) -> Publication:
         """Append what was staged, all of it or nothing, durably.
 
@@ -649,6 +737,9 @@ class Store:
                 published under a sequence number it does not publish again: that does
                 nothing. The last 10,000 identities are remembered. "": nobody is.
             sequence: rises with each publication of the identity.
+            note: kept with the identity until its next publication, for who publishes
+                then (`last_publication`): up to 1000 characters. Where it was published
+                before, too.
 
         Raises:
             PublicationConflictError: the identity has published a later one.
@@ -656,24 +747,25 @@ class Store:
             SyncFailedError: nothing was, unless the message says so, and a partition
                 takes no more appends.
             CorruptRecordError: a staged file is not what it was; nothing was published.
-            TopicNotFoundError, PartitionNotFoundError, ReadOnlyError.
+            RecordTooLargeError: a batch is beyond ``max_message_bytes`` as it is now.
+            ConfigError: a field of `staged`, the identity or the sequence is none.
+            TopicNotFoundError: there is none, or another than was staged for.
+            PartitionNotFoundError, ReadOnlyError.
         """
         self._check_writable("publish")
-        check_int("sequence", sequence, 0, native.OFFSET_MAX)
-        if len(identity) > _IDENTITY_MAX:
-            raise ConfigError(
-                f"identity has {len(identity)} characters, more than {_IDENTITY_MAX}",
-                name="identity",
-                value=identity,
-            )
-        with self._publish_lock:
+        check_sequence(sequence)
+        check_identity(identity)
+        check_identity(note, "note")
+        logs = logs_of(staged)
+        with self._publisher.lock:
             try:
                 return self._publisher.publish(
-                    staged,
+                    logs,
                     identity,
                     sequence,
                     self._files.now_ms(),
                     self.begin_writing,
+                    note,
                 )
             except OSError as error:
                 if isinstance(error, LogStoreError):
@@ -684,16 +776,28 @@ class Store:
         """The last sequence number that an identity has published; None: none.
 
         Raises:
+            ConfigError: it is none that publishes.
             CorruptCheckpointError: the file that knows is damaged.
         """
+        last = self.last_publication(identity)
+        return None if last is None else last.sequence
+
+    def last_publication(self, identity: str) -> Publication | None:
+        """What an identity has published last, without its offsets, which nobody
+        remembers; None: nothing. Raises: as `published`."""
         self.check_open()
+        check_identity(identity)
         try:
             entry = self._publications.published().get(identity)
         except OSError as error:
             if isinstance(error, LogStoreError):
                 raise
             raise storage_error(error, "read", self.path) from error
-        return None if entry is None else entry[0]
+        if entry is None:
+            return None
+        return Publication(
+            identity, entry.sequence, entry.records, {}, is_new=False, note=entry.note
+        )
 
     def publication_token(self) -> object:
         """A value that is another one after each step of a publication that readers may
@@ -721,9 +825,17 @@ class Store:
     ) -> None:
         """Remove staged files that will not be published: these, all of an identity
         with a sequence below `before`, and those of anyone that nobody has written to
-        for `older_than_ms`."""
+        for `older_than_ms`.
+
+        Raises:
+            ConfigError: an argument is none of these; nothing was removed.
+        """
         self.check_open()
-        self._publisher.discard(log for one in staged for log in one.logs)
+        check_identity(identity)
+        check_sequence(before, "before")
+        if older_than_ms is not None:
+            check_sequence(older_than_ms, "older_than_ms")
+        self._publisher.discard(logs_of(staged))
         if identity and before:
             self._publisher.discard_leftovers(identity, before)
         if older_than_ms is not None:
@@ -731,8 +843,8 @@ class Store:
 
     def _writer_of(self, key: TopicPartition) -> PartitionWriter:
         topic, number = key
+        self.topic(topic)[number]  # or why there is none
         with self._lock:
-            self.topic(topic)[number]  # or why there is none
             return self._writers.get(key)
 
     def _drop_unpublished(self, key: TopicPartition, base: int) -> None:
@@ -765,8 +877,10 @@ class Store:
         return self._marks.generation
 
     def begin_writing(self) -> None:
-        """Take away the marks of a clean stop, durably, before the first change."""
+        """Take away the marks of a clean stop, durably, before the first change. From
+        then on there is a thread for what is due later."""
         if not self._marks.is_writing:
+            self._keeper.start()
             with self._marks_lock:
                 self._begin_writing()
 
@@ -780,19 +894,44 @@ class Store:
             self._keeper.later(delay_ms, lambda: self._remove(dying))
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
-        self._keeper.later(delay_ms, task)
+        # A task that is due in a year does not keep what it is for.
+        found = weakref.WeakMethod(task)
+
+        def run() -> None:
+            method = found()
+            if method is not None:
+                method()
+
+        self._keeper.later(delay_ms, run)
 
     def waiting_bytes(self) -> int:
         return self._keeper.waiting_bytes
 
     def unlink_later(
-        self, directory: Directory, names: list[str], delay_ms: int
+        self,
+        directory: Directory,
+        names: list[str],
+        delay_ms: int,
+        users: Iterable[object],
     ) -> None:
-        self._keeper.unlink_later(directory, names, delay_ms)
+        self._keeper.unlink_later(directory, names, delay_ms, users)
+
+    def lock_taken_by(self) -> int | None:
+        return None if self._store_lock is None else self._store_lock.hold()
 
     def start_moved(self, topic: str, partition: int) -> None:
-        """Keep Kafka's log-start-offset-checkpoint true."""
+        """Keep Kafka's log-start-offset-checkpoint true: soon, once for all that move
+        meanwhile, as a broker does. logstore's own state has the start offset."""
+        if not self._starts_scheduled:
+            with contextlib.suppress(StorageError):
+                self.call_later(self._write_starts, _STARTS_MS)
+                self._starts_scheduled = True
+
+    def _write_starts(self) -> None:
+        self._starts_scheduled = False
         with self._marks_lock:
+            if self._closed:
+                return
             try:
                 self._marks.write_starts(self._writers.starts())
             except OSError as error:
@@ -807,7 +946,8 @@ class Store:
     def close(self) -> None:
         """Flush everything, mark the store as cleanly closed, let go of the lock.
 
-        Closing twice is fine. What is read from it later raises `StoreClosedError`.
+        Closing twice is fine; so is closing again where it was interrupted: it goes on
+        where it was. What is read from it later raises `StoreClosedError`.
 
         1. close each partition (sync, indexes, state); 2. write Kafka's checkpoints;
         3. write Kafka's clean-shutdown marker; 4. write the owner file: clean.
@@ -816,17 +956,20 @@ class Store:
             SyncFailedError, StorageError: a partition could not be made durable; the
                 rest is closed all the same, and the store is not marked as clean.
         """
-        with self._lock:
-            if self._closed:
+        if self._forked:
+            self._closed = True
+            self._let_go()
+            return
+        with self._close_lock:
+            if self._is_finished:
                 return
             self._closed = True
-        if not self._forked:
             # Not under the lock: a task that is running now may wait for it.
             self._keeper.stop()
-        with self._lock:
-            failure: BaseException | None = None
-            if not self.read_only and not self._forked:
-                failure = self._close_writable()
+            failure: LogStoreError | None = None
+            if not self.read_only:
+                with self._lock:
+                    failure = self._close_writable()
             self._let_go()
         if failure is not None:
             raise failure
@@ -837,7 +980,7 @@ class Store:
         Returns what went wrong. A store that was neither changed nor in need of a
         recovery is left as it is.
         """
-        failure: LogStoreError | None = None
+        failure = self._failure
         writers = self._writers
         if not self._marks.is_clean:
             # What nobody has used may be torn as well: what is closed is clean.
@@ -847,11 +990,11 @@ class Store:
                 with contextlib.suppress(LogStoreError):
                     self.begin_writing()
         closed = StoreClosedError(f"store {self.path} is closed")
-        for writer in writers.loaded.values():
+        for writer in list(writers.loaded.values()):
             try:
                 writer.close(closed, write_down=self._marks.is_writing)
             except LogStoreError as error:
-                failure = failure or error
+                failure = self._failure = self._failure or error
         if failure is None and self._marks.is_writing:
             self._catalog.catch_up()
             ends = writers.ends()
@@ -875,25 +1018,47 @@ class Store:
         if self._store_lock is not None:
             self._store_lock.release()
         self._root.close()
+        self._is_finished = True
 
     def _after_fork(self) -> None:
         self._forked = True
         self._keeper.abandon()
-        self.descriptors.abandon()
+        if self._store_lock is not None:
+            # The parent's lock must not live on here when the parent has let go of it.
+            self._store_lock.abandon()
 
 
 def _ignore(action: RecoveryAction) -> None:
     """For loads whose actions nobody waits for."""
 
 
+def _open_files_max(config: StoreConfig, files: Files) -> int:
+    """`max_open_files`, or three quarters of what the process may have."""
+    limit = files.resource_limits()[0]
+    if limit is None:
+        return config.max_open_files
+    return max(min(config.max_open_files, limit * 3 // 4), 8)
+
+
 def _mark_forked() -> None:
     """In the child of a fork: no store that was open may be used.
 
-    The lock was not inherited (POSIX locks are not), and the parent goes on writing.
+    The lock is the parent's, which goes on writing.
     """
+    native.after_fork()
     forget_locks()
     for store in list(_open_stores):
         store._after_fork()
 
 
+def _close_at_exit() -> None:
+    """Stores that are open when the program ends: what was appended is synced."""
+    for store in list(_open_stores):
+        if not store._is_finished and not store._forked and not store.read_only:
+            warnings.warn(f"{store!r} was not closed", ResourceWarning, stacklevel=1)
+            with contextlib.suppress(LogStoreError):
+                store.close()
+
+
 os.register_at_fork(after_in_child=_mark_forked)
+atexit.register(_close_at_exit)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from logstore import retention
 from logstore.config import PARTITIONS_MAX, TopicConfig, check_int
 from logstore.encoder import check_payload_type
-from logstore.errors import PartitionNotFoundError
+from logstore.errors import (
+    ConfigError,
+    LogStoreError,
+    PartitionNotFoundError,
+    StoreClosedError,
+)
 from logstore.partition import Partition
 from logstore.partitioners import KafkaPartitioner, Partitioner
 from logstore.records import RecordMetadata
@@ -77,15 +82,18 @@ class Topic:
             PartitionNotFoundError: there is none.
         """
         numbers = self._numbers()
-        # A float is no number of a partition, though it may be equal to one.
-        if not hasattr(number, "__index__") or number not in numbers:
+        # Usually they are 0, 1, 2, ...: no search then. A float is no number of a
+        # partition, though it may be equal to one.
+        is_there = type(number) is int and 0 <= number < len(numbers)
+        is_there = is_there and numbers[number] == number
+        if not is_there and not (hasattr(number, "__index__") and number in numbers):
             raise PartitionNotFoundError(
                 f"topic {self.name} has no partition {number!r}; it has "
                 f"{', '.join(map(str, numbers))}",
                 topic=self.name,
                 partition=number,
             )
-        return self._owner.open_partition(self.name, number)
+        return self._owner.open_partition(self.name, int(number))
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self.partitions)
@@ -133,6 +141,13 @@ class Topic:
             hashed = None if key is None else bytes(key)
             size = _length(value) + _length(key)
             chosen = self.partitioner.partition(hashed, size, len(numbers))
+            if not 0 <= chosen < len(numbers):
+                raise ConfigError(
+                    f"the partitioner of topic {self.name} chose {chosen!r}, of "
+                    f"{len(numbers)} partitions; nothing was written",
+                    name="partitioner",
+                    value=chosen,
+                )
             partition = numbers[chosen]
         target = self[partition]
         offset, stored = target._append_one(
@@ -155,16 +170,43 @@ class Topic:
 
         Returns:
             What was (or would be) deleted, oldest first within each partition.
+
+        Raises:
+            LogStoreError: of the first partition where it failed, when it was applied
+                to all others.
         """
         deletions: list[retention.Deletion] = []
-        for partition in self.partitions:
-            deletions += partition.apply_retention(now_ms, dry_run, policies)
+        if policies is not None:
+            policies = list(policies)
+
+        def apply(partition: Partition) -> None:
+            deletions.extend(partition.apply_retention(now_ms, dry_run, policies))
+
+        self._each(apply)
         return deletions
 
     def flush(self) -> None:
-        """Flush all partitions."""
-        for partition in self.partitions:
-            partition.flush()
+        """Flush all partitions.
+
+        Raises:
+            LogStoreError: of the first that cannot be flushed; the others are.
+        """
+        self._each(lambda partition: partition.flush())
+
+    def _each(self, act: Callable[[Partition], None]) -> None:
+        """Do something with each partition. One that is damaged, or lost, does not keep
+        the others from it; its error is raised at the end."""
+        self._owner.check_open()
+        failure: LogStoreError | None = None
+        for number in self._numbers():
+            try:
+                act(self._owner.open_partition(self.name, number))
+            except StoreClosedError:
+                raise
+            except LogStoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
 
 def _length(data: Any) -> int:

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
-import dataclasses
-import logging
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from logstore import _binding as native
-from logstore import checkpoints, layout
+from logstore import checkpoints
 from logstore._files import PRIVATE, Directory
 from logstore.adoption import Adoptable, settle
 from logstore.config import TopicConfig
+from logstore.descriptors import OpenFile
 from logstore.encoder import Encoder
 from logstore.errors import (
     DiskFullError,
     LogStoreError,
     OffsetOutOfRangeError,
+    StorageError,
     SyncFailedError,
     UnsupportedError,
     storage_error,
 )
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.layout import DELETED, LOG, SEGMENT_SUFFIXES, segment_file
-from logstore.log_writer import Gate, LogWriter
+from logstore.locks import logger
+from logstore.log_writer import Gate, LogWriter, Savepoint
 from logstore.recovery import (
     cut_transactions,
     remove_snapshots,
@@ -35,12 +37,6 @@ from logstore.tail import take_batches
 
 __all__ = ["PartitionWriter"]
 
-logger = logging.getLogger("logstore")
-
-# Files of deleted segments that are kept open at once.
-_PINNED_MAX: Final = 64
-_SPARE_FILES: Final = 4
-
 
 class PartitionWriter(LogWriter):
     """Writes to one partition of a store. Any thread may call its methods."""
@@ -49,17 +45,13 @@ class PartitionWriter(LogWriter):
 
     def configure(self, config: TopicConfig) -> None:
         """Take over other settings, from the next append on."""
+        encoder = Encoder(config)
         with self.sync_lock, self.lock:
             self._check()
-            if self._active is not None:
-                self._sync_now(self.end_offset)
-                self._active_state = self._active.state
-                self._retire_active()
-                # Closing has to note the end though nobody may write from here on.
-                self._is_written_down = False
-                self.segments[-1].show_indexes(self._active_index, self._active_times)
-            self.config = config
-            self.encoder = Encoder(config)
+            self._settle_held()
+            self.config, self.encoder = config, encoder
+            # All is synced: the next append plans its sync by these settings.
+            self._flush_scheduled = False
 
     def delete_before(self, offset: int, reason: str) -> int:
         """Raise the start offset; drop the segments that lie wholly below it.
@@ -69,73 +61,53 @@ class PartitionWriter(LogWriter):
         """
         with self.sync_lock, self.lock:
             self._check()
-            if not self.start_offset <= offset <= self.end_offset:
-                raise OffsetOutOfRangeError(
-                    offset, self.start_offset, self.end_offset, partition=self.name
-                )
-            if offset == self.start_offset and self._first_needed(offset) == 0:
-                return offset
-            self.host.begin_writing()
-            active = self._writable()
-            if offset == self.end_offset and active.state.size:
-                self.roll()
-                active = self._writable()
-            dropped = self.segments[: self._first_needed(offset)]
-            self._pin(dropped)
-            before = self.segments, self.start_offset
-            try:
-                self.segments = self.segments[len(dropped) :]
-                self.start_offset = offset
-                is_committed = self._commit_state(active)
-            except BaseException:
-                self.segments, self.start_offset = before
-                raise
-            self._rename_deleted(dropped, is_committed=is_committed)
-            logger.info(
-                "%s starts at offset %d: %s; %d segments with %d bytes deleted",
-                self.name,
-                offset,
-                reason,
-                len(dropped),
-                sum(segment.size for segment in dropped),
+            return self._delete_before_held(offset, reason)
+
+    def _delete_before_held(self, offset: int, reason: str) -> int:
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRangeError(
+                offset, self.start_offset, self.end_offset, partition=self.name
             )
-            if offset > self.segments[0].base_offset:
-                self.host.start_moved(self.topic, self.partition)
+        if offset == self.start_offset and self._first_needed(offset) == 0:
             return offset
+        active = self._writable()
+        if offset == self.end_offset and active.state.size:
+            active = self._roll_or_undo(active)
+        dropped = self.segments[: self._first_needed(offset)]
+        before = self.segments, self.start_offset
+        try:
+            self.segments = self.segments[len(dropped) :]
+            self.start_offset = offset
+            is_committed = self._commit_state(active)
+        except BaseException:
+            self.segments, self.start_offset = before
+            raise
+        del before
+        if offset > self.segments[0].base_offset or dropped:
+            self.host.start_moved(self.topic, self.partition)
+        self._rename_deleted(dropped, is_committed=is_committed)
+        logger.info(
+            "%s starts at offset %d: %s; %d segments with %d bytes deleted",
+            self.name,
+            offset,
+            reason,
+            len(dropped),
+            sum(segment.size for segment in dropped),
+        )
+        return offset
 
     def _first_needed(self, offset: int) -> int:
         """Index of the first segment that has offsets >= `offset` or is active."""
-        for index, after in enumerate(self.segments[1:]):
-            if after.base_offset > offset:
-                return index
-        return len(self.segments) - 1
+        after = bisect.bisect_right(
+            self.segments, offset, key=lambda segment: segment.base_offset
+        )
+        return max(after - 1, 0)
 
     def _commit_state(self, active: SegmentWriter) -> bool:
         """Write down a changed list of segments; False as `_commit`."""
         point = active.state.copy()
-        if self._synced < self.end_offset:
-            self._sync_now(self.end_offset)
+        self._sync_held()
         return self._commit(point)
-
-    def _pin(self, segments: Iterable[Segment], most: int = _PINNED_MAX) -> None:
-        """Keep files open for readers that have begun: of the newest segments, which
-        such a reader comes to last. Those of the others it finds as `.deleted` for
-        ``file_delete_delay_ms``, as readers in other processes do."""
-        newest = tuple(segments)[-most:]
-        spare: list[int] = []
-        with contextlib.suppress(OSError):
-            # What is to be done next needs descriptors itself.
-            for segment in newest[-_SPARE_FILES:]:
-                spare.append(self.directory.open(segment.file(LOG)))
-            for segment in newest:
-                segment.pin()
-        for fd in spare:
-            with contextlib.suppress(OSError):
-                self.files.close(fd)
-
-    def pin_all(self) -> None:
-        """Keep the files for readers that have begun: their directory is to go."""
-        self._pin(self.segments, self.host.descriptors.max_open)
 
     def _rename_deleted(
         self,
@@ -153,7 +125,7 @@ class PartitionWriter(LogWriter):
                 stayed.
         """
         names: list[str] = []
-        segments = tuple(segments)
+        segments = list(segments)
         with contextlib.suppress(OSError):
             self._drop_digests(segments)
         for segment in segments:
@@ -176,8 +148,9 @@ class PartitionWriter(LogWriter):
         if not is_committed:
             self._sync_names()
         if names:
+            # A read that has begun finishes on the files that it began with.
             self.host.unlink_later(
-                self.directory, names, self.config.file_delete_delay_ms
+                self.directory, names, self.config.file_delete_delay_ms, segments
             )
 
     def _sync_names(self) -> None:
@@ -186,61 +159,76 @@ class PartitionWriter(LogWriter):
         except OSError as error:
             raise storage_error(error, "sync", self.directory.path) from error
 
-    def truncate_to(self, offset: int, boundary: tuple[int, int] | None) -> int:
+    def truncate_to(
+        self, offset: int, find: Callable[[], tuple[int, int] | None]
+    ) -> int:
         """Drop all records from `offset` on.
 
-        `boundary`: (index of the segment, position) where its batch begins; None at the
-        end.
+        Args:
+            find: called with the locks held: (index of the segment, position) where the
+                batch of the offset begins; None at the end.
+        """
+        with self.sync_lock, self.lock:
+            self._check()
+            return self.truncate_held(offset, find())
+
+    def truncate_held(self, offset: int, boundary: tuple[int, int] | None) -> int:
+        """The same for who holds both locks.
 
         1. write down the lower durable point and that all behind it goes (commit:
         opening finishes it); 2. rename later segments to `.deleted`
         and sync the directory; 3. truncate and sync the log; 4. cut the indexes;
         5. drop producer snapshots and leader epochs that speak of what is gone.
         """
-        with self.sync_lock, self.lock:
-            self._check()
-            if offset == self.end_offset:
-                return offset
-            if boundary is None:
-                raise self._half_done()
-            index, pos = boundary
-            self._sync_now(self.end_offset)
-            self._writable()
-            keep, dropped = self.segments[: index + 1], self.segments[index + 1 :]
-            segment = keep[-1]
-            self._pin(dropped)
-            state, entries, times = self._state_up_to(segment, pos)
-            before = self.segments
-            # First: whoever looks behind the cut sees no more than what stays.
-            self.cutting_to = offset
-            try:
-                self._retire_active()
-                self.segments = keep
-                self.note_cut(offset)
-                self._active_state, self._active_index = state, entries
-                self._active_times = times
-                self._truncate(segment, dropped, offset)
-            except BaseException as error:
-                # Half done, in memory or on disk: opening again finds out.
-                failed = SyncFailedError(
-                    f"cannot truncate {self.name} to offset {offset}: {error!r}. Open "
-                    f"the store again.",
-                    errno=getattr(error, "errno", None),
-                    path=self.directory.path,
-                    action="truncate",
-                )
-                self._fail(failed)
-                if segment.next_offset == offset:
-                    segment.size = state.size
-                    self.end_offset = offset
-                else:
-                    self.segments = before
-                if isinstance(error, OSError):
-                    raise failed from error
-                raise
-            finally:
-                self.cutting_to = native.OFFSET_MAX
+        if offset == self.end_offset:
             return offset
+        if boundary is None:
+            raise self._half_done()
+        index, pos = boundary
+        while index and self.segments[index].base_offset > offset:
+            # In a gap in front of a segment: that goes, too.
+            index -= 1
+            pos = self.segments[index].size
+        self._sync_held()
+        self._writable()
+        keep, dropped = self.segments[: index + 1], self.segments[index + 1 :]
+        segment = keep[-1]
+        state, entries, times = self._state_up_to(segment, pos)
+        # What is appended next has this offset, also where there was a gap before it.
+        state.raw.last_offset = offset - 1
+        before = self.segments
+        # First: a reader that looks behind the cut sees no more than what stays.
+        self.cutting_to = offset
+        try:
+            self._retire_active()
+            self.segments = keep
+            self.note_cut(offset)
+            self._active_state, self._active_index = state, entries
+            self._active_times = times
+            self._truncate(segment, dropped, offset)
+        except BaseException as error:
+            # Half done, in memory or on disk: opening again finds out. First of all,
+            # and without a call that could be interrupted:
+            self._is_half_done = self._is_blocked = True
+            failed = SyncFailedError(
+                f"cannot truncate {self.name} to offset {offset}: {error!r}. Open "
+                f"the store again.",
+                errno=getattr(error, "errno", None),
+                path=self.directory.path,
+                action="truncate",
+            )
+            self._fail(failed)
+            if segment.next_offset == offset:
+                segment.size = state.size
+                self.end_offset = offset
+            else:
+                self.segments = before
+            if isinstance(error, OSError):
+                raise failed from error
+            raise
+        finally:
+            self.cutting_to = native.OFFSET_MAX
+        return offset
 
     def _truncate(
         self, segment: Segment, dropped: tuple[Segment, ...], offset: int
@@ -248,10 +236,7 @@ class PartitionWriter(LogWriter):
         """The steps of `truncate_to`, with its state and list of segments in place."""
         state = self._active_state
         pos = state.size
-        commit = dataclasses.replace(self._state_at(state), is_truncating=True)
-        checkpoints.write_state(
-            self.directory, layout.PARTITION_STATE, commit.to_dict()
-        )
+        self._write_state(state, is_truncating=True)
         self._drop_digests([segment])
         self._rename_deleted(reversed(dropped), is_needed=True)
         self.directory.sync()
@@ -275,6 +260,8 @@ class PartitionWriter(LogWriter):
             self.end_offset - offset,
         )
         self.end_offset = offset
+        # Once more: whoever looked in between has seen the old end beside the cut.
+        self.note_cut(offset)
         self._synced = offset
         self._synced_state = None
         self.start_offset = min(self.start_offset, offset)
@@ -307,7 +294,7 @@ class PartitionWriter(LogWriter):
     # The caller holds `sync_lock` and `lock` from the first of these to the last.
 
     def place_of_end(self) -> tuple[int, int]:
-        """(index of the last segment, its size), for `truncate_to`.
+        """(index of the last segment, its size), for `truncate_held`.
 
         Raises:
             LogStoreError: why nothing can be appended.
@@ -349,80 +336,62 @@ class PartitionWriter(LogWriter):
         self._check_expected(None, staged.log.records)
         active = self._writable()
         base = self.end_offset
-        if active.segment.next_offset != base:
+        if active.next_offset != base:
             raise self._half_done()
         epoch = self.leader_epoch(base)
+        if not self._flush_scheduled:
+            self._schedule_flush()
         if active.state.size:
             active = self._roll_or_undo(active)
-        empty = active.state.copy()
+        saved = Savepoint(
+            self.segments, active.mark(), self._synced, active.state.copy()
+        )
         name = staged.log.file
         try:
-            fd = root.open(name, write=True)
-            try:
-                settle(root, fd, staged, base, epoch)
-                if self.directory.access != PRIVATE:
-                    self.files.set_access(fd, self.directory.access)
-            except BaseException:
-                self.files.close(fd)
-                raise
+            file = OpenFile(root.files, root.open(name, write=True))
+            settle(root, file.fd, staged, base, epoch)
+            if self.directory.access != PRIVATE:
+                self.files.set_access(file.fd, self.directory.access)
         except OSError as error:
             if isinstance(error, LogStoreError):
                 raise
             what = "Nothing was published."
             raise storage_error(error, "publish", root.path_of(name), what) from error
         try:
-            self._exchange(root, staged, fd)
+            self._exchange(root, staged, file)
         except BaseException as error:
             if self.end_offset != base:
                 raise  # it is in
-            self._exchange_back(empty)
+            # First of all, and without a call that could be interrupted.
+            self._savepoint, self._is_blocked = saved, True
+            self._undo()
             if isinstance(error, OSError) and not isinstance(error, LogStoreError):
                 path = self.segments[-1].path
                 raise storage_error(error, "rename a staged file to", path) from error
             raise
 
-    def _exchange(self, root: Directory, staged: Adoptable, fd: int) -> None:
+    def _exchange(self, root: Directory, staged: Adoptable, file: OpenFile) -> None:
         """Put an open staged file in the place of the active segment's empty log."""
         segment = self.segments[-1]
-        try:
-            self._retire_active()
-            state = staged.state_at(segment.base_offset, self.files.now_ms())
-            self._active_state = state
-            self._active_index, self._active_times = staged.index, staged.times
-            self._active = self._writer_on(segment, fd)
-        except BaseException:
-            self.files.close(fd)
-            raise
-        segment.unpin()
-        segment.size, segment.next_offset = state.size, state.last_offset + 1
+        self._retire_active()
+        state = staged.state_at(segment.base_offset, self.files.now_ms())
+        self._active_state = state
+        self._active_index, self._active_times = staged.index, staged.times
+        self._active = self._writer_on(segment, file)
         root.move(staged.log.file, self.directory, segment.file(LOG))
         self.directory.sync()
-        self._published(self._active)
-
-    def _exchange_back(self, empty: native.SegmentState) -> None:
-        """The active segment is empty again, whichever file has its name now."""
-        try:
-            self._retire_active()
-            self._active_state = empty
-            self._active_index, self._active_times = OffsetEntries(), TimeEntries()
-            self._active = self._open_active()
-            self._active.back_to((self._active_state, 0, 0))
-            # What is appended next has to be in the file that has the name for good.
-            self.directory.sync()
-            # Who follows the log in another process may have counted the records.
-            self.note_cut(self.end_offset)
-            self._commit(self._active.state)
-        except (OSError, LogStoreError) as error:
-            self.end_for_good(error)
+        self._show(self._active)
 
     def sync_held(self) -> None:
         """As `sync`, for who holds the locks."""
-        self._sync_now(self.end_offset)
+        self._sync_held()
 
     def close_gate(self, gate: Gate, ceiling: int) -> None:
         """Readers see nothing from an offset on until the gate is open."""
         self.ceiling = ceiling
         self.gate = gate
+        # Should this be cut short, the next call has to look.
+        self._is_blocked = True
 
     def end_for_good(self, error: BaseException) -> None:
         """Take no more appends: opening the store again will cut what follows here."""
@@ -443,7 +412,8 @@ class PartitionWriter(LogWriter):
         return self.failed is None and self.damage is None
 
     def close(self, reason: LogStoreError, *, write_down: bool) -> None:
-        """Sync, finish the indexes and, with `write_down`, note where the log ends.
+        """Sync, finish the indexes and, with `write_down`, note where the log ends. May
+        be called again where it was interrupted or has failed.
 
         `reason` is what later calls raise.
 
@@ -452,43 +422,47 @@ class PartitionWriter(LogWriter):
                 these: what was appended has its place.
         """
         with self.sync_lock, self.lock:
-            if self.closed is not None:
+            if self._is_finished:
                 return
-            self.closed = reason
+            if self.is_sound:
+                with contextlib.suppress(StorageError):
+                    self._mend()
+            self.closed = self.closed or reason
             self._is_blocked = True
-            with self.appended:
-                self.appended.notify_all()
+            self.wake_readers()
+            self._turn.set()
             try:
                 if self.is_sound:
                     self._finish(write_down)
-                elif self.failed is not None and self._is_unheard:
+                if self.failed is not None and self._is_unheard:
                     raise self.failed
-            except SyncFailedError as error:
-                raise self._fail(error) from error.__cause__
+            except LogStoreError as error:
+                self._end_close()
+                if isinstance(error, SyncFailedError):
+                    raise self._fail(error) from error.__cause__
+                raise
             except OSError as error:
-                if isinstance(error, LogStoreError):
-                    raise
+                self._end_close()
                 raise storage_error(error, "close", self.directory.path) from error
-            finally:
-                self._retire_active()
+            self._end_close()
+
+    def _end_close(self) -> None:
+        self._retire_active()
+        self._is_finished = True
 
     def _finish(self, write_down: bool) -> None:
         is_known = self._is_written_down and not self._is_unclean
         if self._active is None and (is_known or not write_down or not self.segments):
             return
-        active = self._writable()
+        active = self._active or self._writable()
         self._sync_fd(active)
         self._synced = self.end_offset
         try:
             active.seal()
             if self.config.segment_digests:
-                self.digests_due(closing=True)
+                self._write_digests_held()
             if write_down:
-                checkpoints.write_state(
-                    self.directory,
-                    layout.PARTITION_STATE,
-                    self._state_at(active.state).to_dict(),
-                )
+                self._write_state(active.state)
         except OSError as error:
             failed = storage_error(error, "close", self.directory.path)
             if not isinstance(failed, DiskFullError):
@@ -498,6 +472,10 @@ class PartitionWriter(LogWriter):
             logger.warning(
                 "%s is durable and not marked as closed: %s", self.name, failed
             )
+
+    def abandon(self) -> None:
+        """Let go of everything that a reader of a deleted topic does not need."""
+        self.segments = ()
 
 
 def _runs(segment: Segment, end: int) -> Iterator[tuple[native.Buffer, int]]:

@@ -33,10 +33,12 @@ HARMLESS = frozenset({"torn-tail", "index-rebuilt", "unpublished"})
 class HandKeeper(Housekeeper):
     """A housekeeper without a thread: its tasks run when a test says so."""
 
+    def start(self) -> None:
+        pass
+
     def later(self, delay_ms: int, task: Callable[[], None]) -> None:
         due = self.files.monotonic() + delay_ms / 1000
-        self._count += 1
-        self._tasks.add((due, self._count, task))
+        self._tasks.add((due, next(self._count), task))
 
     def run_due(self) -> int:
         """Run what is due now; returns how many tasks that were."""

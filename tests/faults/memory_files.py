@@ -189,6 +189,9 @@ class MemoryFiles(Files):
         # Locks are remembered by device and inode; one of these is as good as another.
         return None
 
+    def lock_file(self, fd: int) -> bool:
+        return True
+
     def _info(self, entry: Any) -> FileInfo:
         if isinstance(entry, dict):
             return FileInfo(0, _TIME_NS, _TIME_NS, id(self), id(entry), False, True)

@@ -15,11 +15,25 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import logstore
-from faults import disk_states, failing_calls, lying_disk
+from faults import (
+    disk_states,
+    failing_calls,
+    forks,
+    interrupts,
+    limits,
+    lying_disk,
+    lying_input,
+    readable,
+    reentry,
+    replacements,
+    second_use,
+    watched,
+)
 from faults.method import Tally
 
 NAME = "planted"
@@ -30,6 +44,21 @@ _SOURCE = pathlib.Path(logstore.__file__).parent
 # At most so many programs and stores are tried, and so many cases of each: what a bug
 # needs, a program has or has not.
 _TRIES = {"disk_states": 40, "failing_calls": 80, "lying_disk": 20}
+# Of these methods so many cases, each with a store of its own.
+_WATCHED = {
+    "reentry": reentry,
+    "interrupts": interrupts,
+    "forks": forks,
+    "limits": limits,
+}
+_WATCHED_CASES = 150
+# Of these methods each try is one case, that says what is wrong with it.
+_SINGLE = {
+    "replacements": (replacements, 1_500),
+    "second_use": (second_use, 600),
+    "lying_input": (lying_input, 900),
+    "readable": (readable, 300),
+}
 _CASES = 60
 
 
@@ -41,8 +70,8 @@ class Bug(NamedTuple):
         file: of the package.
         changes: (lines as they are, lines as they are to be).
         method: which must catch it.
-        only: steps of programs, scenarios, or ends of file names that are enough; none:
-            all.
+        only: steps of programs, scenarios, ends of file names, or kinds of lies that
+            are enough; none: all.
         call: of `failing_calls`, only those where this method of the disk fails.
         quick: whether it is among those of the smallest size.
     """
@@ -395,6 +424,143 @@ BUGS = (
         ("append", "first append after opening"),
         call="write",
     ),
+    Bug(
+        "the base offset is chosen before the lock is taken",
+        "log_writer.py",
+        (("        with self.lock:\n            if self._is_blocked:\n"
+          "                self._check()\n            now_ms = self.files.now_ms()\n"
+          "            base = self.end_offset\n",
+          "        base = self.end_offset\n        with self.lock:\n"
+          "            if self._is_blocked:\n                self._check()\n"
+          "            now_ms = self.files.now_ms()\n"),),
+        "reentry",
+    ),
+    Bug(
+        "the offset that is expected is chosen before the caller's code has run",
+        "partition.py",
+        (("        rows = pack_rows(\n            values, keys",
+          "        expected_offset = writer.end_offset\n"
+          "        rows = pack_rows(\n            values, keys"),),
+        "reentry",
+        quick=True,
+    ),
+    Bug(
+        "a store that is closing counts as closed",
+        "store.py",
+        (("            self._closed = True\n            # Not under",
+          "            self._closed = self._is_finished = True\n"
+          "            # Not under"),),
+        "interrupts",
+        quick=True,
+    ),
+    Bug(
+        "locks are taken one by one, and let go of later",
+        "publishing.py",
+        (("        with native.Group([*syncs, *appends]):\n",
+          "        with contextlib.ExitStack() as stack:\n"
+          "            for one in [*syncs, *appends]:\n"
+          "                stack.enter_context(one)\n"),),
+        "interrupts",
+    ),
+    Bug(
+        "a child holds on to the lock of its parent",
+        "store.py",
+        (("            self._store_lock.abandon()\n", "            pass\n"),),
+        "forks",
+        quick=True,
+    ),
+    Bug(
+        "a child closes the store of its parent as its own",
+        "store.py",
+        (("        if self._forked:\n"
+          "            self._closed = self._is_finished = True\n"
+          "            self._let_go()\n            return\n", ""),),
+        "forks",
+    ),
+    Bug(
+        "no thread to be had is an error without a name",
+        "housekeeper.py",
+        (("        except RuntimeError as error:\n",
+          "        except ZeroDivisionError as error:\n"),),
+        "limits",
+        quick=True,
+    ),
+    Bug(
+        "a sync counts as scheduled before it is",
+        "log_writer.py",
+        (("            self.host.call_later(self.flush_due, self.config.flush_ms)\n"
+          "            self._flush_scheduled = True\n",
+          "            self._flush_scheduled = True\n"
+          "            self.host.call_later(self.flush_due, self.config.flush_ms)\n"),),
+        "limits",
+    ),
+    Bug(
+        "a reader does not look at the names in the directory again",
+        "live.py",
+        (("        if mtime_ns != self._mtime_ns or self._is_recent():\n",
+          "        if self._is_recent():\n"),),
+        "replacements",
+    ),
+    Bug(
+        "a time of change is believed that is too young to tell anything",
+        "log_files.py",
+        (("    return -1 if 0 <= age_ms < _TICK_MS else mtime_ns",
+          "    return mtime_ns"),),
+        "replacements",
+    ),
+    Bug(
+        "a segment is read from whatever file has its name",
+        "segment.py",
+        (("self._names(), self._is_mine", "self._names(), None"),),
+        "replacements",
+    ),
+    Bug(
+        "a read that finds less than there was ends without an error",
+        "reader.py",
+        (("        if end < stop:\n            raise OffsetOutOfRangeError(",
+          "        if False:\n            raise OffsetOutOfRangeError("),),
+        "replacements",
+    ),
+    Bug(
+        "a chunk goes on where its last pass ended",
+        "batches.py",
+        (("                yield from iter_records(columns)\n",
+          "                yield from iter_records(columns)\n"
+          "                self._start = self.next_offset\n"),),
+        "second_use",
+        quick=True,
+    ),
+    Bug(
+        "what was published stays to be published again",
+        "publishing.py",
+        (("        self.discard(logs)\n        return Publication(",
+          "        return Publication("),),
+        "second_use",
+    ),
+    Bug(
+        "numbers in state files have no bounds",
+        "checkpoints.py",
+        (("    if not low <= value <= high:\n", "    if False:\n"),),
+        "lying_input",
+        ("states",),
+    ),
+    Bug(
+        "an index is believed where it is a file's own",
+        "segment.py",
+        (("        found = self.first_header(pos, buffer)\n        if found is None:\n"
+          "            return None\n        header",
+          "        return Place(pos, native.OFFSET_UNKNOWN)\n"
+          "        found = self.first_header(pos, buffer)\n        if found is None:\n"
+          "            return None\n        header"),),
+        "lying_input",
+        ("derived",),
+    ),
+    Bug(
+        "a state file is written with numbers that its reader does not take",
+        "checkpoints.py",
+        (("_DIGITS_MAX: Final = 19", "_DIGITS_MAX: Final = 18"),),
+        "readable",
+    ),
 )  # fmt: skip
 
 COUNTS = {
@@ -460,6 +626,20 @@ def _ended(bug: Bug, process: subprocess.Popen[str] | str, tally: Tally) -> None
 
 def hunt(bug: Bug, seed: int) -> Iterator[str]:
     """What the method finds, one text after each of its tries; "" for nothing."""
+    if bug.method in _WATCHED:
+        case = _WATCHED[bug.method].case
+        with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
+            for number in range(_WATCHED_CASES):
+                yield watched.watch(case, seed * 1000 + number, at).failure
+        return
+    if bug.method in _SINGLE:
+        module, count = _SINGLE[bug.method]
+        keys = (f"{seed}/{number}" for number in range(count))
+        if bug.only:
+            keys = (key for key in keys if lying_input.kind_of(key) in bug.only)
+        for key in keys:
+            yield module.problem(key, Counter())
+        return
     tries = _TRIES[bug.method]
     if bug.method == "disk_states":
         for number in range(tries):

@@ -389,7 +389,14 @@ static void try_shift(const made *m, const uint8_t *buf)
     ls_walk walk = {.last_offset = first};
     ls_batch *out = malloc(sizeof *out * 64);
     CHECK(out != NULL);
-    int32_t status = ls_shift_offsets(copy, m->size, shift, 3, &walk);
+    ls_shift how = {.offsets = shift, .max_bytes = INT64_MAX, .timestamp = -1, .leader_epoch = 3, .magic = -1};
+    if (draw(2) == 0) {
+        how.max_bytes = draw(400);
+        how.timestamp = (int64_t)draw(3) - 1;
+        how.stamps_all = (int32_t)draw(2);
+        how.magic = (int32_t)draw(3);
+    }
+    int32_t status = ls_shift_offsets(copy, m->size, &how, &walk);
     CHECK(status == LS_OK ? walk.stop > 0 : status < 0);
     CHECK(walk.pos >= 0 && walk.pos <= m->size);
     CHECK(memcmp(copy + walk.pos, buf + walk.pos, (size_t)(m->size - walk.pos)) == 0);
@@ -400,6 +407,47 @@ static void try_shift(const made *m, const uint8_t *buf)
     }
     free(out);
     free(copy);
+}
+
+/* A column of somebody's: what comes out lies in its data, whatever its positions say. */
+static void try_arrow(const uint8_t *buf, int64_t size)
+{
+    int64_t n = draw(12);
+    int64_t first = draw(8) == 0 ? (int64_t)(random_state >> draw(64)) : (int64_t)draw(4);
+    int64_t offsets_bytes = draw(120);
+    int64_t validity_bytes = draw(4);
+    uint8_t *offsets = malloc((size_t)offsets_bytes + 1);
+    uint8_t *validity = malloc((size_t)validity_bytes + 1);
+    int64_t pos[12];
+    int32_t len[12];
+    ls_error error;
+    CHECK(offsets != NULL && validity != NULL);
+    for (int64_t i = 0; i < offsets_bytes; i++) {
+        offsets[i] = (uint8_t)(draw(3) == 0 ? draw(256) : 0);
+    }
+    for (int64_t i = 0; i < offsets_bytes / 8 && draw(2) == 0; i++) {
+        int64_t rising = i * 3;
+        memcpy(offsets + i * 8, &rising, 8);
+    }
+    for (int64_t i = 0; i < validity_bytes; i++) {
+        validity[i] = (uint8_t)draw(256);
+    }
+    ls_arrow_binary column = {.validity = draw(2) == 0 ? NULL : validity,
+                              .validity_bytes = validity_bytes,
+                              .offsets = draw(16) == 0 ? NULL : offsets,
+                              .offsets_bytes = offsets_bytes,
+                              .data_bytes = size,
+                              .large = (int32_t)draw(2)};
+    int32_t status = ls_slices_from_arrow(&column, first, n, pos, len, &error);
+    CHECK(status == LS_OK || (status == error.status && (status == LS_E_LENGTH || status == LS_E_TOO_LARGE)));
+    for (int64_t i = 0; status == LS_OK && i < n; i++) {
+        CHECK(pos[i] >= 0 && pos[i] <= size && len[i] >= -1 && len[i] <= size - pos[i]);
+        if (len[i] > 0) {
+            (void)ls_crc32(0, buf + pos[i], len[i]);
+        }
+    }
+    free(offsets);
+    free(validity);
 }
 
 static void try_decode(const made *m, const uint8_t *buf, uint32_t checks, int intact)
@@ -581,6 +629,7 @@ static void run_one(void)
     uint8_t *buf = exact(m.bytes, m.size);
     try_scan(&m, buf, checks, intact);
     try_shift(&m, buf);
+    try_arrow(buf, m.size);
     try_decode(&m, buf, checks, intact);
     try_plan(buf, m.size);
     try_small(buf, m.size);

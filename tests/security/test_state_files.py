@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import logstore
 from logstore import _files, catalog, checkpoints, layout
 from logstore._files import Directory, Files
+from logstore.layout import OFFSET_MAX
 from logstore.recovery import LOST_TOLD, PartitionState
 from support.damage import FaultyFiles, logs_in, snapshot_of
+from support.disk import MemoryDisk
 from support.values import append_one, expected, fill, new_partition, read_all
 
 OWN = (".logstore-owner", ".logstore-topics", "orders-0/.logstore-state")
@@ -417,3 +421,222 @@ def test_repair_tells_very_many_lost_segments_together(hollow: Path, mode: str) 
         found = list(opened.topic("orders")[0].read(on_corruption="skip"))
         assert found == expected(1, 0, len(found))
         append_one(opened.topic("orders")[0])
+
+
+# ---------------------------------------------------------------- text of callers
+
+
+TEXTS = [
+    "job[3]",
+    "a[",
+    "]]]]",
+    "{" * 100,
+    '["',
+    '\\"[[',
+    "\\",
+    "spark-txn:20251122084530123456",
+    "host,00000000000000000001",
+    "[" + "9" * 900,
+    "\x00\x1f\x7f\u2028\ufeff",
+    "\U0001f600" * 1000,
+    "\n\r\t\x0b\x85",
+    '","published":[[',
+]
+
+
+def published_with(identity: str) -> dict[str, Any]:
+    return {
+        "published": [[identity, 1, 2, 3]],
+        "bases": [["t", 0, 5]],
+        "generation": "",
+    }
+
+
+@pytest.mark.parametrize("name", [layout.PUBLISHED, layout.PUBLICATION])
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_brackets_and_digits_in_a_text_are_text(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    """What is nested, and a number, stands outside of strings."""
+    root = Directory.open_root(Files(), str(tmp_path))
+    checkpoints.write_state(root, name, published_with(text))
+    found = checkpoints.read_state(root, name)
+    assert found == {"version": 1, **published_with(text)}
+    # As versions before this one wrote it.
+    put(tmp_path / name, {"version": 1, **published_with(text)})
+    assert checkpoints.read_state(root, name) == found
+    root.close()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=1000))
+def test_any_identity_is_read_as_it_was_written(text: str) -> None:
+    """All of Unicode, brackets, quotes, backslashes, digits and controls in it."""
+    data = checkpoints.pack_state(published_with(text))
+    assert checkpoints.unpack_state("p", data) == {"version": 1, **published_with(text)}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(
+        st.from_regex(r"[A-Za-z0-9._-]{1,249}", fullmatch=True).filter(
+            lambda name: name not in (".", "..")
+        ),
+        st.tuples(
+            st.integers(1, 1_000_000),
+            st.integers(14, (1 << 31) - 1),
+            st.integers(-1, (1 << 63) - 1),
+        ),
+        max_size=5,
+    )
+)
+def test_any_topic_is_read_as_it_was_written(topics: dict[str, Any]) -> None:
+    """Names of topics, partitions and settings, in the state and in a checkpoint."""
+    disk = MemoryDisk()
+    disk.make_root("/store")
+    root = Directory.open_root(disk, "/store")
+    found = {
+        name: {
+            "partitions": count,
+            "config": logstore.TopicConfig(
+                segment_bytes=size, retention_ms=time
+            ).to_dict(),
+            "id": "x",
+        }
+        for name, (count, size, time) in topics.items()
+    }
+    if sum(count for count, _, _ in topics.values()) > checkpoints.STORE_PARTITIONS_MAX:
+        with pytest.raises(logstore.ConfigError):
+            checkpoints.write_state(root, layout.TOPICS, {"topics": found})
+        return
+    checkpoints.write_state(root, layout.TOPICS, {"topics": found})
+    read = checkpoints.read_state(root, layout.TOPICS)
+    assert read == {"version": 1, "topics": found}
+    offsets = {(name, row[0]): max(row[2], 0) for name, row in topics.items()}
+    checkpoints.write_offsets(root, layout.RECOVERY_CHECKPOINT, offsets)
+    assert checkpoints.read_offsets(root, layout.RECOVERY_CHECKPOINT) == offsets
+    root.close()
+
+
+HIDDEN = {
+    "behind-a-backslash": b'{"version":1,"a":"\\\\","x":' + b"[" * 50_000,
+    "behind-an-escaped-quote": b'{"version":1,"a":"\\"","x":' + b"[" * 50_000,
+    "behind-an-open-string": b'{"version":1,"x":' + b"[" * 50_000 + b'"',
+    "utf-16": '{"version":1,"\u2200":'.encode("utf-16-le") + b"[\0" * 50_000,
+    "utf-32": '{"version":1,"x":'.encode("utf-32-le") + b"[\0\0\0" * 50_000,
+    "quotes": b'{"version":1,"x":' + b'"' * 1_000_001,
+    "backslashes": b'{"version":1,"x":"' + b"\\" * 1_000_001,
+    "long-key": b'{"' + b"9" * 100 + b'":1,"version":' + b"9" * 100 + b"}",
+    "long-first": b"9" * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("body", HIDDEN.values(), ids=HIDDEN)
+def test_what_is_nested_cannot_hide_in_a_text(body: bytes) -> None:
+    """Never a RecursionError, nor time that grows with the square of the file."""
+    with pytest.raises(logstore.CorruptCheckpointError):
+        checkpoints.unpack_state("p", sealed_with(body))
+
+
+def nested(depth: int) -> list[Any]:
+    return [nested(depth - 1)] if depth else []
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (layout.PUBLISHED, {"more": nested(9)}),
+        (layout.PUBLISHED, {"published": [["a", 1 << 64, 1, 1]]}),
+        (layout.PUBLISHED, {"published": [["a", 1.5, 1, 1]]}),
+        (layout.PUBLISHED, {"published": [["a", -1, 1, 1]]}),
+        (layout.PUBLICATION, {"bases": [["a b", 1, 1]]}),
+        (layout.PUBLICATION, {"bases": [["a", 1, float("nan")]]}),
+        (layout.TOPICS, {"topics": {"a/b": {"partitions": 1}}}),
+        (layout.TOPICS, {"topics": {"a": {"partitions": 0}}}),
+        (layout.TOPICS, {"topics": {"a": {"partitions": 1, "id": 3}}}),
+        (layout.OWNER, {"clean": None}),
+    ],
+)
+def test_nothing_is_written_that_its_own_reader_refuses(
+    tmp_path: Path, name: str, change: dict[str, Any]
+) -> None:
+    """A named error before the rename; what was there stays."""
+    good = {
+        **published_with("me"),
+        "topics": {"a": {"partitions": 1}},
+        "clean": True,
+        "fingerprints": [],
+    }
+    root = Directory.open_root(Files(), str(tmp_path))
+    checkpoints.write_state(root, name, good)
+    before = (tmp_path / name).read_bytes()
+    with pytest.raises(logstore.ConfigError, match="not written"):
+        checkpoints.write_state(root, name, {**good, **change})
+    assert os.listdir(tmp_path) == [name]
+    assert (tmp_path / name).read_bytes() == before
+    root.close()
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        {("a", 0): -1},
+        {("a", 0): 1 << 63},
+        {("a b", 0): 1},
+        {("a", -1): 1},
+        {("", 0): 1},
+    ],
+)
+def test_no_checkpoint_is_written_that_cannot_be_read(
+    tmp_path: Path, offsets: dict[tuple[str, int], int]
+) -> None:
+    """Neither offsets nor epochs outside of their bounds, nor a name that is none."""
+    root = Directory.open_root(Files(), str(tmp_path))
+    with pytest.raises(logstore.ConfigError, match="not written"):
+        checkpoints.write_offsets(root, layout.RECOVERY_CHECKPOINT, offsets)
+    for epochs in ([(-1, 0)], [(0, -1)], [(0, 1 << 63)]):
+        with pytest.raises(logstore.ConfigError, match="not written"):
+            checkpoints.write_epochs(root, epochs)
+    assert os.listdir(tmp_path) == []
+    root.close()
+
+
+@pytest.mark.parametrize("character", ["\x01", "\U0001f600", '"'])
+def test_as_many_identities_as_are_remembered_fit(
+    tmp_path: Path, character: str
+) -> None:
+    """10,000 of 1,000 characters, which take the most bytes that a character takes."""
+    rows = [
+        [f"{n:05d}" + character * 995, OFFSET_MAX, OFFSET_MAX, OFFSET_MAX]
+        for n in range(10_000)
+    ]
+    root = Directory.open_root(Files(), str(tmp_path))
+    checkpoints.write_state(root, layout.PUBLISHED, {"published": rows})
+    found = checkpoints.read_state(root, layout.PUBLISHED)
+    assert found is not None
+    assert found["published"] == rows
+    root.close()
+
+
+@pytest.mark.parametrize("identity", ["a[", "host,00000000000000000001"])
+def test_store_that_an_identity_has_closed_can_be_opened_again(
+    tmp_path: Path, identity: str
+) -> None:
+    """Versions that took a bracket in an identity for structure wrote this, and then
+    refused to read it."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("t")[0]
+        fill(partition, 3)
+        generation = value_of(tmp_path / layout.OWNER)["generation"]
+        fill(partition, 2)
+    value = {
+        "version": 1,
+        "generation": generation,
+        "bases": [["t", 0, 3]],
+        "published": [[identity, 7, 2, 1]],
+    }
+    put(tmp_path / layout.PUBLISHED, {"version": 1, "published": value["published"]})
+    put(tmp_path / layout.PUBLICATION, value)
+    with logstore.open(tmp_path) as store:
+        assert store.published(identity) == 7
+        assert store.topic("t")[0].end_offset == 3

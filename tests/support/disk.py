@@ -22,11 +22,10 @@ import errno
 import itertools
 import os
 import random
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from logstore._files import FileInfo, Files
+from logstore._files import FileInfo, Files, Waitable
 
 ROOT = 1
 # Contents of a file; names in a directory, to the numbers of nodes.
@@ -476,6 +475,8 @@ class MemoryDisk(Files):
         return self._new_fd(node, name)
 
     def close(self, fd: int) -> None:
+        if self._is_dead:
+            return  # as the real one, which raises nothing
         node, name = self._fds.pop(fd, (0, ""))
         if not node:
             raise _error(errno.EBADF)
@@ -639,8 +640,12 @@ class MemoryDisk(Files):
     def monotonic(self) -> float:
         return self.medium.clock / 1e9
 
-    def wait(self, event: threading.Event, seconds: float | None) -> bool:
-        return event.wait(seconds)
+    def lock_file(self, fd: int) -> bool:
+        self._call("lock_file", self._name(fd))
+        return True
+
+    def wait(self, waiter: Waitable, seconds: float | None) -> bool:
+        return waiter.wait(seconds)
 
 
 def _up_to(pending: list[Change], cut: Cut) -> Iterator[Change]:

@@ -12,7 +12,9 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +28,15 @@ from logstore.cli.arguments import build_parser
 from logstore.cli.main import main
 from logstore.cli.output import Printer, Progress, escape, quoted, size_text, time_text
 from logstore.cli.sources import parse_bound
-from support.damage import append_garbage, cut, flip_bit, frames, logs_in
+from support.damage import (
+    append_garbage,
+    cut,
+    fix_crc,
+    flip_bit,
+    frames,
+    logs_in,
+    overwrite,
+)
 from support.golden import SLICE
 from support.values import (
     FIRST_TIMESTAMP,
@@ -458,13 +468,202 @@ def test_records_with_damage_exit_one(run: Any, partition: Path) -> None:
     assert f"at byte {frame.pos}" in result.err
 
 
-def test_a_torn_end_of_a_file_exits_zero(run: Any, partition: Path) -> None:
-    """With a word on standard error."""
+@pytest.mark.parametrize("tail", [5, 17, 18, 30, "zeros"])
+def test_a_torn_end_of_a_file_exits_zero(
+    run: Any, partition: Path, tail: int | str
+) -> None:
+    """A part of a batch, or zeros, with a word on standard error."""
     path = logs_in(partition)[-1]
-    append_garbage(path)
-    result = run("records", path)
-    assert result.status == 0
-    assert "no whole batch" in result.err
+    head = bytes(100) if tail == "zeros" else path.read_bytes()[: int(tail)]
+    append_garbage(path, head)
+    for name in ("records", "batches", "tail", "stat"):
+        result = run(name, path)
+        assert result.status == 0
+        assert "no whole batch" in result.err
+    assert run("records", "--kafka", path).status == 0
+
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+# What no crash leaves: no batch begins so.
+NO_BATCHES = {
+    "negative-magic": PNG + b"\xff" + b"\0\1\2\3" * 60,
+    "least-magic": PNG + b"\x80" + b"\0\1\2\3" * 60,
+    "magic-above": PNG + b"\x03" + b"\0\1\2\3" * 60,
+    "text": b"this is not a log, and was never meant to be one\n" * 9,
+    "negative-offset": b"\xff" * 8 + struct.pack(">i", 1 << 30) + bytes(60),
+    "negative-length": bytes(8) + struct.pack(">i", -9) + bytes(4) + b"\2" + PNG * 9,
+}
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["alone", "behind-batches"])
+@pytest.mark.parametrize("kind", NO_BATCHES)
+def test_bytes_that_were_not_read_exit_one(
+    run: Any, partition: Path, tmp_path: Path, kind: str, behind: bool
+) -> None:
+    """And a file that is no log is not called one that a newer version wrote."""
+    path = tmp_path / "00000000000000000000.log"
+    head = logs_in(partition)[0].read_bytes() if behind else b""
+    path.write_bytes(head + NO_BATCHES[kind])
+    for name in ("records", "batches", "tail", "stat"):
+        result = run(name, path)
+        assert result.status == 1, name
+        assert f"at byte {len(head)}" in result.err
+        assert ("newer version" in result.err) == (kind in ("magic-above", "text"))
+    for name in ("records", "batches"):
+        assert run(name, "--kafka", path).status == 1
+    if not behind and "offset" not in kind:
+        assert run("verify", path).status == 1
+
+
+@pytest.mark.parametrize("payload", ["json", "utf8", "hex"])
+@pytest.mark.parametrize("form", ["text", "jsonl"])
+def test_a_value_that_cannot_be_shown_does_not_end_the_listing(
+    run: Any, tmp_path: Path, form: str, payload: str
+) -> None:
+    """And whatever is in it, a line of JSON is JSON that every parser takes."""
+    values = [
+        b'{"n": 1}',
+        b'{"s": "\\ud800"}',
+        b'{"\\udc80": 1}',
+        b'"\xed\xa0\x80"',
+        b'"\\ud83d\\ude00"',
+        b"[NaN, -Infinity]",
+        b"[1e999]",
+        b"9" * 5000,
+        b"[" * 100_000,
+        b"[" * 900 + b"]" * 900,
+        b"\xff\xfe[\x001\x00]\x00",
+        b"\xed\xb2\x80",
+        b'{"n": 2}',
+    ]
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("t", config=logstore.TopicConfig(message_format=2))
+        for value in values:
+            topic[0].append(value, value, headers=[("\U0001f600", value)])
+    result = run("records", tmp_path, "--payload", payload, "--format", form)
+    assert (result.status, len(result.lines)) == (0, len(values)), result.err
+    result.out.encode("ascii" if form == "jsonl" else "utf-8")
+    if form == "jsonl":
+        rows = [strict(line) for line in result.lines]
+        if payload == "json":
+            assert [rows[0]["value"], rows[-1]["value"]] == [{"n": 1}, {"n": 2}]
+            assert rows[1]["value"] == '{"s": "\\ud800"}'
+            assert rows[4]["value"] == "\U0001f600"
+            assert rows[5]["value"] == "[NaN, -Infinity]"
+    for kind in ("jsonl", "csv"):
+        target = tmp_path / f"out.{kind}"
+        done = run("export", tmp_path, "--to", target, "--payload", payload)
+        assert done.status == 0, done.err
+        if kind == "jsonl":
+            assert len([strict(line) for line in target.open()]) == len(values)
+
+
+def strict(line: str) -> Any:
+    """A line of JSON, without what only Python takes."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} in {line}")
+
+    value = json.loads(line, parse_constant=refuse)
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def test_a_name_that_is_no_text_is_escaped(
+    run: Any, partition: Path, tmp_path: Path
+) -> None:
+    """Any bytes may be the name of the directory that a file lies in."""
+    for name in (b"\xff\x1b[31m-0", b"big-99999999999999999999"):
+        directory = os.path.join(os.fsencode(tmp_path), name)
+        os.mkdir(directory)
+        path = os.fsdecode(os.path.join(directory, b"0" * 20 + b".log"))
+        shutil.copy(logs_in(partition)[0], path)
+        for command in ("records", "batches", "tail", "stat", "verify"):
+            text = run(command, path)
+            assert (text.status, "\x1b" in text.out) == (0, False), text.err
+            assert [
+                strict(row) for row in run(command, path, "--format", "jsonl").lines
+            ]
+        for kind in ("jsonl", "csv", "parquet", "arrow"):
+            target = tmp_path / f"out.{kind}"
+            done = run("export", path, "--to", target, "--force")
+            assert done.status == 0, done.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--from", "9" * 30],
+        ["--to", "9" * 30],
+        ["--from", "0001-01-01T00:00:00"],
+        ["--to", "9999-12-31T23:59:59-14:00"],
+        ["--from", "9" * 5000 + "ms"],
+        ["--limit", "9" * 5000],
+        ["--partition", "9" * 30],
+        ["--max-batch-decompressed-bytes", "9" * 5000],
+        ["--max-batch-decompressed-bytes", "1TiB"],
+        ["--max-batch-decompressed-bytes", "0"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_at_their_extremes_are_named(
+    run: Any, partition: Path, options: list[str]
+) -> None:
+    """A result or a named error, and never a traceback."""
+    for path in (partition, partition.parent, logs_in(partition)[0]):
+        for name in ("records", "batches"):
+            result = run(name, path, *options)
+            assert result.status in (0, 2)
+    assert run("tail", partition, "-n", "9" * 30).status == 0
+
+
+def test_the_limit_on_decompression_is_an_option_of_all_that_decompress(
+    run: Any, tmp_path: Path
+) -> None:
+    """With a unit or without; what is beyond it in a single file is left out, and the
+    records behind it follow."""
+    path = tmp_path / "store"
+    with logstore.open(path) as store:
+        part = new_partition(store, 2, "gzip")
+        part.append_many([b"small"])
+        part.append_many([bytes(100_000)])
+        part.append_many([b"last"])
+    log = logs_in(path / "orders-0")[0]
+    option = "--max-batch-decompressed-bytes"
+    assert part.name == "orders-0"
+    for size in ("50KiB", "51200"):
+        for name in ("records", "tail"):
+            assert run(name, path, option, size).status == 2
+            result = run(name, log, option, size)
+            assert (result.status, len(result.lines)) == (1, 2)
+            assert "max_batch_decompressed_bytes=51200" in result.err
+        target = tmp_path / f"{size}.jsonl"
+        assert run("export", log, "--to", target, option, size).status == 1
+        assert len(target.read_text().splitlines()) == 2
+        noted = run("verify", "--deep", path, option, size)
+        assert "max_batch_decompressed_bytes=51200" in noted.out
+        assert run("repair", path, "--dry-run", option, size).status == 0
+    for name in ("records", "batches", "tail", "stat"):
+        for place in (path, log):
+            assert run(name, place, option, "1MiB").status == 0
+    target = tmp_path / "all.jsonl"
+    assert run("export", path, "--to", target, option, "2GiB").status == 2
+    assert run("export", path, "--to", target, option, "1GiB").status == 0
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_what_cannot_be_decompressed_in_a_file_is_left_out(
+    run: Any, tmp_path: Path, magic: int
+) -> None:
+    """Under a right checksum: the batches behind it follow, and the status is 1."""
+    path = write_store(tmp_path / "store", 30, magic, "gzip", call=10)
+    log = logs_in(path)[0]
+    frame = frames(log)[1]
+    overwrite(log, frame.pos + frame.size - 12, b"\xff" * 8)
+    fix_crc(log, frame)
+    result = run("records", log)
+    assert (result.status, len(result.lines)) == (1, 20)
+    assert str(frame.pos) in result.err
 
 
 # ------------------------------------------------------------------ batches

@@ -112,14 +112,20 @@ def test_log_that_was_made_anew_has_another_id(tmp_path: Path) -> None:
     assert len(ids) == 3
 
 
-def test_opening_for_writing_is_a_cut_at_the_end(tmp_path: Path) -> None:
-    """Who knows more of the log knows it from another life of it."""
+def test_opening_for_writing_is_no_cut(tmp_path: Path) -> None:
+    """Whoever has read on before the state was written again has read nothing amiss."""
     with logstore.open(tmp_path) as store:
-        store.create_topic("orders")[0].append_many([b"a"] * 10)
-    serial = state_of(tmp_path).cuts.serial
-    with logstore.open(tmp_path) as store:
-        store.topic("orders")[0].append(b"b", durable=True)
-    assert state_of(tmp_path).cuts.lowest_since(serial) == 10
+        store.create_topic("orders")[0].append_many([b"a"] * 100)
+    with logstore.open(tmp_path, read_only=True) as reading:
+        follower = reading.topic("orders")[0].follow(timeout=5)
+        assert [next(follower).offset for _ in range(100)] == list(range(100))
+        with logstore.open(tmp_path) as store:
+            orders = store.topic("orders")[0]
+            orders.append_many([b"b"] * 50)
+            assert [next(follower).offset for _ in range(50)][-1] == 149
+        with logstore.open(tmp_path) as store:
+            store.topic("orders")[0].append_many([b"c"] * 5)
+            assert [next(follower).offset for _ in range(5)][-1] == 154
 
 
 def test_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
@@ -140,3 +146,91 @@ def test_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
         assert not store.recovery_report
         store.topic("orders")[0].append(b"b", durable=True)
     assert len(state_of(tmp_path).log_id) == 32
+
+
+# ------------------------------------------------------------------ marks
+
+
+def test_many_cuts_are_not_known_one_by_one() -> None:
+    """Beyond so many, the lowest cut since a serial is only a bound."""
+    cuts = Cuts()
+    for number in range(ROWS_MAX - 1):
+        cuts = cuts.after(number * 10)
+    assert cuts.is_known_since(0)
+    early, late = cuts.serial, cuts.after(9990).serial
+    for number in range(2 * ROWS_MAX):
+        cuts = cuts.after(10_000 + number * 10)
+    assert not cuts.is_known_since(early)
+    assert not cuts.is_known_since(late)
+    assert cuts.is_known_since(cuts.serial)
+    assert cuts.is_known_since(cuts.rows[0][0])
+
+
+@pytest.mark.parametrize("is_reader", [False, True], ids=["writer", "reader"])
+def test_mark_tells_how_much_of_a_log_is_what_it_was(
+    is_reader: bool, tmp_path: Path
+) -> None:
+    """Truncation with regrowth, deletion with re-creation, and a writer that comes and
+    goes: seen by who has the old mark, in any process."""
+    path = tmp_path / "data"
+    store = logstore.open(path)
+    reader = logstore.open(path, read_only=True)
+    partition = store.create_topic("orders", config=config_of(2))[0]
+    append(partition, b"a")
+    append(partition, b"b")
+    partition.flush()
+    eyes = (reader if is_reader else store).topic("orders")[0]
+    mark = eyes.mark()
+    assert mark is not None
+    assert eyes.unchanged_below(mark) == NO_CUT
+    append(partition, b"c")
+    partition.flush()
+    assert eyes.mark() == mark
+    partition.truncate_to(13)
+    append(partition, b"d")
+    append(partition, b"e")
+    assert eyes.unchanged_below(mark) == 13
+    later = eyes.mark()
+    assert later is not None
+    assert later.log_id == mark.log_id
+    assert eyes.unchanged_below(later) == NO_CUT
+    store.close()
+    with logstore.open(path) as again:
+        eyes = (reader if is_reader else again).topic("orders")[0]
+        append(again.topic("orders")[0], b"f")
+        again.topic("orders")[0].flush()
+        assert eyes.unchanged_below(mark) == 13
+        assert eyes.unchanged_below(later) == NO_CUT
+        again.delete_topic("orders")
+        append(again.create_topic("orders", config=config_of(2))[0], b"g")
+        again.topic("orders")[0].flush()
+        reader.close()
+        reader = logstore.open(path, read_only=True)
+        eyes = (reader if is_reader else again).topic("orders")[0]
+        assert eyes.unchanged_below(mark) == eyes.unchanged_below(later) == 0
+    reader.close()
+
+
+def test_log_of_a_broker_has_no_mark(tmp_path: Path) -> None:
+    """Nobody keeps account of it: neither 0 nor all is known to be what it was."""
+    path = tmp_path / "data"
+    with logstore.open(path) as store:
+        append(store.create_topic("orders", config=config_of(2))[0], b"a")
+        mark = store.topic("orders")[0].mark()
+    assert mark is not None
+    for file in [*path.glob(".logstore*"), *path.glob("*/.logstore*")]:
+        file.unlink()
+    with logstore.open(path, read_only=True) as store:
+        assert store.topic("orders")[0].mark() is None
+        assert store.topic("orders")[0].unchanged_below(mark) is None
+
+
+def test_mark_of_a_partition_that_is_gone_is_a_named_error(tmp_path: Path) -> None:
+    """As its offsets are."""
+    path = tmp_path / "data"
+    with logstore.open(path) as store, logstore.open(path, read_only=True) as reader:
+        store.create_topic("orders")
+        partition = reader.topic("orders")[0]
+        store.delete_topic("orders")
+        with pytest.raises(logstore.PartitionNotFoundError):
+            partition.mark()

@@ -285,6 +285,7 @@ OWN_FILES = {
     "topics": ".logstore-topics",
     "published": ".logstore-published",
     "partition": ".logstore-state",
+    "closed": ".logstore-closed",
     "digest": ".logstore-digest-*",
 }
 STATE = re.compile(r"```state (\w+)\n(.*?)```\n```fields\n(.*?)```", re.DOTALL)
@@ -314,7 +315,7 @@ def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
         (config,) = [topic["config"] for topic in value["topics"].values()]
         named = [f"{n}*{topic['partitions']}" for n, topic in value["topics"].items()]
         return {**config, "version": value["version"], "topics": " ".join(named)}
-    if kind == "digest":
+    if kind in ("digest", "closed"):
         return value
     if kind == "published":
         bases = [f"{topic}-{n}@{base}" for topic, n, base in value["bases"]]
@@ -359,7 +360,8 @@ def field_names(value: Any, prefix: str = "") -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with several segments that was closed cleanly."""
+    """A store with several segments that was closed cleanly; a topic of it was damaged
+    then, and seen to be."""
     root = tmp_path_factory.mktemp("docs") / "data"
     with logstore.open(root) as store:
         config = logstore.TopicConfig(segment_bytes=400, segment_digests=True)
@@ -369,6 +371,11 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with store.stage("docs", 1) as stage:
             stage.append_many(partition, [b"published"])
             store.publish([stage.finish()], identity="docs", sequence=1)
+        store.create_topic("damaged")[0].append(b"value")
+    with next((root / "damaged-0").glob("*.log")).open("ab") as file:
+        file.write(b"garbage")
+    with logstore.open(root) as store:
+        store.topic("damaged")[0]
     return root
 
 

@@ -19,6 +19,7 @@ FAMILY = {
     "StoreLockedError": (),
     "StoreClosedError": (),
     "ReadOnlyError": (),
+    "ReentrantCallError": (),
     "ForkedError": (),
     "OffsetOutOfRangeError": (IndexError,),
     "OffsetConflictError": (),

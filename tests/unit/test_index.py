@@ -344,6 +344,44 @@ def test_garbage_that_a_power_cut_leaves_in_an_index_is_not_taken_over(
         assert list(store.topic("orders")[0].read(15)) == expected(1, 15, 40)
 
 
+@pytest.mark.parametrize("interval", [100, 1 << 20], ids=["entries", "no-entries"])
+@pytest.mark.parametrize("suffixes", [(".index", ".timeindex"), (".timeindex",)])
+@pytest.mark.parametrize("writer", ["logstore", "kafka"])
+def test_index_files_that_are_gone_are_written_by_the_next_opening(
+    tmp_path: Path, writer: str, suffixes: tuple[str, ...], interval: int
+) -> None:
+    """Those of all segments, the last one too, as they were: other programs need them,
+    and the opening after that has nothing to build."""
+    partition = write_store(
+        tmp_path / "store", 60, 2, segment_bytes=700, index_interval_bytes=interval
+    )
+    store = partition.parent
+    if writer == "kafka":
+        (store / ".logstore-owner").unlink()
+        (partition / ".logstore-state").unlink()
+    before = {path.name: path.read_bytes() for path in partition.glob("*index")}
+    assert len(before) == 2 * len(logs_in(partition)) > 4
+    for path in partition.glob("*index"):
+        if path.suffix in suffixes:
+            path.unlink()
+    if writer == "logstore":
+        report = logstore.verify(store)
+        assert report.ok
+    with logstore.open(store, read_only=True) as opened:
+        assert list(opened.topic("orders")[0].read()) == expected(2, 0, 60)
+    with logstore.open(store) as opened:
+        labels = [action.label for action in opened.recovery_report.actions]
+        assert labels == [] or set(labels) == {"index-rebuilt"}
+        opened.topic("orders")[0]
+        assert opened.recovery_report
+    after = {path.name: path.read_bytes() for path in partition.glob("*index")}
+    assert after == before
+    with logstore.open(store) as opened:
+        assert list(opened.topic("orders")[0].read()) == expected(2, 0, 60)
+        assert not opened.recovery_report
+    assert logstore.verify(store, deep=True).problems == ()
+
+
 @pytest.mark.parametrize("state", ["sealed", "closed"])
 @pytest.mark.parametrize("read_only", [False, True], ids=["writing", "read-only"])
 def test_time_index_entry_that_is_true_of_its_batch_misleads_nobody(
@@ -372,7 +410,7 @@ def test_time_index_entry_that_is_true_of_its_batch_misleads_nobody(
         if state == "closed" and not read_only:
             labels = [action.label for action in store.recovery_report.actions]
             assert labels == ["index-rebuilt"]
-            assert list(struct.iter_unpack(">qi", name.read_bytes())) == wrong
+            assert list(struct.iter_unpack(">qi", name.read_bytes())) == entries
     if state == "sealed":
         logstore.rebuild_index(tmp_path / "orders-0")
         assert list(struct.iter_unpack(">qi", name.read_bytes())) == entries

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import gzip
 import random
+import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logstore
+from logstore import producer_batches
 from support.damage import fixed_crc, frames_in, logs_in
 from support.values import (
+    CODECS,
     FORMATS,
     every_format,
     expected,
+    few_formats,
     fill,
     new_partition,
     read_all,
@@ -271,3 +278,289 @@ def test_buffer_of_another_type_raises_type_error(tmp_path: Path, bad: object) -
     with logstore.open(tmp_path) as store:
         with pytest.raises(TypeError):
             new_partition(store).append_batches(bad)
+
+
+# ---------------------------------------------------------------- headers that lie
+
+
+TIMES = [1_700_000_000_000 + 10 * n for n in (3, 1, 4, 1, 5)]
+
+
+def one_batch(path: Path, magic: int, codec: str, kind: str = "CreateTime") -> bytes:
+    """The batch, or the messages, of five records with `TIMES`."""
+    with logstore.open(path) as store:
+        partition = new_partition(store, magic, codec, message_timestamp_type=kind)
+        values = [b"value %d" % n * 20 for n in range(5)]
+        partition.append_many(values, timestamps_ms=TIMES)
+    return logs_in(path / "orders-0")[0].read_bytes()
+
+
+def with_field(batch: bytes, kind: str, pos: int, value: int) -> bytes:
+    """A batch with another value in its header, and the checksum that belongs to it."""
+    data = bytearray(batch)
+    struct.pack_into(kind, data, pos, value)
+    return fixed_crc(bytes(data))
+
+
+MAX_TIMESTAMP = ">q", 35
+BASE_TIMESTAMP = ">q", 27
+ATTRIBUTES = ">H", 21
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize(
+    "said",
+    [0, -1, -(1 << 63), (1 << 63) - 1, max(TIMES) - 1, max(TIMES) + 1, 10**15],
+)
+def test_largest_timestamp_of_a_header_is_that_of_the_records(
+    tmp_path: Path, codec: str, said: int
+) -> None:
+    """Lookups by time, retention and rolls go by it; a broker puts it right, too."""
+    batch = one_batch(tmp_path / "from", 2, codec)
+    with logstore.open(tmp_path / "to") as store:
+        partition = new_partition(store, 2)
+        before = batch + with_field(batch, *MAX_TIMESTAMP, said) + batch
+        assert partition.append_batches(before) == range(15)
+        assert [b.max_timestamp_ms for b in partition.read_batches()] == [
+            max(TIMES)
+        ] * 3
+        assert partition.segments[-1].max_timestamp_ms == max(TIMES)
+        assert partition.offset_for_time(max(TIMES)) == 4
+        assert partition.offset_for_time(max(TIMES) + 1) is None
+        assert [r.timestamp_ms for r in partition.read()] == TIMES * 3
+    assert logstore.verify(tmp_path / "to", deep=True).ok
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_time_of_an_append_is_kept_where_a_batch_has_it(
+    tmp_path: Path, codec: str
+) -> None:
+    """A copy of another log's: it holds for all of its records, whatever they say."""
+    batch = one_batch(tmp_path / "from", 2, codec, "LogAppendTime")
+    batch = with_field(batch, *MAX_TIMESTAMP, 1234)
+    with logstore.open(tmp_path / "to") as store:
+        partition = new_partition(store, 2)
+        partition.append_batches(batch)
+        found = {(r.timestamp_ms, r.timestamp_type) for r in partition.read()}
+        assert found == {(1234, logstore.TimestampType.LOG_APPEND_TIME)}
+        assert partition.offset_for_time(1234) == 0
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize(
+    ("magic", "codec"), [(1, "none"), (1, "gzip"), (2, "none"), (2, "zstd")]
+)
+def test_timestamp_that_no_append_would_store_is_refused(
+    tmp_path: Path, magic: int, codec: str, kind: str
+) -> None:
+    """Below -1, also where a delta leads beyond 64 bits; unless the time of the append
+    takes its place."""
+    batch = one_batch(tmp_path / "from", magic, codec)
+    if magic == 2:
+        bad = [
+            with_field(batch, *BASE_TIMESTAMP, time)
+            for time in (-(1 << 63), -2, -5_000_000, (1 << 63) - 20)
+        ]
+    elif codec == "none":
+        first = batch[: frames_in(batch)[0].size]
+        bad = [with_field(first, ">q", 18, time) for time in (-2, -(1 << 63))]
+    else:
+        inner = gzip.decompress(batch[34:])
+        first = inner[: frames_in(inner)[0].size]
+        lying = with_field(first, ">q", 18, -2) + inner[len(first) :]
+        packed = gzip.compress(lying)
+        length = struct.pack(">i", len(packed))
+        bad = [
+            fixed_crc(
+                batch[:8]
+                + struct.pack(">i", 22 + len(packed))
+                + batch[12:30]
+                + length
+                + packed
+            )
+        ]
+    with logstore.open(tmp_path / "to") as store:
+        partition = new_partition(store, magic, message_timestamp_type=kind)
+        for one in bad:
+            end = partition.end_offset
+            if kind == "LogAppendTime":
+                partition.append_batches(one)
+                times = {r.timestamp_ms for r in partition.read(end)}
+                assert min(times) > TIMES[0]
+                continue
+            with pytest.raises(logstore.CorruptRecordError, match="below -1"):
+                partition.append_batches(batch + one)
+            assert partition.end_offset == 0
+    assert logstore.verify(tmp_path / "to", deep=True).ok
+
+
+def test_sequence_number_of_a_producer_is_not_negative(tmp_path: Path) -> None:
+    """As brokers want it; without a producer it is -1."""
+    batch = one_batch(tmp_path / "from", 2, "none")
+    batch = with_field(batch, ">q", 43, 5)
+    with logstore.open(tmp_path / "to") as store:
+        partition = new_partition(store, 2)
+        for sequence in (-1, -(1 << 31)):
+            with pytest.raises(logstore.CorruptRecordError, match="sequence number"):
+                partition.append_batches(with_field(batch, ">i", 53, sequence))
+        partition.append_batches(with_field(batch, ">i", 53, (1 << 31) - 1))
+        assert partition.end_offset == 5
+
+
+@pytest.mark.parametrize("bits", [0x40, *(1 << n for n in range(7, 16))], ids=hex)
+def test_attributes_that_nobody_knows_change_nothing(tmp_path: Path, bits: int) -> None:
+    """They are kept, as brokers keep them, and the records are read as they are."""
+    batch = _with_attributes(one_batch(tmp_path / "from", 2, "lz4"), bits)
+    with logstore.open(tmp_path / "to") as store:
+        partition = new_partition(store, 2)
+        partition.append_batches(batch)
+        assert [r.timestamp_ms for r in partition.read()] == TIMES
+        assert bytes(next(partition.read_batches()).buffer)[21:] == batch[21:]
+    assert logstore.verify(tmp_path / "to", deep=True).ok
+
+
+FIELDS = {
+    "base_offset": (">q", 0),
+    "leader_epoch": (">i", 12),
+    "attributes": (">h", 21),
+    "last_delta": (">i", 23),
+    "base_timestamp": (">q", 27),
+    "max_timestamp": (">q", 35),
+    "producer_id": (">q", 43),
+    "producer_epoch": (">h", 51),
+    "base_sequence": (">i", 53),
+    "record_count": (">i", 57),
+}
+NAMED = (
+    logstore.CorruptRecordError,
+    logstore.UnsupportedError,
+    logstore.RecordTooLargeError,
+)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("field", FIELDS)
+def test_each_field_at_its_extremes_is_refused_or_read_again(
+    tmp_path: Path, field: str, codec: str
+) -> None:
+    """A named error and nothing written, or the five records and a sound log."""
+    batch = one_batch(tmp_path / "from", 2, codec)
+    kind, pos = FIELDS[field]
+    bits = 8 * struct.calcsize(kind)
+    edges = (0, 1, 2, 4, 5, -1, -2, 100, 1 << (bits - 2), (1 << (bits - 1)) - 1)
+    with logstore.open(tmp_path / "to") as store:
+        partition = new_partition(store, 2)
+        partition.append(b"before")
+        for edge in (*edges, -(1 << (bits - 1)), -(1 << (bits - 1)) + 1):
+            end = partition.end_offset
+            try:
+                partition.append_batches(with_field(batch, kind, pos, edge))
+            except NAMED:
+                assert partition.end_offset == end
+                continue
+            found = list(partition.read(end))
+            assert [r.value for r in found] == [b"value %d" % n * 20 for n in range(5)]
+            newest = max(r.timestamp_ms for r in found)
+            (header,) = partition.read_batches(end)
+            assert header.max_timestamp_ms == newest
+            assert min(r.timestamp_ms for r in found) >= -1
+        partition.append(b"behind")
+        end = partition.end_offset
+    assert logstore.verify(tmp_path / "to", deep=True).ok
+    with logstore.open(tmp_path / "to") as store:
+        assert not store.recovery_report
+        assert len(list(store.topic("orders")[0].read())) == end
+
+
+# ---------------------------------------------------------------- two steps
+
+
+@pytest.mark.parametrize("window", [200, 1000, 4096])
+def test_what_is_larger_than_a_window_is_taken_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """The C core takes less than 2 GiB at a time; a buffer may have more."""
+    data = b""
+    want = []
+    for i, (magic, codec) in enumerate(FORMATS):
+        data += batches_of(tmp_path / f"from{i}", magic, codec, 7, call=1)
+        want += [r[1:] for r in expected(magic, 0, 7)]
+    largest = max(frame.size for frame in frames_in(data))
+    monkeypatch.setattr(producer_batches, "_WINDOW_BYTES", window)
+    monkeypatch.setattr(producer_batches, "_RUN_BYTES", window // 2)
+    with logstore.open(tmp_path / "to") as store:
+        partition = new_partition(store)
+        if largest > window:
+            with pytest.raises(logstore.RecordTooLargeError):
+                partition.append_batches(data)
+            assert partition.end_offset == 0
+            return
+        assert partition.append_batches(data) == range(len(want))
+        assert [r[1:] for r in partition.read()] == want
+        with pytest.raises(logstore.CorruptRecordError) as caught:
+            partition.append_batches(data[:-1])
+        assert caught.value.position == frames_in(data)[-1].pos
+        assert partition.end_offset == len(want)
+
+
+def test_checking_and_decompressing_keep_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come before the partition's lock; offsets are those of the append."""
+    data = batches_of(tmp_path / "from", 2, "gzip", 10)
+    with logstore.open(tmp_path / "to") as store:
+        partition = new_partition(store, 2)
+        opened = producer_batches.open_payload
+        waiting = []
+
+        def opening(*args: Any) -> Any:
+            if not waiting:
+                waiting.append(threading.Thread(target=partition.append, args=(b"x",)))
+                waiting[0].start()
+                waiting[0].join(20)
+                assert not waiting[0].is_alive()
+            return opened(*args)
+
+        monkeypatch.setattr(producer_batches, "open_payload", opening)
+        assert partition.append_batches(data) == range(1, 11)
+        assert [r.offset for r in partition.read()] == list(range(11))
+
+
+@few_formats
+def test_prepared_batches_are_the_callers_no_more(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """What happens to the buffer between the two steps is of no effect."""
+    data = bytearray(batches_of(tmp_path / "from", magic, codec, 10))
+    prepared = producer_batches.prepare(
+        data,
+        max_bytes=1 << 20,
+        decompressed_max=1 << 20,
+        is_append_time=False,
+        where="t-0",
+    )
+    data[:] = bytes(len(data))
+    runs, count = prepared.place(7, 0, None)
+    assert (count, prepared.count) == (10, 10)
+    other = b"".join(map(bytes, runs))
+    with logstore.open(tmp_path / "to") as store:
+        partition = new_partition(store)
+        assert partition.append_batches(other) == range(10)
+        assert [r[1:] for r in partition.read()] == [
+            r[1:] for r in expected(magic, 0, 10)
+        ]
+
+
+@pytest.mark.slow
+def test_buffer_beyond_2_gib_is_appended(tmp_path: Path) -> None:
+    """All of it, in order."""
+    config = {"segment_bytes": (1 << 31) - 1}
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2, **config)
+        partition.append_many([b"x" * 1000] * 1000)
+        one = bytes(partition.fetch(0, 1 << 26).buffer)
+        times = (1 << 31) // len(one) + 2
+        span = partition.append_batches(one * times)
+        assert span == range(1000, 1000 * (times + 1))
+        for offset in (span[0], span[-1], span[len(span) // 2]):
+            assert next(partition.read(offset)).offset == offset

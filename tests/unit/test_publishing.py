@@ -223,6 +223,36 @@ def test_the_same_sequence_is_published_once(store: Store) -> None:
         assert [p.end_offset for p in topic] == [3, 2]
 
 
+def test_note_is_kept_with_the_last_publication(store: Store) -> None:
+    """Until the next one, also one that does nothing; any text, and the store opens."""
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    assert store.last_publication("test") is None
+    notes = ["", "one", "\u2603 [[{{ 20251122084530123456", "x" * 1000, ""]
+    for sequence, note in zip((1, 1, 2, 3, 3), notes, strict=True):
+        staged = [stage(store, {partition: 2}, sequence)]
+        done = store.publish(staged, identity="test", sequence=sequence, note=note)
+        assert done.note == note
+        with logstore.open(store.path, read_only=True) as reader:
+            last = reader.last_publication("test")
+        assert last is not None
+        assert (last.sequence, last.records, last.note) == (sequence, 2, note)
+        assert (last.is_new, last.offsets) == (False, {})
+    assert partition.end_offset == 6
+    store.publish([stage(store, {partition: 1})], identity="other", note="its own")
+    found = [store.last_publication(identity) for identity in ("test", "other")]
+    assert [last.note for last in found if last is not None] == ["", "its own"]
+
+
+@pytest.mark.parametrize("note", [None, 5, "x" * 1001, "\ud800"], ids=ascii)
+def test_note_that_cannot_be(note: Any, store: Store) -> None:
+    """Nothing is published."""
+    partition = store.create_topic("a", 1, config_of(2))[0]
+    staged = stage(store, {partition: 2})
+    with pytest.raises(ConfigError, match="note"):
+        store.publish([staged], identity="test", note=note)
+    assert (partition.end_offset, store.published("test")) == (0, None)
+
+
 def test_without_an_identity_nothing_is_remembered(store: Store) -> None:
     partition = store.create_topic("a", 1, config_of(2))[0]
     for _ in range(2):
@@ -407,7 +437,7 @@ def test_runs_that_the_staged_file_does_not_have_are_an_error(
     topic = store.create_topic("a", 1, config_of(WAY.magic))
     staged = stage(store, {topic[0]: 1})
     wrong = staged.logs[0]._replace(runs=(run,))
-    with pytest.raises((CorruptRecordError, DiskFullError)):
+    with pytest.raises((CorruptRecordError, ConfigError)):
         store.publish([staged._replace(logs=(wrong,))])
     untouched(store, [0])
 
@@ -506,7 +536,8 @@ def half_published(counts: dict[str, int]) -> tuple[MemoryDisk, Store]:
 
 def test_publication_that_a_crash_cut_short_is_taken_back() -> None:
     """And told; a reader before that does not see it; it can be repeated."""
-    disk = half_published({"0": 20, "1": 3})[0].kill()
+    disk, _store = half_published({"0": 20, "1": 3})
+    disk = disk.kill()
     assert f"store/{layout.PUBLICATION}" in disk.tree()
     assert len(disk.tree()["store/a-0/00000000000000000000.log"]) > 0
     with open_quietly(disk.process(), read_only=True) as reader:

@@ -368,6 +368,98 @@ def test_closed_store_that_grew_is_damaged_and_serves_what_it_had(
             append_one(partition)
 
 
+GARBAGE = b"\1garbage" * 9
+
+
+def no_state(log: Path) -> bytes:
+    """logstore's own state is gone, too."""
+    (log.parent / ".logstore-state").unlink()
+    return GARBAGE
+
+
+def another_program(log: Path) -> bytes:
+    """Nothing says that logstore was the last writer."""
+    (log.parents[1] / ".logstore-owner").unlink()
+    return no_state(log)
+
+
+# What comes behind the end of a log that was closed.
+HURT: dict[str, Callable[[Path], bytes]] = {
+    "garbage": lambda log: GARBAGE,
+    "zeros": lambda log: bytes(300),
+    "a batch again": lambda log: log.read_bytes()[: frames(log)[0].size],
+    "no state": no_state,
+    "another program": another_program,
+}
+
+
+@pytest.mark.parametrize("hurt", HURT)
+def test_damage_seen_in_a_closed_store_is_not_forgotten(
+    tmp_path: Path, hurt: str
+) -> None:
+    """Where another partition is written to then, and the store is killed, or closed
+    without its marks, what lies behind the end of a closed log is no torn tail."""
+    live, store = tmp_path / "live", tmp_path / "store"
+    write_store(live, COUNT)
+    with logstore.open(live) as opened:
+        fill(opened.create_topic("other")[0], 3)
+    log = logs_in(live / "orders-0")[-1]
+    sound = log.read_bytes()
+    append_garbage(log, HURT[hurt](log))
+    damaged = log.read_bytes()
+    with open_store(live, files=Unsynced()) as opened:
+        with pytest.raises(logstore.CorruptRecordError):
+            append_one(opened.topic("orders")[0])
+        fill(opened.topic("other")[0], 3)
+        crash(live, store)
+    for path in (store, live):
+        log = logs_in(path / "orders-0")[-1]
+        for _ in range(2):
+            assert not logstore.verify(path).ok
+            with logstore.open(path, read_only=True) as opened:
+                assert list(opened.topic("orders")[0].read(0, COUNT)) == expected(
+                    1, 0, COUNT
+                )
+            with open_store(path, files=Unsynced()) as opened:
+                assert set(labels(opened)) == {"corrupt"}
+                with pytest.raises(logstore.CorruptRecordError):
+                    append_one(opened.topic("orders")[0])
+                fill(opened.topic("other")[0], 1)
+            assert log.read_bytes() == damaged
+    # By a repair, or by hand, it is a log as others are.
+    assert logstore.repair(store).ok
+    logs_in(live / "orders-0")[-1].write_bytes(sound)
+    for path in (store, live):
+        with open_store(path, files=Unsynced()) as opened:
+            fill(opened.topic("orders")[0], 5)
+            copy = crash(path, tmp_path / f"{path.name}-killed")
+        append_garbage(logs_in(copy / "orders-0")[-1], GARBAGE)
+        assert logstore.verify(copy).ok
+        with open_store(copy, files=Unsynced()) as opened:
+            assert labels(opened) == ["torn-tail"]
+            assert list(opened.topic("orders")[0].read()) == expected(1, 0, COUNT + 5)
+
+
+def test_a_partition_older_than_its_closed_store_stays_so(tmp_path: Path) -> None:
+    """Offsets were given out that it does not have: also behind an unclean stop."""
+    directory = write_store(tmp_path / "live", COUNT)
+    shutil.copytree(directory, tmp_path / "old")
+    with logstore.open(tmp_path / "live") as opened:
+        fill(opened.topic("orders")[0], 5)
+        fill(opened.create_topic("other")[0], 3)
+    shutil.rmtree(directory)
+    shutil.copytree(tmp_path / "old", directory)
+    with open_store(tmp_path / "live", files=Unsynced()) as opened:
+        opened.topic("orders")[0]
+        assert labels(opened) == ["lost-end"]
+        fill(opened.topic("other")[0], 3)
+        crash(tmp_path / "live", tmp_path / "store")
+    with logstore.open(tmp_path / "store") as opened:
+        assert labels(opened) == ["lost-end"]
+        with pytest.raises(logstore.CorruptRecordError):
+            append_one(opened.topic("orders")[0])
+
+
 @every_magic
 def test_second_opening_has_nothing_to_mend(tmp_path: Path, magic: int) -> None:
     """Recovery is done once, and leaves the same store to the next."""

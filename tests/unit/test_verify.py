@@ -237,6 +237,30 @@ def test_a_partial_batch_in_a_sealed_segment_is_a_problem(partition: Path) -> No
     assert (partial.position, partial.first_offset) == (last.pos, last.offset)
 
 
+@pytest.mark.parametrize(("magic", "codec"), [(0, "gzip"), (1, "lz4"), (2, "gzip")])
+@pytest.mark.parametrize("at", [0, -1], ids=["sealed", "active"])
+def test_a_segment_of_another_size_is_looked_into(
+    tmp_path: Path, magic: int, codec: str, at: int
+) -> None:
+    """Also without `deep`: a stream that was cut short, under a right checksum, is why
+    it is shorter."""
+    partition = write_store(
+        tmp_path / "store", 60, magic, codec, call=5, segment_bytes=1500
+    )
+    path = logs_in(partition)[at]
+    frame, data = frames(path)[0], bytearray(path.read_bytes())
+    short = data[: frame.size - 8]
+    struct.pack_into(">i", short, 8, len(short) - 12)
+    if magic < 2:
+        (size,) = struct.unpack_from(">i", short, 22 + 8 * magic)
+        struct.pack_into(">i", short, 22 + 8 * magic, size - 8)
+    path.write_bytes(short + data[frame.size :])
+    fix_crc(path, frames(path)[0])
+    for deep in (False, True):
+        report = logstore.verify(partition, deep=deep)
+        assert sorted(kinds(report)) == ["damaged-batch", "lost-bytes"], report
+
+
 def test_a_sealed_segment_cut_between_batches_is_a_problem(partition: Path) -> None:
     """Nothing in the file shows it; logstore's state does."""
     path = logs_in(partition)[0]
@@ -409,7 +433,9 @@ def test_bytes_behind_a_closed_log_are_a_problem(partition: Path) -> None:
     assert extra.position == size
 
 
-@pytest.mark.parametrize("tail", [b"", b"\0" * 500, b"garbage " * 9])
+@pytest.mark.parametrize(
+    "tail", [b"", b"\0" * 500, b"\1garbage" * 9, b"\xffgarbage" * 9]
+)
 def test_a_tail_of_another_program_s_log_is_a_note(
     partition: Path, tail: bytes
 ) -> None:
@@ -421,6 +447,17 @@ def test_a_tail_of_another_program_s_log_is_a_note(
     assert report.ok
     assert ("torn-tail" in note_kinds(report)) == bool(tail)
     assert "unclean-stop" in note_kinds(report)
+
+
+def test_a_tail_that_may_be_of_a_newer_format_is_a_problem(partition: Path) -> None:
+    """Opening does not cut it, and takes no appends: where another program wrote last,
+    a magic above 2 may be its own."""
+    forget_state(partition)
+    append_garbage(logs_in(partition)[-1], b"garbage " * 9)
+    assert kinds(logstore.verify(partition.parent)) == ["unsupported"]
+    with logstore.open(partition.parent) as store:
+        labels = [action.label for action in store.recovery_report.actions]
+    assert labels == ["unsupported"]
 
 
 def test_damage_before_sound_batches_is_no_torn_tail(partition: Path) -> None:

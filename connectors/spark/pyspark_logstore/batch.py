@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader
 from pyspark_logstore.columns import check_schema
 from pyspark_logstore.offsets import LossPolicy, resolve_end, resolve_start
 from pyspark_logstore.options import SourceOptions
-from pyspark_logstore.stores import find_time, store_at
+from pyspark_logstore.stores import find_time, settled, store_at
 from pyspark_logstore.tasks import Task, plan_tasks, read_task
 
 __all__ = ["BatchReader"]
@@ -34,15 +34,22 @@ class BatchReader(DataSourceReader):
             ConfigError: what the options name is not there.
             DataLossError: offsets that the options name are gone.
         """
+        return settled(self._plan)
+
+    def _plan(self) -> list[Task]:
         options = self._options
-        opened = store_at(self._path)
-        selected = opened.check_selected(options.selection)
-        bounds = opened.bounds(selected, options)
+        selected = store_at(self._path).check_selected(options.selection)
+        opened = store_at(self._path, selected)
+        bounds = opened.bounds(selected, options, skip_damage=True)
+        for name in selected:
+            if name not in bounds:
+                opened.partition(name)  # raises
         find = find_time(opened)
         loss = LossPolicy(options.fail_on_data_loss)
         start = resolve_start(options.start, bounds, find, options.start_strategy, loss)
         end = resolve_end(options.end, bounds, find, loss)
-        return plan_tasks(opened, start, end, options)
+        marks = {name: b.mark for name, b in bounds.items() if b.mark is not None}
+        return plan_tasks(opened, start, end, marks, options, loss)
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The record batches of a task."""

@@ -15,6 +15,8 @@ from typing import Any
 
 from pyspark.sql.streaming import StreamingQueryListener
 
+from pyspark_logstore.option_values import MARKS
+
 __all__ = ["Lag", "LagListener", "lags_of"]
 
 logger = logging.getLogger("logstore.spark")
@@ -100,6 +102,7 @@ def _offsets(source: Mapping[str, Any], field: str) -> dict[str, int] | None:
         return {
             f"{topic}-{int(number)}": int(offset)
             for topic, numbers in value.items()
+            if topic != MARKS
             for number, offset in numbers.items()
         }
     except (AttributeError, TypeError, ValueError):

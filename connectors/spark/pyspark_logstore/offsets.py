@@ -6,10 +6,12 @@ to be read, as in Spark's Kafka source.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from logstore import ConfigError, LogStoreError
+from pyspark_logstore.option_values import INT64_MAX, MARKS, partition_number
 from pyspark_logstore.options import (
     EARLIEST,
     LATEST,
@@ -22,9 +24,12 @@ __all__ = [
     "Bounds",
     "DataLossError",
     "LossPolicy",
+    "Mark",
+    "Marks",
     "Offsets",
     "backlog",
     "from_json",
+    "marks_from_json",
     "resolve_end",
     "resolve_start",
     "to_json",
@@ -34,11 +39,51 @@ Offsets = dict[TopicPartition, int]
 FindTime = Callable[[TopicPartition, int], int | None]
 
 
+class Mark(NamedTuple):
+    """Which log a partition had, and how often it had been cut, when offsets in it were
+    noted: by it a query tells later whether they still mean the same records.
+
+    Attributes:
+        log_id, serial: as in `logstore.LogMark`.
+        inode: number of the partition's directory.
+    """
+
+    log_id: str
+    serial: int
+    inode: int
+
+    def is_same_log(self, later: Mark) -> bool:
+        """Whether it is the same log at a later time, cut or not."""
+        return self.log_id == later.log_id
+
+    def __str__(self) -> str:
+        return f"{self.log_id}.{self.serial}.{self.inode}"
+
+    @classmethod
+    def parse(cls, text: object) -> Mark:
+        """What `str` made.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        found = re.fullmatch(
+            r"([0-9a-f]{1,64})\.([0-9]{1,19})\.([0-9]{1,20})", str(text)
+        )
+        if found is None:
+            raise ValueError(f"not a mark of a log: {text!r}")
+        return cls(found[1], int(found[2]), int(found[3]))
+
+
+Marks = dict[TopicPartition, Mark]
+
+
 class Bounds(NamedTuple):
-    """What can be read of a partition now, half open."""
+    """What can be read of a partition now, half open, and of which log; None: nobody
+    keeps account of that."""
 
     start: int
     end: int
+    mark: Mark | None = None
 
 
 class DataLossError(LogStoreError):
@@ -68,29 +113,75 @@ class LossPolicy:
 # ---------------------------------------------------------------------------- as text
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """``{"topic": {"0": 23}}``, always in the same order: Spark compares the text."""
-    found: dict[str, dict[str, int]] = {}
-    for topic, number in sorted(offsets):
-        partition = TopicPartition(topic, number)
-        found.setdefault(topic, {})[str(number)] = offsets[partition]
+def to_json(
+    offsets: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, Mark] = {}
+) -> dict[str, dict[str, Any]]:
+    """``{"topic": {"0": 23}}``, always in the same order: Spark compares the text. With
+    the marks of the logs under a name of their own."""
+    found = _by_topic(offsets)
+    if marks:
+        found[MARKS] = {
+            str(name): str(marks[name]) for name in sorted(marks) if name in offsets
+        }
+    return found
+
+
+def _by_topic(values: Mapping[TopicPartition, int]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for topic, number in sorted(values):
+        name = TopicPartition(topic, number)
+        found.setdefault(topic, {})[str(number)] = values[name]
     return found
 
 
 def from_json(value: Mapping[str, Mapping[str, Any]]) -> Offsets:
-    """What `to_json` made.
+    """The offsets out of what `to_json` made.
 
     Raises:
-        ValueError: it is something else.
+        ConfigError: it is something else.
+    """
+    found = {}
+    try:
+        for topic, numbers in value.items():
+            if topic == MARKS:
+                continue
+            for text, offset in numbers.items():
+                number = partition_number(text)
+                if number is None or type(offset) is not int:
+                    raise ValueError(f"{text!r}: {offset!r}")
+                if not 0 <= offset <= INT64_MAX:
+                    raise ValueError(f"{offset} is no offset")
+                found[TopicPartition(topic, number)] = offset
+    except (AttributeError, TypeError, ValueError) as error:
+        raise _not_ours(value) from error
+    return found
+
+
+def marks_from_json(value: Mapping[str, Mapping[str, Any]]) -> Marks:
+    """The marks; none where an earlier version made it, or nobody knew them.
+
+    Raises:
+        ConfigError: it is something else.
     """
     try:
+        known = value.get(MARKS, {})
         return {
-            TopicPartition(topic, int(number)): int(offset)
-            for topic, numbers in value.items()
-            for number, offset in numbers.items()
+            name: Mark.parse(known[str(name)])
+            for name in from_json(value)
+            if str(name) in known
         }
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"not offsets by topic and partition: {value!r}") from error
+        raise _not_ours(value) from error
+
+
+def _not_ours(value: object) -> ConfigError:
+    text = repr(value)
+    return ConfigError(
+        f"not offsets by topic and partition: {text[:200]}. The checkpoint is that of "
+        f"another source, or damaged",
+        name="checkpointLocation",
+        value=value,
+    )
 
 
 # ------------------------------------------------------------------- start and end
@@ -196,7 +287,7 @@ def _place(
     bounds: Mapping[TopicPartition, Bounds],
     loss: LossPolicy,
 ) -> int:
-    low, high = bounds[partition]
+    low, high, _ = bounds[partition]
     if wanted == EARLIEST:
         return low
     if wanted == LATEST:

@@ -10,9 +10,27 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from logstore import ConfigError
 
-__all__ = ["TopicPartition", "Values", "refuse", "refuse_unknown"]
+__all__ = [
+    "INT64_MAX",
+    "MARKS",
+    "PARTITION_MAX",
+    "TopicPartition",
+    "Values",
+    "given_as_text",
+    "partition_number",
+    "refuse",
+    "refuse_unknown",
+]
 
 INT64_MAX: Final = (1 << 63) - 1
+PARTITION_MAX: Final = (1 << 31) - 1
+# A text with more digits is no number that counts, and is not made one: Python refuses
+# some thousand digits with an error that names no option.
+_DIGITS_MAX: Final = len(str(INT64_MAX))
+# Beside the topics in the offsets of a stream: no topic can have this name.
+MARKS: Final = "@logs"
+# So much of a value is shown.
+_SHOWN_MAX: Final = 200
 _UNIT_MS: Final = {
     "us": 0.001,
     "ms": 1,
@@ -36,7 +54,15 @@ class TopicPartition(NamedTuple):
 
 def refuse(name: str, value: object, why: str) -> NoReturn:
     """Raise `ConfigError` for the value of an option."""
-    raise ConfigError(f"option {name}={value!r}: {why}", name=name, value=value)
+    raise ConfigError(f"option {name}={_shown(value)}: {why}", name=name, value=value)
+
+
+def _shown(value: object) -> str:
+    """A value for a message: all of a short one, else its beginning and its length."""
+    text = repr(value)
+    if len(text) <= _SHOWN_MAX:
+        return text
+    return f"{text[:_SHOWN_MAX]}... ({len(text)} characters)"
 
 
 def refuse_unknown(
@@ -51,6 +77,26 @@ def refuse_unknown(
     near = difflib.get_close_matches(key.lower(), canonical, n=1)
     hint = f"did you mean {canonical[near[0]]}?" if near else "there is no such option."
     refuse(key, value, f"{hint} Known are {', '.join(known)}")
+
+
+def given_as_text(given: Mapping[str, Any]) -> dict[str, str]:
+    """The options as they are given, each of them a text.
+
+    Raises:
+        ConfigError: one is something else: a null, as Spark hands on Python's None.
+    """
+    for name, value in given.items():
+        if not isinstance(value, str):
+            refuse(name, value, "it has no value; leave it out, or give it one")
+    return dict(given)
+
+
+def integer(text: str) -> int | None:
+    """A decimal number; None: the text is none, or has more digits than count."""
+    found = re.fullmatch(r"([+-]?)0*([0-9]+)", text)
+    if found is None or len(found[2]) > _DIGITS_MAX:
+        return None
+    return int(found[1] + found[2])
 
 
 class Values:
@@ -69,9 +115,14 @@ class Values:
         if name not in self._values:
             return None
         text = self.text(name)
-        if not re.fullmatch(r"[+-]?\d+", text) or not low <= int(text) <= INT64_MAX:
-            refuse(name, text, f"it must be an integer of at least {low}")
-        return int(text)
+        number = integer(text)
+        if number is None or not low <= number <= INT64_MAX:
+            refuse(
+                name,
+                text,
+                f"it must be an integer of at least {low} and at most {INT64_MAX}",
+            )
+        return number
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name).lower()
@@ -94,14 +145,18 @@ class Values:
         """Milliseconds."""
         if name not in self._values:
             return default
-        found = re.fullmatch(r"(\d+)\s*([a-z]*)", self.text(name).lower())
+        found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", self.text(name).lower())
         unit = found[2] or "ms" if found else ""
-        if not found or unit not in _UNIT_MS:
+        count = integer(found[1]) if found else None
+        if count is None or unit not in _UNIT_MS:
             allowed = ", ".join(_UNIT_MS)
             refuse(
-                name, self._values[name], f"allowed is a number and one of {allowed}"
+                name,
+                self._values[name],
+                f"allowed is a number and one of {allowed}, and no number with more "
+                f"than {_DIGITS_MAX} digits",
             )
-        return int(int(found[1]) * _UNIT_MS[unit])
+        return min(int(count * _UNIT_MS[unit]), INT64_MAX)
 
     def by_partition(self, name: str, low: int = 0) -> dict[TopicPartition, int] | None:
         """``{"topic": {"0": 23}}`` as numbers by partition; None: not given."""
@@ -110,24 +165,51 @@ class Values:
         example = '{"topic": {"0": 23}}'
         found = {}
         for topic, numbers in self.json_object(name, example).items():
+            if topic == MARKS:
+                continue  # the progress of a query, given to another one
             if not isinstance(numbers, dict) or not numbers:
                 refuse(name, self._values[name], f"it must be like {example}")
             for partition, number in numbers.items():
-                if not partition.isdecimal() or type(number) is not int or number < low:
+                index = partition_number(partition)
+                is_number = type(number) is int and low <= number <= INT64_MAX
+                if index is None or not is_number:
                     refuse(
                         name,
                         self._values[name],
-                        f"{topic!r}: {partition!r}: {number!r} must be the number of a "
-                        f"partition and an integer of at least {low}",
+                        f"{_shown(topic)}: {_shown(partition)}: {_shown(number)} must "
+                        f"be the number of a partition and an integer of at least "
+                        f"{low} and at most {INT64_MAX}",
                     )
-                found[TopicPartition(topic, int(partition))] = number
+                found[TopicPartition(topic, index)] = number
         return found
 
     def json_object(self, name: str, example: str) -> dict[str, Any]:
         try:
-            value = json.loads(self._values[name])
-        except ValueError as error:
+            value = json.loads(self._values[name], object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
             refuse(name, self._values[name], f"it must be like {example}: {error}")
         if not isinstance(value, dict) or not value:
             refuse(name, self._values[name], f"it must be like {example}")
         return value
+
+
+def partition_number(text: str) -> int | None:
+    """The number of a partition, as it is written; None: it is none.
+
+    One number has one text: of "1" and "01" in one object, only one would count.
+    """
+    number = integer(text)
+    if number is None or not 0 <= number <= PARTITION_MAX or str(number) != text:
+        return None
+    return number
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. The same name twice is an error: one of them would be left
+    out."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{_shown(twice)} is there twice")
+    return found

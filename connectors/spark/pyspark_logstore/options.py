@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import re
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from logstore import ConfigError
 from pyspark_logstore.option_values import (
+    PARTITION_MAX,
     TopicPartition,
     Values,
+    given_as_text,
     refuse,
     refuse_unknown,
 )
@@ -210,7 +213,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 def _known(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
     """Values by documented name, of the options that mean something here."""
     values = {}
-    for key, value in given.items():
+    for key, value in given_as_text(given).items():
         lowered = key.lower()
         name = _CANONICAL.get(lowered, key)
         if lowered in REFUSED_OF_KAFKA:
@@ -250,11 +253,23 @@ def path_of(path: str, given: Mapping[str, str]) -> str:
 def _local_path(name: str, path: str) -> str:
     """A path without ``file:``; where it leads is not looked at."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", path)
-    if scheme is None:
-        return path
-    if scheme[1].lower() != "file":
-        refuse(name, path, "it must be on a file system that is mounted here")
-    return re.sub(r"^/{2,}", "/", path[len("file:") :])
+    found = path
+    if scheme is not None:
+        if scheme[1].lower() != "file":
+            refuse(name, path, "it must be on a file system that is mounted here")
+        found = path[len("file:") :]
+        if found.startswith("//"):
+            host, slash, rest = found[2:].partition("/")
+            if host.lower() not in ("", "localhost"):
+                refuse(name, path, f"it is on the host {host}; it must be mounted here")
+            found = re.sub(r"^/+", "/", slash + rest)
+    try:
+        is_path = "\0" not in os.fsdecode(os.fsencode(found))
+    except UnicodeError:
+        is_path = False
+    if not found or not is_path:
+        refuse(name, path, "it is no path that a file system can have")
+    return found
 
 
 def _selection(read: Values) -> Selection:
@@ -274,15 +289,17 @@ def _selection(read: Values) -> Selection:
             refuse(name, text, "it must be a list of topics, with commas")
         return Selection(topics=topics)
     if name == "subscribePattern":
+        if not text:
+            refuse(name, text, "it must be a regular expression; .* matches all topics")
         try:
             return Selection(pattern=re.compile(text))
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             refuse(name, text, f"no regular expression: {error}")
     example = '{"topic": [0, 1]}'
     assigned = set()
     for topic, numbers in read.json_object(name, example).items():
         if not isinstance(numbers, list) or not all(
-            type(number) is int and number >= 0 for number in numbers
+            type(number) is int and 0 <= number <= PARTITION_MAX for number in numbers
         ):
             refuse(name, text, f"it must be like {example}")
         assigned |= {TopicPartition(topic, number) for number in numbers}

@@ -29,12 +29,19 @@ from logstore import (
     StoreNotFoundError,
 )
 from pyspark_logstore.option_values import refuse
+from pyspark_logstore.sink_memory import (
+    CopiedCheckpointError,
+    Memory,
+    Turn,
+    bytes_of,
+)
 from pyspark_logstore.sink_options import SinkOptions
 from pyspark_logstore.sink_rows import Router, check_sink_schema
 from pyspark_logstore.stores import check_store, identity_of
 
 __all__ = [
     "BatchWriter",
+    "CopiedCheckpointError",
     "RewoundError",
     "StagedTask",
     "StreamRowWriter",
@@ -54,11 +61,18 @@ PAUSE_S_MAX: Final = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class StagedTask(api.WriterCommitMessage):
-    """What one task has staged, and for which batch of which query."""
+    """What one task has staged, and for which batch of which query.
+
+    Attributes:
+        run_id: which run of the query; "" where Spark does not say.
+        bytes: of its keys and values.
+    """
 
     staged: Staged
     query_id: str = ""
     batch_id: int = -1
+    run_id: str = ""
+    bytes: int = 0
 
 
 class RewoundError(PublicationConflictError):
@@ -135,15 +149,34 @@ class _Sink:
             pause = min(2 * pause, PAUSE_S_MAX)
 
     def _publish(
-        self, messages: Iterable[StagedTask], identity: str, sequence: int
+        self,
+        messages: Sequence[StagedTask],
+        identity: str,
+        sequence: int,
+        run_id: str | None,
     ) -> None:
-        """Publish what tasks have staged, in their order."""
+        """Publish what tasks have staged, in their order.
+
+        Args:
+            run_id: of the query; None for a batch write, whose application says that it
+                is the same.
+        """
         staged = [message.staged for message in messages]
         if not any(one.logs for one in staged):
             return  # a batch without rows: nothing to do again either
+        records = sum(one.records for one in staged)
+        size = sum(message.bytes for message in messages)
         with self._open_for_writing() as store:
+            memory = Memory((), size)
+            if identity:
+                # Nobody else publishes while the store is open for writing.
+                last = store.last_publication(identity)
+                turn = Turn(identity, sequence, records, size, run_id)
+                memory = turn.check(last, allow_rewind=self._options.allow_rewind)
             try:
-                store.publish(staged, identity=identity, sequence=sequence)
+                store.publish(
+                    staged, identity=identity, sequence=sequence, note=memory.to_note()
+                )
             except PublicationConflictError as error:
                 if not self._options.allow_rewind:
                     raise RewoundError(error) from error
@@ -164,17 +197,20 @@ class _Sink:
 
     # ------------------------------------------------------------ in the workers
 
-    def _stage(self, batches: Iterable[Any], identity: str, sequence: int) -> Staged:
-        """Stage the rows of one task."""
+    def _stage(
+        self, batches: Iterable[Any], identity: str, sequence: int
+    ) -> tuple[Staged, int]:
+        """Stage the rows of one task. Also: how many bytes keys and values have."""
         topic = self._options.topic
         if self._directory is not None:
             check_store(self._path, self._directory)
         with logstore.open(self._path, read_only=True) as store:
-            router = Router(topic, _task_number(), store)
+            router, size = Router(topic, _task_number(), store), 0
             with store.stage(identity, sequence) as stage:
                 for partition, rows in router.routed(batches):
+                    size += bytes_of(rows)
                     stage.append_arrow(partition, rows)
-                return stage.finish()
+                return stage.finish(), size
 
 
 class BatchWriter(_Sink, api.DataSourceArrowWriter):
@@ -186,7 +222,8 @@ class BatchWriter(_Sink, api.DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> StagedTask:
         """Stage the rows of one task."""
-        return StagedTask(self._stage(iterator, *self._identity()))
+        staged, size = self._stage(iterator, *self._identity())
+        return StagedTask(staged, bytes=size)
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Publish what the tasks have staged.
@@ -195,7 +232,7 @@ class BatchWriter(_Sink, api.DataSourceArrowWriter):
             StoreLockedError: another writer has the store, for ``lockTimeout`` now.
             RewoundError: a later ``txnVersion`` was published.
         """
-        self._publish(messages, *self._identity())
+        self._publish(_whole(messages), *self._identity(), run_id=None)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Remove what was staged; what is published stays."""
@@ -207,8 +244,8 @@ class _StreamSink(_Sink):
 
     def _stage_batch(self, batches: Iterable[Any]) -> StagedTask:
         query_id, batch_id = _micro_batch()
-        staged = self._stage(batches, STREAM_IDENTITY + query_id, batch_id)
-        return StagedTask(staged, query_id, batch_id)
+        staged, size = self._stage(batches, STREAM_IDENTITY + query_id, batch_id)
+        return StagedTask(staged, query_id, batch_id, _run_id(), size)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         """Publish what the tasks have staged, unless it was published before.
@@ -216,8 +253,10 @@ class _StreamSink(_Sink):
         Raises:
             StoreLockedError: another writer has the store, for ``lockTimeout`` now.
             RewoundError: the query has published a later batch.
+            CopiedCheckpointError: another query has published under the same id.
         """
-        queries = {(message.query_id, message.batch_id) for message in messages}
+        messages = _whole(messages)
+        queries = {(m.query_id, m.batch_id, m.run_id) for m in messages}
         if not queries:
             return
         if len(queries) > 1 or next(iter(queries))[1] != batchId:
@@ -225,8 +264,8 @@ class _StreamSink(_Sink):
                 f"the tasks of batch {batchId} say that they are of {sorted(queries)}; "
                 f"nothing was published"
             )
-        ((query_id, _),) = queries
-        self._publish(messages, STREAM_IDENTITY + query_id, batchId)
+        ((query_id, _, run_id),) = queries
+        self._publish(messages, STREAM_IDENTITY + query_id, batchId, run_id)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         """Remove what was staged; what is published stays."""
@@ -287,6 +326,28 @@ def _micro_batch() -> tuple[str, int]:
             "that is repeated would be written twice. Nothing was written"
         )
     return query_id, int(batch_id)
+
+
+def _run_id() -> str:
+    """Which run of its query this task belongs to, which Spark takes as the name of its
+    jobs; "" where it does not say."""
+    context = TaskContext.get()
+    run_id = context and context.getLocalProperty("spark.jobGroup.id")
+    return str(run_id or "")
+
+
+def _whole(messages: Sequence[Any]) -> list[StagedTask]:
+    """The messages of all tasks of a commit.
+
+    Raises:
+        LogStoreError: there is none of some task.
+    """
+    if not all(isinstance(message, StagedTask) for message in messages):
+        raise LogStoreError(
+            "Spark commits without a message of each task, so nobody knows what "
+            "they have staged; nothing was published"
+        )
+    return list(messages)
 
 
 def _still_locked(error: StoreLockedError, timeout_ms: int) -> StoreLockedError:

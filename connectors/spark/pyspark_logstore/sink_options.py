@@ -12,7 +12,12 @@ from collections.abc import Mapping
 from typing import Final, NoReturn
 
 from logstore import ConfigError, StoreConfig, TopicConfig
-from pyspark_logstore.option_values import Values, refuse, refuse_unknown
+from pyspark_logstore.option_values import (
+    Values,
+    given_as_text,
+    refuse,
+    refuse_unknown,
+)
 from pyspark_logstore.options import path_of
 
 __all__ = ["SinkOptions", "parse_sink"]
@@ -21,6 +26,7 @@ logger = logging.getLogger("logstore.spark")
 
 LOCK_TIMEOUT_MS: Final = 60_000
 TXN_APP_ID_MAX: Final = 900
+SETTING_MAX: Final = 200  # characters; errors of `TopicConfig` have all of them
 
 
 def _camel(name: str) -> str:
@@ -135,7 +141,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 def _known(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
     """Values by documented name, of the options that mean something here."""
     values = {}
-    for key, value in given.items():
+    for key, value in given_as_text(given).items():
         lowered = key.lower()
         name = _CANONICAL.get(lowered, key)
         if lowered in SINK_REFUSED_OF_KAFKA:
@@ -172,6 +178,9 @@ def _settings(values: Mapping[str, str]) -> dict[str, object]:
         for option, field in TOPIC_SETTINGS.items()
         if option in values
     }
+    for name, text in properties.items():
+        if len(text) > SETTING_MAX:
+            refuse(_camel(name.replace(".", "_")), text, "no setting has such a value")
     try:
         config = TopicConfig.from_properties(properties)
     except ConfigError as error:
@@ -192,6 +201,10 @@ def _txn(read: Values) -> tuple[str, int] | None:
     if not app or len(app) > TXN_APP_ID_MAX:
         refuse("txnAppId", app, f"it must have 1 to {TXN_APP_ID_MAX} characters, and "
                f"goes with txnVersion")  # fmt: skip
+    try:
+        app.encode()
+    except UnicodeEncodeError as error:
+        refuse("txnAppId", app, f"it must be text that UTF-8 can hold: {error.reason}")
     if version is None:
         refuse("txnAppId", app, "it needs txnVersion, too")
     return app, version

@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from logstore import ConfigError
-from pyspark_logstore.offsets import Offsets, from_json, to_json
+from pyspark_logstore.offsets import from_json, marks_from_json
 from pyspark_logstore.options import SourceOptions
 
 __all__ = ["StartFile"]
+
+logger = logging.getLogger("logstore.spark")
 
 
 class StartFile:
@@ -34,20 +39,29 @@ class StartFile:
         directory = os.path.abspath(options.state_dir)
         return cls(os.path.join(directory, f"{options.reader_id}.json"))
 
-    def read(self) -> Offsets | None:
+    def read(self) -> dict[str, dict[str, Any]] | None:
         """What was written; None: nothing.
 
         Raises:
-            ConfigError: the file holds something else.
+            ConfigError: the file holds something else, or cannot be read.
         """
         if not self._path:
             return None
         try:
             with open(self._path, encoding="utf-8") as file:
-                return from_json(json.load(file))
+                found: dict[str, dict[str, Any]] = json.load(file)
+            from_json(found)
+            marks_from_json(found)
+            return found
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except OSError as error:
+            raise ConfigError(
+                f"option stateDir: {self._path} cannot be read: {error.strerror}",
+                name="stateDir",
+                value=self._path,
+            ) from error
+        except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"option stateDir: {self._path} does not hold offsets: {error}. Remove "
                 f"it to start anew",
@@ -55,8 +69,8 @@ class StartFile:
                 value=self._path,
             ) from error
 
-    def write(self, offsets: Offsets) -> None:
-        """Keep `offsets`, on stable storage when it returns.
+    def write(self, offsets: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep the text of offsets, on stable storage when it returns.
 
         Steps: 1. write a temporary file, sync it; 2. rename it (commit); 3. sync the
         directory.
@@ -69,7 +83,7 @@ class StartFile:
         temporary = f"{self._path}.{os.getpid()}.tmp"
         try:
             with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(to_json(offsets), file)
+                json.dump(offsets, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, self._path)
@@ -94,5 +108,11 @@ class StartFile:
     def remove(self) -> None:
         """The checkpoint has it now."""
         if self._path:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 os.unlink(self._path)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                # It says where the query started, which the checkpoint now knows: a
+                # query that is in order does not end for it.
+                logger.warning("cannot remove %s: %s", self._path, error.strerror)

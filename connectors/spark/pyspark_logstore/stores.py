@@ -6,6 +6,7 @@ open between them; what is open is thrown away when something else lies at its p
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import logging
@@ -14,27 +15,46 @@ import platform
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import logstore
-from logstore import ConfigError, LogStoreError, Partition, Store
-from pyspark_logstore.offsets import Bounds
+from logstore import (
+    ConfigError,
+    CorruptRecordError,
+    LogStoreError,
+    OffsetOutOfRangeError,
+    Partition,
+    PartitionNotFoundError,
+    StorageError,
+    Store,
+    TopicNotFoundError,
+)
+from pyspark_logstore.offsets import Bounds, LossPolicy, Mark
 from pyspark_logstore.options import Selection, SourceOptions, TopicPartition
 
 __all__ = [
+    "DELETED",
     "Identity",
     "NotSharedError",
     "OpenStore",
     "StoreCache",
-    "check_shared",
+    "check_partition",
     "check_store",
+    "directory_of",
     "find_time",
     "identity_of",
+    "settled",
     "store_anew",
     "store_at",
 ]
 
 logger = logging.getLogger("logstore.spark")
+
+Result = TypeVar("Result")
+
+# What says that a partition is not there any more. Not `LookupError`: an offset that is
+# gone is one, too.
+DELETED: Final = (TopicNotFoundError, PartitionNotFoundError)
 
 STORES_MAX: Final = 8
 # Looks at the ends of all partitions, until no publication comes between.
@@ -152,7 +172,8 @@ class OpenStore:
         self.process = os.getpid()
         self.store: Store = logstore.open(path, read_only=True)
         self._seen: dict[TopicPartition, Identity] = {}
-        self._stable: dict[TopicPartition, tuple[int, int]] = {}
+        # By partition: the last stable offset, behind the end and the mark it is for.
+        self._stable: dict[TopicPartition, tuple[tuple[int, Mark | None], int]] = {}
 
     def select(self, selection: Selection) -> list[TopicPartition]:
         """The partitions there are now, in order. None of a topic that is not there."""
@@ -215,51 +236,96 @@ class OpenStore:
         return self.store.topic(partition.topic)[partition.number]
 
     def identity_of(self, partition: TopicPartition) -> Identity | None:
-        """The identity of a partition's directory now; None: it is gone."""
-        return identity_of(os.path.join(self.path, str(partition)))
+        """The identity of a partition's directory now; None: it is gone.
+
+        Raises:
+            StorageError: it cannot be looked at.
+        """
+        return directory_of(self.path, partition)
+
+    def identity_seen(self, partition: TopicPartition) -> Identity | None:
+        """That of the directory when the partition was first asked about here: what is
+        known of it was read later. None: nobody asked, or it was gone."""
+        return self._seen.get(partition)
 
     def is_same(self, partition: TopicPartition) -> bool:
         """Whether the partition is still what it was when first asked about here."""
         now = self.identity_of(partition)
         return now is not None and self._seen.setdefault(partition, now) == now
 
+    def mark(self, name: TopicPartition, partition: Partition) -> Mark | None:
+        """Which log the partition has now; None: nobody keeps account of it."""
+        mark, seen = partition.mark(), self._seen.get(name)
+        if mark is None or seen is None:
+            return None
+        return Mark(mark.log_id, mark.serial, seen.inode)
+
+    def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where those begin that are there."""
+        found = {}
+        for name in partitions:
+            with contextlib.suppress(*DELETED):
+                found[name] = self.partition(name).start_offset
+        return found
+
     def bounds(
-        self, partitions: Iterable[TopicPartition], options: SourceOptions
+        self,
+        partitions: Iterable[TopicPartition],
+        options: SourceOptions,
+        *,
+        skip_damage: bool = False,
     ) -> dict[TopicPartition, Bounds]:
         """What can be read of those that are there, as the options bound it; of a
-        publication, all or nothing."""
+        publication, all or nothing.
+
+        Args:
+            skip_damage: with ``read_committed``, do not bound a log by its transactions
+                where damage hides them: who reads it finds the damage.
+        """
         partitions = tuple(partitions)
         for _ in range(_LOOKS_MAX):
             token = self.store.publication_token()
-            found = self._bounds_now(partitions, options)
+            found = {}
+            for name in partitions:
+                with contextlib.suppress(*DELETED):
+                    found[name] = self._bounds_of(name, options, skip_damage)
             if self.store.publication_token() == token:
                 break
         return found
 
-    def _bounds_now(
-        self, partitions: Iterable[TopicPartition], options: SourceOptions
-    ) -> dict[TopicPartition, Bounds]:
-        found = {}
-        for name in partitions:
+    def _bounds_of(
+        self, name: TopicPartition, options: SourceOptions, skip_damage: bool
+    ) -> Bounds:
+        partition = self.partition(name)
+        for attempt in range(_LOOKS_MAX):
+            # The mark first: a cut that comes behind it is seen by who compares.
+            mark = self.mark(name, partition)
+            end = partition.end_offset
             try:
-                partition = self.partition(name)
-                end = partition.end_offset
                 if options.isolation == "read_committed":
-                    end = min(end, self._stable_end(name, partition, end))
-                if options.durable_only:
-                    end = min(end, partition.durable_offset)
-                start = partition.start_offset
-            except LookupError:
+                    end = min(end, self._stable_end(name, partition, end, mark))
+            except OffsetOutOfRangeError:  # deleted or cut meanwhile
+                if attempt + 1 == _LOOKS_MAX:
+                    raise
                 continue
-            found[name] = Bounds(start, max(start, end))
-        return found
+            except CorruptRecordError:
+                if not skip_damage:
+                    raise
+            if options.durable_only:
+                end = min(end, partition.durable_offset)
+            start = partition.start_offset
+            break
+        return Bounds(start, max(start, end), mark)
 
-    def _stable_end(self, name: TopicPartition, partition: Partition, end: int) -> int:
+    def _stable_end(
+        self, name: TopicPartition, partition: Partition, end: int, mark: Mark | None
+    ) -> int:
         """`Partition.last_stable_offset`, which may read the whole log: asked again
-        only where the end has moved. What ends a transaction is a record, too."""
+        only where the log has changed. What ends a transaction is a record, too."""
         found = self._stable.get(name)
-        if found is None or found[0] != end:
-            found = self._stable[name] = (end, partition.last_stable_offset())
+        if found is None or found[0] != (end, mark):
+            stable = partition.last_stable_offset()
+            found = self._stable[name] = (end, mark), stable
         return found[1]
 
 
@@ -314,10 +380,14 @@ def store_at(path: str, partitions: Iterable[TopicPartition] = ()) -> OpenStore:
     Opened anew where one of `partitions` is not the directory any more that it was: a
     topic was deleted and created again.
     """
+    partitions = tuple(partitions)
     found = _CACHE.get(path)
-    if not all(found.is_same(partition) for partition in partitions):
+    others = [name for name in partitions if not found.is_same(name)]
+    if others:
         _CACHE.drop(path)
         found = _CACHE.get(path)
+        for name in partitions:
+            found.is_same(name)  # remembered before it is opened
     return found
 
 
@@ -365,26 +435,61 @@ def check_store(path: str, expected: Identity) -> None:
         )
 
 
-def check_shared(
-    path: str,
-    expected: Identity,
-    partition: TopicPartition,
-    expected_partition: Identity | None,
-) -> None:
-    """`check_store`, and the directory of a partition in it.
+def directory_of(path: str, partition: TopicPartition) -> Identity | None:
+    """The identity of a partition's directory in a store; None: it is not there.
 
     Raises:
-        NotSharedError: a task does not see what the driver saw.
+        StorageError: it cannot be looked at.
     """
-    check_store(path, expected)
-    there = identity_of(os.path.join(path, str(partition)))
-    if expected_partition is not None and there not in (None, expected_partition):
-        raise NotSharedError(
-            f"option path: {path} on host {platform.node()}, where a task runs, has "
-            f"another directory {partition} than the driver saw. {ADVICE}; or its "
-            f"topic was deleted and created again since the query was planned, then "
-            f"load it again"
-        )
+    directory = os.path.join(path, str(partition))
+    try:
+        return identity_of(directory)
+    except OSError as error:
+        raise StorageError(
+            f"cannot look at {directory}, the directory of {partition}, on host "
+            f"{platform.node()}: {error.strerror}. {ADVICE}",
+            errno=error.errno,
+            path=directory,
+            action="look at",
+        ) from error
+
+
+def check_partition(
+    path: str, partition: TopicPartition, expected: Identity | None, loss: LossPolicy
+) -> None:
+    """Raise where the directory of a partition is another one than the driver saw.
+    Where it is not there at all, opening it says so.
+
+    Args:
+        path: of the store, which `check_store` has found to be the driver's.
+
+    Raises:
+        NotSharedError: it is another one, and ``failOnDataLoss`` is true.
+        PartitionNotFoundError: the same where it is false: the one that was to be read
+            is gone.
+        StorageError: it cannot be looked at.
+    """
+    if directory_of(path, partition) in (None, expected):
+        return
+    what = (
+        f"option path: {path} on host {platform.node()}, where a task runs, has "
+        f"another directory {partition} than the driver saw"
+    )
+    why = "its topic was deleted and created again since the query was planned"
+    if loss.fails:
+        raise NotSharedError(f"{what}. {ADVICE}; or {why}, then load it again")
+    raise PartitionNotFoundError(
+        f"{what}: {why}", topic=partition.topic, partition=partition.number
+    )
+
+
+def settled(plan: Callable[[], Result]) -> Result:
+    """The result of a planning; made again where what it was about to read was deleted
+    meanwhile: nothing has been promised yet."""
+    for _ in range(_LOOKS_MAX):
+        with contextlib.suppress(*DELETED, OffsetOutOfRangeError):
+            return plan()
+    return plan()
 
 
 def find_time(opened: OpenStore) -> Callable[[TopicPartition, int], int | None]:

@@ -16,20 +16,33 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from logstore import ConfigError
+from logstore import ConfigError, LogMark
 from pyspark_logstore.admission import limit_bytes, limit_rows
 from pyspark_logstore.columns import check_schema
 from pyspark_logstore.offsets import (
+    Bounds,
     LossPolicy,
+    Mark,
+    Marks,
     Offsets,
     backlog,
     from_json,
+    marks_from_json,
     resolve_start,
     to_json,
 )
+from pyspark_logstore.option_values import INT64_MAX
 from pyspark_logstore.options import SourceOptions, TopicPartition
+from pyspark_logstore.planning import Sizes
 from pyspark_logstore.start_file import StartFile
-from pyspark_logstore.stores import OpenStore, find_time, store_at
+from pyspark_logstore.stores import (
+    DELETED,
+    Identity,
+    OpenStore,
+    find_time,
+    settled,
+    store_at,
+)
 from pyspark_logstore.tasks import Task, plan_tasks, read_task, sizes_of
 
 limits: Any = None  # before Spark 4.2
@@ -38,7 +51,8 @@ with contextlib.suppress(ImportError):
 
 __all__ = ["StreamReader"]
 
-OffsetText = dict[str, dict[str, int]]
+OffsetText = dict[str, dict[str, Any]]
+Ends = dict[TopicPartition, Bounds]
 
 
 _AvailableNow: Any = object if limits is None else limits.SupportsTriggerAvailableNow
@@ -60,11 +74,13 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         self._path = os.path.abspath(options.path)
         self._loss = LossPolicy(options.fail_on_data_loss)
         self._start_file = StartFile.of(options)
-        self._initial: Offsets | None = None
-        self._latest: Offsets = {}
+        self._initial: OffsetText | None = None
+        self._latest: Ends = {}
+        # The directories that partitions had when they were last looked at.
+        self._known: dict[TopicPartition, Identity] = {}
         # With AvailableNow: where the query ends, once that is known.
         self._stops_at_target = False
-        self._target: Offsets | None = None
+        self._target: Ends | None = None
         # Long ago: the first batch is not held back.
         self._last_batch_at = float("-inf")
 
@@ -75,20 +91,25 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         if self._initial is None:
             self._initial = self._start_file.read()
         if self._initial is None:
-            self._initial = self._resolve_start()
+            self._initial = settled(self._resolve_start)
             self._start_file.write(self._initial)
-        return to_json(self._initial)
+        return self._initial
 
-    def _resolve_start(self) -> Offsets:
-        opened = store_at(self._path)
-        selected = opened.check_selected(self._options.selection)
-        return resolve_start(
+    def _resolve_start(self) -> OffsetText:
+        selected = store_at(self._path).check_selected(self._options.selection)
+        opened = store_at(self._path, selected)
+        bounds = opened.bounds(selected, self._options)
+        for name in selected:
+            if name not in bounds:
+                opened.partition(name)  # raises: it was deleted just now
+        start = resolve_start(
             self._options.start,
-            opened.bounds(selected, self._options),
+            bounds,
             find_time(opened),
             self._options.start_strategy,
             self._loss,
         )
+        return to_json(start, _marks_of(bounds))
 
     def getDefaultReadLimit(self) -> Any:
         """The limit that the options ask for. Spark knows one only; all of them are
@@ -115,46 +136,132 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             DataLossError: partitions, or the end of one, are gone.
         """
         if start is None:  # before Spark 4.2
-            self._latest = self._ends()
-            return to_json(self._latest)
-        begin = from_json(start)
-        latest = self._target
-        if latest is None:
-            latest = self._ends()
-            if self._stops_at_target:
-                self._target = latest
-        self._latest = latest
-        self._check_losses(begin, latest)
-        end = self._admit(begin, latest, limit)
-        return start if end == begin else to_json(end)
+            self._latest = self._look()
+            return to_json(_ends_of(self._latest), _marks_of(self._latest))
+        read_up_to = from_json(start)
+        self._latest = self._look() if self._target is None else self._look_at_target()
+        if self._stops_at_target and self._target is None:
+            self._target = self._latest
+        self._check_gone(read_up_to, self._latest)
+        begin = self._begin(read_up_to, marks_from_json(start), self._latest)
+        for name in sorted(begin.keys() & self._latest.keys()):
+            there = self._latest[name].end
+            if begin[name] == read_up_to[name] > there:
+                self._loss.report(
+                    f"{name}: it ends at {there} and was read up to {begin[name]} "
+                    f"already: its tail was cut, or its topic was created anew"
+                )
+        end = self._admit(begin, _ends_of(self._latest), limit)
+        if end == read_up_to and begin == read_up_to:
+            same: OffsetText = start
+            return same  # the very text: Spark compares it
+        return to_json(end, _marks_of(self._latest))
 
-    def _ends(self) -> Offsets:
-        opened = self._open()
-        selected = opened.select(self._options.selection)
-        bounds = opened.bounds(selected, self._options)
-        return {name: found.end for name, found in bounds.items()}
+    def _look(self) -> Ends:
+        """What there is now."""
+        selected = self._open().select(self._options.selection)
+        opened = store_at(self._path, selected)
+        found = opened.bounds(selected, self._options)
+        for name in found:
+            seen = opened.identity_seen(name)
+            if seen is not None:
+                self._known[name] = seen
+        return found
+
+    def _look_at_target(self) -> Ends:
+        """The target of AvailableNow, as far as it is still there: what was cut from it
+        will not come, and what has come in its place is for the next run."""
+        found = {}
+        now, target = self._look(), self._target or {}
+        for name in now.keys() & target.keys():
+            bounds, wanted = now[name], target[name]
+            below = self._unchanged_below(name, wanted.mark, bounds.mark)
+            end = min(bounds.end, wanted.end, max(below, bounds.start))
+            found[name] = bounds._replace(end=end)
+        return found
 
     def _open(self) -> OpenStore:
-        anew = [name for name in self._latest if not store_at(self._path).is_same(name)]
-        opened = store_at(self._path, anew)
-        there = [name for name in anew if opened.identity_of(name) is not None]
-        if there:
-            names = ", ".join(map(str, sorted(there)))
-            self._loss.report(f"{names}: deleted and created again while it was read")
-        return opened
+        """The store; tells of the partitions that are others than they were."""
+        self._tell_others()
+        return store_at(self._path)
 
-    def _check_losses(self, start: Offsets, latest: Offsets) -> None:
+    def _tell_others(self) -> set[TopicPartition]:
+        """The partitions that have another directory than when they were last looked
+        at, each of them told once."""
+        opened = store_at(self._path, self._known)
+        others = set()
+        for name, seen in list(self._known.items()):
+            now = opened.identity_of(name)
+            if now is not None and now != seen:
+                others.add(name)
+                self._known[name] = now
+        if others:
+            names = ", ".join(map(str, sorted(others)))
+            self._loss.report(f"{names}: deleted and created again while it was read")
+        return others
+
+    def _unchanged_below(
+        self, name: TopicPartition, mark: Mark | None, now: Mark | None
+    ) -> int:
+        """Below this offset a log is what it was at the time of a mark; 0 where it is
+        another one, and all of it where nobody knows."""
+        if mark is None or now is None or mark == now:
+            return INT64_MAX
+        if mark.log_id != now.log_id:
+            return 0
+        try:
+            partition = store_at(self._path, [name]).partition(name)
+            below = partition.unchanged_below(LogMark(mark.log_id, mark.serial))
+        except DELETED:
+            return 0
+        return INT64_MAX if below is None else below
+
+    def _check_gone(self, start: Offsets, latest: Ends) -> None:
         gone = sorted(start.keys() - latest.keys())
         if gone:
             names = ", ".join(map(str, gone))
             self._loss.report(f"{names}: deleted since the last batch")
-        for name in sorted(start.keys() & latest.keys()):
-            if latest[name] < start[name]:
+
+    def _begin(self, start: Offsets, marks: Marks, planned: Ends) -> Offsets:
+        """Where reading goes on: where it ended, unless what was read is gone.
+
+        Where a log was cut and has grown again, what it has behind the cut is new, and
+        was not read.
+
+        Args:
+            start, marks: up to where it was read, and in which logs.
+            planned: up to where it is to be read, and in which logs.
+
+        Raises:
+            DataLossError: it is gone, and ``failOnDataLoss`` is true.
+        """
+        begin = dict(start)
+        for name in sorted(start.keys() & planned.keys()):
+            offset, mark, (first, end, now) = (
+                start[name],
+                marks.get(name),
+                planned[name],
+            )
+            below = self._unchanged_below(name, mark, now)
+            if below >= offset or mark is None or now is None:
+                continue
+            if mark.log_id == now.log_id:
+                begin[name] = max(below, first)
                 self._loss.report(
-                    f"{name}: it ends at {latest[name]} and was read up to "
-                    f"{start[name]} already: its tail was cut, or its topic was "
-                    f"created anew"
+                    f"{name}: it ends at {end} and was read up to {offset} already: "
+                    f"its tail was cut at {below}"
                 )
+                continue
+            self._loss.report(
+                f"{name}: it was read up to {offset}, and is another log now (id "
+                f"{now.log_id}, not {mark.log_id}) with the offsets {first} to {end}: "
+                f"its topic was deleted and created again"
+            )
+            # In the same directory it may be the same log, whose state was lost: its
+            # records were read. So reading goes on there, as far as it can.
+            if mark.inode != now.inode or end < offset:
+                begin[name] = first
+        return begin
 
     def _admit(self, start: Offsets, latest: Offsets, limit: Any) -> Offsets:
         """How far the next batch goes. Spark's own limit counts only where it asks for
@@ -169,10 +276,22 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         if options.max_offsets_per_trigger is not None:
             end = limit_rows(begin, end, options.max_offsets_per_trigger)
         if options.max_bytes_per_trigger is not None:
-            opened = self._open()
-            sizes = {p: sizes_of(opened.partition(p)) for p in backlog(begin, end)}
+            sizes = self._sizes(backlog(begin, end))
+            end = {p: end[p] for p in end if p in sizes or p not in backlog(begin, end)}
             end = limit_bytes(begin, end, sizes, options.max_bytes_per_trigger)
         return end
+
+    def _sizes(
+        self, names: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, Sizes]:
+        """Bytes by offset of those that are there."""
+        opened, found = self._open(), {}
+        for name in names:
+            try:
+                found[name] = sizes_of(opened.partition(name))
+            except DELETED as error:
+                self._loss.report(f"{name}: deleted before it was read: {error}")
+        return found
 
     def _is_due(self, waiting: Mapping[TopicPartition, int]) -> bool:
         """Whether enough has come, or the delay is over; always with AvailableNow,
@@ -191,14 +310,11 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def _starts_of_new(self, start: Offsets, latest: Offsets) -> Offsets:
         """The beginnings of the partitions that have come since the last batch."""
         new = sorted(latest.keys() - start.keys())
-        if not new:
-            return {}
-        bounds = store_at(self._path, new).bounds(new, self._options)
-        return {name: found.start for name, found in bounds.items()}
+        return store_at(self._path, new).starts(new) if new else {}
 
     def reportLatestOffset(self) -> OffsetText | None:
         """The ends as of the last look, for the progress of the query."""
-        return to_json(self._latest) if self._latest else None
+        return to_json(_ends_of(self._latest)) if self._latest else None
 
     def partitions(self, start: Any, end: Any) -> list[Task]:
         """The tasks of a batch.
@@ -207,6 +323,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             DataLossError: a batch that was planned before cannot be read any more.
         """
         begin, stop = from_json(start), from_json(end)
+        marks = marks_from_json(end)
+        others = self._tell_others()
         new = self._starts_of_new(begin, stop)
         for name, offset in new.items():
             if offset > 0:
@@ -216,24 +334,26 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
                 )
         for name in sorted(begin.keys() - stop.keys()):
             self._loss.report(f"{name}: deleted since the last batch")
-        for name in sorted(stop.keys() - begin.keys() - new.keys()):
+        opened = store_at(self._path, stop)
+        selected = set(opened.select(self._options.selection))
+        there = opened.starts(selected & stop.keys())
+        for name in sorted(stop.keys() - there.keys()):
             self._loss.report(f"{name}: deleted before it was read")
-        for name in sorted(begin.keys() & stop.keys()):
-            if stop[name] < begin[name]:
+        planned = {n: Bounds(there[n], stop[n], marks.get(n)) for n in there}
+        read_up_to = {name: begin[name] for name in begin.keys() & there.keys()}
+        begin = self._begin(read_up_to, marks_from_json(start), planned)
+        for name in sorted(begin):
+            if begin[name] == read_up_to[name] > stop[name]:
                 self._loss.report(
                     f"{name}: a batch ends at {stop[name]} and starts at "
                     f"{begin[name]}. Either its tail was cut; or the query died in its "
                     f"first batch, and startingOffsets=latest now means another offset "
                     f"(readerId and stateDir keep it)"
                 )
-        begin = {**new, **begin}
-        begin = {name: offset for name, offset in begin.items() if name in stop}
-        opened = store_at(self._path, begin)
-        there = set(opened.select(self._options.selection))
-        for name in sorted(begin.keys() - there):
-            self._loss.report(f"{name}: deleted before it was read")
-        begin = {name: offset for name, offset in begin.items() if name in there}
-        return plan_tasks(opened, begin, stop, self._options)
+        begin.update((name, new[name]) for name in new.keys() & there.keys())
+        for name in others - marks.keys():
+            begin.pop(name, None)  # these are offsets of the one that was there before
+        return plan_tasks(opened, begin, stop, marks, self._options, self._loss)
 
     def commit(self, end: Any) -> None:
         """A batch is complete: from now on its end is in the checkpoint."""
@@ -247,3 +367,13 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def read(self, partition: Any) -> Iterator[Any]:
         """The record batches of a task."""
         return read_task(partition, self._schema, self._path, self._options)
+
+
+def _ends_of(bounds: Ends) -> Offsets:
+    return {name: found.end for name, found in bounds.items()}
+
+
+def _marks_of(bounds: Ends) -> Marks:
+    return {
+        name: found.mark for name, found in bounds.items() if found.mark is not None
+    }

@@ -6,26 +6,30 @@ offsets is absolute, so that a task that is run again delivers the same records.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
 from logstore import (
+    LogMark,
     LogStoreError,
     OffsetOutOfRangeError,
     Partition,
     PartitionNotFoundError,
 )
 from pyspark_logstore.columns import BatchShaper, sliced
-from pyspark_logstore.offsets import LossPolicy, Offsets
+from pyspark_logstore.offsets import LossPolicy, Mark, Marks, Offsets
+from pyspark_logstore.option_values import INT64_MAX
 from pyspark_logstore.options import SourceOptions, TopicPartition
 from pyspark_logstore.planning import LogRange, Sizes, batch_records, cores, plan
 from pyspark_logstore.stores import (
+    DELETED,
     Identity,
     OpenStore,
-    check_shared,
+    check_partition,
+    check_store,
     store_anew,
     store_at,
 )
@@ -45,6 +49,7 @@ class Task(InputPartition):
         store: the identity of the store's directory, as the driver sees it.
         ranges: in the order of reading.
         partitions: the identities of their directories.
+        marks: which logs they had, where that is known.
     """
 
     def __init__(
@@ -52,10 +57,12 @@ class Task(InputPartition):
         store: Identity,
         ranges: tuple[LogRange, ...],
         partitions: Mapping[TopicPartition, Identity | None],
+        marks: Marks,
     ) -> None:
         self.store = store
         self.ranges = ranges
         self.partitions = dict(partitions)
+        self.marks = dict(marks)
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{r.partition} {r.start}..{r.stop}" for r in self.ranges)
@@ -70,17 +77,34 @@ def sizes_of(partition: Partition) -> Sizes:
 
 
 def plan_tasks(
-    opened: OpenStore, start: Offsets, end: Offsets, options: SourceOptions
+    opened: OpenStore,
+    start: Offsets,
+    end: Offsets,
+    marks: Marks,
+    options: SourceOptions,
+    loss: LossPolicy,
 ) -> list[Task]:
     """The tasks that read from `start` up to `end` (exclusive), partition by partition.
 
     One without ranges where there is nothing to read: Spark wants one.
+
+    Args:
+        marks: of the logs that these are offsets of, where they are known.
+
+    Raises:
+        DataLossError: a partition is gone, and ``failOnDataLoss`` is true.
     """
     spans = {p: (start[p], end[p]) for p in sorted(start) if start[p] < end.get(p, 0)}
     total = sum(stop - first for first, stop in spans.values())
     sizes: dict[TopicPartition, Sizes] = {}
-    if total >= FEW_RECORDS:
-        sizes = {p: sizes_of(opened.partition(p)) for p in spans}
+    for name in list(spans):
+        try:
+            partition = opened.partition(name)
+            if total >= FEW_RECORDS:
+                sizes[name] = sizes_of(partition)
+        except DELETED as error:
+            loss.report(f"{name}: deleted before it was read: {error}")
+            del spans[name]
     ranges = []
     for name, (first, stop) in spans.items():
         size = sizes[name].between(first, stop) if name in sizes else 0
@@ -99,23 +123,25 @@ def plan_tasks(
         core_count=cores(),
         min_tasks=options.min_partitions,
         max_records=options.max_records_per_partition,
-        align=lambda name, offset: first_of_batch(opened.partition(name), offset),
+        align=lambda name, offset: first_of_batch(opened, name, offset),
         cut_at=cut_at,
     )
-    identities = {p: opened.identity_of(p) for p in spans}
     return [
         Task(
-            opened.identity, task, {r.partition: identities[r.partition] for r in task}
+            opened.identity,
+            task,
+            {r.partition: opened.identity_seen(r.partition) for r in task},
+            {r.partition: marks[r.partition] for r in task if r.partition in marks},
         )
         for task in planned or [()]
     ]
 
 
-def first_of_batch(partition: Partition, offset: int) -> int:
+def first_of_batch(opened: OpenStore, name: TopicPartition, offset: int) -> int:
     """The first offset of the batch that holds an offset; the offset itself where that
     cannot be told: the task that gets there says why."""
     try:
-        for batch in partition.read_batches(offset):
+        for batch in opened.partition(name).read_batches(offset):
             return min(batch.base_offset, offset)
     except LogStoreError:
         pass
@@ -136,23 +162,65 @@ def read_task(
     loss = LossPolicy(options.fail_on_data_loss)
     for found in task.ranges:
         name = found.partition
-        check_shared(path, task.store, name, task.partitions[name])
-        opened = store_at(path, [name])
+        identity, mark = task.partitions[name], task.marks.get(name)
+        check_store(path, task.store)
+        stands_below = functools.partial(
+            _stands_below, path=path, identity=identity, mark=mark, loss=loss
+        )
         try:
-            partition = opened.partition(name)
-            if partition.end_offset < found.stop:
-                # A network file system may show what another host has appended to
-                # those only who open the files anew.
-                partition = store_anew(path).partition(name)
-        except LookupError as error:
+            check_partition(path, name, identity, loss)
+            partition = _opened(path, found, mark)
+        except DELETED as error:
             loss.report(f"{name} was deleted before it was read: {error}")
             continue
         try:
-            for batch in _read_range(partition, found, shaper, options, loss):
+            for batch in _read_range(
+                partition, found, shaper, options, loss, stands_below
+            ):
                 for piece in sliced(batch):
                     yield shaper.shape(piece, name)
-        except PartitionNotFoundError as error:
+        except DELETED as error:
             loss.report(f"{name} was deleted while it was read: {error}")
+
+
+def _opened(path: str, found: LogRange, mark: Mark | None) -> Partition:
+    """The partition of a range; opened now where it seems to be less than the driver
+    saw: a network file system may show what another host has done only to those who
+    open the files anew."""
+    partition = store_at(path, [found.partition]).partition(found.partition)
+    now = partition.mark() if mark is not None else None
+    is_old = now is not None and mark is not None and now.serial < mark.serial
+    if is_old or partition.end_offset < found.stop:
+        partition = store_anew(path).partition(found.partition)
+    return partition
+
+
+def _stands_below(
+    partition: Partition,
+    path: str,
+    identity: Identity | None,
+    mark: Mark | None,
+    loss: LossPolicy,
+) -> int:
+    """The offset below which a log is what it was when it was planned to be read.
+
+    Raises:
+        PartitionNotFoundError, NotSharedError: it is another log.
+    """
+    name = TopicPartition(partition.topic, partition.number)
+    check_partition(path, name, identity, loss)
+    now = partition.mark()
+    if mark is None or now is None:
+        return INT64_MAX  # nobody knows
+    if now.log_id != mark.log_id:
+        raise PartitionNotFoundError(
+            f"{partition.name} is another log now (id {now.log_id}, not "
+            f"{mark.log_id}): its topic was deleted and created again",
+            topic=partition.topic,
+            partition=partition.number,
+        )
+    below = partition.unchanged_below(LogMark(mark.log_id, mark.serial))
+    return INT64_MAX if below is None else below
 
 
 def _read_range(
@@ -161,35 +229,61 @@ def _read_range(
     shaper: BatchShaper,
     options: SourceOptions,
     loss: LossPolicy,
+    stands_below: Callable[[Partition], int] = lambda partition: INT64_MAX,
 ) -> Iterator[Any]:
-    """The batches of a range, behind what was deleted meanwhile if that is allowed."""
-    offset = found.start
-    while offset < found.stop:
-        low, high = partition.start_offset, partition.end_offset
-        if low > offset:
-            loss.report(
-                f"{found.partition}: offsets {offset} to {min(low, found.stop) - 1} "
-                f"were deleted before they were read; it starts at {low} now"
-            )
-            offset = low
-        if high < found.stop:
-            loss.report(
-                f"{found.partition}: it ends at {high} now, and was to be read up to "
-                f"{found.stop}: its tail was cut"
-            )
-            found = dataclasses.replace(found, stop=high)
-        if offset >= found.stop:
-            return
-        batches = _Batches(partition, found, offset, shaper, options)
+    """The batches of a range, behind what was deleted meanwhile if that is allowed.
+
+    Whatever asks the log may find that it was deleted or cut just now, so all of it is
+    done inside of the `try`.
+
+    Args:
+        stands_below: the offset below which the log is what it was when the range was
+            planned; raises where it is another one.
+    """
+    offset, stop = found.start, found.stop
+    while offset < stop:
+        batches = None
         try:
+            low, high = partition.start_offset, partition.end_offset
+            if low > offset:
+                loss.report(
+                    f"{found.partition}: offsets {offset} to {min(low, stop) - 1} "
+                    f"were deleted before they were read; it starts at {low} now"
+                )
+                offset = low
+            if high < stop:
+                loss.report(
+                    f"{found.partition}: it ends at {high} now, and was to be read up "
+                    f"to {stop}: its tail was cut"
+                )
+                stop = high
+            if offset >= stop:
+                return
+            batches = _Batches(partition, found, offset, stop, shaper, options)
+            # Asked when the read has begun: what is cut from here on, it notices.
+            below = stands_below(partition)
+            if below < stop:
+                loss.report(
+                    f"{found.partition}: its tail was cut at {below}, and it was to be "
+                    f"read up to {stop}: what is there now are other records"
+                )
+                stop = below
+                continue
             yield from batches
             return
         except OffsetOutOfRangeError as error:
             # The writer deleted or cut what was just being read.
-            if batches.offset == offset and partition.start_offset <= offset:
-                raise
+            offset = offset if batches is None else batches.offset
+            low = partition.start_offset
+            if low <= offset:
+                # Cut. It may have grown again: what is there now was not planned.
+                loss.report(
+                    f"{found.partition}: its tail was cut while it was read, up to "
+                    f"{offset} of {stop}: {error}"
+                )
+                return
             loss.report(f"{found.partition}: deleted while it was read: {error}")
-            offset = max(batches.offset, partition.start_offset)
+            offset = low
 
 
 class _Batches:
@@ -200,13 +294,14 @@ class _Batches:
         partition: Partition,
         found: LogRange,
         offset: int,
+        stop: int,
         shaper: BatchShaper,
         options: SourceOptions,
     ) -> None:
         self.offset = offset
         self._batches = partition.read_arrow(
             offset,
-            found.stop,
+            stop,
             columns=shaper.columns,
             batch_records=found.batch_records,
             isolation=options.isolation,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -318,3 +319,73 @@ def test_typo_in_an_option_gets_a_suggestion(name: str) -> None:
     """One letter less: the message has the right name, or all names."""
     with pytest.raises(ConfigError, match=name):
         batch(**{name[:-1]: "1"})
+
+
+# ------------------------------------------------------------------- hostile values
+
+DIGITS = "9" * 5000
+HOSTILE = (
+    *("", " ", "NaN", "inf", "-1", "-0", "+0", "00", "1e3", "1.0", "True", "null"),
+    *(DIGITS, "-" + DIGITS, "0" * 5000 + "1", "\u0663", "\uff11", "\xb2", "1_000"),
+    *("\x00", "a\x00b", "\ud800", "5 us", DIGITS + "us", DIGITS + "d", "1.5s", "-5s"),
+    *("[", "{", "{}", "[]", "[" * 100_000, '{"a":' * 100_000, '"x"', "a,,b", ","),
+    *(f'{{"t":{{"0":{DIGITS}}}}}', f'{{"t":{{"{DIGITS}":0}}}}', f'{{"t":[{DIGITS}]}}'),
+    *('{"t":{"0":NaN}}', '{"t":{"0":1.0}}', '{"t":{"0":true}}', '{"t":{"0":null}}'),
+    *('{"t":{"0":"5"}}', '{"t":{"0":-3}}', '{"t":{"-1":3}}', '{"t":{"\u0663":3}}'),
+    *('{"t":{"0":3},"t":{"1":4}}', '{"t":{"0":3,"0":4}}', '{"t":{"0":3,"00":4}}'),
+    *('{"t":[true]}', '{"t":[-1]}', '{"t":[1.0]}', '{"t":[[]]}', '{"t":{}}'),
+    *('{"\\ud800":[0]}', '{"":[0]}', '{"..":{"0":0}}', "../x", "a/b", "\ud800x"),
+    *("(", "(?P<", "a{99999999999999999999}", "(" * 5000, "*", "x" * 100_000),
+    *("file:", "file://host/x", "file:///", "hdfs://x", "s3a://b", "~", "."),
+    *(None, 5, True, [], {}),
+)
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
+@pytest.mark.parametrize("name", sorted({*FULL_STREAM, *BATCH_ONLY}))
+def test_hostile_value_is_refused_by_name_or_means_something(
+    name: str, streaming: bool
+) -> None:
+    """Never another error, nor a message that nobody can read or print."""
+    others = {"path": "d", "subscribe": "t", "readerId": "a", "stateDir": "s"}
+    if name in ("assign", "subscribePattern"):
+        del others["subscribe"]
+    told: list[str] = []
+    for value in HOSTILE:
+        given: Any = {**others, name: value}
+        try:
+            parse(given, streaming=streaming)
+        except ConfigError as error:
+            told.append(str(error))
+    assert all(len(text) < 2000 and text.encode() for text in told)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("minPartitions", DIGITS, "at most 9223372036854775807"),
+        ("maxRecordsPerPartition", "\u0663", "integer of at least 1"),
+        ("startingTimestamp", str(1 << 63), "at most 9223372036854775807"),
+        ("startingOffsets", f'{{"t":{{"0":{1 << 63}}}}}', "at most"),
+        ("startingOffsets", '{"t":{"0":1},"t":{"1":2}}', "'t' is there twice"),
+        ("startingOffsets", '{"t":{"00":1}}', "number of a partition"),
+        ("startingOffsetsByTimestamp", '{"t":{"0":1.0}}', "integer"),
+        ("assign", f'{{"t":[{1 << 31}]}}', "like"),
+        ("subscribePattern", "", "regular expression"),
+        ("subscribePattern", "a{99999999999999999999}", "no regular expression"),
+        ("path", "file://host/data", "on the host host"),
+        ("path", "a\x00b", "no path"),
+        ("failOnDataLoss", None, "it has no value"),
+    ],
+)
+def test_value_that_cannot_be_is_told_with_what_is_allowed(
+    option: str, value: Any, told: str
+) -> None:
+    """Of a value of thousands of characters only the beginning is shown."""
+    given: Any = {"path": "d", "subscribe": "t", option: value}
+    if option in ("assign", "subscribePattern"):
+        del given["subscribe"]
+    with pytest.raises(ConfigError, match=re.escape(told)) as caught:
+        parse(given, streaming=False)
+    assert caught.value.name == option
+    assert len(str(caught.value)) < 1000

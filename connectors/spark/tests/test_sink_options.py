@@ -6,6 +6,7 @@ import dataclasses
 import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -208,3 +209,29 @@ def test_options_of_the_job_that_moves_over_are_taken() -> None:
     job = ("kafka.bootstrap.servers", "topic", "kafka.acks", "checkpointLocation")
     given = {name: options[name] for name in job}
     assert parse_sink({**given, "path": "data"}, streaming=True).topic == "orders"
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
+@pytest.mark.parametrize(
+    "name", sorted({*SINK_BOTH, *SINK_BATCH_ONLY, *TOPIC_SETTINGS})
+)
+def test_hostile_value_is_refused_by_name_or_means_something(
+    name: str, streaming: bool
+) -> None:
+    """Never another error, nor a message that nobody can read or print."""
+    many = "9" * 5000
+    hostile: list[Any] = [
+        *("", " ", "NaN", "-1", "1e3", "1.0", many, "-" + many, "\u0663", "1_000"),
+        *("\x00", "\ud800", many + "d", "5d", "[" * 100_000, "x" * 100_000, "file:"),
+        *(None, 5, True, [], {}),
+    ]
+    told: list[str] = []
+    for value in hostile:
+        given: Any = {"path": "d", "topic": "t", name: value}
+        if name in SINK_BATCH_ONLY:
+            given = {"txnAppId": "a", "txnVersion": "1", **given}
+        try:
+            parse_sink(given, streaming=streaming)
+        except ConfigError as error:
+            told.append(str(error))
+    assert all(len(text) < 2000 and text.encode() for text in told)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -244,3 +246,48 @@ def test_checkpoint_that_was_set_back_is_an_error(
     assert len(copied(tmp_path)) == 6
     run(frame, tmp_path, allowRewind="true")
     assert len(copied(tmp_path)) == 6
+
+
+def test_query_on_a_copy_of_the_checkpoint_loses_nothing_in_silence(
+    spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
+) -> None:
+    """Started again on its checkpoint, it goes on; one on a copy fails where its batch
+    is not the one that was published."""
+    topic = make_topic(count=10)
+    frame = source(spark, writer.path)
+    run(frame, tmp_path)
+    copy = str(tmp_path / "copy")
+    shutil.copytree(tmp_path / "checkpoint", copy)
+    topic[0].append_many([b"first"] * 5)
+    run(frame, tmp_path)
+    forget_last_commit(tmp_path)
+    run(frame, tmp_path)  # the same batch, by a run that comes behind
+    topic[0].append(b"second")
+    with pytest.raises(Exception, match="on a copy of this checkpoint"):
+        run(frame, tmp_path, checkpointLocation=copy)
+    run(frame, tmp_path)
+    assert copied(tmp_path) == all_of(topic)
+    with logstore.open(tmp_path / "out", read_only=True) as store:
+        query = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
+        last = store.last_publication(f"spark-query:{query}")
+    assert last is not None
+    assert len(set(json.loads(last.note)["runs"])) >= 3  # Spark tells which runs
+
+
+@pytest.mark.skipif(VERSION < (4, 2), reason="no start of a batch before Spark 4.2")
+def test_source_that_was_cut_and_has_grown_between_two_runs_is_a_loss(
+    spark: Any, make_topic: MakeTopic, writer: logstore.Store, tmp_path: Path
+) -> None:
+    """Its offsets mean other records; with failOnDataLoss=false these are read."""
+    partition = make_topic(count=100, message_format=2)[0]
+    run(source(spark, writer.path), tmp_path)
+    partition.truncate_to(50)
+    partition.append_many([b"new %d" % n for n in range(80)])
+    partition.flush()
+    with pytest.raises(Exception, match="tail was cut at 50"):
+        run(source(spark, writer.path), tmp_path)
+    options = {"subscribe": "orders", "failOnDataLoss": "false"}
+    frame = spark.readStream.format("logstore").options(**options).load(writer.path)
+    run(frame.select("key", "value"), tmp_path)
+    found = copied(tmp_path)
+    assert found[100:] == [b"new %d" % n for n in range(80)]

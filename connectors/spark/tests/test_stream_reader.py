@@ -44,6 +44,11 @@ def next_batch(reader: StreamReader, start: Any) -> Any:
     return json.loads(json.dumps(end))
 
 
+def plain(offsets: Any) -> Any:
+    """The text of offsets without the marks of the logs that they are of."""
+    return {topic: found for topic, found in offsets.items() if topic != "@logs"}
+
+
 def offsets_read(reader: StreamReader, start: Any, end: Any) -> dict[str, list[int]]:
     """The offsets that the tasks of a batch deliver, by partition."""
     found: dict[str, list[int]] = {}
@@ -62,7 +67,7 @@ def test_query_reads_on_where_it_stopped(
     topic = make_topic(partitions=2, count=30)
     reader = reader_of(writer.path, startingOffsets="earliest")
     start = reader.initialOffset()
-    assert start == {"orders": {"0": 0, "1": 0}}
+    assert plain(start) == {"orders": {"0": 0, "1": 0}}
     end = next_batch(reader, start)
     assert offsets_read(reader, start, end)["orders-0"] == list(range(30))
     topic[1].append(b"value")
@@ -87,9 +92,9 @@ def test_stream_starts_with_what_is_new(
     """Unless told otherwise; asked again, the answer is the same."""
     topic = make_topic(count=5)
     reader = reader_of(writer.path)
-    assert reader.initialOffset() == {"orders": {"0": 5}}
+    assert plain(reader.initialOffset()) == {"orders": {"0": 5}}
     topic[0].append(b"value")
-    assert reader.initialOffset() == {"orders": {"0": 5}}
+    assert plain(reader.initialOffset()) == {"orders": {"0": 5}}
 
 
 def test_new_partition_is_read_from_its_beginning(
@@ -102,7 +107,7 @@ def test_new_partition_is_read_from_its_beginning(
     topic.add_partitions(1)
     topic[1].append_many([b"a", b"b"])
     end = next_batch(reader, start)
-    assert end == {"orders": {"0": 5, "1": 2}}
+    assert plain(end) == {"orders": {"0": 5, "1": 2}}
     assert offsets_read(reader, start, end) == {"orders-1": [0, 1]}
 
 
@@ -117,7 +122,7 @@ def test_new_topic_of_a_pattern_is_read(
     make_topic("users", count=2)
     make_topic("__consumer_offsets", count=2)
     end = next_batch(reader, start)
-    assert end == {"orders": {"0": 1}, "users": {"0": 2}}
+    assert plain(end) == {"orders": {"0": 1}, "users": {"0": 2}}
     assert offsets_read(reader, start, end) == {"users-0": [0, 1]}
 
 
@@ -158,8 +163,8 @@ def test_max_offsets_divides_the_backlog(
     ends = []
     while (end := next_batch(reader, end)) not in ends:
         ends.append(end)
-    assert ends[0] == {"orders": {"0": 2, "1": 18}}
-    assert ends[-1] == {"orders": {"0": 10, "1": 90}}
+    assert plain(ends[0]) == {"orders": {"0": 2, "1": 18}}
+    assert plain(ends[-1]) == {"orders": {"0": 10, "1": 90}}
     assert 5 <= len(ends) <= 7
     assert reader.latestOffset(start, limits.ReadAllAvailable()) == ends[-1]
 
@@ -174,7 +179,7 @@ def test_new_partition_is_limited_too(
     start = reader.initialOffset()
     topic.add_partitions(1)
     topic[1].append_many([b"value"] * 10)
-    assert next_batch(reader, start) == {"orders": {"0": 5, "1": 4}}
+    assert plain(next_batch(reader, start)) == {"orders": {"0": 5, "1": 4}}
 
 
 @needs_limits
@@ -211,17 +216,17 @@ def test_min_offsets_hold_a_batch_back_until_the_delay(
     assert next_batch(reader, start) == start
     topic[0].append(b"value")
     end = next_batch(reader, start)
-    assert end == {"orders": {"0": 1}}
+    assert plain(end) == {"orders": {"0": 1}}
     topic[0].append_many([b"a", b"b"])
     now[0] += 9.9
     assert next_batch(reader, end) == end
     topic[0].append(b"c")
-    assert next_batch(reader, end) == {"orders": {"0": 4}}
+    assert plain(next_batch(reader, end)) == {"orders": {"0": 4}}
     end = next_batch(reader, end)
     topic[0].append(b"d")
     assert next_batch(reader, end) == end
     now[0] += 10
-    assert next_batch(reader, end) == {"orders": {"0": 5}}
+    assert plain(next_batch(reader, end)) == {"orders": {"0": 5}}
 
 
 @pytest.mark.skipif(limits is not None, reason="this Spark can do it")
@@ -248,14 +253,14 @@ def test_available_now_ends_at_what_was_there_at_first(
     start = reader.initialOffset()
     topic[0].append(b"before the first look")
     end = next_batch(reader, start)
-    assert end == {"orders": {"0": 6}}
+    assert plain(end) == {"orders": {"0": 6}}
     topic[0].append_many([b"later"] * 5)
     topic.add_partitions(1)
     topic[1].append(b"later")
     end = next_batch(reader, end)
-    assert end == {"orders": {"0": 11}}
+    assert plain(end) == {"orders": {"0": 11}}
     assert next_batch(reader, end) == end
-    assert reader.reportLatestOffset() == end
+    assert reader.reportLatestOffset() == plain(end)
 
 
 @needs_limits
@@ -272,7 +277,7 @@ def test_available_now_takes_what_min_offsets_would_hold_back(
     )
     reader.prepareForTriggerAvailableNow()
     end = next_batch(reader, next_batch(reader, reader.initialOffset()))
-    assert end == {"orders": {"0": 10}}
+    assert plain(end) == {"orders": {"0": 10}}
 
 
 # ---------------------------------------------------------------------------- losses
@@ -290,7 +295,7 @@ def test_cut_tail_is_a_loss(make_topic: MakeTopic, writer: logstore.Store) -> No
         next_batch(reader_of(writer.path), start)
     lenient = reader_of(writer.path, failOnDataLoss="false")
     end = next_batch(lenient, start)
-    assert end == {"orders": {"0": 10}}
+    assert plain(end) == {"orders": {"0": 10}}
     assert offsets_read(lenient, start, end) == {}
 
 
@@ -306,7 +311,7 @@ def test_deleted_topic_is_a_loss(make_topic: MakeTopic, writer: logstore.Store) 
     writer.delete_topic("users")
     with pytest.raises(DataLossError, match="users-0: deleted since the last batch"):
         next_batch(strict, start)
-    assert next_batch(lenient, start) == {"orders": {"0": 3}}
+    assert plain(next_batch(lenient, start)) == {"orders": {"0": 3}}
     # A batch that was planned before.
     with pytest.raises(DataLossError, match="users-0: deleted before it was read"):
         strict.partitions(start, end)
@@ -325,7 +330,7 @@ def test_topic_created_again_is_read_from_the_new_files(
     writer.delete_topic("orders")
     make_topic(count=3)
     end = next_batch(reader, start)
-    assert end == {"orders": {"0": 3}}
+    assert plain(end) == {"orders": {"0": 3}}
     assert offsets_read(reader, start, end) == {"orders-0": [0, 1, 2]}
 
 

@@ -111,7 +111,16 @@ def walk_batches(
 
 
 def shift_offsets(
-    data: Any, size: int, *, shift: int, last_offset: int, leader_epoch: int
+    data: Any,
+    size: int,
+    *,
+    shift: int,
+    last_offset: int,
+    leader_epoch: int,
+    magic: int,
+    max_bytes: int,
+    timestamp: int,
+    stamps_all: bool,
 ) -> Scan:
     """Move the offsets of the batches of data[0, size) in place, whole batches only.
 
@@ -119,10 +128,25 @@ def shift_offsets(
         shift: what is added to each offset.
         last_offset: that of the batch before, as it was.
         leader_epoch: what batches of magic 2 get.
+        magic: of all of them.
+        max_bytes: of a batch.
+        timestamp: what all batches get (`stamps_all`), or those that say of themselves
+            that they have the time of their append.
 
     Returns a walk without headers. Never raises for bad bytes: see `error`.
     """
+    how = ffi.new(
+        "ls_shift *",
+        {
+            "offsets": shift,
+            "max_bytes": max_bytes,
+            "timestamp": timestamp,
+            "stamps_all": int(stamps_all),
+            "leader_epoch": leader_epoch,
+            "magic": magic,
+        },
+    )
     walk = ffi.new("ls_walk *", {"pos": 0, "last_offset": last_offset})
-    status = lib.ls_shift_offsets(data, size, shift, leader_epoch, walk)
+    status = lib.ls_shift_offsets(data, size, how, walk)
     error = native_error(status, walk.error) if status < 0 else None
     return Scan([], walk.pos, walk.last_offset, walk.stop, error)

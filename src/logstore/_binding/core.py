@@ -37,7 +37,9 @@ STOP_ROLL_OFFSET: Final[int] = lib.LS_STOP_ROLL_OFFSET
 E_NO_SPACE: Final[int] = lib.LS_E_NO_SPACE
 E_CRC: Final[int] = lib.LS_E_CRC
 E_OFFSET: Final[int] = lib.LS_E_OFFSET
+E_LENGTH: Final[int] = lib.LS_E_LENGTH
 E_MAGIC: Final[int] = lib.LS_E_MAGIC
+E_NO_MAGIC: Final[int] = lib.LS_E_NO_MAGIC
 E_CODEC: Final[int] = lib.LS_E_CODEC
 E_TOO_LARGE: Final[int] = lib.LS_E_TOO_LARGE
 E_HEADER_KEY: Final[int] = lib.LS_E_HEADER_KEY
@@ -47,7 +49,8 @@ _REASONS: Final[dict[int, str]] = {
     lib.LS_E_NO_SPACE: "a buffer is too small",
     lib.LS_E_CRC: "checksum differs",
     lib.LS_E_LENGTH: "a length is impossible",
-    lib.LS_E_MAGIC: "magic is not 0, 1 or 2",
+    lib.LS_E_MAGIC: "magic is above 2",
+    lib.LS_E_NO_MAGIC: "magic is negative, which it is in no version",
     lib.LS_E_CODEC: "codec is not known for this magic",
     lib.LS_E_RECORD: "a record contradicts its own length",
     lib.LS_E_VARINT: "a varint is longer than its type",

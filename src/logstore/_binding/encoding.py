@@ -47,38 +47,40 @@ class Slices:
         return cls(pointer(data), ffi.from_buffer("int32_t[]", lengths), None, packed)
 
     @classmethod
-    def nulls(cls, count: int) -> Slices:
-        """n nulls."""
-        return cls.packed(b"\0", [-1] * count)
-
-    @classmethod
     def from_arrow(
         cls,
         count: int,
         first: int,
-        validity: int | None,
-        offsets: int,
-        data: int,
+        validity: tuple[int, int],
+        offsets: tuple[int, int],
+        data: tuple[int, int],
         *,
         large: bool,
         keep: Any,
     ) -> Slices:
         """Elements first .. first + count - 1 of an Arrow binary column, where they
-        lie; the arguments are addresses of its buffers."""
+        lie; the arguments are (address, bytes) of its buffers, (0, 0) for none.
+
+        Raises:
+            NativeError: E_LENGTH where they lead out of a buffer, E_TOO_LARGE for one
+                of 2 GiB and more.
+        """
         lengths = allocate("int32_t[]", max(count, 1))
         positions = allocate("int64_t[]", max(count, 1))
+        column = ffi.new("ls_arrow_binary *")
+        column.validity = ffi.cast("uint8_t *", validity[0])
+        column.validity_bytes = validity[1]
+        column.offsets = ffi.cast("uint8_t *", offsets[0])
+        column.offsets_bytes = offsets[1]
+        column.data_bytes = data[1]
+        column.large = int(large)
+        error = ffi.new("ls_error *")
         status = lib.ls_slices_from_arrow(
-            count,
-            first,
-            ffi.NULL if validity is None else ffi.cast("uint8_t *", validity),
-            ffi.cast("void *", offsets),
-            int(large),
-            positions,
-            lengths,
+            column, first, count, positions, lengths, error
         )
         if status < 0:
-            raise NativeError(status)
-        return cls(ffi.cast("uint8_t *", data), lengths, positions, keep)
+            raise native_error(status, error)
+        return cls(ffi.cast("uint8_t *", data[0]), lengths, positions, keep)
 
     def fill(self, raw: Any) -> None:
         raw.data = self.data
@@ -94,7 +96,7 @@ class Rows:
         index: the next one to be encoded.
     """
 
-    __slots__ = ("_cursor", "_keep", "_raw", "_written", "count")
+    __slots__ = ("_cursor", "_keep", "_raw", "_untimed", "_written", "count")
 
     def __init__(
         self,
@@ -104,9 +106,11 @@ class Rows:
         *,
         timestamps: Any = None,
         timestamp_all: int = -1,
+        untimed: Sequence[int] = (),
         header_count: Any = None,
         header_key: Slices | None = None,
         header_value: Slices | None = None,
+        keep: Any = None,
     ) -> None:
         self.count = count
         raw = self._raw = ffi.new("ls_records *")
@@ -124,13 +128,30 @@ class Rows:
                 header_key.fill(raw.header_key)
             if header_value is not None:
                 header_value.fill(raw.header_value)
-        self._keep = (key, value, timestamps, header_count, header_key, header_value)
+        self._untimed = untimed
+        self._keep = (
+            key, value, timestamps, header_count, header_key, header_value, keep,
+        )  # fmt: skip
         self._cursor = ffi.new("ls_cursor *")
         self._written = ffi.new("ls_written *")
 
     @property
     def index(self) -> int:
         return int(self._cursor.index)
+
+    @property
+    def first_with_headers(self) -> int:
+        """The first record that has headers; -1: none has."""
+        counts = self._keep[3]
+        if counts is None:
+            return -1
+        return next((i for i in range(self.count) if counts[i]), -1)
+
+    def set_time(self, now_ms: int) -> None:
+        """Give those records the time that have none of their own."""
+        self._raw.timestamp_all = now_ms
+        for index in self._untimed:
+            self._raw.timestamp[index] = now_ms
 
     def stamp(self, timestamp: int) -> None:
         """Give all records the same timestamp."""
@@ -249,12 +270,14 @@ def restamp(data: Any, header: BatchHeader, timestamp: int) -> None:
         raise NativeError(status)
 
 
-def partition_keys(keys: Slices, count: int, partitions: int, out: int) -> None:
+def partition_keys(keys: Slices | None, count: int, partitions: int, out: int) -> None:
     """Kafka's partition of each key; -1 where the key is null.
 
     Args:
+        keys: None: all are null.
         out: address of `count` int32.
     """
     raw = ffi.new("ls_slices *")
-    keys.fill(raw)
+    if keys is not None:
+        keys.fill(raw)
     lib.ls_partition_keys(raw, count, partitions, ffi.cast("int32_t *", out))

@@ -36,6 +36,7 @@ class _Lib:
     LS_CHECK_GAPLESS: Final[int]
     LS_CHECK_EPOCH: Final[int]
     LS_E_EPOCH: Final[int]
+    LS_E_NO_MAGIC: Final[int]
     LS_OFFSET_UNKNOWN: Final[int]
     LS_CRC_PORTABLE: Final[int]
     LS_CRC_HARDWARE: Final[int]
@@ -113,15 +114,7 @@ class _Lib:
     def ls_sum_lengths(self, len: Any, n: int, /) -> int: ...
     def ls_widen(self, out: Any, in_: Any, n: int, /) -> None: ...
     def ls_slices_from_arrow(
-        self,
-        n: int,
-        first: int,
-        validity: Any,
-        offsets: Any,
-        large: int,
-        pos: Any,
-        len: Any,
-        /,
+        self, column: Any, first: int, n: int, pos: Any, len: Any, error: Any, /
     ) -> int: ...
     def ls_measure(
         self, records: Any, magic: int, max_bytes: int, total: Any, error: Any, /
@@ -155,7 +148,7 @@ class _Lib:
         self, buf: Any, batch: Any, offset: int, leader_epoch: int, /
     ) -> int: ...
     def ls_shift_offsets(
-        self, buf: Any, size: int, shift: int, leader_epoch: int, walk: Any, /
+        self, buf: Any, size: int, shift: Any, walk: Any, /
     ) -> int: ...
     def ls_plan_append(
         self,

@@ -95,22 +95,26 @@ ffibuilder.set_source(
 )
 
 
-def records_extension() -> Extension:
-    """The module that makes Python objects of decoded columns (pyrecords.c)."""
-    return Extension(
-        "logstore._native._records",
-        [os.path.join(HERE, "pyrecords.c")],
-        define_macros=[("Py_LIMITED_API", "0x030A0000")],
-        py_limited_api=True,
-        extra_compile_args=compile_args(),
-        extra_link_args=link_args(),
-    )
+def python_extensions() -> list[Extension]:
+    """What needs CPython's own API: objects of decoded columns (pyrecords.c), and the
+    locks of the engine (pylocks.c)."""
+    return [
+        Extension(
+            f"logstore._native.{name}",
+            [os.path.join(HERE, source)],
+            define_macros=[("Py_LIMITED_API", "0x030A0000")],
+            py_limited_api=True,
+            extra_compile_args=compile_args(),
+            extra_link_args=link_args(),
+        )
+        for name, source in (("_records", "pyrecords.c"), ("_locks", "pylocks.c"))
+    ]
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temp:
         setup(
             cffi_modules=[f"{os.path.relpath(__file__)}:ffibuilder"],
-            ext_modules=[records_extension()],
+            ext_modules=python_extensions(),
             script_args=["--quiet", "build_ext", "--inplace", "--build-temp", temp],
         )

@@ -26,7 +26,8 @@ enum ls_status {
     LS_E_EMPTY = -19,      /* a wrapper without records or with a null value */
     LS_E_TOO_LARGE = -20,  /* to be written: a record larger than the limit; read: LS_HEADERS_MAX */
     LS_E_HEADER_KEY = -21, /* a record header with a null or non UTF-8 key */
-    LS_E_EPOCH = -22       /* a leader epoch other than the one that logstore writes */
+    LS_E_EPOCH = -22,      /* a leader epoch other than the one that logstore writes */
+    LS_E_NO_MAGIC = -23    /* a negative magic, which no version has: this is no batch */
 };
 
 /* Why a walk over batches came to an end without an error. */
@@ -209,11 +210,22 @@ typedef struct ls_records {
     ls_slices header_value;
 } ls_records;
 
-/* Positions and lengths of elements first .. first + n - 1 of an Arrow binary column: `offsets` are its
-   32 bit (64 bit where `large`) positions, `validity` its bitmap or NULL.  LS_E_LENGTH for an element of 2^31
-   bytes or more. */
-int32_t ls_slices_from_arrow(int64_t n, int64_t first, const uint8_t *validity, const void *offsets,
-                             int32_t large, int64_t *pos, int32_t *len);
+/* A binary column of Arrow's, as it came from somebody: nothing of it has been checked. */
+typedef struct ls_arrow_binary {
+    const uint8_t *validity; /* bitmap, or NULL */
+    int64_t validity_bytes;
+    const uint8_t *offsets;  /* 32 bit positions, 64 bit where `large`; need not be aligned */
+    int64_t offsets_bytes;
+    int64_t data_bytes;      /* of what they point into */
+    int32_t large;
+    int32_t pad;
+} ls_arrow_binary;
+
+/* Positions and lengths (-1 null) of elements first .. first + n - 1 of an Arrow binary column.  LS_E_LENGTH where a
+   buffer is too short for them, or a position leads out of the data or back; LS_E_TOO_LARGE for an element of 2^31
+   bytes or more (error->offset: which element of the n, -1 for a buffer). */
+int32_t ls_slices_from_arrow(const ls_arrow_binary *column, int64_t first, int64_t n, int64_t *pos, int32_t *len,
+                             ls_error *error);
 
 /* Where in an ls_records an encoder stands; all zero to begin. */
 typedef struct ls_cursor {
@@ -259,12 +271,23 @@ int32_t ls_seal_batch(uint8_t *out, int64_t capacity, ls_batch *batch);
    the message or wrapper.  Nothing under the CRC changes. */
 int32_t ls_assign_offset(uint8_t *buf, const ls_batch *batch, int64_t offset, int32_t leader_epoch);
 
-/* Move the offsets of all batches of buf[walk->pos, size) by `shift`, in place, and give those of magic 2 a leader
-   epoch; nothing under a CRC changes.  Each is checked first: checksum, order, and no gap behind
-   walk->last_offset, all in the offsets as they were.  Compressed batches of magic 0 are refused with
-   LS_E_MAGIC: the offsets inside of them are absolute.  walk->count is the number of batches moved; where the call
-   fails or stops, those before walk->pos have been moved. */
-int32_t ls_shift_offsets(uint8_t *buf, int64_t size, int64_t shift, int32_t leader_epoch, ls_walk *walk);
+/* What ls_shift_offsets does to each batch. */
+typedef struct ls_shift {
+    int64_t offsets;      /* added to each offset */
+    int64_t max_bytes;    /* of a batch: LS_E_TOO_LARGE beyond it (expected: max_bytes, found: its size) */
+    int64_t timestamp;    /* the time of the append; -1: timestamps stay as they are */
+    int32_t stamps_all;   /* 0: only those get it that say of themselves that they have such a time */
+    int32_t leader_epoch; /* of those of magic 2 */
+    int32_t magic;        /* of all of them; -1: any */
+    int32_t pad;
+} ls_shift;
+
+/* Move the offsets of all batches of buf[walk->pos, size) in place, and give those of magic 2 a leader epoch; without
+   a timestamp nothing under a CRC changes.  Each is checked first: checksum, order, and no gap behind
+   walk->last_offset or in a batch, all in the offsets as they were; no attributes but codec and kind of timestamp.
+   Compressed batches of magic 0 are refused with LS_E_MAGIC: the offsets inside of them are absolute.  walk->count is
+   the number of batches moved; where the call fails or stops, those before walk->pos have been moved. */
+int32_t ls_shift_offsets(uint8_t *buf, int64_t size, const ls_shift *shift, ls_walk *walk);
 
 /* Give a batch of magic 1 or 2 in place the time of its append: attribute bit 3, the timestamp that then holds
    for all its records, and the checksum.  Magic 0 has no timestamps and stays as it is. */

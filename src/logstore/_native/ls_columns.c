@@ -1,8 +1,8 @@
 /*
  * ls_columns.c - columns of slices: into and from Arrow columns, and measuring what is to be written.
  *
- * Trusts the positions and lengths that it is given (the decoders have checked them); never writes beyond
- * the capacity.
+ * Trusts the positions and lengths that it is given (the decoders have checked them), but for those of Arrow
+ * columns, which are somebody's; never writes beyond the capacity.
  */
 #include "ls_internal.h"
 #include "ls_varint.h"
@@ -90,33 +90,57 @@ static inline int ls_columns_is_valid(const uint8_t *validity, int64_t i)
 }
 
 /* `offsets` may stand anywhere: Arrow promises alignment only for what it has allocated itself. */
-static inline int64_t ls_columns_arrow_offset(const void *offsets, int32_t large, int64_t i)
+static inline int64_t ls_columns_arrow_offset(const uint8_t *offsets, int32_t large, int64_t i)
 {
     if (large) {
         int64_t wide;
-        memcpy(&wide, (const uint8_t *)offsets + i * (int64_t)sizeof wide, sizeof wide);
+        memcpy(&wide, offsets + i * (int64_t)sizeof wide, sizeof wide);
         return wide;
     }
     int32_t narrow;
-    memcpy(&narrow, (const uint8_t *)offsets + i * (int64_t)sizeof narrow, sizeof narrow);
+    memcpy(&narrow, offsets + i * (int64_t)sizeof narrow, sizeof narrow);
     return narrow;
 }
 
-int32_t ls_slices_from_arrow(int64_t n, int64_t first, const uint8_t *validity, const void *offsets,
-                             int32_t large, int64_t *pos, int32_t *len)
+/* Whether the buffers have what n elements from `first` on need. */
+static int ls_columns_arrow_fits(const ls_arrow_binary *column, int64_t first, int64_t n)
 {
-    if (n < 0 || first < 0) {
-        return LS_E_ARGUMENT;
+    const int64_t width = column->large ? (int64_t)sizeof(int64_t) : (int64_t)sizeof(int32_t);
+    int64_t end;
+    if (first < 0 || n < 0 || column->data_bytes < 0 || __builtin_add_overflow(first, n, &end)) {
+        return 0;
     }
-    int64_t begin = n > 0 ? ls_columns_arrow_offset(offsets, large, first) : 0;
+    if (n == 0) {
+        return 1; /* Arrow allows an empty column without positions */
+    }
+    if (column->offsets == NULL || end >= column->offsets_bytes / width) {
+        return 0;
+    }
+    return column->validity == NULL || (end - 1) / 8 < column->validity_bytes;
+}
+
+int32_t ls_slices_from_arrow(const ls_arrow_binary *column, int64_t first, int64_t n, int64_t *pos, int32_t *len,
+                             ls_error *error)
+{
+    memset(error, 0, sizeof *error);
+    if (!ls_columns_arrow_fits(column, first, n)) {
+        return ls_error_set(error, LS_E_LENGTH, 0, -1, n, column->offsets_bytes);
+    }
+    const ls_arrow_binary in = *column;
+    int64_t begin = n > 0 ? ls_columns_arrow_offset(in.offsets, in.large, first) : 0;
+    if (begin < 0) {
+        return ls_error_set(error, LS_E_LENGTH, begin, 0, in.data_bytes, begin);
+    }
     for (int64_t i = 0; i < n; i++) {
-        int64_t end = ls_columns_arrow_offset(offsets, large, first + i + 1);
-        int64_t size;
-        if (begin < 0 || __builtin_sub_overflow(end, begin, &size) || size < 0 || size > INT32_MAX) {
-            return LS_E_LENGTH;
+        int64_t end = ls_columns_arrow_offset(in.offsets, in.large, first + i + 1);
+        if (LS_UNLIKELY(end < begin || end > in.data_bytes)) {
+            return ls_error_set(error, LS_E_LENGTH, begin, i, in.data_bytes, end);
+        }
+        if (LS_UNLIKELY(end - begin > INT32_MAX)) {
+            return ls_error_set(error, LS_E_TOO_LARGE, begin, i, INT32_MAX, end - begin);
         }
         pos[i] = begin;
-        len[i] = ls_columns_is_valid(validity, first + i) ? (int32_t)size : -1;
+        len[i] = ls_columns_is_valid(in.validity, first + i) ? (int32_t)(end - begin) : -1;
         begin = end;
     }
     return LS_OK;

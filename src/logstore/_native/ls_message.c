@@ -218,7 +218,7 @@ static int32_t ls_message_inner(const uint8_t *payload, int64_t size, int64_t po
         /* A payload is complete by itself: whatever ends a file early is damage in here. */
         return ls_error_set(error, LS_E_LENGTH, pos, -1, LS_FRAME_MIN_BYTES, size - pos);
     }
-    if (status == LS_E_MAGIC) {
+    if (status == LS_E_MAGIC || status == LS_E_NO_MAGIC) {
         error->status = LS_E_NESTED;
         status = LS_E_NESTED;
     }

@@ -33,7 +33,10 @@ int32_t ls_frame_look(const uint8_t *buf, int64_t size, int64_t pos, ls_frame *f
     int64_t offset = ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS);
     int32_t length = ls_bytes_load_i32(p + LS_FRAME_LENGTH_POS);
     int32_t magic = (int8_t)p[LS_FRAME_MAGIC_POS];
-    if (magic < 0 || magic > LS_MAGIC_MAX) {
+    if (magic < 0) {
+        return ls_error_set(error, LS_E_NO_MAGIC, pos, offset, 0, magic);
+    }
+    if (magic > LS_MAGIC_MAX) {
         return ls_error_set(error, LS_E_MAGIC, pos, offset, LS_MAGIC_MAX, magic);
     }
     if (length < length_min[magic]) {
@@ -144,29 +147,57 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_ba
     return status;
 }
 
-int32_t ls_shift_offsets(uint8_t *buf, int64_t size, int64_t shift, int32_t leader_epoch, ls_walk *walk)
+/* Whether a whole batch is one that may be moved as `shift` says. */
+static int32_t ls_scan_movable(const ls_batch *batch, const ls_shift *shift, ls_error *error)
+{
+    int64_t last;
+    int64_t last_delta;
+    if ((batch->magic == 0 && batch->codec != 0) || (shift->magic >= 0 && batch->magic != shift->magic)) {
+        return ls_error_set(error, LS_E_MAGIC, batch->pos, batch->last_offset,
+                            shift->magic >= 0 ? shift->magic : 1, batch->magic);
+    }
+    if (batch->size > shift->max_bytes) {
+        return ls_error_set(error, LS_E_TOO_LARGE, batch->pos, batch->last_offset, shift->max_bytes, batch->size);
+    }
+    if (__builtin_add_overflow(batch->last_offset, shift->offsets, &last) || last == INT64_MAX || last < 0) {
+        return ls_error_set(error, LS_E_OFFSET, batch->pos, batch->last_offset, shift->offsets,
+                            batch->last_offset);
+    }
+    if (batch->magic == 2) {
+        const int32_t allowed = LS_ATTRIBUTE_CODEC_MASK | LS_ATTRIBUTE_APPEND_TIME;
+        if ((batch->attributes & ~allowed) != 0) {
+            return ls_error_set(error, LS_E_CODEC, batch->pos, batch->base_offset, allowed, batch->attributes);
+        }
+        if (__builtin_sub_overflow(batch->last_offset, batch->base_offset, &last_delta)
+            || last_delta + 1 != batch->record_count) {
+            return ls_error_set(error, LS_E_COUNT, batch->pos, batch->base_offset, batch->last_offset,
+                                batch->record_count);
+        }
+    }
+    return LS_OK;
+}
+
+int32_t ls_shift_offsets(uint8_t *buf, int64_t size, const ls_shift *shift, ls_walk *walk)
 {
     const uint32_t checks = LS_CHECK_CRC | LS_CHECK_ORDER | LS_CHECK_GAPLESS;
     int32_t status = ls_scan_begin(buf, size, walk);
     while (status == LS_OK) {
         ls_frame frame;
         ls_batch batch;
-        int64_t last = 0;
         ls_error *error = &walk->error;
         status = ls_frame_look(buf, size, walk->pos, &frame, error);
         if (status == LS_OK) {
             status = ls_scan_parse(buf, &frame, checks, walk, &batch, error);
         }
-        if (status == LS_OK && batch.magic == 0 && batch.codec != 0) {
-            status = ls_error_set(error, LS_E_MAGIC, batch.pos, batch.last_offset, 1, 0);
-        }
-        if (status == LS_OK
-            && (__builtin_add_overflow(batch.last_offset, shift, &last) || last == INT64_MAX || last < 0)) {
-            status = ls_error_set(error, LS_E_OFFSET, batch.pos, batch.last_offset, shift, batch.last_offset);
+        if (status == LS_OK) {
+            status = ls_scan_movable(&batch, shift, error);
         }
         if (status == LS_OK) {
             int64_t stored = batch.magic == 2 ? batch.base_offset : batch.last_offset;
-            status = ls_assign_offset(buf, &batch, stored + shift, leader_epoch);
+            status = ls_assign_offset(buf, &batch, ls_wrapping_add(stored, shift->offsets), shift->leader_epoch);
+        }
+        if (status == LS_OK && shift->timestamp >= 0 && (shift->stamps_all || batch.timestamp_type == 1)) {
+            status = ls_restamp(buf, &batch, shift->timestamp);
         }
         if (status == LS_OK) {
             walk->count += 1;

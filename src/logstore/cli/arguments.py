@@ -15,6 +15,11 @@ from logstore.cli.sources import parse_bound
 
 Command = Callable[[argparse.Namespace, Printer], int]
 
+_COUNT_MAX: Final = (1 << 63) - 1
+_DIGITS_MAX: Final = 20
+_SIZE: Final = re.compile(r"([0-9]+) ?(|B|KiB|MiB|GiB)", re.ASCII)
+_UNIT_BITS: Final = {"": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30}
+
 _DESCRIPTION: Final = """\
 Look at stores, partitions and single files of logstore and of Kafka. PATH is a store
 (a Kafka log directory is one), a partition directory or one file. Everything but
@@ -153,6 +158,18 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_decompressed(
+    parser: argparse.ArgumentParser, outcome: str = "an error"
+) -> None:
+    parser.add_argument(
+        "--max-batch-decompressed-bytes",
+        metavar="SIZE",
+        type=_size,
+        help=f"a batch that is larger decompressed is {outcome}; bytes, or with KiB, "
+        f"MiB, GiB (default: 256MiB)",
+    )
+
+
 def _add_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit", metavar="N", type=_count, help="stop after so many lines"
@@ -200,6 +217,7 @@ def _add_batches(
         action="store_true",
         help="the text that kafka-dump-log prints, of whole files",
     )
+    _add_decompressed(parser)
 
 
 def _add_records(
@@ -237,6 +255,7 @@ def _add_records(
         help="the text that kafka-dump-log --deep-iteration --print-data-log prints, "
         "of whole files",
     )
+    _add_decompressed(parser)
 
 
 def _add_index(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -285,13 +304,7 @@ def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="check so many segments beside each other, 1 to 64 (default: one for each "
         "core, 8 at the most)",
     )
-    parser.add_argument(
-        "--max-batch-decompressed-bytes",
-        metavar="N",
-        type=_count,
-        help="with --deep: a batch that is larger decompressed is noted and not looked "
-        "into (default: 256 MiB)",
-    )
+    _add_decompressed(parser, "noted and not looked into (counts with --deep)")
 
 
 def _add_rebuild_index(
@@ -377,6 +390,7 @@ def _add_repair(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="do not ask; without it, and without a terminal, nothing is changed",
     )
     _add_place(parser)
+    _add_decompressed(parser, "noted and not looked into")
 
 
 def _add_stat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -389,6 +403,7 @@ def _add_stat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     _add_path(parser, "a store, a partition directory or a .log file")
     _add_choice(parser)
+    _add_decompressed(parser)
 
 
 def _add_tail(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -417,6 +432,7 @@ def _add_tail(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     _add_payload(parser)
     _add_isolation(parser)
+    _add_decompressed(parser)
 
 
 def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -458,12 +474,23 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     _add_payload(parser)
     _add_isolation(parser)
+    _add_decompressed(parser)
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on")
-    return int(text)
+    # More than any log has: what counts with machine words takes no more.
+    return min(int(text[:_DIGITS_MAX]), _COUNT_MAX)
+
+
+def _size(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size: a number of bytes, or one followed by KiB, MiB, GiB"
+        )
+    return _count(match[1]) << _UNIT_BITS[match[2]]
 
 
 def _bound(text: str) -> int | datetime.datetime:

@@ -11,8 +11,8 @@ import logstore
 from logstore.cli.output import (
     Printer,
     Progress,
+    config_of,
     escape,
-    place_of,
     size_text,
     time_text,
 )
@@ -20,18 +20,13 @@ from logstore.cli.output import (
 
 def run_verify(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump verify`."""
-    config = None
-    if args.max_batch_decompressed_bytes is not None:
-        config = logstore.StoreConfig(
-            max_batch_decompressed_bytes=args.max_batch_decompressed_bytes
-        )
     with Progress("verifying", printer.err) as progress:
         report = logstore.verify(
             args.paths,
             deep=args.deep,
             on_progress=progress,
             threads=args.threads,
-            store_config=config,
+            store_config=config_of(args),
         )
     if args.format == "jsonl":
         value = report.to_dict()
@@ -67,7 +62,7 @@ def _count(number: int, what: str) -> str:
 
 def run_rebuild_index(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump rebuild-index`."""
-    config = place_of(args)
+    config = config_of(args)
     for path in args.paths:
         for log, entries, times in logstore.rebuild_index(
             path, dry_run=args.dry_run, store_config=config

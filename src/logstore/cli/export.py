@@ -6,13 +6,19 @@ import argparse
 import contextlib
 import csv
 import importlib
-import json
 import os
 from collections.abc import Iterator
 from typing import Any, Final, Protocol, TextIO
 
 import logstore
-from logstore.cli.output import Printer, Progress, json_line, payload_json
+from logstore.cli.output import (
+    Printer,
+    Progress,
+    config_of,
+    json_line,
+    json_text,
+    payload_json,
+)
 from logstore.cli.records import record_json
 from logstore.cli.sources import Found, Sources
 
@@ -64,7 +70,12 @@ def run_export(args: argparse.Namespace, printer: Printer) -> int:
         raise logstore.ConfigError(
             f"{target} is there; --force replaces it", name="--to", value=target
         )
-    with Sources(args.path, topic=args.topic, partition=args.partition) as sources:
+    with Sources(
+        args.path,
+        topic=args.topic,
+        partition=args.partition,
+        config=config_of(args),
+    ) as sources:
         for name, error in sources.broken:
             printer.warn(f"{name}: {error}")
         # Under another name until it is whole.
@@ -133,7 +144,7 @@ def _csv_row(found: Found, payload: str) -> list[Any]:
         record.timestamp_type.kafka_name,
         key,
         value,
-        json.dumps(headers) if headers else None,
+        json_text(headers) if headers else None,
     ]
 
 
@@ -141,7 +152,7 @@ def _csv_cell(data: bytes | None, payload: str) -> Any:
     if payload == "none":
         return None if data is None else len(data)
     value = payload_json(data, payload)
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    return value if value is None or isinstance(value, str) else json_text(value)
 
 
 # ------------------------------------------------------------------ Arrow

@@ -21,17 +21,18 @@ _END_MARKERS: Final = ("ABORT", "COMMIT")
 def dump_file(source: FileSource, printer: Printer, *, deep: bool) -> bool:
     """Print what Kafka prints of a log file; whether it is sound (up to its end)."""
     name = os.path.basename(source.path)
-    printer.line(f"Dumping {source.path}")
-    digits = name.partition(".")[0]
-    printer.line(f"Log starting offset: {int(digits) if digits.isdigit() else 0}")
-    # A terminal is not to be told what to do by a value.
+    # A terminal is not to be told what to do by a value, or by a name.
     clean = escape if printer.out.isatty() else str
+    printer.line(clean(f"Dumping {source.path}"))
+    digits = name.partition(".")[0]
+    base = int(digits) if digits.isascii() and digits.isdigit() else 0
+    printer.line(f"Log starting offset: {base}")
     sound = True
     for entry in source.entries():
         if entry.batch is None:
             size = os.path.getsize(source.path)
-            if entry.position + entry.size_bytes < size:
-                sound = False
+            # Behind a torn end nothing follows.
+            sound = sound and entry.is_torn
             printer.line(
                 f"Found {size - entry.position} invalid bytes at the end of {name}"
             )

@@ -8,6 +8,7 @@ import binascii
 import datetime
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,10 @@ PAYLOADS: Final = ("utf8", "hex", "base64", "json", "none")
 
 _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+# In JSON: an escaped backslash, a pair of surrogates, or half of one.
+_SURROGATE: Final = re.compile(
+    r"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|\\u(?P<half>d[89a-f][0-9a-f]{2})"
+)
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _BAR_SECONDS: Final = 0.1
 _BAR_CELLS: Final = 30
@@ -38,7 +43,16 @@ def _escaped(char: str) -> str:
         return short
     if char.isprintable():
         return char
-    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+    return "".join(f"\\x{byte:02x}" for byte in _bytes_of(char))
+
+
+def _bytes_of(char: str) -> bytes:
+    """A character as it came: the byte that one of `decode` stands for, else its UTF-8
+    form, which half a surrogate pair has, too, where something had to be made of it."""
+    try:
+        return char.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return char.encode("utf-8", "surrogatepass")
 
 
 def decode(data: bytes) -> str:
@@ -51,12 +65,21 @@ def quoted(data: bytes) -> str:
     return '"' + escape(decode(data)).replace('"', '\\"') + '"'
 
 
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
 def _parsed(data: bytes) -> Any:
-    """A JSON value, or the text where it is none."""
+    """A JSON value, or the text where it is none, or none that can be written again so
+    that every parser takes it: with NaN or an infinity (which is what Python makes of
+    1e999), half a surrogate pair, or nested too deep."""
     try:
-        return json.loads(data)
+        value = json.loads(data, parse_constant=_refuse)
+        # Deeper than it is written later: where the stack ends is not for then.
+        json.dumps([[[[[[[[value]]]]]]]], ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, RecursionError):
         return data.decode("utf-8", "backslashreplace")
+    return value
 
 
 def payload_text(data: bytes | None, payload: str) -> str:
@@ -91,7 +114,33 @@ def payload_json(data: bytes | None, payload: str) -> Any:
 
 def json_line(value: Any) -> str:
     """A value as one line of JSON."""
-    return json.dumps(value, separators=(",", ":"))
+    return json_text(value, (",", ":"))
+
+
+def json_text(value: Any, separators: tuple[str, str] | None = None) -> str:
+    """A value as JSON that every parser takes, in ASCII: bytes of names that are not
+    UTF-8, and what else no text may hold, are escapes in the text."""
+    text = json.dumps(value, separators=separators, allow_nan=False)
+    return _SURROGATE.sub(_sayable_escape, text) if "\\ud" in text else text
+
+
+def _sayable_escape(match: re.Match[str]) -> str:
+    half = match["half"]
+    if half is None:
+        return match[0]
+    return sayable(chr(int(half, 16))).replace("\\", "\\\\")
+
+
+def sayable(text: str) -> str:
+    """A text that UTF-8 can say: half a surrogate pair is an escape in it."""
+    if text.isascii():
+        return text
+    return "".join(
+        "".join(f"\\x{byte:02x}" for byte in _bytes_of(char))
+        if "\ud800" <= char <= "\udfff"
+        else char
+        for char in text
+    )
 
 
 def size_text(count: int) -> str:
@@ -137,13 +186,18 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     return lines
 
 
-def place_of(args: argparse.Namespace) -> logstore.StoreConfig:
-    """Where may be written to, as the arguments say."""
-    return logstore.StoreConfig(
-        group_access=args.group_access,
-        allow_shared_directory=args.allow_shared_directory,
-        allow_network_filesystem=args.allow_network_filesystem,
-    )
+_CONFIG_OPTIONS: Final = (
+    "group_access",
+    "allow_shared_directory",
+    "allow_network_filesystem",
+    "max_batch_decompressed_bytes",
+)
+
+
+def config_of(args: argparse.Namespace) -> logstore.StoreConfig:
+    """The settings of the store that the subcommand has options for."""
+    given = {name: getattr(args, name, None) for name in _CONFIG_OPTIONS}
+    return logstore.StoreConfig(**{k: v for k, v in given.items() if v is not None})
 
 
 class Printer:

@@ -8,7 +8,15 @@ from collections import Counter
 from typing import Any, Final
 
 import logstore
-from logstore.cli.output import Printer, Progress, escape, size_text, table, time_text
+from logstore.cli.output import (
+    Printer,
+    Progress,
+    config_of,
+    escape,
+    size_text,
+    table,
+    time_text,
+)
 from logstore.cli.sources import FileSource, Sources
 
 _HEAD: Final = ("partition", "start", "end", "durable", "segments", "size", "last time")
@@ -190,7 +198,12 @@ class _Tally:
 
 def run_stat(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump stat`."""
-    with Sources(args.path, topic=args.topic, partition=args.partition) as sources:
+    with Sources(
+        args.path,
+        topic=args.topic,
+        partition=args.partition,
+        config=config_of(args),
+    ) as sources:
         status = 1 if sources.broken else 0
         for name, error in sources.broken:
             printer.warn(f"{name}: {error}")

@@ -14,6 +14,7 @@ import logstore
 from logstore.cli import kafka
 from logstore.cli.output import (
     Printer,
+    config_of,
     escape,
     payload_json,
     payload_text,
@@ -30,7 +31,7 @@ def record_text(found: Found, payload: str) -> str:
     record = found.record
     parts = []
     if found.topic is not None:
-        parts.append(f"{found.topic}-{found.partition}")
+        parts.append(escape(f"{found.topic}-{found.partition}"))
     parts += [
         str(record.offset),
         time_text(record.timestamp_ms) if record.timestamp_type >= 0 else "-",
@@ -110,6 +111,7 @@ def _open(args: argparse.Namespace) -> Sources:
         topic=args.topic,
         partition=args.partition,
         raw=getattr(args, "kafka", False),
+        config=config_of(args),
     )
 
 
@@ -152,7 +154,7 @@ def batch_json(name: str | None, batch: logstore.RecordBatch) -> dict[str, Any]:
 
 def batch_text(name: str | None, batch: logstore.RecordBatch) -> str:
     """A batch as a line of text."""
-    parts = [] if name is None else [name]
+    parts = [] if name is None else [escape(name)]
     parts += [
         f"{batch.base_offset}..{batch.last_offset}",
         f"at {batch.position}",

@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 import logstore
-from logstore.cli.output import Printer, Progress, escape, place_of, size_text
+from logstore.cli.output import Printer, Progress, config_of, escape, size_text
 
 _TELL = {True: "would do", False: "done"}
 
@@ -38,7 +38,7 @@ def _repair(
             dry_run=dry_run,
             to=args.to,
             on_progress=progress,
-            store_config=place_of(args),
+            store_config=config_of(args),
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import logstore
-from logstore.cli.output import Printer
+from logstore.cli.output import Printer, sayable
 
 _PARTITION: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _LOG: Final = re.compile(r"[0-9]{20}\.log")
@@ -27,6 +27,8 @@ _STORE_FILES: Final = frozenset(
         "replication-offset-checkpoint",
     }
 )
+_OFFSET_MAX: Final = (1 << 63) - 1
+_PARTITION_MAX: Final = (1 << 31) - 1
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 Bound = int | datetime.datetime | None
@@ -36,15 +38,17 @@ def parse_bound(text: str) -> int | datetime.datetime:
     """An offset, or a time: ISO 8601, or Unix milliseconds followed by ``ms``.
 
     Raises:
-        ValueError: neither.
+        ValueError, OverflowError: neither.
     """
     milliseconds = _MILLISECONDS.fullmatch(text)
     if milliseconds is not None:
         return _EPOCH + datetime.timedelta(milliseconds=int(milliseconds[1]))
     if text.isascii() and text.isdigit():
-        return int(text)
+        return min(int(text), _OFFSET_MAX)
     iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
-    return datetime.datetime.fromisoformat(iso)
+    when = datetime.datetime.fromisoformat(iso)
+    milliseconds_of(when)  # no calendar has the ends of the first and last year in UTC
+    return when
 
 
 def milliseconds_of(when: datetime.datetime) -> int:
@@ -64,40 +68,50 @@ class Found(NamedTuple):
 class FileSource:
     """One `.log` file as it is."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, config: logstore.StoreConfig) -> None:
         self.path = path
+        self.config = config
         parsed = _PARTITION.fullmatch(
             os.path.basename(os.path.dirname(os.path.abspath(path)))
         )
-        self.topic = parsed[1] if parsed else None
-        self.partition = int(parsed[2]) if parsed else None
+        # Anything may be the name of a directory.
+        self.topic: str | None = sayable(parsed[1]) if parsed else None
+        number = int(parsed[2]) if parsed else -1
+        self.partition = number if 0 <= number <= _PARTITION_MAX else None
         self.is_damaged = False
 
     def entries(self) -> Iterator[Any]:
         """All of its `LogEntry` values."""
-        return iter(logstore.inspect_file(self.path).entries)
+        contents = logstore.inspect_file(self.path, store_config=self.config)
+        return iter(contents.entries)
 
     def batches(self, printer: Printer) -> Iterator[logstore.RecordBatch]:
         """The sound batches; damage is told on standard error and remembered."""
-        tail: Any = None
         for entry in self.entries():
-            if tail is not None:
-                self._tell(tail, printer, is_tail=False)
-                tail = None
-            if entry.damage is not None:
-                tail = entry
-            else:
+            if entry.damage is None:
                 yield entry.batch
-        if tail is not None:
-            self._tell(tail, printer, is_tail=tail.batch is None)
+                continue
+            self.is_damaged = self.is_damaged or not entry.is_torn
+            what = "the end is no whole batch" if entry.is_torn else "damaged"
+            printer.warn(
+                f"{self.path} at byte {entry.position}: {what} ({entry.damage}); "
+                f"{entry.size_bytes} bytes are left out"
+            )
 
-    def _tell(self, entry: Any, printer: Printer, *, is_tail: bool) -> None:
-        self.is_damaged = self.is_damaged or not is_tail
-        what = "the end is no whole batch" if is_tail else "damaged"
-        printer.warn(
-            f"{self.path} at byte {entry.position}: {what} ({entry.damage}); "
-            f"{entry.size_bytes} bytes are left out"
-        )
+    def _records_of(
+        self, batch: logstore.RecordBatch, printer: Printer
+    ) -> list[logstore.Record]:
+        """The records of a sound batch; none where what is inside cannot be read."""
+        try:
+            return list(batch)
+        except (
+            logstore.CorruptionError,
+            logstore.RecordTooLargeError,
+            logstore.UnsupportedError,
+        ) as error:
+            self.is_damaged = True
+            printer.warn(f"{error}; {batch.size_bytes} bytes are left out")
+            return []
 
     def records(
         self, start: Bound, stop: Bound, printer: Printer
@@ -111,7 +125,7 @@ class FileSource:
                 continue
             if isinstance(stop, int) and batch.base_offset >= stop:
                 return
-            for record in batch:
+            for record in self._records_of(batch, printer):
                 begun = begun or record.timestamp_ms >= since
                 if not begun or record.offset < first:
                     continue
@@ -138,8 +152,10 @@ class Sources:
         topic: str | None = None,
         partition: int | None = None,
         raw: bool = False,
+        config: logstore.StoreConfig | None = None,
     ) -> None:
         self.path = path
+        self.config = config or logstore.StoreConfig()
         self.partitions: list[logstore.Partition] = []
         self.files: list[FileSource] = []
         self.broken: list[tuple[str, logstore.LogStoreError]] = []
@@ -160,7 +176,7 @@ class Sources:
         self, full: str, topic: str | None, partition: int | None, raw: bool
     ) -> None:
         if not os.path.isdir(full):
-            self.files = [_file(self.path, full)]
+            self.files = [_file(self.path, full, self.config)]
             return
         names = sorted(os.listdir(full))
         parsed = _PARTITION.fullmatch(os.path.basename(full))
@@ -177,7 +193,9 @@ class Sources:
                 path=self.path,
             )
         root = os.path.dirname(full) if is_partition else full
-        store = self._stack.enter_context(logstore.open(root, read_only=True))
+        store = self._stack.enter_context(
+            logstore.open(root, read_only=True, config=self.config)
+        )
         if is_partition and parsed is not None:
             self.partitions = [store.topic(parsed[1])[int(parsed[2])]]
             return
@@ -212,7 +230,9 @@ class Sources:
     ) -> None:
         if names is not None:
             logs = [name for name in names if _LOG.fullmatch(name)]
-            self.files = [FileSource(os.path.join(self.path, name)) for name in logs]
+            self.files = [
+                FileSource(os.path.join(self.path, name), self.config) for name in logs
+            ]
             return
         for directory in inside:
             parsed = _PARTITION.fullmatch(directory)
@@ -223,7 +243,7 @@ class Sources:
             path = os.path.join(self.path, directory)
             if os.path.isdir(path):
                 self.files += [
-                    FileSource(os.path.join(path, name))
+                    FileSource(os.path.join(path, name), self.config)
                     for name in sorted(os.listdir(path))
                     if _LOG.fullmatch(name)
                 ]
@@ -267,7 +287,7 @@ def _numbers(directories: list[str], topic: str) -> list[int]:
     return sorted(int(found[2]) for found in parsed if found and found[1] == topic)
 
 
-def _file(path: str, full: str) -> FileSource:
+def _file(path: str, full: str, config: logstore.StoreConfig) -> FileSource:
     if not os.path.lexists(full):
         raise logstore.StoreNotFoundError(f"there is nothing at {path}", path=path)
     # Also one that waits for its removal, 000.log.deleted, but not .logstore-state.
@@ -276,4 +296,4 @@ def _file(path: str, full: str) -> FileSource:
             f"{path} is no .log file; `logstore-dump index` shows other files",
             path=path,
         )
-    return FileSource(path)
+    return FileSource(path, config)

@@ -4,15 +4,16 @@ checked, a torn tail is cut, and what stays is made durable."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 
 from logstore import _binding as native
-from logstore import layout
+from logstore import checkpoints, layout
 from logstore.errors import (
     CorruptRecordError,
     UnsupportedError,
     storage_error,
 )
-from logstore.index import OffsetEntries, TimeEntries
+from logstore.index import OffsetEntries, TimeEntries, closing_time_entry
 from logstore.layout import (
     INDEX,
     LOG,
@@ -32,6 +33,7 @@ from logstore.recovery import (
     UNSUPPORTED,
     PartitionState,
     segment_state,
+    state_fields,
 )
 from logstore.segment import (
     LOOKUP_BYTES,
@@ -48,6 +50,7 @@ class End:
 
     def __init__(self, case: Case) -> None:
         self.case = case
+        self.is_rebuilt = False
 
     def settle(self, segments: list[Segment]) -> Loaded:
         situation = self.case.situation
@@ -127,6 +130,7 @@ class End:
 
     def index_rebuilt(self, active: Segment) -> None:
         """The last segment was closed, and its indexes are not what they were."""
+        self.is_rebuilt = True
         name = active.file(INDEX)
         self.case.report(
             INDEX_REBUILT,
@@ -134,6 +138,40 @@ class End:
             f"{name} or its time index is missing or short; built again from the log",
             first_offset=active.base_offset,
         )
+
+    def write_indexes(self, loaded: Loaded, names: frozenset[str]) -> None:
+        """Leave the last segment of a log that was closed with its indexes, as closing
+        does: nobody may be about to append to it.
+
+        1. write both, the offset index last; 2. note what is in them. What fails is
+        done at the next opening: readers go without an index.
+        """
+        case, situation = self.case, self.case.situation
+        if not case.writable or not situation.clean or case.damage is not None:
+            return
+        active, state = loaded.segments[-1], loaded.active_state
+        wanted = {active.file(INDEX), active.file(TIME_INDEX)}
+        if not active.size or (wanted <= names and not self.is_rebuilt):
+            return
+        if not self.is_rebuilt:
+            self.index_rebuilt(active)
+        index, times = loaded.index, loaded.times
+        entry = closing_time_entry(state)
+        if entry:
+            times.append(entry)
+        with contextlib.suppress(OSError):
+            case.directory.write_file(active.file(TIME_INDEX), times.data())
+            times.written = times.synced = times.count
+            case.directory.write_file(active.file(INDEX), index.data())
+            index.written = index.synced = index.count
+            if situation.state is not None:
+                noted = dataclasses.replace(
+                    situation.state,
+                    active=state_fields(state),
+                    time_digest=times.digest(),
+                )
+                value = noted.to_dict()
+                checkpoints.write_state(case.directory, layout.PARTITION_STATE, value)
 
     def foreign_bytes(
         self, active: Segment, size: int, durable: int, own: PartitionState

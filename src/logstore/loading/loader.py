@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+
 from logstore import checkpoints, layout
 from logstore._files import Directory
-from logstore.errors import CorruptCheckpointError
+from logstore.errors import CorruptCheckpointError, LogStoreError
 from logstore.loading.case import Case, Loaded
 from logstore.loading.end import End
 from logstore.loading.names import Names
 from logstore.loading.segments import Segments
-from logstore.recovery import STATE_DAMAGED, survey
+from logstore.recovery import STATE_DAMAGED, closed_mark, survey, was_closed
 
 __all__ = ["load"]
+
+
+logger = logging.getLogger("logstore")
 
 
 def load(case: Case) -> Loaded:
@@ -20,6 +25,45 @@ def load(case: Case) -> Loaded:
     Raises:
         LogStoreError, OSError: it cannot be looked at, or nobody knows where it ends.
     """
+    try:
+        loaded = _load(case)
+    except (LogStoreError, OSError):
+        _note_closed(case, is_damaged=True)
+        raise
+    _note_closed(case, is_damaged=loaded.damage is not None)
+    return loaded
+
+
+def _note_closed(case: Case, *, is_damaged: bool) -> None:
+    """Have it written down that a log was closed when it was found to be damaged: the
+    store may be written to elsewhere, and not be closed then. What lies behind the end
+    would be taken for a torn tail, and cut.
+
+    A log that is sound is about to be written to: it is no longer what it says, and its
+    removal must not be lost.
+    """
+    situation, directory = case.situation, case.directory
+    if not case.writable or not situation.clean:
+        return
+    if not is_damaged:
+        if directory.exists(layout.CLOSED):
+            directory.unlink(layout.CLOSED, missing_ok=True)
+            directory.sync()
+        return
+    try:
+        if not was_closed(directory, situation.generation, situation.state):
+            mark = closed_mark(situation.generation, situation.state)
+            checkpoints.write_state(directory, layout.CLOSED, mark)
+    except OSError as error:
+        logger.warning(
+            "cannot write down that %s was closed before it was damaged: %s. Repair it "
+            "before the store is stopped in another way than by closing it",
+            directory.path,
+            error,
+        )
+
+
+def _load(case: Case) -> Loaded:
     situation = case.situation
     if situation.state_error is not None:
         case.report(
@@ -31,7 +75,10 @@ def load(case: Case) -> Loaded:
     names = Names(case, found)
     names.finish()
     segments = Segments(case, found).open()
-    loaded = End(case).settle(segments)
+    end = End(case)
+    loaded = end.settle(segments)
+    if segments:
+        end.write_indexes(loaded, found.names)
     loaded.deleted = found.deleted
     loaded.digested = names.digests()
     state = situation.state

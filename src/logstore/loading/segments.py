@@ -163,15 +163,15 @@ class Segments:
             )
 
     def ensure_index(self, segment: Segment) -> None:
-        """Build the indexes of a sealed segment whose offset index is missing, or which
-        may not have been finished when it was sealed: where that failed, or where the
-        roll was cut short."""
+        """Build the indexes of a sealed segment where one is missing, or which may not
+        have been finished when it was sealed: where that failed, or where the roll was
+        cut short."""
         base, state = segment.base_offset, self.case.situation.state
         name = segment_file(base, INDEX)
-        is_small = segment.size <= self.case.config.index_interval_bytes
+        names = {name, segment_file(base, TIME_INDEX)}
         is_doubtful = segment.time_digest == STALE_DIGEST
         is_doubtful |= state is not None and base >= state.active["base_offset"]
-        if not is_doubtful and (name in self.found.names or is_small):
+        if not is_doubtful and names <= self.found.names:
             return
         with contextlib.suppress(OSError):
             try:

@@ -67,6 +67,13 @@ class Look:
         return max(own, self.context.recovery_point)
 
     @property
+    def closed_end(self) -> int | None:
+        """Where the log ended when another program closed it; None: unknown."""
+        context = self.context
+        is_known = context.state is None and context.clean and context.recovery_point
+        return context.recovery_point if is_known else None
+
+    @property
     def start(self) -> int:
         state = self.context.state
         return self.context.log_start if state is None else state.start_offset

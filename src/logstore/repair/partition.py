@@ -202,7 +202,7 @@ class PartitionRepair:
         if self.mode == "cut":
             targets = plan_cut(found, seen.missing, is_gapless=gapless)
         else:
-            targets = plan_skip(found, is_gapless=gapless)
+            targets = plan_skip(found, is_gapless=gapless, end=seen.closed_end)
         end = _end_of(targets)
         start = max(seen.start, 0)
         if self.mode == "cut" and end < start:
@@ -423,6 +423,10 @@ class PartitionRepair:
                 name = layout.digest_file(target.base)
                 directory.unlink(name, missing_ok=True)
         self._write_down(seen, plan, bases)
+        if directory.exists(layout.CLOSED):
+            # It may be written to from here on.
+            directory.unlink(layout.CLOSED, missing_ok=True)
+            directory.sync()
         for name in directory.names():
             parsed = layout.parse_segment_file(name)
             if (

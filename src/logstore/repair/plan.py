@@ -18,7 +18,11 @@ from typing import NamedTuple
 
 from logstore import _binding as native
 from logstore._files import Directory
+from logstore.batches import RecordBatch
+from logstore.config import StoreConfig
+from logstore.decoding import Damage
 from logstore.descriptors import Descriptors
+from logstore.errors import LogStoreError
 from logstore.segment import Place
 from logstore.verify.log import SoundRun
 from logstore.verify.sound import RawSegment
@@ -50,22 +54,50 @@ class Found:
     known_size: int | None = None
     known_next: int | None = None
 
-    def batches(self, run: SoundRun) -> Iterator[tuple[int, int, int, int]]:
-        """(begin, end, first offset or -1, last offset) of each batch of a run."""
+    def batches(
+        self, run: SoundRun, *, deep: bool = False
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """(begin, end, first offset or -1, last offset) of each batch of a run.
+
+        With `deep`, the first offset is known of wrappers, too.
+        """
         segment = RawSegment(
             self.directory, self.descriptors, self.name, self.base, run.end
         )
         place = Place(run.begin, native.OFFSET_UNKNOWN)
-        for header, _, pos in segment.headers(place, checks=0):
+        for header, buffer, pos in segment.headers(place, checks=0):
             first = max(header.base_offset, -1)
+            if first < 0 and pos == run.begin:
+                first = run.first
+            if first < 0 and deep:
+                data = buffer.raw[header.pos : header.pos + header.size]
+                first = _first_inside(header._replace(pos=0), data)
             yield pos, pos + header.size, first, header.last_offset
 
 
+def _first_inside(header: native.BatchHeader, data: bytes) -> int:
+    """The first offset in a wrapper; -1 where nobody can tell."""
+    limit = StoreConfig().max_batch_decompressed_bytes
+    try:
+        return RecordBatch(header, data, 0, limit, _same).base_offset
+    except (Damage, LogStoreError):
+        return -1
+
+
+def _same(damage: Damage) -> Exception:
+    return damage
+
+
 class Piece(NamedTuple):
-    """Sound batches of a segment that stay."""
+    """Sound batches of a segment that stay.
+
+    Attributes:
+        fits: whether they end where the next segment begins.
+    """
 
     found: Found
     run: SoundRun
+    fits: bool = False
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -143,13 +175,15 @@ def plan_cut(
                 next_offset = max(next_offset, here.base)
                 continue
             break
-        run: SoundRun | None = runs[0]
         if _is_misplaced(runs[0], here.base, is_gapless=is_gapless):
+            break
+        run = _uncontradicted(here, runs)
+        if run is None:
             break
         following = found[slot + 1].base if slot + 1 < len(found) else None
         is_known = following is None or here.known_next is not None
-        if following is not None and not is_known and runs[0].last >= following:
-            run = _tail_cut(here, runs[0], following)
+        if following is not None and not is_known and run.last >= following:
+            run = _tail_cut(here, run, following)
         if run is None:
             break
         targets.append(
@@ -159,6 +193,15 @@ def plan_cut(
         if run.end < max(here.size, here.known_size or 0):
             break
     return targets
+
+
+def _uncontradicted(here: Found, runs: list[SoundRun]) -> SoundRun | None:
+    """The first of some runs, without a last batch that jumps ahead of what follows it:
+    it is that one whose offset is wrong."""
+    run = runs[0]
+    if len(runs) == 1:
+        return run
+    return _without_jump(here, run, here.base - 1, runs[1].lowest)
 
 
 def _is_misplaced(run: SoundRun, base: int, *, is_gapless: bool) -> bool:
@@ -212,13 +255,25 @@ def _without_bad(found: Found, run: SoundRun) -> Iterator[SoundRun]:
 # ------------------------------------------------------------------ skip
 
 
-def plan_skip(found: Sequence[Found], *, is_gapless: bool) -> list[Target]:
-    """The log without what is damaged."""
+def plan_skip(
+    found: Sequence[Found], *, is_gapless: bool, end: int | None = None
+) -> list[Target]:
+    """The log without what is damaged.
+
+    `end`: where it ended when it was closed, which may be told where offsets contradict
+    each other; None where nobody knows.
+    """
     keys = _true_bases(found)
     ordered = sorted(found, key=lambda f: (keys[f.base], f.base != keys[f.base]))
     pieces: list[Piece] = []
     for here in ordered:
-        for piece in _believed(here, keys[here.base], is_gapless=is_gapless):
+        base = keys[here.base]
+        following = min((f.base for f in found if f.base > base), default=None)
+        is_known = following is not None
+        limit = following if is_known else end
+        for piece in _believed(
+            here, base, limit, is_known=is_known, is_gapless=is_gapless
+        ):
             _settle_overlaps(pieces, piece)
     return _targets(ordered, pieces)
 
@@ -254,20 +309,34 @@ def _lowest_borne_out(here: Found, run: SoundRun) -> int:
     return run.lowest
 
 
-def _believed(here: Found, base: int, *, is_gapless: bool) -> Iterator[Piece]:
-    """The runs of a segment whose offsets are possible there."""
+def _believed(
+    here: Found, base: int, limit: int | None, *, is_known: bool, is_gapless: bool
+) -> Iterator[Piece]:
+    """The runs of a segment whose offsets are possible there.
+
+    `limit`: they lie below it; where it is not `is_known`, it counts against offsets
+    that those of the next run contradict.
+    """
     pos, last = 0, base - 1
     # What is known by its name does not hold for one that lies.
-    for run in _limited(here, bounded=base == here.base):
+    runs = _limited(here, bounded=base == here.base)
+    for slot, run in enumerate(runs):
         if is_gapless and run.begin == pos and _is_stray(here, run, last):
+            continue
+        behind = runs[slot + 1] if slot + 1 < len(runs) else None
+        is_borne_out = run.begin == pos and run.lowest == last + 1
+        if is_gapless and not is_borne_out and _is_contradicted(run, behind):
             continue
         kept: SoundRun | None = run
         if run.lowest < base:
             kept = _head_cut(here, run, base - 1)
+        is_limited = is_known or (behind is not None and behind.lowest <= run.last)
+        if kept is not None and limit is not None and is_limited:
+            kept = _without_jump(here, kept, last, limit)
         if kept is None:
             continue
         pos, last = kept.end, kept.last
-        yield Piece(here, kept)
+        yield Piece(here, kept, is_known and kept.last + 1 == limit)
 
 
 def _is_stray(here: Found, run: SoundRun, last: int) -> bool:
@@ -278,10 +347,40 @@ def _is_stray(here: Found, run: SoundRun, last: int) -> bool:
     return here.known_next is None or run.last + 1 != here.known_next
 
 
+def _is_contradicted(run: SoundRun, behind: SoundRun | None) -> bool:
+    """Whether a run is one batch, and those right behind it, several that go on from
+    each other, do not go on from it: in a log without gaps its offset is wrong."""
+    return (
+        run.is_single
+        and behind is not None
+        and behind.begin == run.end
+        and not behind.is_single
+        and behind.first >= 0
+        and behind.first != run.last + 1
+    )
+
+
+def _without_jump(here: Found, run: SoundRun, last: int, limit: int) -> SoundRun | None:
+    """A run without its last batch, where that alone jumps to a limit or beyond.
+
+    `last`: the last offset before the run.
+    """
+    if run.last < limit:
+        return run
+    before = last
+    for _, _, first, last_of in here.batches(run, deep=True):
+        if last_of >= limit:
+            if last_of != run.last or first in (-1, before + 1):
+                return run
+            break
+        before = last_of
+    return _tail_cut(here, run, limit)
+
+
 def _head_cut(here: Found, run: SoundRun, last: int) -> SoundRun | None:
     """A run without its batches that begin at or below `last`."""
     head: tuple[int, int, int, int] | None = None
-    for batch in here.batches(run):
+    for batch in here.batches(run, deep=True):
         first = batch[2] if batch[2] >= 0 else batch[3]
         if first > last:
             head = batch
@@ -308,41 +407,44 @@ def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
     the end of those before, or the beginning of the new one. Where both cost the same,
     what its neighbour does not bear out goes, else the new one. So one batch with a
     wrong offset can neither push out all that follows nor take another's place."""
-    here, run = new
+    here, run, fits = new
     while pieces:
-        there, other = pieces[-1]
+        there, other, _ = pieces[-1]
         first = run.lowest
         if first > other.last:
             break
-        if _price_of_tail(there, other, first) < _price_of_head(here, run, other.last):
+        head = _price_of_head(here, run, other.last, fits=fits)
+        if _price_of_tail(there, other, first) < head:
             pieces.pop()
             tail = _tail_cut(there, other, first)
             if tail is not None:
                 pieces.append(Piece(there, tail))
             continue
-        head = _head_cut(here, run, other.last)
-        if head is None:
+        rest = _head_cut(here, run, other.last)
+        if rest is None:
             return
-        run = head
-    pieces.append(Piece(here, run))
+        run = rest
+    pieces.append(Piece(here, run, fits))
 
 
-def _price_of_head(here: Found, run: SoundRun, last: int) -> tuple[int, bool]:
+def _price_of_head(
+    here: Found, run: SoundRun, last: int, *, fits: bool
+) -> tuple[int, bool]:
     """(batches of a run that begin at or below `last`, whether the batch behind the
-    last of them goes on from it)."""
+    last of them, or the segment behind the run, goes on from it)."""
     count, before = 0, -1
-    for _, _, first, last_of in here.batches(run):
+    for _, _, first, last_of in here.batches(run, deep=True):
         if (first if first >= 0 else last_of) > last:
             return count, first in (-1, before + 1)
         count, before = count + 1, last_of
-    return count, count > 1
+    return count, count > 1 or fits
 
 
 def _price_of_tail(here: Found, run: SoundRun, offset: int) -> tuple[int, bool]:
     """(batches of a run from the first that reaches `offset` on, whether that goes on
     from the one before it)."""
     count, before, follows = 0, -1, True
-    for begin, _, first, last_of in here.batches(run):
+    for begin, _, first, last_of in here.batches(run, deep=True):
         if not count and last_of < offset:
             before = last_of
             continue
@@ -357,7 +459,7 @@ def _targets(ordered: Sequence[Found], pieces: Sequence[Piece]) -> list[Target]:
     targets: list[Target] = []
     last = -1
     for here in ordered:
-        runs = [run for found, run in pieces if found is here]
+        runs = [piece.run for piece in pieces if piece.found is here]
         if not runs:
             if here.size == 0 and here.base > last:
                 targets.append(Target(here, here.base, []))

@@ -21,6 +21,7 @@ from logstore.layout import (
     parse_segment_file,
     segment_file,
 )
+from logstore.verify.again import LOOKS, look_again, partition_jobs, seen
 from logstore.verify.facts import (
     Context,
     StoreFacts,
@@ -69,7 +70,8 @@ def verify(
     """Check stores, partition directories or single files, and list all problems.
 
     Changes nothing, takes no lock, follows no symbolic link below a path that is given,
-    and may run while a writer or a broker works on the store.
+    and may run while a writer or a broker works on the store: where a partition changes
+    while it is looked at, a problem is what further looks find, too.
 
     Shallow (the default), at the speed of the disk: of every batch the checksum, the
     lengths, the order of offsets, and the structure of records that are not compressed;
@@ -143,14 +145,7 @@ class StoreCheck(Check):
                 "mends what is torn",
             )
         for directory in self.partitions:
-            # Its first jobs may be made while those of others are under way.
-            found = run.child()
-            try:
-                context = facts.context(directory, found)
-                yield from PartitionCheck(found, directory, context).jobs()
-            except OSError as error:
-                found.unreadable(directory.path, error)
-            yield Job(None, partial(run.merge, found))
+            yield from partition_jobs(run, directory, partial(facts.now, directory))
 
     def root_problems(self) -> list[Problem]:
         """What is wrong in the store's directory, without its partitions."""
@@ -168,26 +163,34 @@ class StoreCheck(Check):
         return facts
 
     def _check_topics(self, facts: StoreFacts) -> None:
-        """The partitions that logstore's list of topics knows of are there."""
+        """The partitions that logstore's list of topics knows of are there.
+
+        A topic that is in the list, and neither being made nor deleted, has all its
+        directories at that moment. Where one is missing a moment later, the list is
+        read again: it may be deleted by now, and even made again.
+        """
         run, root = self.run_of, self.root
-        value = own_state(root, layout.TOPICS, run)
-        try:
-            topics = value["topics"] if value and facts.own else {}
-            wanted = [
-                layout.partition_directory(topic, number)
-                for topic, settings in topics.items()
-                if not settings.get("creating")
-                for number in range(settings["partitions"])
-            ]
-        except (AttributeError, KeyError, TypeError) as error:
-            path = root.path_of(layout.TOPICS)
-            run.problem(STATE, path, f"{path} is no list of topics: {error!r}")
-            return
-        have = {directory.name for directory in self.partitions}
-        for name in wanted:
-            if name not in have:
-                path = root.path_of(name)
-                run.problem(LOST_SEGMENT, path, f"the directory {path} is gone")
+        for _ in range(LOOKS):
+            token, found = root.look(layout.TOPICS), run.child()
+            wanted = self._wanted(found, facts)
+            missing = [name for name in wanted if not self._is_partition(name)]
+            if not missing or root.look(layout.TOPICS) == token:
+                break
+        run.merge(found)
+        for name in missing:
+            path = root.path_of(name)
+            run.problem(LOST_SEGMENT, path, f"the directory {path} is gone")
+
+    def _wanted(self, run: Run, facts: StoreFacts) -> list[str]:
+        """The directories that the list of topics says are there."""
+        value = own_state(self.root, layout.TOPICS, run)
+        topics = value["topics"] if value and facts.own else {}
+        return [
+            layout.partition_directory(topic, number)
+            for topic, settings in topics.items()
+            if not settings.get("creating") and not settings.get("deleting")
+            for number in range(settings["partitions"])
+        ]
 
     def _check_names(self, names: list[str]) -> None:
         run, root = self.run_of, self.root
@@ -245,12 +248,17 @@ class FileCheck(Check):
         return segment_file(self.parsed.base_offset, LOG) + self.parsed.transition
 
     def jobs(self) -> Iterator[Job]:
-        yield Job(None, self._check)
+        found, before = self.run_of.child(), seen(self.root)
+        yield Job(None, partial(self._check, found))
+        yield Job(
+            None,
+            partial(look_again, self.run_of, found, self.root, before, self._check),
+        )
 
-    def _check(self) -> None:
-        run, root, name = self.run_of, self.root, self.name
+    def _check(self, run: Run) -> None:
+        root, name = self.root, self.name
         if self.kind in (LOG, INDEX, TIME_INDEX):
-            self._check_log()
+            self._check_log(run)
         elif self.kind == TXN_INDEX:
             parsed = self.parsed or SegmentFile(0, TXN_INDEX, "")
             check_txn_index(run, root, name, parsed, None)
@@ -261,8 +269,8 @@ class FileCheck(Check):
         else:
             check_checkpoint(run, root, name)
 
-    def _check_log(self) -> None:
-        run, root = self.run_of, self.root
+    def _check_log(self, run: Run) -> None:
+        root = self.root
         base = self.parsed.base_offset if self.parsed else 0
         bases = [
             p.base_offset
@@ -290,6 +298,17 @@ class FileCheck(Check):
         run.notes = [p for p in run.notes if p.path != log.path]
 
 
+class OnePartition(Check):
+    """A partition directory that was given by itself."""
+
+    def size(self) -> int:
+        return log_bytes(self.root)
+
+    def jobs(self) -> Iterator[Job]:
+        files, root = self.run_of.files, self.root
+        return partition_jobs(self.run_of, root, partial(context_of, files, root))
+
+
 def _target(run: Run, path: str) -> Check:
     """What kind of thing a path is."""
     if not is_directory(run.files, path):
@@ -298,7 +317,7 @@ def _target(run: Run, path: str) -> Check:
     root = open_root(run.files, path)
     names = root.names()
     if is_partition(root, names):
-        return PartitionCheck(run, root, context_of(run.files, root, run))
+        return OnePartition(run, root)
     if not is_store(names):
         root.close()
         raise StoreNotFoundError(

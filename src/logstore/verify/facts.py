@@ -19,11 +19,15 @@ from logstore.recovery import (
     PartitionState,
     RecoveryAction,
     SealedRow,
+    was_closed,
 )
 from logstore.verify.places import PARTITION_METADATA
 from logstore.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
 
 _Read = TypeVar("_Read")
+
+# So often the marks are read, at the most, while they change all the time.
+_LOOKS: Final = 10
 
 _METADATA_TEXT: Final = re.compile(
     r"version:\s*[0-9]+\s*\n\s*topic_id:\s*[A-Za-z0-9_-]{22}\s*"
@@ -36,9 +40,10 @@ class Context:
 
     Attributes:
         state: logstore's own, where it counts.
-        clean: the last writer stopped cleanly.
+        clean: the last writer stopped cleanly, or had done so when damage was seen.
         recovery_point: Kafka's; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
+        is_own: logstore was the last writer of the store.
         rows: the sealed segments of the state, by base offset.
     """
 
@@ -46,6 +51,7 @@ class Context:
     clean: bool = False
     recovery_point: int = 0
     log_start: int = 0
+    is_own: bool = False
     rows: dict[int, SealedRow] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
@@ -59,12 +65,31 @@ class StoreFacts:
     def __init__(self, root: Directory, run: Run | None = None) -> None:
         self.root = root
         self.run = run
-        self.names = root.names()
+        for _ in range(_LOOKS):
+            # A writer that opens or closes the store changes one after the other.
+            self.token = marks_token(root)
+            self.run = None if run is None else run.child()
+            self._read()
+            if marks_token(root) == self.token:
+                break
+        if run is not None and self.run is not None:
+            run.merge(self.run)
+        self.run = run
+
+    def _read(self) -> None:
+        self.names = self.root.names()
         marks = self._marks()
         self.own, self.clean = marks.is_own, marks.is_clean
         self.generation = marks.generation
         self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
         self.starts = self._offsets(layout.LOG_START_CHECKPOINT)
+
+    def now(self, directory: Directory, run: Run | None) -> Context:
+        """What is known of a partition, where these facts may be old: a writer may have
+        opened or closed the store since."""
+        is_old = marks_token(self.root) != self.token
+        facts = StoreFacts(self.root) if is_old else self
+        return facts.context(directory, run)
 
     def _marks(self) -> Marks:
         marks = Marks(self.root)
@@ -112,12 +137,25 @@ class StoreFacts:
         if key is None:
             return Context()
         counts = self.own and state is not None and state.generation == self.generation
+        clean = self.clean
+        state = state if counts else None
+        if self.own and not clean:
+            clean = was_closed(directory, self.generation, state)
         return Context(
-            state if counts else None,
-            self.clean,
+            state,
+            clean,
             self.points.get(key, 0),
             self.starts.get(key, 0),
+            self.own,
         )
+
+
+def marks_token(root: Directory) -> object:
+    """What is another value when a mark of a stop was replaced or removed."""
+    try:
+        return Marks(root).token()
+    except OSError as error:
+        return repr(error)
 
 
 def own_state(

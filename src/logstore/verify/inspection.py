@@ -31,7 +31,7 @@ from logstore.index import (
 )
 from logstore.layout import INDEX, LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
 from logstore.producers import parse_snapshot
-from logstore.segment import Place, Segment
+from logstore.segment import FRAME_BYTES, Place, Segment
 from logstore.verify.indexes import used_bytes
 from logstore.verify.places import (
     CHECKPOINT,
@@ -44,6 +44,7 @@ from logstore.verify.sound import FRAME, RawSegment, next_sound
 
 PathLike = str | os.PathLike[str]
 
+_MAGIC_MAX: Final = 2
 _MESSAGE: Final = struct.Struct(">qiI")  # offset, length, checksum of a message
 
 
@@ -84,12 +85,15 @@ class LogEntry(NamedTuple):
         batch: None where the bytes are none.
         damage: what is wrong; None where nothing is. A batch with a wrong checksum has
             both: its fields are rumours then.
+        is_torn: it is what a crash, or a writer that is at it, leaves at the end of a
+            file: a part of a batch, or zeros.
     """
 
     position: int
     size_bytes: int
     batch: RecordBatch | None
     damage: str | None
+    is_torn: bool = False
 
     def checksums(self) -> list[int]:
         """The stored checksums of the messages in it, for magic 0 and 1; else none.
@@ -107,7 +111,7 @@ class LogEntry(NamedTuple):
                 open_payload(
                     batch.header,
                     memoryview_slicer(batch.buffer),
-                    StoreConfig().max_batch_decompressed_bytes,
+                    batch._limit,
                 )
             )
         except Damage as damage:
@@ -147,11 +151,21 @@ class FileContents:
     entries: Iterator[Any]
 
 
-def inspect_file(path: PathLike, *, files: Files | None = None) -> FileContents:
+def inspect_file(
+    path: PathLike,
+    *,
+    store_config: StoreConfig | None = None,
+    files: Files | None = None,
+) -> FileContents:
     """Look into one file of a store: a log, index, snapshot, checkpoint or state file.
 
     Damage in a log is a `LogEntry`, and the next sound batch follows. The entries of an
     index are as they are, right or wrong; zeros at its end are left out.
+
+    Args:
+        store_config: whose ``max_batch_decompressed_bytes`` limits what a batch of a
+            log may decompress to.
+        files: the system calls to use (for tests).
 
     Raises:
         StoreNotFoundError: it is not there, or no file of a store.
@@ -171,9 +185,9 @@ def inspect_file(path: PathLike, *, files: Files | None = None) -> FileContents:
         with directory.opened(name) as fd:
             size = files.size(fd)
         if kind == LOG:
-            return FileContents(
-                full, "log", base, size, _log_entries(directory, name, base, size)
-            )
+            limit = (store_config or StoreConfig()).max_batch_decompressed_bytes
+            entries = _log_entries(directory, name, base, size, limit)
+            return FileContents(full, "log", base, size, entries)
         entries = _file_entries(directory, name, kind, base)
     except FileNotFoundError as error:
         raise StoreNotFoundError(f"there is nothing at {full}", path=full) from error
@@ -220,10 +234,9 @@ def _file_entries(
 
 
 def _log_entries(
-    directory: Directory, name: str, base: int, size: int
+    directory: Directory, name: str, base: int, size: int, limit: int
 ) -> Iterator[LogEntry]:
     """The batches of a log file; closes `directory` at the end."""
-    limit = StoreConfig().max_batch_decompressed_bytes
     segment = RawSegment(directory, Descriptors(directory.files, 16), name, base, size)
     pos, last = 0, -1
     try:
@@ -234,7 +247,7 @@ def _log_entries(
                 ):
                     data = buffer.raw[header.pos : header.pos + header.size]
                     pos, last = at + header.size, header.last_offset
-                    yield _log_entry(segment.path, header, data, at, limit, None)
+                    yield _log_entry(segment, header, data, at, limit, None)
                 return
             except (CorruptRecordError, UnsupportedError) as error:
                 reason = (
@@ -250,7 +263,7 @@ def _log_entries(
 
 
 def _log_entry(
-    path: str,
+    segment: Segment,
     header: native.BatchHeader,
     data: bytes,
     pos: int,
@@ -260,16 +273,20 @@ def _log_entry(
     batch: RecordBatch | None = None
 
     def named(inside: Damage) -> Exception:
-        return CorruptRecordError(
-            inside.reason, path=path, position=pos, offset=max(header.base_offset, 0)
+        found = Damage(
+            inside.reason,
+            0,
+            unsupported=inside.unsupported,
+            too_large=inside.too_large,
         )
+        return segment.error_of(found, pos, max(header.base_offset, 0))
 
     try:
         batch = RecordBatch(header._replace(pos=0), data, pos, limit, named)
     except CorruptRecordError as inside:
         damage = damage or inside.reason
-    except RecordTooLargeError as inside:
-        damage = str(inside)
+    except (RecordTooLargeError, UnsupportedError) as inside:
+        damage = damage or str(inside)
     return LogEntry(pos, header.size, batch, damage)
 
 
@@ -277,20 +294,29 @@ def _log_entry(
 _BAD_BATCH_BYTES_MAX: Final = 64 << 20
 
 
+def _is_torn(frame: bytes, left: int) -> bool:
+    """Whether the last bytes of a file begin as a batch that has not got all of its
+    bytes, or with zeros: what is neither was never a batch."""
+    if left <= FRAME_BYTES or not frame.strip(b"\0"):
+        return True
+    offset, length = FRAME.unpack_from(frame)
+    magic = frame[FRAME_BYTES - 1]
+    return offset >= 0 and magic <= _MAGIC_MAX and length + FRAME.size > left
+
+
 def _bad_entry(
     segment: Segment, pos: int, end: int, limit: int, reason: str
 ) -> LogEntry:
     """What lies where no sound batch does: a batch with a wrong checksum, or bytes."""
-    frame = native.Buffer(12)
+    frame = native.Buffer(FRAME_BYTES)
     n = segment.read(frame.view, pos)
-    size = 12 + int.from_bytes(frame.raw[8:12], "big", signed=True)
-    if n < 12 or size != end - pos or size > _BAD_BATCH_BYTES_MAX:
-        return LogEntry(pos, end - pos, None, reason)
+    size = FRAME.size + FRAME.unpack_from(frame.raw)[1]
+    if n < FRAME.size or size != end - pos or size > _BAD_BATCH_BYTES_MAX:
+        is_torn = end == segment.size and _is_torn(frame.raw[:n], end - pos)
+        return LogEntry(pos, end - pos, None, reason, is_torn)
     buffer = native.Buffer(end - pos)
     n = segment.read(buffer.view, pos)
     scan = native.first_header(buffer.c, n, checks=0)
     if scan.headers and scan.headers[0].size == n:
-        return _log_entry(
-            segment.path, scan.headers[0], buffer.raw[:n], pos, limit, reason
-        )
+        return _log_entry(segment, scan.headers[0], buffer.raw[:n], pos, limit, reason)
     return LogEntry(pos, n, None, reason)

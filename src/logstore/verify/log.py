@@ -15,6 +15,7 @@ from logstore.decoding import (
     read_headers,
 )
 from logstore.index import INDEX_ENTRY_BYTES
+from logstore.segment import Place
 from logstore.verify.facts import Context
 from logstore.verify.indexes import OffsetIndexCheck, Table, TimeIndexCheck, numbers
 from logstore.verify.report import (
@@ -82,6 +83,7 @@ class LogCheck:
         bad_offsets: offsets of records that are.
         jumps: position -> first offset of sound wrappers that do not follow the batch
             before them.
+        is_deep: whether compressed batches are looked into.
         is_foreign: whether it holds what is not understood and must not be cut.
         is_unreadable: whether the system refused to read it.
     """
@@ -111,6 +113,7 @@ class LogCheck:
         self.last_offset = base - 1
         self.size = self.end = self.batches = 0
         self.is_sound, self.is_skipped, self.is_gone = True, False, False
+        self.is_deep = run.deep
         self._at = 0  # file position of the buffer
         self._gaps: list[tuple[int, int]] = []
         self._forgiven = -1
@@ -151,6 +154,7 @@ class LogCheck:
         try:
             with self.directory.opened(self.name) as fd:
                 self.size = self.directory.files.size(fd)
+                self.is_deep = run.deep or self._is_other_size()
                 self._walk(fd)
                 grown = self.directory.files.size(fd) != self.size
         except FileNotFoundError:
@@ -167,6 +171,17 @@ class LogCheck:
         run.batches += self.batches
         if grown:
             run.note(IN_USE, self.path, f"{self.path} is being written to")
+
+    def _is_other_size(self) -> bool:
+        """Whether the file is not as long as it was when logstore noted that: then all
+        that is wrong with it is looked for, also inside of compressed batches."""
+        state, row = self.context.state, self.context.rows.get(self.base)
+        if row is not None:
+            return self.size != row[1]
+        if state is None or self.base != state.active["base_offset"]:
+            return False
+        known = state.active["size"]
+        return self.size < known or (self.context.clean and self.size > known)
 
     def conclude(self) -> None:
         """The rest, when `last_before` is known. Forgets the indexes."""
@@ -245,7 +260,7 @@ class LogCheck:
             stop = decoder.decode(buffer.c, n, pos, 0, native.OFFSET_MAX, self._checks)
             records += decoder.count
             pos, error = decoder.pos, decoder.error
-            if run.deep and decoder.count:
+            if self.is_deep and decoder.count:
                 self._check_headers(Columns(decoder, buffer.c, buffer.raw, n))
             if error is not None or stop not in (
                 native.STOP_FULL,
@@ -258,7 +273,7 @@ class LogCheck:
                 if error is not None:
                     break
         run.records += records
-        if run.deep and pos and decoder.last_offset - before != records:
+        if self.is_deep and pos and decoder.last_offset - before != records:
             self._check_control(buffer, pos, file_pos)
         return pos, error, stop
 
@@ -290,7 +305,7 @@ class LogCheck:
         self, buffer: native.Buffer, n: int, pos: int
     ) -> tuple[int, int, native.NativeError | None]:
         """Walk over the compressed batches at `pos`: (end, records, error)."""
-        run, decoder = self.run_of, self.run_of.decoder
+        decoder = self.run_of.decoder
         records, want = 0, 1
         while True:
             last = decoder.last_offset
@@ -305,7 +320,7 @@ class LogCheck:
             for header in scan.headers:
                 if header.codec == 0:
                     return pos, records, None
-                if run.deep:
+                if self.is_deep:
                     records += self._check_payload(header, buffer)
                 elif header.record_count >= 0:
                     records += header.record_count
@@ -512,13 +527,19 @@ class LogCheck:
         if found is None and self._forgiven >= 0:
             # A batch before may have claimed an offset that is far too large.
             end, found = next_sound(segment, pos, self.base - 1)
+        if found is None:
+            # So may the last one, and what follows it may contradict that.
+            before = self._before_last(segment, last)
+            if before is not None:
+                end, found = next_sound(segment, pos, before)
+                last = last if found is None else before
         kind, reason = _kind_of(error, stop)
         size = end - pos
         self.is_skipped = True
         self._gaps.append((pos, end))
         self.state.raw.bytes_since = 1
         lost = None if found is None or found.base_offset < 0 else found.base_offset - 1
-        is_torn = self._is_torn(pos, last, has_more=found is not None)
+        is_torn = self._is_torn(pos, last, error, has_more=found is not None)
         if kind == UNSUPPORTED:
             self.is_foreign |= self._is_framed(segment, pos, last)
         if is_torn:
@@ -544,9 +565,24 @@ class LogCheck:
                 last=lost,
             )
         if found is not None:
-            known = found.base_offset > last
+            known = found.base_offset > decoder.last_offset
             decoder.begin(found.base_offset - 1 if known else native.OFFSET_UNKNOWN)
         return end
+
+    def _before_last(self, segment: RawSegment, last: int) -> int | None:
+        """The last offset before that of the last sound batch, where that batch jumps
+        ahead: no checksum covers its offset. None where it does not."""
+        if not self.runs or self.runs[-1].last != last:
+            return None
+        run, first = self.runs[-1], -1
+        before = self.runs[-2].last if len(self.runs) > 1 else self.base - 1
+        place = Place(run.begin, native.OFFSET_UNKNOWN)
+        for header, _, at in segment.headers(place, checks=0):
+            first = header.base_offset
+            if at + header.size >= run.end:
+                break
+            before = header.last_offset
+        return before if first < 0 or before + 1 < first else None
 
     def _out_of_order(self, pos: int, last: int, header: native.BatchHeader) -> None:
         """A sound batch whose offsets are not those that must come here."""
@@ -616,8 +652,16 @@ class LogCheck:
             last = offset
         return True
 
-    def _is_torn(self, pos: int, last: int, *, has_more: bool) -> bool:
-        """Whether opening for writing would cut the log here as a torn tail."""
+    def _is_torn(
+        self,
+        pos: int,
+        last: int,
+        error: native.NativeError | None,
+        *,
+        has_more: bool,
+    ) -> bool:
+        """Whether opening for writing would cut the log here as a torn tail. What is no
+        log, from its first byte on, is none that was torn, although it would be cut."""
         context = self.context
         if not self.is_last:
             return False
@@ -631,6 +675,11 @@ class LogCheck:
             )
         if context.clean or has_more:
             return False
+        if error is not None:
+            if error.is_unsupported and not context.is_own:
+                return False
+            if pos == 0 and error.status in (native.E_NO_MAGIC, native.E_LENGTH):
+                return False
         return last + 1 >= context.recovery_point
 
 

@@ -126,7 +126,8 @@ class PartitionCheck(Check):
                 path,
                 f"{log.path} is not what it was when it was sealed: {log.size} bytes "
                 f"with digest {found}, not {digest.size} with {digest.xxh3}, and "
-                f"nothing else is wrong with it",
+                f"nothing else is wrong with it"
+                + ("" if log.is_deep else " (not looked into compressed batches)"),
                 first=log.base,
                 last=log.last_offset,
             )

@@ -72,7 +72,7 @@ def kind_of_file(name: str) -> str:
     parsed = parse_segment_file(name)
     if parsed is not None:
         return parsed.suffix
-    if name in (layout.OWNER, layout.TOPICS, layout.PARTITION_STATE):
+    if name in (layout.OWNER, layout.TOPICS, layout.PARTITION_STATE, layout.CLOSED):
         return STATE
     if name in (*OFFSET_CHECKPOINTS, layout.LEADER_EPOCHS, PARTITION_METADATA):
         return CHECKPOINT

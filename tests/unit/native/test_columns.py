@@ -119,6 +119,28 @@ def test_widen_keeps_the_sign():
 # ------------------------------------------------------------------ from Arrow
 
 
+def arrow_slices(ends, n, first=0, *, bitmap=None, large=1, **other):
+    """(status, error, positions, lengths) of elements of a column whose data ends with
+    the last of `ends`."""
+    offsets = ffi.new("int64_t[]" if large else "int32_t[]", ends)
+    validity = ffi.NULL if bitmap is None else ffi.from_buffer("uint8_t[]", bitmap)
+    fields = {
+        "validity": validity,
+        "validity_bytes": len(bitmap or b""),
+        "offsets": ffi.cast("uint8_t *", offsets),
+        "offsets_bytes": ffi.sizeof(offsets),
+        "data_bytes": max(ends[-1], 0),
+        "large": large,
+    }
+    column = ffi.new("ls_arrow_binary *", {**fields, **other})
+    pos = ffi.new("int64_t[]", max(n, 1))
+    length = ffi.new("int32_t[]", max(n, 1))
+    error = ffi.new("ls_error *")
+    status = lib.ls_slices_from_arrow(column, first, n, pos, length, error)
+    assert error.status == status
+    return status, error, list(pos)[:n], list(length)[:n]
+
+
 @pytest.mark.parametrize("large", [0, 1])
 @pytest.mark.parametrize("first", [0, 3, 9])
 def test_slices_from_arrow_are_those_of_the_column(large, first):
@@ -129,34 +151,72 @@ def test_slices_from_arrow_are_those_of_the_column(large, first):
     bitmap = bytearray(2)
     for i, is_valid in enumerate(valid):
         bitmap[i // 8] |= is_valid << i % 8
-    offsets = ffi.new("int64_t[]" if large else "int32_t[]", ends)
     n = len(lengths) - first
-    pos = ffi.new("int64_t[]", n)
-    length = ffi.new("int32_t[]", n)
-    status = lib.ls_slices_from_arrow(
-        n, first, bytes(bitmap), offsets, large, pos, length
-    )
+    status, _, pos, length = arrow_slices(ends, n, first, bitmap=bitmap, large=large)
     assert status == 0
-    assert list(pos) == ends[first:-1]
-    assert list(length) == [
+    assert pos == ends[first:-1]
+    assert length == [
         lengths[i] if valid[i] else -1 for i in range(first, len(lengths))
     ]
-    status = lib.ls_slices_from_arrow(n, first, ffi.NULL, offsets, large, pos, length)
-    assert (status, list(length)) == (0, lengths[first:])
+    status, _, _, length = arrow_slices(ends, n, first, large=large)
+    assert (status, length) == (0, lengths[first:])
 
 
-@pytest.mark.parametrize("ends", [[0, 2**31], [5, 4], [-3, 4], [0, -1]])
-def test_slices_from_arrow_of_impossible_lengths_are_refused(ends):
-    """2^31 bytes and more, falling and negative positions."""
-    offsets = ffi.new("int64_t[]", ends)
-    pos = ffi.new("int64_t *")
-    length = ffi.new("int32_t *")
-    status = lib.ls_slices_from_arrow(1, 0, ffi.NULL, offsets, 1, pos, length)
+@pytest.mark.parametrize(
+    ("ends", "other"),
+    [
+        ([5, 4], {}),
+        ([-3, 4], {}),
+        ([0, -1], {}),
+        ([0, 11], {"data_bytes": 10}),
+        ([11, 11], {"data_bytes": 10}),
+        ([0, 2**63 - 1], {"data_bytes": 10}),
+        ([-(2**63), 2**63 - 1], {"data_bytes": 10}),
+        ([0, 4], {"offsets_bytes": 15}),
+        ([0, 4], {"offsets_bytes": 0}),
+        ([0, 4], {"offsets_bytes": -8}),
+        ([0, 4], {"offsets": ffi.NULL}),
+        ([0, 4], {"data_bytes": -1}),
+        ([0, 4], {"bitmap": b""}),
+    ],
+)
+def test_slices_from_arrow_that_lead_out_of_a_buffer_are_refused(ends, other):
+    """Falling and negative positions, those behind the data, buffers too short."""
+    assert arrow_slices(ends, 1, **other)[0] == lib.LS_E_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("n", "first"),
+    [(-1, 0), (1, -1), (3, 0), (1, 2), (2**62, 0), (1, 2**63 - 1), (2**63 - 1, 1)],
+)
+def test_slices_from_arrow_that_the_column_does_not_have_are_refused(n, first):
+    """More than it has positions; an element that ends behind all numbers."""
+    pos, length = ffi.new("int64_t[]", 1), ffi.new("int32_t[]", 1)
+    offsets = ffi.new("int64_t[]", [0, 1, 2])
+    column = ffi.new(
+        "ls_arrow_binary *",
+        {
+            "offsets": ffi.cast("uint8_t *", offsets),
+            "offsets_bytes": 24,
+            "data_bytes": 2,
+            "large": 1,
+        },
+    )
+    error = ffi.new("ls_error *")
+    status = lib.ls_slices_from_arrow(column, first, n, pos, length, error)
     assert status == lib.LS_E_LENGTH
-    for n, first in ((-1, 0), (1, -1)):
-        status = lib.ls_slices_from_arrow(n, first, ffi.NULL, offsets, 1, pos, length)
-        assert status == lib.LS_E_ARGUMENT
-    assert lib.ls_slices_from_arrow(0, 0, ffi.NULL, ffi.NULL, 1, pos, length) == 0
+
+
+def test_slices_from_arrow_of_2_gib_are_refused():
+    """A length has 32 bits; which element it was is told."""
+    status, error, _, _ = arrow_slices([0, 1, 1 + 2**31], 2)
+    assert (status, error.offset, error.found) == (lib.LS_E_TOO_LARGE, 1, 2**31)
+    assert arrow_slices([0, 2**31 - 1], 1)[0] == 0
+
+
+def test_slices_from_arrow_of_no_elements_need_no_buffer():
+    """As Arrow allows it."""
+    assert arrow_slices([0], 0, offsets=ffi.NULL, offsets_bytes=0)[0] == 0
 
 
 # ------------------------------------------------------------------ disk space

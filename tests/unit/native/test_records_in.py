@@ -349,12 +349,14 @@ def test_assign_offset_changes_nothing_under_the_crc(entry):
     assert lib.ls_assign_offset(address, again, -1, 9) < 0
 
 
-def shifted(data, shift, last_offset=-1, epoch=9):
+def shifted(data, shift, last_offset=-1, epoch=9, **other):
     """(status, walk, bytes) of moving the offsets in a copy."""
+    how = {"max_bytes": OFFSET_MAX, "timestamp": -1, "magic": -1, **other}
+    how |= {"offsets": shift, "leader_epoch": epoch}
     copy = bytearray(data)
     walk = new_walk(0, last_offset)
     address = ffi.from_buffer("uint8_t[]", copy, require_writable=True)
-    status = lib.ls_shift_offsets(address, len(copy), shift, epoch, walk)
+    status = lib.ls_shift_offsets(address, len(copy), ffi.new("ls_shift *", how), walk)
     return status, walk, bytes(copy)
 
 
@@ -395,6 +397,47 @@ def test_shift_of_what_is_damaged_or_does_not_follow_is_refused(
     """And what stands there stays."""
     found, walk, after = shifted(data, shift, last_offset)
     assert (found, walk.pos, after) == (status, 0, data)
+
+
+@pytest.mark.parametrize(
+    ("data", "other", "status"),
+    [
+        (message(0, b"k", b"v"), {"magic": 2}, lib.LS_E_MAGIC),
+        (plain_batch(0, 2), {"magic": 1}, lib.LS_E_MAGIC),
+        (plain_batch(0, 2), {"max_bytes": 70}, lib.LS_E_TOO_LARGE),
+        (plain_batch(0, 2, attributes=0x10), {}, lib.LS_E_CODEC),
+        (plain_batch(0, 2, attributes=0x20), {}, lib.LS_E_CODEC),
+        (plain_batch(0, 2, attributes=0x80), {}, lib.LS_E_CODEC),
+        (plain_batch(0, 2, last_delta=4), {}, lib.LS_E_COUNT),
+    ],
+    ids=["v1-as-2", "v2-as-1", "large", "transaction", "control", "unknown", "gap"],
+)
+def test_shift_of_what_nobody_stages_is_refused(data, other, status):
+    """Another magic, a batch beyond the limit, a transaction's, one with a gap."""
+    found, walk, after = shifted(data, 5, **other)
+    assert (found, walk.pos, after) == (status, 0, data)
+    assert walk.error.status == status
+
+
+@pytest.mark.parametrize("stamps_all", [0, 1])
+def test_shift_stamps_the_time_of_the_append(stamps_all):
+    """On all, or on those that say of themselves that they have such a time."""
+    data = b"".join(
+        [
+            message(0, b"k", b"v"),
+            message(1, b"k", b"v", attributes=8),
+            plain_batch(2, 2),
+            plain_batch(4, 2, attributes=8),
+        ]
+    )
+    status, _, moved = shifted(data, 10, timestamp=77, stamps_all=stamps_all)
+    assert status == 0
+    found = scan(moved, walk=new_walk(0, 9)).items
+    assert [b.last_offset for b in found] == [10, 11, 13, 15]
+    for index, one in enumerate(found):
+        is_stamped = bool(stamps_all or index % 2)
+        assert one.timestamp_type == int(is_stamped)
+        assert (one.max_timestamp == 77) == is_stamped
 
 
 def test_shift_stops_at_what_is_not_whole():

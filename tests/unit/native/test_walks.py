@@ -188,13 +188,14 @@ def test_decode_without_optional_columns_gives_the_same():
 
 @pytest.mark.parametrize("magic", [3, 127, 0x80, 0xFF])
 def test_walk_over_an_unknown_magic_is_an_error(walk, magic):
-    """Also where the length is wrong too."""
+    """Also where the length is wrong too. A negative one is of no version at all."""
+    status = lib.LS_E_MAGIC if magic < 128 else lib.LS_E_NO_MAGIC
     for entry in (V2, patched(V2, 8, bytes(4))):
         found = walk(V1 + patched(entry, 16, bytes([magic])))
-        assert (found.status, found.pos) == (lib.LS_E_MAGIC, len(V1))
-        signed = magic - 256 if magic > 127 else magic
-        assert (found.error.expected, found.error.found) == (2, signed)
-        assert found.error.status == lib.LS_E_MAGIC
+        assert (found.status, found.pos) == (status, len(V1))
+        wanted = (2, magic) if magic < 128 else (0, magic - 256)
+        assert (found.error.expected, found.error.found) == wanted
+        assert found.error.status == status
         assert found.error.offset == 5
         assert len(found.items) == 1
 

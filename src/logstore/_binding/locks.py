@@ -1,0 +1,5 @@
+"""The locks of the engine, made in C (pylocks.c)."""
+
+from logstore._native._locks import Group, Mutex, after_fork, defer, held
+
+__all__ = ["Group", "Mutex", "after_fork", "defer", "held"]

@@ -1,0 +1,139 @@
+"""What must hold after a call that was cut short: `interrupts` and `limits` ask it.
+
+No other call hangs, in any thread, or raises an error without a name; a store can be
+closed, if not at once, then by calling again; that gives the lock back; and what is
+there when it is opened again is what was acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import logstore
+from faults.scene import CALLS, Scene, Unavailable, elsewhere
+from faults.watched import Broken, told
+from logstore import LogStoreError
+
+__all__ = [
+    "check_timer", "close_by_another", "judge", "open_in_child", "reopen", "use",
+    "use_closed", "wait_until_durable",
+]  # fmt: skip
+
+# What a call may say that comes behind one that was cut short.
+_ENDED = (
+    logstore.SyncFailedError,
+    logstore.StoreClosedError,
+    logstore.TopicNotFoundError,
+    logstore.PartitionNotFoundError,
+)
+
+
+def judge(
+    scene: Scene,
+    what: str,
+    error: BaseException | None,
+    expects: tuple[type[BaseException], ...] = (),
+) -> None:
+    """An error must have a name, and be one that a call may raise behind another that
+    was cut short: the end of a partition is one; damage, or a call that is said to be
+    still under way, is not."""
+    if error is None or isinstance(error, expects):
+        return
+    if isinstance(error, Broken):
+        raise error
+    if not isinstance(error, LogStoreError):
+        raise Broken(f"{what}: an error without a name: {told(error)}"[:900])
+    if not isinstance(error, _ENDED) and "could not be undone" not in str(error):
+        raise Broken(f"{what}: {told(error)}"[:900])
+    scene.watch.notes[type(error).__name__] += 1
+
+
+def use(scene: Scene, rng: random.Random, where: str) -> None:
+    """Other calls, by a thread that has none of the locks of this one."""
+    for name in [*rng.sample(CALLS, 2), rng.choice(("append", "flush", "publish"))]:
+        _use(scene, name, f"by another thread, after {where}")
+
+
+def use_closed(scene: Scene, rng: random.Random, where: str) -> None:
+    """A store that is half closed: each call works or raises an error with a name."""
+    for name in rng.sample(("append", "flush", "read", "looks", "create_topic"), 2):
+        _use(scene, name, f"half closed, after {where}")
+
+
+def _use(scene: Scene, name: str, where: str) -> None:
+    def call() -> None:
+        with contextlib.suppress(Unavailable):
+            plan = scene.plan(name)
+            scene.watch.say(f"{plan} {where}")
+            error = scene.perform(plan)
+            judge(scene, f"{plan} {where}", error, plan.expects)
+
+    scene.around = lambda plan: plan.call()
+    elsewhere(call)
+
+
+def close_by_another(scene: Scene, where: str) -> None:
+    """Another thread closes the store, twice."""
+    for attempt in ("close", "a second close"):
+        scene.watch.say(f"{attempt} by another thread, after {where}")
+        error: BaseException | None = None
+        try:
+            elsewhere(scene.store.close)
+        except Exception as raised:
+            error = raised
+        judge(scene, f"{attempt} after {where}", error)
+
+
+def reopen(scene: Scene, where: str = "") -> None:
+    """Open the store again in the same process, and look at everything."""
+    scene.watch.say(f"opening again {where}")
+    try:
+        scene.open()
+    except LogStoreError as error:
+        raise Broken(f"it does not open again {where}: {told(error)}"[:900]) from error
+    scene.settle(f"the store, opened again {where}", reopened=True)
+
+
+def open_in_child(path: Path) -> None:
+    """Another process gets the lock."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            logstore.open(path).close()
+            status = 0
+        finally:
+            os._exit(status)
+    if os.waitpid(child, 0)[1]:
+        raise Broken("another process cannot open the store after it was closed")
+
+
+def check_timer(scene: Scene) -> None:
+    """What is appended now is durable in time, without a call: in a partition that has
+    seen what there was, and in a new one."""
+    scene.watch.say("a sync by time")
+    for log in scene.logs.values():
+        with contextlib.suppress(Unavailable):
+            partition = scene.partition(log)
+            if partition.config.flush_ms <= 50:
+                plan = scene.plan_append_to(log)
+                if scene.perform(plan) is None:
+                    wait_until_durable(partition, max(log.values, default=-1))
+    config = logstore.TopicConfig(flush_ms=10)
+    partition = scene.store.create_topic("timed", config=config)[0]
+    wait_until_durable(partition, partition.append(b"x"))
+    scene.store.delete_topic("timed")
+
+
+def wait_until_durable(partition: Any, offset: int) -> None:
+    """It is, at once or a little later."""
+    until = time.monotonic() + 5
+    while partition.durable_offset <= offset:
+        if time.monotonic() > until:
+            raise Broken(f"{partition.name} is not synced by time any more")
+        time.sleep(0.002)

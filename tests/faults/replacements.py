@@ -1,0 +1,690 @@
+"""Logs that are replaced under their readers, between any two of their steps.
+
+A reader goes through a partition in each of the ways that there are: in the writer's
+own store, in a read-only store beside it, and in another process. In front of some of
+its system calls, and between two records, the log is cut and grows again (to the same
+sizes, or others), is deleted and made anew (now and then under the same inode numbers),
+loses its head, is compacted by a broker, or put back from a backup. What the reader is
+given is a part of one log as it was at some moment, without a gap, up to the end that
+it asked for; or an error with a name that what was done accounts for. Who looks again
+then sees all that is there now.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import random
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import logstore
+from faults.cases import folder_of, run_cases
+from faults.method import Tally
+from faults.replacers import GONE, TOPIC, Broker, Moment, Owner, time_of
+from logstore import LogStoreError, reader, segment
+from logstore.store import open_store
+from support.damage import FaultyFiles
+
+NAME = "replacements"
+UNIT = "replacements"
+COUNTS = {"commit": 1_500, "nightly": 50_000, "release": 150_000}
+
+# How long the reader waits for whoever replaces the log, where both are in one store:
+# it may hold what the other one needs.
+_PATIENCE_S = 0.2
+Step = Callable[[], None]
+
+
+def run(count: int, seed: int, tally: Tally) -> None:
+    """So many replacements that a reader met."""
+    notes = run_cases(__name__, count, seed, tally)
+    tally.note(", ".join(f"{n:,} {what}" for what, n in notes.most_common()))
+
+
+def problem(key: str, notes: Counter[str]) -> str:
+    """What is wrong in a case; "" for nothing."""
+    case = _Case(key)
+    with folder_of(in_memory=case.rng.random() < 0.5) as folder:
+        found = case.run(Path(folder))
+    notes["done"] = case.met
+    notes.update({"reads that ended with an error": case.errors})
+    return f"{case.what()}: {found}" if found else ""
+
+
+class _Files(FaultyFiles):
+    """Nothing is synced: no power cut comes here."""
+
+    def sync(self, fd: int) -> None:
+        """Do nothing."""
+
+    def sync_directory(self, dir_fd: int) -> None:
+        """Do nothing."""
+
+
+class _Clock:
+    """The clock of followers: it moves on by itself, but stands still for some looks
+    after something has happened."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.still = 0
+
+    def monotonic(self) -> float:
+        if self.still > 0:
+            self.still -= 1
+        else:
+            self.now += 0.004
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Followers do not wait here."""
+
+
+class _Remote:
+    """A replacer in another process."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.history: list[Moment] = []
+        self._pipe, far = multiprocessing.Pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            self._pipe.close()
+            _serve(make, far)
+        far.close()
+        self._take()
+
+    def _take(self) -> None:
+        answer = self._pipe.recv()
+        if isinstance(answer, str):
+            raise RuntimeError(f"the other process: {answer}")
+        self.history += answer
+
+    def do(self, step: str) -> None:
+        self._pipe.send(step)
+        self._take()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._pipe.send("")
+        self._pipe.close()
+        os.waitpid(self._child, 0)
+
+
+def _serve(make: Callable[[], Any], pipe: Connection) -> None:
+    """What the other process does until it is told to end."""
+    try:
+        try:
+            replacer = make()
+            told = 0
+            while True:
+                pipe.send(replacer.history[told:])
+                told = len(replacer.history)
+                step = pipe.recv()
+                if not step:
+                    replacer.close()
+                    break
+                replacer.do(step)
+        except EOFError:
+            pass
+        except BaseException:
+            pipe.send(traceback.format_exc()[-1200:])
+    finally:
+        os._exit(0)
+
+
+class _Call(NamedTuple):
+    """What was asked of a partition.
+
+    Attributes:
+        begun, settled: how many moments there were when it was called, and when its
+            bounds were known.
+        first, stop: what was asked for.
+        durable_only: whether it stops there.
+        follows: whether it goes on with what comes.
+        begins_early: it may begin with records below `first`, in the same batch.
+    """
+
+    begun: int
+    settled: int
+    first: int | None
+    stop: int | None
+    durable_only: bool
+    follows: bool = False
+    begins_early: bool = False
+
+
+class _Case:
+    def __init__(self, key: str) -> None:
+        rng = self.rng = random.Random(f"replacements {key}")
+        self.where = rng.choice(
+            ("own", "beside", "beside", "other", "broker", "broker")
+        )
+        self.is_apart = self.where == "other" or (
+            self.where == "broker" and rng.random() < 0.2
+        )
+        self.way = rng.choice(tuple(_WAYS))
+        steps = list(Broker.STEPS if self.where == "broker" else Owner.STEPS)
+        if self.where == "own":
+            steps = [step for step in steps if step not in ("restore", "reopen")]
+        self.steps = rng.choices(steps, k=rng.choice((1, 1, 2, 3)))
+        # In front of which of the reader's steps: early ones are many.
+        self.at = sorted(int(2 ** rng.uniform(0, 6.5)) for _ in self.steps)
+        self.opens = rng.random() < 0.2 and self.where != "own"
+        self.buffer = rng.choice((150, 400, 1_500, 1 << 18))
+        self.options: dict[str, Any] = {}
+        if self.way in _WITH_OPTIONS:
+            self.options = {
+                # Nothing says how far a broker's log is durable.
+                "durable_only": rng.random() < 0.2 and self.where != "broker",
+                "isolation": rng.choice(("read_uncommitted", "read_committed")),
+                "on_corruption": rng.choice(("raise", "skip")),
+            }
+        self.met = self.errors = 0
+        self.count = 0
+        self.is_acting = False
+        self.clock = _Clock()
+        self.late: threading.Thread | None = None
+        self.failure = ""
+        self.replacer: Any = None
+
+    def what(self) -> str:
+        moments = " > ".join(moment.what for moment in self.history[:12])
+        return (
+            f"{self.way} {self.options} {self.where}{' apart' * self.is_apart}"
+            f"{' opening' * self.opens}, buffers of {self.buffer}, "
+            f"{list(zip(self.steps, self.at, strict=True))}; {moments}"
+        )
+
+    @property
+    def history(self) -> list[Moment]:
+        return self.replacer.history if self.replacer is not None else []
+
+    # -- the steps
+
+    def step(self) -> None:
+        """The reader is about to do something."""
+        if self.is_acting or threading.current_thread() is self.late:
+            return
+        if self.where == "own" and threading.current_thread() is not self.reader:
+            return
+        self.count += 1
+        while self.at_next < len(self.at) and self.at[self.at_next] <= self.count:
+            step = self.steps[self.at_next]
+            self.at_next += 1
+            self.met += 1
+            self.clock.still = 8
+            self.act(step)
+
+    def act(self, step: str) -> None:
+        if self.where != "own":
+            self.is_acting = True
+            try:
+                self.act_late(step)
+            finally:
+                self.is_acting = False
+            return
+        self.join(60.0)
+        self.late = threading.Thread(target=self.act_late, args=(step,), daemon=True)
+        self.late.start()
+        self.join(_PATIENCE_S)
+
+    def act_late(self, step: str) -> None:
+        try:
+            self.replacer.do(step)
+        except BaseException:
+            self.failure = f"{step} beside a reader: {traceback.format_exc()[-1200:]}"
+
+    def join(self, seconds: float) -> None:
+        if self.late is not None and self.late is not threading.current_thread():
+            self.late.join(seconds)
+            if not self.late.is_alive():
+                self.late = None
+
+    # -- the case
+
+    def run(self, folder: Path) -> str:
+        path, files = folder / "store", _Files()
+        self.reader = threading.current_thread()
+        self.at_next = 0
+        kind = Broker if self.where == "broker" else Owner
+        its_files = files if self.where == "own" else _Files()
+        own_rng = random.Random(self.rng.random())
+
+        def make() -> Any:
+            return kind(path, own_rng, its_files)
+
+        self.replacer = _Remote(make) if self.is_apart else make()
+        with contextlib.ExitStack() as stack:
+            for module in (reader, segment):
+                stack.enter_context(
+                    mock.patch.object(module, "READ_BYTES", self.buffer)
+                )
+            stack.enter_context(
+                mock.patch.object(logstore.partition, "time", self.clock)
+            )
+            try:
+                found = self.read_all(path, files)
+            finally:
+                files.before = None
+                self.join(60.0)
+                self.is_acting = True
+                self.replacer.close()
+        return self.failure or found
+
+    def read_all(self, path: Path, files: _Files) -> str:
+        if self.where == "own":
+            return self.read(self.replacer.partition, files)
+        if not self.opens:
+            with open_store(path, read_only=True, files=files) as store:
+                partition = store.topic(TOPIC)[0]
+                list(partition.read())
+                return self.read(partition, files) or self.look_again(store)
+        files.before = lambda method, name: self.step()
+        try:
+            store = open_store(path, read_only=True, files=files)
+        except LogStoreError as error:
+            return _explained(error, self.history, "opening the store")
+        with store:
+            try:
+                partition = store.topic(TOPIC)[0]
+            except LogStoreError as error:
+                files.before = None
+                return _explained(error, self.history, "opening the partition")
+            return self.read(partition, files) or self.look_again(store)
+
+    def read(self, partition: Any, files: _Files) -> str:
+        files.before = lambda method, name: self.step()
+        try:
+            for _ in range(self.rng.choice((1, 1, 2))):
+                found = _WAYS[self.way](self, partition)
+                if found:
+                    return str(found)
+            return ""
+        finally:
+            files.before = None
+            self.join(60.0)
+
+    def look_again(self, store: Any) -> str:
+        """Who asks now gets what there is now."""
+        last = self.history[-1]
+        try:
+            partition = store.topic(TOPIC)[0]
+            found = [(record.offset, record.value) for record in partition.read()]
+        except LogStoreError as error:
+            if not last.exists:
+                return ""
+            return f"afterwards: {type(error).__name__}: {error}"
+        if not last.exists:
+            return f"afterwards: the topic is gone, and {found[:3]} can be read"
+        wanted = [
+            (offset, value)
+            for offset, value in last.records.items()
+            if offset >= last.start
+        ]
+        missing = {o for o, _ in wanted} - {o for o, _ in found}
+        if set(found) - set(wanted) or missing - last.removed:
+            return f"afterwards: {_short(found)} for {_short(wanted)}"
+        return ""
+
+    # -- what is asked
+
+    def range_of(self) -> tuple[int | None, int | None]:
+        """(start, stop) of a read."""
+        rng, now = self.rng, self.history[-1]
+        begin, end = now.start, now.durable if self.options["durable_only"] else now.end
+        first = None if rng.random() < 0.4 else rng.randint(begin, max(begin, end))
+        stop = None if rng.random() < 0.7 else rng.randint(begin, max(begin, end) + 2)
+        return first, stop
+
+    def judged(
+        self,
+        call: Callable[[], Iterator[Sequence[tuple[int, bytes]]]],
+        first: int | None,
+        stop: int | None,
+        **more: bool,
+    ) -> str:
+        """Make a call that gives runs of records, and look at what comes."""
+        begun = settled = len(self.history)
+        got: list[tuple[int, bytes]] = []
+        error: LogStoreError | None = None
+        try:
+            runs = call()
+            self.join(60.0)
+            settled = len(self.history)
+            for run in runs:
+                got += run
+                self.step()
+        except LogStoreError as found:
+            error = found
+            self.errors += 1
+        self.join(60.0)
+        asked = _Call(
+            begun, settled, first, stop, bool(self.options.get("durable_only")), **more
+        )
+        return _judge(self.history, asked, got, error, self.where)
+
+
+def _short(pairs: Sequence[tuple[int, Any]]) -> str:
+    if len(pairs) <= 4:
+        return f"{list(pairs)}"
+    return f"{len(pairs)} records, {list(pairs[:2])} to {list(pairs[-2:])}"
+
+
+def _names_of(error: BaseException) -> set[str]:
+    return {kind.__name__ for kind in type(error).__mro__}
+
+
+def _explained(error: LogStoreError, moments: Iterable[Moment], what: str) -> str:
+    """Nothing where one of the moments accounts for an error."""
+    allowed = frozenset[str]().union(*(moment.allows for moment in moments))
+    if _names_of(error) & allowed:
+        return ""
+    text = f"{what} raises {type(error).__name__} ({str(error)[:300]})"
+    return f"{text}, where {sorted(allowed) or 'nothing'} would be right"
+
+
+def _judge(
+    history: Sequence[Moment],
+    call: _Call,
+    got: Sequence[tuple[int, bytes]],
+    error: LogStoreError | None,
+    where: str,
+) -> str:
+    """What is wrong with what a call gave."""
+    window = history[call.begun - 1 :]
+    bounds = history[call.begun - 1 : call.settled]
+    if call.begins_early and call.first is not None:
+        got = [(offset, value) for offset, value in got if offset >= call.first]
+    offsets = [offset for offset, _ in got]
+    if any(b <= a for a, b in itertools.pairwise(offsets)):
+        return f"offsets do not rise: {offsets}"
+    if call.first is None:
+        firsts = sorted({moment.start for moment in bounds})
+    else:
+        firsts = [call.first]
+    ends = {m.durable if call.durable_only else m.end for m in bounds}
+    if call.stop is not None:
+        ends = {min(end, call.stop) for end in ends}
+    if call.follows:
+        # It has looked again since the last step.
+        last = window[-1]
+        ends = {last.durable if call.durable_only else last.end}
+    elif offsets and offsets[-1] >= max(ends) and not call.begins_early:
+        return f"{offsets[-1]} was given, and the end was {sorted(ends)}"
+    if error is not None:
+        # Before the call has returned, what was done before counts as well.
+        since = window[1:]
+        if where == "own" and not call.follows:
+            # What a read has begun with, its own process keeps.
+            in_call = bounds[1:]
+            later = history[call.settled :]
+            since = [*in_call, *[m for m in later if m.what != "delete head"]]
+        # It may be a partition that is there no more.
+        since = [*since, *(m for m in history[1:] if m.allows == GONE)]
+        found = _explained(error, since, f"after {len(got)} records it")
+        if found:
+            return found
+        reasons = [_gap(m, firsts, got, None) for m in window]
+    elif call.durable_only and _is_reopened(history) and where != "own":
+        # What is durable was written down before, or has not been yet.
+        reasons = [_gap(m, firsts, got, None) for m in window]
+    elif call.follows:
+        reasons = [_gap(window[-1], firsts, got, end) for end in ends]
+    else:
+        reasons = [_gap(m, firsts, got, end) for m in window for end in ends]
+    if any(not text for _, text in reasons):
+        return ""
+    said = f", then {type(error).__name__}: {str(error)[:200]}" if error else ""
+    best = max(reasons)[1]  # the log that it is most like
+    return f"{best}; from {firsts} to {sorted(ends)}{said}"
+
+
+def _is_reopened(history: Sequence[Moment]) -> bool:
+    return any(m.what in ("reopen", "restore", "cut") for m in history)
+
+
+def _gap(
+    moment: Moment,
+    firsts: Sequence[int],
+    got: Sequence[tuple[int, bytes]],
+    end: int | None,
+) -> tuple[int, str]:
+    """(how many records are right, why what was read is no part of the log at a moment,
+    from the first offset up to `end`; None: as far as it goes)."""
+    for right, (offset, value) in enumerate(got):
+        wanted = moment.records.get(offset)
+        if wanted != value:
+            there = wanted and wanted[:13]
+            return right, (
+                f"{right} records are those of {moment.what!r}, but offset {offset} "
+                f"has {value[:13]!r} for {there!r}"
+            )
+    up_to = end if end is not None else got[-1][0] + 1 if got else 0
+    there = {offset for offset, _ in got}
+    text = ""
+    for first in firsts:
+        wanted = {o for o in moment.records if first <= o < up_to}
+        missing = wanted - there - moment.removed
+        if not missing:
+            return len(got), ""
+        text = (
+            f"of {moment.what!r}, {len(missing)} records are missing, from "
+            f"{min(missing)} on, without an error; there are "
+            f"{_short([(o, '') for o in sorted(there)])}"
+        )
+    return len(got), text
+
+
+# ---------------------------------------------------------------- ways to read
+
+
+def _records(found: Iterable[Any]) -> Iterator[list[tuple[int, bytes]]]:
+    for record in found:
+        yield [(record.offset, record.value)]
+
+
+def _read(case: _Case, partition: Any) -> str:
+    first, stop = case.range_of()
+    return case.judged(
+        lambda: _eager(_records, partition.read(first, stop, **case.options)),
+        first, stop,
+    )  # fmt: skip
+
+
+def _eager(wrap: Callable[[Any], Any], found: Any) -> Any:
+    """What was asked was asked when this is called."""
+    return wrap(found)
+
+
+def _batches(case: _Case, partition: Any) -> str:
+    first, stop = case.range_of()
+
+    def runs(found: Any) -> Iterator[list[tuple[int, bytes]]]:
+        for batch in found:
+            yield [
+                (r.offset, r.value) for r in batch if stop is None or r.offset < stop
+            ]
+
+    # A batch goes on behind the end that was asked for.
+    return case.judged(
+        lambda: _eager(runs, partition.read_batches(first, stop, **case.options)),
+        first, stop, begins_early=True,
+    )  # fmt: skip
+
+
+def _arrow(case: _Case, partition: Any) -> str:
+    first, stop = case.range_of()
+    size = case.rng.choice((1, 7, 65536))
+
+    def runs(found: Any) -> Iterator[list[tuple[int, bytes]]]:
+        for batch in found:
+            columns = batch.column("offset"), batch.column("value")
+            yield list(zip(*(c.to_pylist() for c in columns), strict=True))
+
+    return case.judged(
+        lambda: _eager(
+            runs, partition.read_arrow(first, stop, batch_records=size, **case.options)
+        ),
+        first, stop,
+    )  # fmt: skip
+
+
+def _follow(case: _Case, partition: Any) -> str:
+    first, _ = case.range_of()
+    return case.judged(
+        lambda: _eager(
+            _records, partition.follow(first, timeout=0.03, **case.options)
+        ),
+        first, None, follows=True,
+    )  # fmt: skip
+
+
+def _fetch(case: _Case, partition: Any) -> str:
+    """A loop of calls that know nothing of each other: each is looked at alone."""
+    first = case.range_of()[0]
+    offset = case.history[-1].start if first is None else first
+    max_bytes = case.rng.choice((1, 200, 1_000, 1 << 20))
+    for _ in range(400):
+        begun = len(case.history)
+        try:
+            chunk = partition.fetch(offset, max_bytes, **case.options)
+        except LogStoreError as error:
+            case.errors += 1
+            case.join(60.0)
+            # Nobody has told it of what was done between two calls.
+            return _explained(error, case.history[1:], f"fetch at {offset}")
+        case.join(60.0)
+        got = [(r.offset, r.value) for r in chunk]
+        call = _Call(begun, len(case.history), offset, chunk.next_offset, False)
+        found = _judge(case.history, call, got, None, case.where)
+        if found:
+            return f"fetch at {offset}, next is {chunk.next_offset}: {found}"
+        if chunk.next_offset <= offset:
+            ends = [
+                m.durable if case.options["durable_only"] else m.end
+                for m in case.history[begun - 1 :]
+            ]
+            ends += [m.end for m in case.history[begun - 1 :] if not m.exists]
+            if offset < min(ends):
+                return f"fetch at {offset} gives nothing, the end is {min(ends)}"
+            return ""
+        offset = chunk.next_offset
+        case.step()
+    return f"no end: 400 chunks, at {offset}"
+
+
+def _one(
+    case: _Case,
+    ask: Callable[[], Any],
+    right: Callable[[Moment, Any], bool],
+    name: str,
+) -> str:
+    """A value that must be right at one of the moments since it was asked for."""
+    for _ in range(3):
+        begun = len(case.history)
+        try:
+            found = ask()
+        except LogStoreError as error:
+            case.errors += 1
+            case.join(60.0)
+            return _explained(error, case.history[1:], name)
+        case.join(60.0)
+        window = case.history[begun - 1 :]
+        if (
+            len(window) > 1
+            and not window[-1].allows
+            and name in ("end_offset", "segments")
+        ):
+            # It may have come upon the first part of what was appended meanwhile.
+            case.step()
+            continue
+        if not any(right(moment, found) for moment in window):
+            known = [(m.what, m.start, m.durable, m.end, m.bases) for m in window[-3:]]
+            return f"{name} is {found}; it was {known}"
+        case.step()
+    return ""
+
+
+def _time(case: _Case, partition: Any) -> str:
+    values = list(case.history[-1].records.values())
+    when = case.rng.choice([time_of(v) for v in values] or [0])
+    when += case.rng.choice((-1, 0, 0, 1, 300, 10_000))
+
+    def right(moment: Moment, found: Any) -> bool:
+        late = (
+            offset
+            for offset, value in moment.records.items()
+            if offset >= moment.start and time_of(value) >= when
+        )
+        first = next(late, None)
+        if found == first:
+            return True
+        # Compaction takes them out at no certain moment.
+        candidates = {
+            offset
+            for offset, value in moment.records.items()
+            if offset >= moment.start and time_of(value) >= when
+        }
+        kept = min(candidates - moment.removed, default=None)
+        if found is None:
+            return kept is None
+        return found in candidates and (kept is None or found <= kept)
+
+    return _one(case, lambda: partition.offset_for_time(when), right, "offset_for_time")
+
+
+def _end(case: _Case, partition: Any) -> str:
+    def right(moment: Moment, found: Any) -> bool:
+        if case.where == "broker" and moment.allows:
+            # A look may come upon the first part of what is being written.
+            return bool(found <= max(m.end for m in case.history))
+        # A log whose last batches were compacted away does not say where it ended.
+        kept = [o + 1 for o in moment.records if o not in moment.removed]
+        return max(kept, default=moment.start) <= found <= moment.end
+
+    return _one(case, lambda: partition.end_offset, right, "end_offset")
+
+
+def _start(case: _Case, partition: Any) -> str:
+    return _one(
+        case, lambda: partition.start_offset, lambda m, found: m.start == found,
+        "start_offset",
+    )  # fmt: skip
+
+
+def _segments(case: _Case, partition: Any) -> str:
+    def right(moment: Moment, found: Any) -> bool:
+        if any(
+            one.next_offset != two.base_offset for one, two in itertools.pairwise(found)
+        ):
+            return False
+        return (
+            moment.bases is None
+            or found == moment.bases
+            or (tuple(info.base_offset for info in found) == moment.bases)
+        )
+
+    return _one(case, lambda: partition.segments, right, "segments")
+
+
+_WAYS: dict[str, Callable[[_Case, Any], str]] = {
+    "read": _read,
+    "read_batches": _batches,
+    "read_arrow": _arrow,
+    "follow": _follow,
+    "fetch": _fetch,
+    "offset_for_time": _time,
+    "end_offset": _end,
+    "start_offset": _start,
+    "segments": _segments,
+}
+_WITH_OPTIONS = {"read", "read_batches", "read_arrow", "follow", "fetch"}

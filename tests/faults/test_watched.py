@@ -1,0 +1,139 @@
+"""What watches the cases, and what strikes between two instructions, do so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from faults.interrupts import Interrupt, Interrupter
+from faults.scene import Log, Plan
+from faults.watched import Broken, Said, Watch, watch
+
+
+def _hang(seed: int, folder: Path, seen: Watch) -> None:
+    seen.done += 3
+    seen.say("waiting for nothing")
+    threading.Event().wait()
+
+
+def _die(seed: int, folder: Path, seen: Watch) -> None:
+    seen.say("dying")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _break(seed: int, folder: Path, seen: Watch) -> None:
+    seen.say("breaking")
+    raise Broken("it is broken")
+
+
+def _lose_a_thread(seed: int, folder: Path, seen: Watch) -> None:
+    def fail() -> None:
+        raise ValueError("in a thread")
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+
+
+def _slow(seed: int, folder: Path, seen: Watch) -> None:
+    for number in range(8):
+        seen.say(f"step {number}")
+        seen.done += 1
+        time.sleep(0.2)
+    seen.notes["steps"] += 8
+
+
+def test_case_that_hangs_is_a_failure_that_tells_where(tmp_path: Path) -> None:
+    """What it said last, and the place where its thread waits."""
+    said = watch(_hang, 1, str(tmp_path), quiet_s=1)
+    assert said.done == 4
+    assert "hangs" in said.failure
+    assert "waiting for nothing" in said.failure
+    assert "test_watched.py" in said.failure
+    assert "_hang" in said.failure
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (_die, "died"),
+        (_break, "it is broken (breaking)"),
+        (_lose_a_thread, "a thread has died: ValueError('in a thread')"),
+    ],
+    ids=["dies", "breaks", "thread-dies"],
+)
+def test_case_that_fails_says_so(tmp_path: Path, work: object, words: str) -> None:
+    """However it ends."""
+    said = watch(work, 1, str(tmp_path))  # type: ignore[arg-type]
+    assert words in said.failure
+
+
+def test_case_that_goes_on_is_no_failure(tmp_path: Path) -> None:
+    """However long it takes in all."""
+    assert watch(_slow, 1, str(tmp_path), quiet_s=1) == Said(8, "", {"steps": 8})
+
+
+def _strikes(call: object, lock: object) -> int:
+    """Interrupt a call at each of its instructions; how often the lock was left."""
+    left = 0
+    before = signal.getsignal(signal.SIGUSR2)
+    try:
+        for at in range(1, 60):
+            raised = None
+            try:
+                Interrupter([at])(SimpleNamespace(call=call))  # type: ignore[arg-type]
+            except Interrupt as error:
+                raised = error
+            if lock.locked():  # type: ignore[attr-defined]
+                left += 1
+                assert raised is not None
+                lock.release()  # type: ignore[attr-defined]
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    return left
+
+
+def test_interrupts_strike_only_where_signals_are_handled() -> None:
+    """A lock of the interpreter is entered and left in one step; a Condition is not."""
+    # The code of tests is not interrupted: this is none of theirs.
+    scope: dict[str, object] = {"lock": threading.Lock()}
+    scope["condition"] = threading.Condition(scope["lock"])  # type: ignore[arg-type]
+    code = "def {0}():\n with {0}_:\n  len('')\n"
+    for name in ("lock", "condition"):
+        scope[f"{name}_"] = scope[name]
+        exec(compile(code.format(name), "elsewhere.py", "exec"), scope)
+    lock = scope["lock_"]
+    assert _strikes(scope["lock"], lock) == 0
+    assert _strikes(scope["condition"], lock) > 0
+
+
+def test_log_knows_what_may_be_there() -> None:
+    """Acknowledged is there; interrupted is there as a whole, or not; nothing else."""
+    log = Log("t", 0)
+    log.told(0, b"0.")
+    with pytest.raises(Broken, match="told twice"):
+        log.told(0, b"1.")
+    plan = Plan("append", lambda: None, appends=[(log, [b"2.", b"3."])])
+    for found in ([], [b"2.", b"3."]):
+        log.loose = [plan]
+        log.values = {0: b"0."}
+        log.settle(0, list(enumerate([b"0.", *found])), is_ended=False, where="it")
+        assert len(log.values) == 1 + len(found)
+    for found, words in (
+        ([], "nothing"),
+        ([b"0.", b"2."], "1 of the 2"),
+        ([b"0.", b"3."], "another order"),
+        ([b"0.", b"9."], "not acknowledged"),
+        ([b"9."], "not b'0.'"),
+    ):
+        log.loose = [plan]
+        log.values = {0: b"0."}
+        with pytest.raises(Broken, match=words):
+            log.settle(0, list(enumerate(found)), is_ended=False, where="it")

@@ -1,0 +1,91 @@
+"""Doing something between two lines, or two instructions, of the library."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+__all__ = ["PENDING", "AtLine", "is_of_library", "make_pending", "place_of"]
+
+_TESTS: Final = str(Path(__file__).resolve().parents[1])
+# What `make_pending` makes pending.
+PENDING: Final = signal.SIGUSR2
+
+
+class _Signal(int):
+    # An attribute: unlike a call, that is no place where the interpreter looks.
+    fire = property(_thread.interrupt_main)
+
+
+_SIGNAL: Final = _Signal(PENDING)
+
+
+def is_of_library(frame: FrameType | None) -> bool:
+    """Whether a frame is of the library, or of what that uses: not of the tests."""
+    return frame is not None and not frame.f_code.co_filename.startswith(_TESTS)
+
+
+def place_of(frame: FrameType | None) -> str:
+    """File, line and function of a frame."""
+    if frame is None:
+        return "nowhere"
+    name = os.path.basename(frame.f_code.co_filename)
+    return f"{name}:{frame.f_lineno} {frame.f_code.co_name}"
+
+
+def make_pending() -> None:
+    """Called by a trace function as the last thing that it does: make a signal pending.
+
+    Its handler runs where the interpreter looks for signals next: in the code that is
+    traced, at a place where a signal that came now would be handled. Nothing is traced
+    from here on, since calling a trace function would be such a place; the handler may
+    begin again.
+    """
+    sys.settrace(None)
+    _SIGNAL.fire  # noqa: B018
+
+
+# A fork waits for locks of these, by hooks of the interpreter: it never finds a thread
+# that holds one, and never comes from inside.
+_HELD_BY_FORKS: Final = ("importlib", "concurrent", "logging")
+
+
+def _is_fork_waiting(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if any(name in frame.f_code.co_filename for name in _HELD_BY_FORKS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+class AtLine:
+    """A trace function that does something at the n-th line of the library, or the
+    first one behind it where a fork may be.
+
+    Attributes:
+        seen: lines, as far as it came.
+        place: where it was done.
+    """
+
+    def __init__(self, at: int, act: Callable[[], None]) -> None:
+        self._at = at
+        self._act = act
+        self.seen = 0
+        self.place = ""
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
+        if not is_of_library(frame):
+            return None
+        if event == "line":
+            self.seen += 1
+            is_due = self._at and self.seen >= self._at and not self.place
+            if is_due and not _is_fork_waiting(frame):
+                self.place = place_of(frame)
+                self._act()
+        return self

@@ -1,0 +1,283 @@
+"""The locks of the engine: order, re-entry, interrupts, what is deferred, forks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from logstore import ReentrantCallError
+from logstore import _binding as native
+
+
+class Interrupt(Exception):
+    pass
+
+
+def held_by_another(mutex: native.Mutex, seconds: float = 0.3) -> threading.Thread:
+    begun = threading.Event()
+
+    def hold() -> None:
+        with mutex:
+            begun.set()
+            time.sleep(seconds)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait()
+    return thread
+
+
+def is_free(mutex: native.Mutex) -> bool:
+    """Whether another thread could take it now."""
+    found = []
+
+    def look() -> None:
+        with mutex.attempt() as taken:
+            found.append(taken)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_mutex_excludes_other_threads() -> None:
+    """Who does not have it waits until it is free."""
+    mutex = native.Mutex(3, "a lock")
+    thread = held_by_another(mutex)
+    begin = time.monotonic()
+    with mutex:
+        waited = time.monotonic() - begin
+    thread.join()
+    assert waited > 0.1
+
+
+def test_mutex_entered_again_by_its_thread_raises() -> None:
+    """A second entry would wait for itself."""
+    mutex = native.Mutex(3, "the lock of a test")
+    with mutex:
+        with pytest.raises(ReentrantCallError, match="the lock of a test"), mutex:
+            pass
+        assert mutex.is_mine
+    assert not mutex.is_mine
+    assert is_free(mutex)
+
+
+def test_mutex_of_lower_rank_is_refused() -> None:
+    """Waiting for a lower rank could be a circle of waiters, and who holds a higher one
+    is in the middle of something."""
+    low, high = native.Mutex(3, "low"), native.Mutex(5, "high")
+    with high:
+        with pytest.raises(ReentrantCallError, match="low"), low:
+            pass
+        assert not low.is_mine
+        with low.attempt() as taken:
+            assert taken
+    with low, high:
+        pass
+
+
+def test_mutex_of_the_same_rank_is_tried_and_not_waited_for() -> None:
+    """Two threads could hold one each, and want the other."""
+    one, other = native.Mutex(3, "one"), native.Mutex(3, "other")
+    with one, other:
+        assert other.is_mine
+    thread = held_by_another(other)
+    with one, pytest.raises(ReentrantCallError, match="other"), other:
+        pass
+    thread.join()
+
+
+def test_mutex_of_higher_rank_is_waited_for() -> None:
+    low, high = native.Mutex(3, "low"), native.Mutex(5, "high")
+    thread = held_by_another(high)
+    with low, high:
+        assert low.top == 5
+    assert low.top == -1
+    assert not native.held()
+    thread.join()
+
+
+def test_mutex_of_another_group_is_tried_and_not_waited_for() -> None:
+    """Ranks are those of one store; two stores have no order."""
+    here, there = native.Mutex(5, "here", 1), native.Mutex(3, "there", 2)
+    with here, there:
+        assert (here.top, there.top) == (5, 3)
+        with pytest.raises(ReentrantCallError), here:
+            pass
+    thread = held_by_another(there)
+    with here, pytest.raises(ReentrantCallError, match="there"), there:
+        pass
+    thread.join()
+    assert not native.held()
+
+
+def test_locks_of_many_groups_are_refused_at_last() -> None:
+    mutexes = [native.Mutex(3, str(i), i) for i in range(9)]
+    with contextlib.ExitStack() as stack:
+        for mutex in mutexes[:8]:
+            stack.enter_context(mutex)
+        with pytest.raises(ReentrantCallError), mutexes[8]:
+            pass
+    with mutexes[8]:
+        pass
+
+
+def test_attempt_tells_whether_it_has_the_lock() -> None:
+    mutex = native.Mutex(3, "a lock")
+    with mutex.attempt() as taken:
+        assert taken
+        assert mutex.is_mine
+        with mutex.attempt() as again:
+            assert not again
+        assert mutex.is_mine
+    assert not mutex.is_mine
+    thread = held_by_another(mutex)
+    with mutex.attempt() as taken:
+        assert not taken
+    thread.join()
+
+
+def test_group_takes_all_or_none() -> None:
+    """One that cannot be had gives back those before it."""
+    a, b = native.Mutex(3, "a"), native.Mutex(3, "b")
+    with native.Group([a, b]):
+        assert a.is_mine
+        assert b.is_mine
+    assert is_free(a)
+    with b:
+        with pytest.raises(ReentrantCallError), native.Group([a, b]):
+            pass
+        assert not a.is_mine
+        assert is_free(a)
+
+
+def test_group_waits_for_each() -> None:
+    a, b = native.Mutex(3, "a"), native.Mutex(3, "b")
+    thread = held_by_another(b)
+    with native.Group([a, b]):
+        assert b.is_mine
+    thread.join()
+
+
+@pytest.mark.parametrize("kind", ["mutex", "group"])
+def test_interrupts_leave_no_lock_behind(kind: str) -> None:
+    """An interrupt at any line, also while it waits, and the lock is free again."""
+    mutexes = [native.Mutex(3, str(i)) for i in range(5)]
+    guard = native.Group(mutexes) if kind == "group" else mutexes[0]
+    stop = threading.Event()
+
+    def compete() -> None:
+        while not stop.is_set():
+            with mutexes[0]:
+                time.sleep(1e-4)
+
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    thread = threading.Thread(target=compete)
+    thread.start()
+    interrupts = 0
+    try:
+        for i in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 2e-4 + i % 37 * 1e-5)
+                while True:
+                    with guard:
+                        pass
+            except Interrupt:
+                interrupts += 1
+            assert not native.held()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        stop.set()
+        thread.join()
+    assert interrupts == 400
+    assert all(is_free(mutex) for mutex in mutexes)
+
+
+def test_deferred_calls_come_when_the_last_lock_is_free() -> None:
+    """In order, and at once where no lock is held."""
+    a, b = native.Mutex(3, "a"), native.Mutex(5, "b")
+    told: list[tuple[str, bool]] = []
+
+    def tell(what: str) -> None:
+        told.append((what, native.held()))
+
+    native.defer(tell, "at once")
+    with a:
+        with b:
+            native.defer(tell, "first")
+        native.defer(tell, "second")
+        assert len(told) == 1
+    assert told == [("at once", False), ("first", False), ("second", False)]
+
+
+def test_deferred_call_may_take_locks_and_defer() -> None:
+    mutex, told = native.Mutex(3, "a"), []
+
+    def outer() -> None:
+        with mutex:
+            native.defer(told.append, "inner")
+        told.append("outer")
+
+    with mutex:
+        native.defer(outer)
+    assert told == ["inner", "outer"]
+
+
+def test_deferred_call_that_raises_does_not_keep_others_from_being_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it raises is told as that of a finalizer; an interrupt goes on."""
+    mutex, told, unraisable = native.Mutex(3, "a"), [], []
+    monkeypatch.setattr("sys.unraisablehook", lambda found: unraisable.append(found))
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    with mutex:
+        native.defer(fail, ValueError("not told to the caller"))
+        native.defer(told.append, 1)
+    with pytest.raises(KeyboardInterrupt), mutex:
+        native.defer(fail, KeyboardInterrupt())
+        native.defer(told.append, 2)
+    assert told == [1, 2]
+    assert len(unraisable) == 1
+    assert not mutex.is_mine
+
+
+def test_locks_are_free_in_the_child_of_a_fork() -> None:
+    """Also those of threads that are not there."""
+    mutex, mine = native.Mutex(3, "a"), native.Mutex(5, "b")
+    thread = held_by_another(mutex)
+    with mine:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                native.after_fork()
+                with mutex.attempt() as taken, mine.attempt() as taken_too:
+                    status = 0 if taken and taken_too else 2
+            finally:
+                os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="rank"):
+        native.Mutex(99, "a")
+    with pytest.raises(TypeError):
+        native.Group([1])  # type: ignore[list-item]
+    with pytest.raises(TypeError):
+        native.defer(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        type(native.Mutex(3, "a").attempt())()
