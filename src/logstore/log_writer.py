@@ -225,10 +225,6 @@ class LogWriter:
         self._is_unclean = loaded.is_unclean
         self.log_id = loaded.log_id or uuid.uuid4().hex
         self.cuts = loaded.cuts
-        if loaded.end_offset:
-            # Who knows more of the log than this has it from before a backup was put
-            # back, or from a log that was there before.
-            self.note_cut(loaded.end_offset)
         self._is_gapless = loaded.is_gapless
         self._is_truncating = loaded.is_truncating
         self._deleted = loaded.deleted
