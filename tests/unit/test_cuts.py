@@ -234,3 +234,30 @@ def test_mark_of_a_partition_that_is_gone_is_a_named_error(tmp_path: Path) -> No
         store.delete_topic("orders")
         with pytest.raises(logstore.PartitionNotFoundError):
             partition.mark()
+
+
+def test_writer_that_comes_and_goes_is_no_cut_for_who_reads_beside_it(
+    tmp_path: Path,
+) -> None:
+    """What is appended is seen beside the serial of that writer from its first byte on:
+    nothing of it is taken for cut off when the writer closes, or another one comes."""
+    path = tmp_path / "data"
+    with logstore.open(path) as store:
+        append(store.create_topic("orders", config=config_of(2))[0], b"a")
+    with logstore.open(path, read_only=True) as reader:
+        seen = reader.topic("orders")[0]
+        for number in range(3):
+            with logstore.open(path) as store:
+                append(store.topic("orders")[0], b"b")
+                mark, end = seen.mark(), seen.end_offset
+                assert end == 20 + 10 * number
+                assert mark is not None
+            below = seen.unchanged_below(mark)
+            assert below is not None
+            assert below >= end
+            with logstore.open(path) as store:
+                store.topic("orders")[0].append(b"c", durable=True)
+                store.topic("orders")[0].truncate_to(end)
+                below = seen.unchanged_below(mark)
+                assert below is not None
+                assert below >= end
