@@ -18,6 +18,7 @@ from logstore.errors import (
     ConfigError,
     OffsetOutOfRangeError,
     ReadOnlyError,
+    StorageError,
     UnsupportedError,
     storage_error,
 )
@@ -195,6 +196,7 @@ class Partition:
 
     def _refreshed(self) -> PartitionWriter | LiveLog:
         self._guard()
+        self._check_alive()
         log = self._log
         if isinstance(log, LiveLog):
             log.refresh()
@@ -386,6 +388,7 @@ class Partition:
             SyncFailedError: it is not; the partition takes no more appends.
         """
         writer = self._write()
+        self._check_alive()
         writer.sync(writer.end_offset)
 
     # ------------------------------------------------------------ read
@@ -397,6 +400,14 @@ class Partition:
         """
         self._check_alive()
         return self._view_of(self._source.look(), durable_only)
+
+    def _stable_of(self, view: View) -> int:
+        """The last stable offset of a view."""
+        try:
+            return self._stable.of(view)
+        except StorageError:
+            self._refreshed()  # or why not: it was deleted meanwhile
+            raise
 
     def _check_alive(self) -> None:
         writer = self._writer
@@ -451,7 +462,7 @@ class Partition:
         else:
             end = min(self._resolve_stop(view, stop), view.end_offset)
         if isolation == "read_committed" and (to_stable or first > view.start_offset):
-            end = min(end, self._stable.of(view))
+            end = min(end, self._stable_of(view))
         return view, first, end
 
     def _resolve_stop(self, view: View, stop: Start) -> int:
@@ -590,7 +601,7 @@ class Partition:
             view.check(offset)
             end = view.end_offset
             if isolation == "read_committed" and offset > view.start_offset:
-                end = min(end, self._stable.of(view))
+                end = min(end, self._stable_of(view))
 
     def _await(self, view: View, durable_only: bool, seconds: float) -> None:
         """Sleep until there may be more than in a view."""
@@ -710,7 +721,7 @@ class Partition:
 
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, or the end (Kafka's LSO)."""
-        return self._stable.of(self._view(False))
+        return self._stable_of(self._view(False))
 
     # ------------------------------------------------------------ keep and delete
 
@@ -772,6 +783,7 @@ class Partition:
 
         See `Topic.apply_retention`.
         """
+        self._check_alive()
         log = self._refreshed() if dry_run else self._write()
         if now_ms is None:
             now_ms = log.directory.files.now_ms()
