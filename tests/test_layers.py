@@ -31,7 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("arrow", "batches", "digests", "encoder"),
     ("segment", "producer_batches", "staging"),
-    ("resync", "tail"),
+    ("resync", "tail", "view"),
     ("segment_writer", "reader", "recovery", "retention"),
     ("producers", "catalog", "loading", "marks", "adoption"),
     ("publications", "log_files"),

@@ -24,6 +24,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from logstore import _binding
+from logstore.errors import StoreClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -356,6 +357,11 @@ class Files:
                 raise
         return True
 
+    def unlock_file(self, fd: int) -> None:
+        """Let go of that lock, for all who share the open file (a child of a fork)."""
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+
     def lock_holder(self, fd: int) -> int | None:
         """The pid that holds the lock (0 where it cannot be known); None: nobody.
         Takes nothing; a lock of this process itself does not show."""
@@ -445,6 +451,8 @@ class Directory:
     def use(self) -> Iterator[int]:
         """The descriptor for the length of a block."""
         if self._parent is None:
+            if self._fd < 0:
+                raise StoreClosedError(f"the store at {self.path} is closed")
             yield self._fd
             return
         with self._parent.use() as parent_fd:

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import struct
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from logstore import _binding as native
@@ -21,6 +20,7 @@ from logstore.config import StoreConfig, TopicConfig, worker_threads
 from logstore.encoder import LOG_APPEND_TIME_BIT
 from logstore.errors import LogStoreError, storage_error
 from logstore.index import OffsetEntries, TimeEntries
+from logstore.parallel import side_by_side
 from logstore.segment import FRAME, LENGTH_END
 from logstore.segment_writer import roll_limits
 from logstore.staging import StagedLog, moved_runs, not_staged
@@ -113,8 +113,9 @@ def examine_all(
     threads = min(worker_threads(config), len(logs))
     if threads < 2:
         return _by_log(map(examine, logs.items()))
-    with ThreadPoolExecutor(threads) as pool:
-        return _by_log(pool.map(examine, logs.items()))
+    found = side_by_side(logs.items(), examine, threads)
+    with contextlib.closing(found):
+        return _by_log(done.result for done in found if done is not None)
 
 
 def _by_log(examined: Iterable[Adoptable | None]) -> dict[StagedLog, Adoptable]:

@@ -610,3 +610,7 @@ def partitions_of(keys: Any, partitions: int) -> Any:
     slices = _binary_slices(_checked(keys, "key"), "key")
     native.partition_keys(slices, len(keys), partitions, out.address)
     return pa.Array.from_buffers(pa.int32(), len(keys), [None, out])
+
+
+# The last line of the import: before it, the module is not to be used.
+IS_COMPLETE: Final = True

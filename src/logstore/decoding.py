@@ -31,7 +31,7 @@ class Wanted(Protocol):
 
     def begin_again(self, view: Any, offset: int) -> None:
         """What was learned of the log does not count: it was changed. From `offset` on
-        it is asked about the batches of another `logstore.reader.View`."""
+        it is asked about the batches of another `logstore.view.View`."""
 
 
 class Damage(Exception):

@@ -3,18 +3,44 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from _thread import get_ident
 from typing import Any
 
-from logstore.errors import UnsupportedError
+from logstore.errors import ReentrantCallError, UnsupportedError
 
 __all__ = ["arrow_module"]
 
+_ARROW = "logstore.arrow"
+
 
 def arrow_module() -> Any:
-    """`logstore.arrow`, which needs pyarrow: an extra, and slow to import."""
+    """`logstore.arrow`, which needs pyarrow: an extra, and slow to import.
+
+    Raises:
+        UnsupportedError: there is no pyarrow.
+        ReentrantCallError: this call came in from inside the import.
+    """
+    found = sys.modules.get(_ARROW)
+    if found is not None and hasattr(found, "IS_COMPLETE"):
+        return found
+    thread = get_ident()
+    if thread in _importing:
+        raise ReentrantCallError(
+            "a call that needs pyarrow came in while it is being imported; nothing was "
+            "changed"
+        )
     try:
-        return importlib.import_module("logstore.arrow")
+        _importing.append(thread)
+        return importlib.import_module(_ARROW)
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             "Arrow needs pyarrow; install it with `pip install logstore[arrow]`"
         ) from error
+    finally:
+        while thread in _importing:
+            _importing.remove(thread)
+
+
+# Threads that import the module.
+_importing: list[int] = []

@@ -37,10 +37,11 @@ from logstore.loading import Case, Loaded, load
 from logstore.locks import RANK_LOOK
 from logstore.log_files import LogFiles, settled
 from logstore.publications import Publications
-from logstore.reader import Bounds, unreadable
+from logstore.reader import unreadable
 from logstore.recovery import Situation
 from logstore.segment import Place, Segment
 from logstore.tail import TailScan, scan_log
+from logstore.view import Bounds
 
 __all__ = ["ATTEMPTS", "LiveLog"]
 

@@ -86,9 +86,11 @@ class StoreLock:
     def release(self) -> None:
         """Let others write. Releasing twice is fine."""
         with _guard:
-            fd, self._fd = self._fd, -1
-            if fd >= 0:
+            if self._fd >= 0:
+                # First: a child that has the open file, or an interrupt, keeps nothing.
+                self._files.unlock_file(self._fd)
                 _held.discard(self._key)
+                fd, self._fd = self._fd, -1
                 self._files.close(fd)
 
 

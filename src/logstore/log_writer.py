@@ -57,6 +57,9 @@ __all__ = ["Gate", "Host", "LogWriter", "Savepoint"]
 _CHECKPOINT_BYTES: Final = 16 << 20
 # What a roll may take beside records: a step of reserved space, indexes, state, names.
 _ROLL_BYTES: Final = 256 * 1024
+# A sync that is due while another thread appends is tried again so often, so soon.
+_FLUSH_TRIES: Final = 20
+_FLUSH_RETRY_MS: Final = 5
 # How long to wait for another thread's sync before looking whether it is still at it.
 _TURN_S: Final = 0.05
 # A flush_ms beyond this needs no thread: ten years.
@@ -179,6 +182,8 @@ class LogWriter:
         # What the next call has to undo first, and whether nobody could.
         self._savepoint: Savepoint | None = None
         self._is_half_done = False
+        # A call was interrupted: who reads lets it be finished first.
+        self._is_torn = False
         # Closing has come to its end.
         self._is_finished = False
         # Base offset of the segment that is being created, for `_roll_back`.
@@ -212,6 +217,7 @@ class LogWriter:
         self._active_times = loaded.times
         self._active: SegmentWriter | None = None
         self._flush_scheduled = False
+        self._flush_tries = 0
         self._point_scheduled = False
         self._synced_state: native.SegmentState | None = None
         self._epochs: list[tuple[int, int]] | None = None
@@ -282,7 +288,8 @@ class LogWriter:
             return
         if self._savepoint is not None:
             self._undo()
-        self._remove_stray()
+        if self._stray is not None:
+            self._remove_stray()
         active = self._active
         if active is not None and self.failed is None:
             if active.dirty is not None:
@@ -291,6 +298,15 @@ class LogWriter:
                 # The call was interrupted when its records were in.
                 self._show(active)
         self._is_blocked = bool(self.closed or self.failed or self.damage)
+        self._is_torn = False
+
+    def settle(self) -> None:
+        """For a thread that reads: finish what an interrupted call left half done, so
+        that all look at the same log."""
+        if not self._is_torn or self.failed or self.damage or self.closed:
+            return
+        with contextlib.suppress(ReentrantCallError, StorageError), self.lock:
+            self._mend()
 
     def _half_done(self) -> SyncFailedError:
         """A call was interrupted where it could not be undone: write no more."""
@@ -383,7 +399,7 @@ class LogWriter:
                     )
                 except BaseException as error:
                     # First of all, and without a call that could be interrupted.
-                    self._is_blocked = True
+                    self._is_blocked = self._is_torn = True
                     self._after_failure(active, error)
                     raise
                 finally:
@@ -421,7 +437,8 @@ class LogWriter:
             self._fail(error)
         if active.dirty is None:
             self._tell_of_cut(active)
-            self._is_blocked = bool(self.closed or self.failed or self.damage)
+            with contextlib.suppress(StorageError):
+                self._mend()
 
     def _clean(self, active: SegmentWriter) -> None:
         """Undo a write, once more."""
@@ -587,7 +604,7 @@ class LogWriter:
             if self.end_offset != base:
                 raise  # it is all in, and shown
             # First of all, and without a call that could be interrupted.
-            self._savepoint, self._is_blocked = saved, True
+            self._savepoint, self._is_blocked, self._is_torn = saved, True, True
             self._undo()
             # A caller that keeps the error keeps this frame: not the files with it.
             del saved
@@ -665,6 +682,7 @@ class LogWriter:
         self._is_blocked = bool(
             self.closed or self.failed or self.damage or self._stray is not None
         )
+        self._is_torn = False
 
     def _roll_back(self, saved: Savepoint) -> None:
         before, mark = saved.segments, saved.mark
@@ -967,7 +985,7 @@ class LogWriter:
         try:
             return self._roll(active)
         except BaseException as error:
-            self._savepoint, self._is_blocked = saved, True
+            self._savepoint, self._is_blocked, self._is_torn = saved, True, True
             self._undo()
             if isinstance(error, SyncFailedError):
                 raise self._fail(error) from error.__cause__
@@ -984,11 +1002,24 @@ class LogWriter:
 
     def flush_due(self) -> None:
         """Called by the store's thread when flush_ms is over."""
-        self._flush_scheduled = False
         if self.closed or self.failed or self.damage:
             return
+        with self.lock.attempt() as is_mine:
+            # With the lock: what comes behind this plans a sync of its own.
+            if is_mine:
+                self._flush_scheduled, self._flush_tries = False, 0
+                end = self.end_offset
+        if not is_mine and self._flush_tries < _FLUSH_TRIES:
+            # Another thread appends: other partitions do not wait for it.
+            self._flush_tries += 1
+            self.host.call_later(self.flush_due, _FLUSH_RETRY_MS)
+            return
+        if not is_mine:
+            with self.lock:
+                self._flush_scheduled, self._flush_tries = False, 0
+                end = self.end_offset
         try:
-            self.sync(self.end_offset)
+            self.sync(end)
         except LogStoreError:
             # Whoever appends or closes next gets the error.
             self._is_unheard = self.failed is not None
@@ -1046,6 +1077,8 @@ class LogWriter:
                 self._check()
             active = self._active or self._writable()
             mark, file = active.mark(), active.file
+            if mark.next_offset < upto:
+                raise self._half_done()  # there is no more that could be synced
         try:
             self._sync_fd(active, file.fd)
         except SyncFailedError as error:

@@ -25,9 +25,10 @@ from logstore.errors import (
 from logstore.extras import arrow_module
 from logstore.live import LiveLog
 from logstore.producer_batches import prepare
-from logstore.reader import ISOLATIONS, ON_CORRUPTION, Bounds, View, check_choice
+from logstore.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.records import Record
 from logstore.segment import Segment, SegmentInfo
+from logstore.view import Bounds, View
 from logstore.writer import PartitionWriter
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _POLL_MAX_S = 0.050
 
 
 class _Source:
-    """What a partition's views are of, as `logstore.reader.Source` has it."""
+    """What a partition's views are of, as `logstore.view.Source` has it."""
 
     def __init__(
         self, log: PartitionWriter | LiveLog, guard: Callable[[], None]
@@ -60,6 +61,7 @@ class _Source:
         log = self._log
         if isinstance(log, LiveLog):
             return log.look()
+        log.settle()
         # The cuts first: what is found behind them may be of a later one, and no view
         # of it goes on then. The list of segments last: it covers the end.
         cuts, end, durable = log.cuts, log.high_watermark, log.durable_offset
@@ -200,6 +202,8 @@ class Partition:
         log = self._log
         if isinstance(log, LiveLog):
             log.refresh()
+        else:
+            log.settle()
         return log
 
     def _write(self) -> PartitionWriter:

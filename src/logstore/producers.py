@@ -22,8 +22,9 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.layout import SNAPSHOT, parse_segment_file
-from logstore.reader import ChangedError, View, make_batch, place_behind
+from logstore.reader import make_batch, place_behind
 from logstore.segment import Place
+from logstore.view import ChangedError, View
 
 __all__ = [
     "CommittedFilter",
@@ -134,7 +135,7 @@ def _transaction_batches(
         ChangedError: the log was changed: what was found so far may not count.
     """
     offset = start
-    segments = deque(view.from_offset(start))
+    segments = view.from_offset(start)
     place: Place | None = None
 
     def check() -> None:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Final
 
 from logstore import _binding as native
-from logstore import layout
+from logstore import checkpoints, layout
 from logstore._files import Directory, Files
 from logstore.catalog import Catalog, leading
 from logstore.config import PARTITIONS_MAX, StoreConfig, TopicConfig, check_int
@@ -575,28 +575,35 @@ class Store:
         users: list[Segment] = []
         delay_ms = topic.config.file_delete_delay_ms
         settings = self._catalog.settings.get(name, {"partitions": leading(numbers)})
-        self._catalog.write_if_room(name, {**settings, "deleting": True})
         going = TopicNotFoundError(
             f"topic {name} is being deleted, which was cut short by an error; "
             f"delete it again, or open the store again",
             topic=name,
         )
+        keys = [(name, number) for number in numbers]
+        moved = {key: layout.deleted_directory(*key, uuid.uuid4().hex) for key in keys}
         try:
-            for number in numbers:
-                key = (name, number)
-                old = layout.partition_directory(name, number)
-                new = layout.deleted_directory(name, number, uuid.uuid4().hex)
+            # Before the commit: behind it nothing may be acknowledged.
+            for key in keys:
                 self._writers.broken[key] = going
                 writer = self._writers.loaded.get(key)
                 if writer is not None:
-                    users += self._end_writer(writer, new)
-                # Forgotten only now: what is cut short before is done again.
-                self._writers.loaded.pop(key, None)
+                    users += self._end_writer(writer)
                 self._partitions.pop(key, None)
+            self._catalog.write_if_room(name, {**settings, "deleting": True})
+        except BaseException:
+            self._undo_delete(name, keys)
+            raise
+        try:
+            for key in keys:
+                writer = self._writers.loaded.get(key)
+                if writer is not None:
+                    # Before it is renamed: a reader finds its files under one of both.
+                    writer.directory.moved_to = moved[key]
                 # Not there: an earlier try came so far.
                 with contextlib.suppress(FileNotFoundError):
-                    self._root.rename(old, new)
-                    renamed.append(new)
+                    self._root.rename(layout.partition_directory(*key), moved[key])
+                    renamed.append(moved[key])
             self._root.sync()
             for number in numbers:
                 self._writers.forget((name, number))
@@ -618,7 +625,18 @@ class Store:
             if not self._closed:
                 self._catalog.catch_up()
 
-    def _end_writer(self, writer: PartitionWriter, moved_to: str) -> list[Segment]:
+    def _undo_delete(self, name: str, keys: list[TopicPartition]) -> None:
+        """A deletion did not come to its commit, or perhaps it did: only where the
+        settings on the disk do not say so, the topic is used again."""
+        try:
+            value = checkpoints.read_state(self._root, layout.TOPICS)
+        except (OSError, LogStoreError):
+            return
+        if value is None or not value["topics"].get(name, {}).get("deleting", False):
+            for key in keys:
+                self._writers.forget(key)
+
+    def _end_writer(self, writer: PartitionWriter) -> list[Segment]:
         """Let go of a partition that is about to be deleted. Returns its segments: the
         reads that have begun use them."""
         gone = TopicNotFoundError(
@@ -626,8 +644,6 @@ class Store:
         )
         with contextlib.suppress(LogStoreError):
             writer.close(gone, write_down=False)
-        # Before it is renamed: a reader finds its files under one of the names.
-        writer.directory.moved_to = moved_to
         segments = list(writer.segments)
         writer.abandon()
         return segments

@@ -196,7 +196,7 @@ class PartitionWriter(LogWriter):
         state, entries, times = self._state_up_to(segment, pos)
         # What is appended next has this offset, also where there was a gap before it.
         state.raw.last_offset = offset - 1
-        before = self.segments
+        before, size = self.segments, state.size
         # First: a reader that looks behind the cut sees no more than what stays.
         self.cutting_to = offset
         try:
@@ -210,6 +210,10 @@ class PartitionWriter(LogWriter):
             # Half done, in memory or on disk: opening again finds out. First of all,
             # and without a call that could be interrupted:
             self._is_half_done = self._is_blocked = True
+            if segment.next_offset == offset:
+                segment.size, self.end_offset = size, offset
+            else:
+                self.segments = before
             failed = SyncFailedError(
                 f"cannot truncate {self.name} to offset {offset}: {error!r}. Open "
                 f"the store again.",
@@ -218,11 +222,6 @@ class PartitionWriter(LogWriter):
                 action="truncate",
             )
             self._fail(failed)
-            if segment.next_offset == offset:
-                segment.size = state.size
-                self.end_offset = offset
-            else:
-                self.segments = before
             if isinstance(error, OSError):
                 raise failed from error
             raise
@@ -363,7 +362,7 @@ class PartitionWriter(LogWriter):
             if self.end_offset != base:
                 raise  # it is in
             # First of all, and without a call that could be interrupted.
-            self._savepoint, self._is_blocked = saved, True
+            self._savepoint, self._is_blocked, self._is_torn = saved, True, True
             self._undo()
             if isinstance(error, OSError) and not isinstance(error, LogStoreError):
                 path = self.segments[-1].path

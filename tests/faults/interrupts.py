@@ -100,19 +100,23 @@ class Alarm:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._is_armed = False
         self.raised: list[str] = []
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if is_of_library(frame):
+        # A signal may come late, when the call is over.
+        if self._is_armed and is_of_library(frame):
             self.raised.append(place_of(frame))
             raise Interrupt(self.raised[-1])
 
     def __call__(self, plan: Plan) -> Any:
         signal.signal(signal.SIGALRM, self._handle)
+        self._is_armed = True
         signal.setitimer(signal.ITIMER_REAL, self._seconds, self._seconds / 2)
         try:
             return plan.call()
         finally:
+            self._is_armed = False
             signal.setitimer(signal.ITIMER_REAL, 0)
 
 

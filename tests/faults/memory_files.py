@@ -189,6 +189,9 @@ class MemoryFiles(Files):
         # Locks are remembered by device and inode; one of these is as good as another.
         return None
 
+    def unlock_file(self, fd: int) -> None:
+        pass
+
     def lock_file(self, fd: int) -> bool:
         return True
 

@@ -137,6 +137,9 @@ class Log:
                 raise Broken(f"{where}: {got[:9]!r} at {offset}, not {value[:9]!r}")
         rest = [(o, v) for o, v in found if o not in known]
         self._explain(rest, is_ended, where)
+        if is_ended and (self.cuts or self.starts):
+            # What was interrupted may be finished, or not, by the next opening.
+            return
         self.values, self.start, self.starts, self.cuts = there, start, set(), set()
         self.unsure = {}
 

@@ -640,6 +640,9 @@ class MemoryDisk(Files):
     def monotonic(self) -> float:
         return self.medium.clock / 1e9
 
+    def unlock_file(self, fd: int) -> None:
+        pass
+
     def lock_file(self, fd: int) -> bool:
         self._call("lock_file", self._name(fd))
         return True

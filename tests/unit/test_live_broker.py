@@ -603,3 +603,102 @@ def test_first_segment_that_is_lost_under_a_reader_is_no_deletion(
         with pytest.raises(CorruptRecordError, match="is gone"):
             reader.fetch(0)
         assert len(list(reader.read(on_corruption="skip"))) > 40
+
+
+def two_logs(path: Path, count: int, same: int) -> tuple[Path, bytes, bytes, list[int]]:
+    """A foreign log, its bytes, those of another with the same first batches and
+    batches of the same sizes behind them, and where each batch begins."""
+    data = []
+    for name, value in (("one", b"old"), ("two", b"new")):
+        with open_store(path / name, files=Unsynced()) as store:
+            partition = store.create_topic("orders", config=config_of(2))[0]
+            for number in range(count):
+                mine = b"old" if number < same else value
+                partition.append(mine.ljust(300, b"."), timestamp_ms=number)
+        (log,) = logs_in(foreign(path / name))
+        data.append(log.read_bytes())
+    (path / "one" / "recovery-point-offset-checkpoint").unlink()
+    (log,) = logs_in(path / "one" / "orders-0")
+    return log, data[0], data[1], [frame.pos for frame in frames(log)]
+
+
+@pytest.mark.parametrize("way", ["read", "batches", "arrow"])
+def test_replica_that_truncates_under_a_read_gives_no_mixture(
+    tmp_path: Path, way: str
+) -> None:
+    """Batch over batch, so that nothing looks like damage."""
+    log, old, new, _ = two_logs(tmp_path, 3000, 500)
+    assert len(old) == len(new)
+    log.write_bytes(old)
+    time.sleep(TICK_S)
+    with open_store(tmp_path / "one", read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        records = WAYS[way](reader)
+        found = [next(records) for _ in range(1000)]
+        with log.open("r+b") as file:
+            file.truncate(len(old) // 4)
+            file.seek(0)
+            file.write(new)
+        with pytest.raises(logstore.OffsetOutOfRangeError):
+            found += records
+        assert found == list(range(len(found)))
+        assert [r.value for r in reader.read(500, 501)] == [b"new".ljust(300, b".")]
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_follower_of_a_replica_is_told_of_a_cut_below_it(
+    tmp_path: Path, stands: bool
+) -> None:
+    """And goes on where what it has seen of the log still stands."""
+    log, old, new, begins = two_logs(tmp_path, 100, 50)
+    seen = 50 if stands else 80
+    log.write_bytes(old[: begins[seen]])
+    time.sleep(TICK_S)
+    with open_store(tmp_path / "one", read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        follower = reader.follow(timeout=0.3)
+        found = [next(follower) for _ in range(seen)]
+        if stands:
+            log.write_bytes(old[: begins[70]])
+            assert reader.end_offset == 70
+        log.write_bytes(new)
+        if stands:
+            found += follower
+            assert [r.offset for r in found] == list(range(100))
+            assert {(r.value or b"")[:3] for r in found[50:]} == {b"new"}
+        else:
+            with pytest.raises(logstore.OffsetOutOfRangeError):
+                next(follower)
+
+
+def test_damage_is_not_loaded_anew_while_a_broker_appends_behind_it(
+    tmp_path: Path,
+) -> None:
+    """What stands there does not change; only when it does, it is looked at again."""
+    log, old, _, begins = two_logs(tmp_path, 3000, 3000)
+    log.write_bytes(old[: begins[2000]])
+    flip_bit(log, 8 * (begins[1500] + 100))
+    damaged = log.read_bytes()
+    read = 0
+
+    class Counting(FaultyFiles):
+        def read(self, fd: int, buffer: Any, pos: int) -> int:
+            nonlocal read
+            n = super().read(fd, buffer, pos)
+            read += n
+            return n
+
+    with open_store(tmp_path / "one", read_only=True, files=Counting()) as reading:
+        reader = reading.topic("orders")[0]
+        time.sleep(TICK_S)
+        end = reader.end_offset
+        read = 0
+        for batch in range(2000, 2050):
+            with log.open("ab") as file:
+                file.write(old[begins[batch] : begins[batch + 1]])
+            assert reader.end_offset == end
+        assert read < len(damaged) * 10
+        log.write_bytes(old)
+        time.sleep(TICK_S)
+        assert reader.end_offset == 3000
+        assert len(list(reader.read())) == 3000

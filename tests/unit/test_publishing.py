@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import itertools
 import os
@@ -35,7 +36,9 @@ from logstore import (
 from logstore._files import Directory
 from logstore.publishing import Publisher
 from logstore.staging import Staged, staged_name, staged_sequence
+from logstore.store import open_store
 from support.adopting import adopting
+from support.damage import Unsynced
 from support.disk import MemoryDisk, tree
 from support.values import (
     FORMATS,
@@ -47,6 +50,8 @@ from support.values import (
     timestamp_of,
     value_of,
 )
+
+UTC = datetime.timezone.utc
 
 
 class WAY:
@@ -628,3 +633,32 @@ def test_commit_that_may_be_lost_ends_the_writers(
     with open_quietly(disk) as again:
         assert again.published("test") == 1
         assert tree(disk.medium.base)[f"store/{layout.PUBLISHED}"]
+
+
+def test_time_lookup_stops_where_readers_stop(tmp_path: Path) -> None:
+    """What a publication has put into segments of its own, and not committed, may be
+    taken back: no lookup leads there, in either process."""
+    seen: list[object] = []
+
+    class Watched(Unsynced):
+        def rename(self, dir_fd: int, old: str, new: str) -> None:
+            if new == ".logstore-published":
+                with open_store(tmp_path, read_only=True) as reading:
+                    for looking in (partition, reading.topic("orders")[0]):
+                        seen.append(looking.offset_for_time(2000))
+                        since = datetime.datetime(1970, 1, 1, 0, 0, 2, tzinfo=UTC)
+                        seen.append(list(looking.read(since)) or None)
+            super().rename(dir_fd, old, new)
+
+    with open_store(tmp_path, files=Watched()) as store:
+        config = config_of(2, segment_bytes=1 << 20)
+        partition = store.create_topic("orders", config=config)[0]
+        partition.append_many([b"x"] * 10, timestamps_ms=[1000] * 10)
+        with store.stage() as stage:
+            for _ in range(3):
+                times = [3000] * 1000
+                stage.append_many(partition, [b"y" * 1000] * 1000, timestamps_ms=times)
+            staged = stage.finish()
+        store.publish([staged])
+        assert seen == [None] * 4
+        assert partition.offset_for_time(2000) == 10

@@ -77,7 +77,15 @@ from logstore._binding.encoding import (
     restamp,
     seal_batch,
 )
-from logstore._binding.locks import Group, Mutex, after_fork, defer, held
+from logstore._binding.locks import (
+    Group,
+    Mutex,
+    after_fork,
+    assume,
+    defer,
+    held,
+    places,
+)
 from logstore._binding.segments import (
     MESSAGE_BYTES,
     Planner,
@@ -135,6 +143,7 @@ __all__ = [
     "address_pointer",
     "after_fork",
     "assign_offset",
+    "assume",
     "buffer_of",
     "copy_int64",
     "copy_int8_to_int32",
@@ -155,6 +164,7 @@ __all__ = [
     "offset_index_check",
     "offset_index_floor",
     "partition_keys",
+    "places",
     "pointer",
     "reserve",
     "write_back",

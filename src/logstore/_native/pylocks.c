@@ -13,6 +13,7 @@
  * Mutex.attempt(): a context manager that never waits; its value is whether it has the lock.
  * Group(mutexes): enters all of them, which are of one group, in order, or none.
  * defer(function, *args): called when this thread has let go of its last lock; at once where it holds none.
+ * places(), assume(places): a thread that works for another one, which waits for it, counts as holding its locks.
  *
  * Everything here runs with the GIL, but where a thread waits.  After a fork, in the child, all locks are free:
  * their holders are not there.
@@ -547,6 +548,57 @@ static PyObject *pylocks_defer(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* places() -> ((group, highest rank), ...): what this thread holds, for `assume` in a thread that works for it. */
+static PyObject *pylocks_places(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    PyObject *found = PyList_New(0);
+    for (int i = 0; found != NULL && i < PYLOCKS_GROUPS; i++) {
+        pylocks_ranks *ranks = &pylocks_me.groups[i];
+        if (ranks->mask == 0) {
+            continue;
+        }
+        PyObject *place = Py_BuildValue("(ki)", ranks->group, 31 - __builtin_clz(ranks->mask));
+        if (place == NULL || PyList_Append(found, place) < 0) {
+            Py_CLEAR(found);
+        }
+        Py_XDECREF(place);
+    }
+    PyObject *places = found == NULL ? NULL : PyList_AsTuple(found);
+    Py_XDECREF(found);
+    return places;
+}
+
+/* assume(places): this thread counts as holding them, as long as it lives. */
+static PyObject *pylocks_assume(PyObject *self, PyObject *places)
+{
+    (void)self;
+    if (!PyTuple_Check(places)) {
+        PyErr_SetString(PyExc_TypeError, "assume(places): a tuple");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(places); i++) {
+        unsigned long group;
+        int rank;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(places, i), "ki", &group, &rank)) {
+            return NULL;
+        }
+        pylocks_ranks *ranks = pylocks_find(group);
+        if (ranks == NULL || rank < 0 || rank >= PYLOCKS_RANKS) {
+            PyErr_SetString(PyExc_ValueError, "no place for a rank");
+            return NULL;
+        }
+        if (ranks->mask == 0) {
+            ranks->group = group;
+            pylocks_me.held++;
+        }
+        ranks->count[rank]++;
+        ranks->mask |= (uint32_t)1 << rank;
+    }
+    Py_RETURN_NONE;
+}
+
 static PyObject *pylocks_after_fork(PyObject *self, PyObject *unused)
 {
     (void)self;
@@ -561,6 +613,8 @@ static PyObject *pylocks_after_fork(PyObject *self, PyObject *unused)
 static PyMethodDef pylocks_methods[] = {
     {"held", pylocks_held, METH_NOARGS, "Whether this thread holds a lock."},
     {"defer", pylocks_defer, METH_VARARGS, "Call a function when this thread holds no lock."},
+    {"places", pylocks_places, METH_NOARGS, "What this thread holds: ((group, highest rank), ...)."},
+    {"assume", pylocks_assume, METH_O, "Count as holding places, as long as the thread lives."},
     {"after_fork", pylocks_after_fork, METH_NOARGS, "In the child of a fork: all locks are free."},
     {NULL, NULL, 0, NULL},
 };

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from logstore.errors import ConfigError
+from logstore.parallel import Task, Workers
 
 THREADS_MAX: Final = 64
 # Jobs that are under way or done and not taken yet, for each thread: what they hold in
@@ -43,28 +43,22 @@ def run_jobs(jobs: Iterable[Job], threads: int, stop: Callable[[], None]) -> Non
                 job.work()
             job.take()
         return
-    waiting: deque[tuple[Future[None] | None, Callable[[], None]]] = deque()
+    waiting: deque[tuple[Task[None] | None, Callable[[], None]]] = deque()
 
     def take_first() -> None:
-        future, take = waiting.popleft()
-        if future is not None:
-            future.result()
+        task, take = waiting.popleft()
+        if task is not None:
+            workers.wait(task)
+            task.result()
         take()
 
-    with ThreadPoolExecutor(threads, "logstore-verify") as pool:
-        try:
-            for work, take in jobs:
-                waiting.append((None if work is None else pool.submit(work), take))
-                if len(waiting) > _AHEAD * threads:
-                    take_first()
-            while waiting:
+    with Workers(threads, stop) as workers:
+        for work, take in jobs:
+            waiting.append((None if work is None else workers.submit(work), take))
+            if len(waiting) > _AHEAD * threads:
                 take_first()
-        except BaseException:
-            stop()
-            for future, _ in waiting:
-                if future is not None:
-                    future.cancel()
-            raise
+        while waiting:
+            take_first()
 
 
 def check_threads(threads: int | None, cores: int | None) -> int:
