@@ -18,6 +18,7 @@ from logstore.errors import (
     ConfigError,
     OffsetOutOfRangeError,
     ReadOnlyError,
+    StorageError,
     UnsupportedError,
     storage_error,
 )
@@ -197,6 +198,7 @@ class Partition:
 
     def _refreshed(self) -> PartitionWriter | LiveLog:
         self._guard()
+        self._check_alive()
         log = self._log
         if isinstance(log, LiveLog):
             log.refresh()
@@ -390,6 +392,7 @@ class Partition:
             SyncFailedError: it is not; the partition takes no more appends.
         """
         writer = self._write()
+        self._check_alive()
         writer.sync(writer.end_offset)
 
     # ------------------------------------------------------------ read
@@ -401,6 +404,14 @@ class Partition:
         """
         self._check_alive()
         return self._view_of(self._source.look(), durable_only)
+
+    def _stable_of(self, view: View) -> int:
+        """The last stable offset of a view."""
+        try:
+            return self._stable.of(view)
+        except StorageError:
+            self._refreshed()  # or why not: it was deleted meanwhile
+            raise
 
     def _check_alive(self) -> None:
         writer = self._writer
@@ -455,7 +466,7 @@ class Partition:
         else:
             end = min(self._resolve_stop(view, stop), view.end_offset)
         if isolation == "read_committed" and (to_stable or first > view.start_offset):
-            end = min(end, self._stable.of(view))
+            end = min(end, self._stable_of(view))
         return view, first, end
 
     def _resolve_stop(self, view: View, stop: Start) -> int:
@@ -598,7 +609,7 @@ class Partition:
             view.check(offset)
             end = view.end_offset
             if isolation == "read_committed" and offset > view.start_offset:
-                end = min(end, self._stable.of(view))
+                end = min(end, self._stable_of(view))
 
     def _await(self, view: View, durable_only: bool, seconds: float) -> None:
         """Sleep until there may be more than in a view."""
@@ -718,7 +729,7 @@ class Partition:
 
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, or the end (Kafka's LSO)."""
-        return self._stable.of(self._view(False))
+        return self._stable_of(self._view(False))
 
     # ------------------------------------------------------------ keep and delete
 
@@ -780,6 +791,7 @@ class Partition:
 
         See `Topic.apply_retention`.
         """
+        self._check_alive()
         log = self._refreshed() if dry_run else self._write()
         if now_ms is None:
             now_ms = log.directory.files.now_ms()

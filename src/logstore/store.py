@@ -342,6 +342,10 @@ class Store:
         return numbers
 
     def topic_config(self, topic: str) -> TopicConfig:
+        if topic not in self._catalog.numbers:
+            raise TopicNotFoundError(
+                f"store {self.path} has no topic {topic!r}", topic=topic
+            )
         return self._catalog.config(topic)
 
     # ------------------------------------------------------------ guards

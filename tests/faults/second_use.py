@@ -292,8 +292,9 @@ class _Machine:
             "add_partitions": lambda: topic.add_partitions(1),
         }
         name = self.rng.choice(list(calls))
-        repr_errors = self.errors_of(held)
-        found = self.ask(f"topic.{name}", calls[name], *repr_errors)
+        # A closed store may know that the topic was deleted before.
+        errors = (*self.errors_of(held), *(() if held.log.is_there else _GONE))
+        found = self.ask(f"topic.{name}", calls[name], *errors)
         # By its name it may be another one now.
         logs = (
             held.more["logs"]
