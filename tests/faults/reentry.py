@@ -92,7 +92,7 @@ class _Inside:
         except Broken as error:
             self.broken = error
         except BaseException as error:
-            self.broken = Broken(f"{self.how} in {self.outer}, {where}: {error!r}")
+            self.broken = Broken(f"{self.how} in {self.outer}, {where}: {told(error)}")
         finally:
             self._depth -= 1
 
