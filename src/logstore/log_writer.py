@@ -820,8 +820,6 @@ class LogWriter:
             if not self.segments:
                 self._create_segment(self.end_offset)
                 self._write_point(self._active_state)
-            else:
-                self._tell_opening()
             if self._is_truncating:
                 # As long as the state says so, the next opening cuts what is appended.
                 self._commit(self._active_state)
@@ -834,23 +832,6 @@ class LogWriter:
             if self.config.segment_digests and self.segments[:-1]:
                 self.host.call_later(self.digests_due, 0)
         return self._active
-
-    def _tell_opening(self) -> None:
-        """Write down the cut that opening the log for writing is, before the first byte
-        that follows: readers elsewhere that saw what is appended beside the old serial
-        would take it for cut off later on."""
-        try:
-            state = PartitionState.read(self.directory)
-            if state is None or state.generation != self.host.generation:
-                return  # there is none that readers go by
-            told = dataclasses.replace(state, cuts=self.cuts, log_id=self.log_id)
-            checkpoints.write_state(
-                self.directory, layout.PARTITION_STATE, told.to_dict()
-            )
-        except (OSError, CorruptCheckpointError) as error:
-            logger.warning(
-                "cannot write down the durable point of %s: %s", self.name, error
-            )
 
     def _open_active(self, *, write_all: bool = False) -> SegmentWriter:
         segment = self.segments[-1]
