@@ -17,7 +17,7 @@ import os
 from typing import Final
 
 from logstore import _binding as native
-from logstore._files import Directory
+from logstore._files import Directory, held_open
 from logstore.errors import StoreLockedError, storage_error
 from logstore.layout import LOCK
 from logstore.locks import RANK_LEAF
@@ -40,7 +40,7 @@ class StoreLock:
 
     def __init__(self, root: Directory) -> None:
         self._files = root.files
-        self._fd = -1
+        self._file: native.OpenFile | None = None
         with _guard:
             try:
                 self._take(root)
@@ -54,9 +54,10 @@ class StoreLock:
             if (info.device, info.inode) in _held:
                 raise _locked(root, os.getpid())
         try:
-            fd = root.create(LOCK)
+            file = held_open(files, root.create(LOCK))
         except FileExistsError:
-            fd = root.open(LOCK, write=True)
+            file = held_open(files, root.open(LOCK, write=True))
+        fd = file.fd
         try:
             holder = files.lock(fd)
             if holder is not None:
@@ -66,32 +67,31 @@ class StoreLock:
                 raise _locked(root, None)
             info = files.stat(fd)
         except BaseException:
-            files.close(fd)
+            file.close()
             raise
-        self._fd = fd
         self._key = (info.device, info.inode)
         _held.add(self._key)
+        self._file = file
 
     def hold(self) -> int | None:
         """Take Kafka's lock again where it was dropped. Returns the pid of a program
         that has it meanwhile (0: unknown); None: it is held."""
-        return self._files.lock(self._fd) if self._fd >= 0 else None
+        return None if self._file is None else self._files.lock(self._file.fd)
 
     def abandon(self) -> None:
         """In the child of a fork: the lock is the parent's."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._files.close(fd)
+        if self._file is not None:
+            self._file.close()
 
     def release(self) -> None:
         """Let others write. Releasing twice is fine."""
         with _guard:
-            if self._fd >= 0:
-                # First: a child that has the open file, or an interrupt, keeps nothing.
-                self._files.unlock_file(self._fd)
+            if self._file is not None:
+                # First: a child of a fork that has the open file, too, keeps nothing.
+                self._files.unlock_file(self._file.fd)
+                self._file.close()
                 _held.discard(self._key)
-                fd, self._fd = self._fd, -1
-                self._files.close(fd)
+                self._file = None
 
 
 def holder_of(root: Directory) -> int | None:
