@@ -228,6 +228,10 @@ class Store:
             self.close()
         except (LogStoreError, OSError) as error:
             logger.error("store %s was not closed, and cannot be: %s", self.path, error)
+        except BaseException:
+            # An interrupt is told nowhere in a finalizer: go on where it came.
+            self.close()
+            raise
 
     # ------------------------------------------------------------ opening
 
