@@ -589,17 +589,22 @@ class LogWriter:
             active = self._roll_or_undo(active)
         base = self.end_offset
         saved = Savepoint(self.segments, active.mark(), self._synced)
+        # What a publication has put in, nobody looks at before its commit anyway.
+        is_hidden = not self.gate.is_open
         try:
             active.reserve(min(total, self._room(active)))
             if total > self._room(active):
                 rolls = total // self.config.segment_bytes + 1
                 if not active.has_room(total + rolls * _ROLL_BYTES):
                     raise active.disk_full(total)
-                self._bar(active, saved.mark)
+                if not is_hidden:
+                    self._bar(active, saved.mark)
             for data, size in runs:
                 done = 0
                 while done < size:
-                    is_first = not (self._is_barred or active.differs_from(saved.mark))
+                    is_first = not (
+                        is_hidden or self._is_barred or active.differs_from(saved.mark)
+                    )
                     taken, stop = active.append(
                         data + done, size - done, now_ms, total if is_first else 0
                     )
@@ -607,7 +612,8 @@ class LogWriter:
                     if done < size:
                         if not taken and not active.state.size:
                             raise AssertionError(f"an empty segment is full ({stop})")
-                        if not self._is_barred and active.differs_from(saved.mark):
+                        is_bare = not (is_hidden or self._is_barred)
+                        if is_bare and active.differs_from(saved.mark):
                             self._bar(active, saved.mark)
                         active.write_first_frame()
                         active = self._roll(active)
