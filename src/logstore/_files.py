@@ -31,7 +31,16 @@ if TYPE_CHECKING:
 
     from _typeshed import WriteableBuffer
 
-__all__ = ["PRIVATE", "Access", "Directory", "FileInfo", "Files", "Space"]
+__all__ = [
+    "PRIVATE",
+    "Access",
+    "Directory",
+    "FileInfo",
+    "Files",
+    "Space",
+    "Waitable",
+    "held_open",
+]
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -406,6 +415,12 @@ def _read_text(path: str) -> str:
     return b"".join(parts).decode("utf-8", "surrogateescape")
 
 
+def held_open(files: Files, fd: int) -> _binding.OpenFile:
+    """An open descriptor that is closed with the last reference to what is returned."""
+    is_own = type(files).close is Files.close
+    return _binding.OpenFile(fd, None if is_own else files.close)
+
+
 class Directory:
     """A directory and the calls on what is in it.
 
@@ -419,7 +434,7 @@ class Directory:
 
     __slots__ = (
         "__weakref__",
-        "_fd",
+        "_file",
         "_parent",
         "access",
         "files",
@@ -429,19 +444,24 @@ class Directory:
     )
 
     def __init__(
-        self, files: Files, path: str, *, fd: int = -1, parent: Directory | None = None
+        self,
+        files: Files,
+        path: str,
+        *,
+        file: _binding.OpenFile | None = None,
+        parent: Directory | None = None,
     ) -> None:
         self.files = files
         self.path = path
         self.access: Access = parent.access if parent else PRIVATE
         self.name = os.path.basename(path)
         self.moved_to = ""
-        self._fd = fd
+        self._file = file
         self._parent = parent
 
     @classmethod
     def open_root(cls, files: Files, path: str) -> Directory:
-        return cls(files, path, fd=files.open_root(path))
+        return cls(files, path, file=held_open(files, files.open_root(path)))
 
     def child(self, name: str) -> Directory:
         """A directory in this one (whether it is there shows when it is used)."""
@@ -451,9 +471,11 @@ class Directory:
     def use(self) -> Iterator[int]:
         """The descriptor for the length of a block."""
         if self._parent is None:
-            if self._fd < 0:
+            # A reference: who is at work here keeps it open.
+            file = self._file
+            if file is None:
                 raise StoreClosedError(f"the store at {self.path} is closed")
-            yield self._fd
+            yield file.fd
             return
         with self._parent.use() as parent_fd:
             if self.moved_to:
@@ -483,13 +505,8 @@ class Directory:
         return moved
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self.files.close(fd)
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError, AttributeError, TypeError):
-            self.close()
+        """Let go of the descriptor; it is closed when nobody is at work with it."""
+        self._file = None
 
     def path_of(self, name: str) -> str:
         return os.path.join(self.path, name)

@@ -427,7 +427,7 @@ def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> No
     _write(directory, name, data)
 
 
-def write_text(directory: Directory, name: str, text: str) -> None:
+def write_prepared(directory: Directory, name: str, text: str) -> None:
     """The same, with the JSON that `state_text` has made, or would."""
     _write(directory, name, _pack(text))
 

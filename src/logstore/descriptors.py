@@ -22,28 +22,15 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from logstore import _binding as native
-from logstore._files import Directory, FileInfo, Files
+from logstore._binding import OpenFile
+from logstore._files import Directory, FileInfo, Files, held_open
 from logstore.errors import StoreClosedError
 from logstore.layout import INDEX, TIME_INDEX
 from logstore.locks import RANK_FILES
 
-__all__ = ["Descriptors", "OpenFile"]
+__all__ = ["Descriptors"]
 
 _INDEX_BYTES_MAX: Final = 64 << 20
-
-
-class OpenFile:
-    """An open descriptor; closed with the last reference to this object."""
-
-    __slots__ = ("_files", "fd")
-
-    def __init__(self, files: Files, fd: int) -> None:
-        self.fd = fd
-        self._files = files
-
-    def __del__(self) -> None:
-        with contextlib.suppress(OSError, AttributeError, TypeError):
-            self._files.close(self.fd)
 
 
 class Descriptors:
@@ -89,7 +76,7 @@ class Descriptors:
         if self._closed:
             raise StoreClosedError(f"the store of {directory.path} is closed")
         # No lock is held while the system is asked.
-        file = OpenFile(self.files, _open_first(directory, names, is_it))
+        file = held_open(self.files, _open_first(directory, names, is_it))
         dropped: list[OpenFile] = []
         with self._lock:
             self._drop_gone()

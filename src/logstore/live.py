@@ -508,14 +508,15 @@ class LiveLog:
             # What is not known of either may be the same.
             bool(was.log_id and loaded.log_id and was.log_id != loaded.log_id)
         )
-        # Serials do not fall, but where an older state was put back.
-        is_other |= is_told and loaded.cuts.serial < was.cuts.serial
         if not loaded.log_id:
             loaded.log_id = was.log_id
         low = NO_CUT
         if is_told:
             low = loaded.cuts.lowest_since(was.cuts.serial)
             is_cut |= low != NO_CUT
+            # These do not fall, but where an older state was put back.
+            is_other |= loaded.cuts.serial < was.cuts.serial
+            is_other |= loaded.durable_offset < min(was.durable_offset, low)
         now = {segment.base_offset: segment for segment in self.segments}
         first = min(now, default=loaded.start_offset)
         has_changed = low != NO_CUT
@@ -546,14 +547,19 @@ class LiveLog:
         elif has_changed:
             # Of its own log that has lost something, reading says so.
             is_hurt = is_told and loaded.damage is not None
-            if unlike is not None and low == NO_CUT and not is_hurt:
-                low = self._lowest_cut(files, epochs, unlike)
+            if unlike is not None and not is_hurt:
+                stands = files.highest_that_stands(self.segments, low)
+                if low == NO_CUT:
+                    low = self._lowest_cut(stands, epochs, unlike)
+                elif stands < files.highest_known(low):
+                    # A backup was put back, and cut since.
+                    low = min(low, max(unlike, stands))
             self._cuts = self._cuts.after(low)
             self._files.keep_ends(files, low)
 
     def _lowest_cut(
         self,
-        files: LogFiles,
+        stands: int,
         epochs: list[tuple[int, int]],
         unlike: int,
     ) -> int:
@@ -561,10 +567,10 @@ class LiveLog:
         as it was, which may be more than that.
 
         Args:
-            files, epochs: what was known of the log.
+            stands: up to there it was seen to be as it was.
+            epochs: what was known of them.
             unlike: base offset of the first segment that may not be what it was.
         """
-        stands = files.highest_that_stands(self.segments)
         low = max(unlike, stands)
         if self._files.is_foreign:
             # Who leads next begins an epoch where it has cut the log: that may be in

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from typing import Final
 
 from logstore import _binding as native
-from logstore._files import Directory
+from logstore._files import Directory, FileInfo, held_open
 from logstore.errors import StoreLockedError, storage_error
 from logstore.layout import LOCK
 from logstore.locks import RANK_LEAF
@@ -26,7 +27,6 @@ __all__ = ["StoreLock", "forget_locks", "holder_of"]
 
 _NFS: Final = 0x6969
 
-_held: set[tuple[int, int]] = set()
 _guard = native.Mutex(RANK_LEAF, "the locks of this process")
 
 
@@ -40,7 +40,7 @@ class StoreLock:
 
     def __init__(self, root: Directory) -> None:
         self._files = root.files
-        self._fd = -1
+        self._file: native.OpenFile | None = None
         with _guard:
             try:
                 self._take(root)
@@ -50,13 +50,13 @@ class StoreLock:
     def _take(self, root: Directory) -> None:
         files = root.files
         with contextlib.suppress(FileNotFoundError):
-            info = root.stat(LOCK)
-            if (info.device, info.inode) in _held:
+            if _is_held(root.stat(LOCK)):
                 raise _locked(root, os.getpid())
         try:
-            fd = root.create(LOCK)
+            file = held_open(files, root.create(LOCK))
         except FileExistsError:
-            fd = root.open(LOCK, write=True)
+            file = held_open(files, root.open(LOCK, write=True))
+        fd = file.fd
         try:
             holder = files.lock(fd)
             if holder is not None:
@@ -66,32 +66,45 @@ class StoreLock:
                 raise _locked(root, None)
             info = files.stat(fd)
         except BaseException:
-            files.close(fd)
+            file.close()
             raise
-        self._fd = fd
-        self._key = (info.device, info.inode)
-        _held.add(self._key)
+        self._file = file
+        _held[info.device, info.inode] = self
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was not released."""
+        return self._file is not None and self._file.fd >= 0
 
     def hold(self) -> int | None:
         """Take Kafka's lock again where it was dropped. Returns the pid of a program
         that has it meanwhile (0: unknown); None: it is held."""
-        return self._files.lock(self._fd) if self._fd >= 0 else None
+        return None if self._file is None else self._files.lock(self._file.fd)
 
     def abandon(self) -> None:
         """In the child of a fork: the lock is the parent's."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            self._files.close(fd)
+        if self._file is not None:
+            self._file.close()
 
     def release(self) -> None:
         """Let others write. Releasing twice is fine."""
         with _guard:
-            if self._fd >= 0:
-                # First: a child that has the open file, or an interrupt, keeps nothing.
-                self._files.unlock_file(self._fd)
-                _held.discard(self._key)
-                fd, self._fd = self._fd, -1
-                self._files.close(fd)
+            if self._file is not None:
+                # First: a child of a fork that has the open file, too, keeps nothing.
+                self._files.unlock_file(self._file.fd)
+                self._file.close()
+                self._file = None
+
+
+# By device and inode. One whose store was forgotten is not there any more.
+_held: weakref.WeakValueDictionary[tuple[int, int], StoreLock]
+_held = weakref.WeakValueDictionary()
+
+
+def _is_held(info: FileInfo) -> bool:
+    """Whether this process has the lock of a file."""
+    lock = _held.get((info.device, info.inode))
+    return lock is not None and lock.is_held
 
 
 def holder_of(root: Directory) -> int | None:
@@ -104,8 +117,7 @@ def holder_of(root: Directory) -> int | None:
         OSError: as the system gives it; there may be no lock file at all.
     """
     with _guard:
-        info = root.stat(LOCK)
-        if (info.device, info.inode) in _held:
+        if _is_held(root.stat(LOCK)):
             return os.getpid()
         with root.opened(LOCK) as fd:
             return root.files.lock_holder(fd)

@@ -132,9 +132,9 @@ class _Logger:
 
 
 def _log_exception(
-    logger: logging.Logger, message: str, args: tuple[object, ...], error: BaseException
+    to: logging.Logger, message: str, args: tuple[object, ...], error: BaseException
 ) -> None:
-    logger.error(message, *args, exc_info=error)
+    to.error(message, *args, exc_info=error)
 
 
 logger: Final = _Logger(logging.getLogger("logstore"))

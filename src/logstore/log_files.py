@@ -148,7 +148,7 @@ class LogFiles:
         ):
             return
         places = [max(last.size - _LAST_BYTES, 0)]
-        if self.is_foreign and last.size:
+        if last.size:
             header = last.last_batch_at()
             places += [header] if header is not None else []
         with contextlib.suppress(FileNotFoundError):
@@ -177,16 +177,21 @@ class LogFiles:
         except FileNotFoundError:
             return False
 
-    def highest_that_stands(self, segments: Sequence[Segment]) -> int:
-        """The highest end that the log had and that is still in it: up to there it is
-        what it was. 0 where none is.
+    def highest_known(self, upto: int) -> int:
+        """The highest end that the log was seen to have, up to an offset; 0: none."""
+        return max((e.offset for e in self._ends if e.offset <= upto), default=0)
+
+    def highest_that_stands(self, segments: Sequence[Segment], upto: int) -> int:
+        """The highest end that the log had and that is still in it, up to an offset: as
+        far as that it is what it was. 0 where none is.
 
         Raises:
             OSError: a file cannot be read.
         """
         names = {segment.file(LOG): segment.size for segment in segments}
         for end in reversed(self._ends):
-            if names.get(end.name, -1) >= end.size and self._stands(end):
+            is_there = names.get(end.name, -1) >= end.size and end.offset <= upto
+            if is_there and self._stands(end):
                 return end.offset
         return 0
 

@@ -26,9 +26,9 @@ from typing import Any, Final, Protocol
 
 from logstore import _binding as native
 from logstore import checkpoints, layout
-from logstore._files import Directory
+from logstore._files import Directory, held_open
 from logstore.config import StoreConfig, TopicConfig
-from logstore.descriptors import Descriptors, OpenFile
+from logstore.descriptors import Descriptors
 from logstore.digests import SegmentDigest, hash_log, write_digest
 from logstore.encoder import Encoder, check_headers
 from logstore.errors import (
@@ -208,6 +208,8 @@ class LogWriter:
         # A failure that only the background has met.
         self._is_unheard = False
         self.closed: LogStoreError | None = None
+        # Why nothing is to be appended for a while.
+        self.suspended: LogStoreError | None = None
         self._is_blocked = loaded.damage is not None
         # False where a full disk kept the end of the log from being written down.
         self.is_noted = True
@@ -225,10 +227,6 @@ class LogWriter:
         self._is_unclean = loaded.is_unclean
         self.log_id = loaded.log_id or uuid.uuid4().hex
         self.cuts = loaded.cuts
-        if loaded.end_offset:
-            # Who knows more of the log than this has it from before a backup was put
-            # back, or from a log that was there before.
-            self.note_cut(loaded.end_offset)
         self._is_gapless = loaded.is_gapless
         self._is_truncating = loaded.is_truncating
         self._deleted = loaded.deleted
@@ -264,6 +262,8 @@ class LogWriter:
         if self.closed is not None:
             # The same error each time, without the frames of those who had it before.
             raise self.closed.with_traceback(None)
+        if self.suspended is not None:
+            raise self.suspended.with_traceback(None)
         if self.failed is None and self.damage is None:
             self._mend()
         if self.failed is not None:
@@ -297,8 +297,23 @@ class LogWriter:
             if active.next_offset != self.end_offset:
                 # The call was interrupted when its records were in.
                 self._show(active)
-        self._is_blocked = bool(self.closed or self.failed or self.damage)
+        self._is_blocked = self._has_reason
         self._is_torn = False
+
+    @property
+    def _has_reason(self) -> bool:
+        """Whether there is a reason to append nothing."""
+        return bool(self.closed or self.failed or self.damage or self.suspended)
+
+    def suspend(self, reason: LogStoreError) -> None:
+        """Take no appends, which get `reason`, until `resume`."""
+        with self.sync_lock, self.lock:
+            self.suspended = reason
+            self._is_blocked = True
+
+    def resume(self) -> None:
+        """Take appends again; the next one looks whether there is another reason."""
+        self.suspended = None
 
     def settle(self) -> None:
         """For a thread that reads: finish what an interrupted call left half done, so
@@ -679,9 +694,7 @@ class LogWriter:
             )
         self._synced = min(self._synced, max(saved.synced, self._active_base()))
         self._savepoint = None
-        self._is_blocked = bool(
-            self.closed or self.failed or self.damage or self._stray is not None
-        )
+        self._is_blocked = self._has_reason or self._stray is not None
         self._is_torn = False
 
     def _roll_back(self, saved: Savepoint) -> None:
@@ -844,13 +857,13 @@ class LogWriter:
             fd = self.directory.open(segment.file(LOG), write=True)
         except OSError as error:
             raise storage_error(error, "open", segment.path) from error
-        file = OpenFile(self.files, fd)
+        file = held_open(self.files, fd)
         if not write_all:
             # Kafka's counter begins anew at every opening.
             self._active_state.raw.bytes_since = 0
         return self._writer_on(segment, file)
 
-    def _writer_on(self, segment: Segment, file: OpenFile) -> SegmentWriter:
+    def _writer_on(self, segment: Segment, file: native.OpenFile) -> SegmentWriter:
         """The writing side of the active segment, with its log open."""
         writer = SegmentWriter(
             segment,
@@ -1073,7 +1086,7 @@ class LogWriter:
         with self.lock:
             if self._synced >= upto:
                 return
-            if self._is_blocked:
+            if self._is_blocked and self.suspended is None:
                 self._check()
             active = self._active or self._writable()
             mark, file = active.mark(), active.file
@@ -1200,7 +1213,7 @@ class LogWriter:
         point.is_truncating = is_truncating
         self._sync_indexes(state)
         text = point.to_json(self._sealed_rows())
-        checkpoints.write_text(self.directory, layout.PARTITION_STATE, text)
+        checkpoints.write_prepared(self.directory, layout.PARTITION_STATE, text)
         self._is_written_down = True
         self._point_pos = state.size
         self._point_time = self.files.monotonic()

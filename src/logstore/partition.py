@@ -175,8 +175,8 @@ class Partition:
         what was deleted at its start: it may have been cut there since, and have grown
         again. 0: it is another log.
 
-        None: nobody knows. So it is where the log has been cut, or opened for writing,
-        more than thirty times since, or where nobody keeps account of it any more.
+        None: nobody knows. So it is where the log has been cut more than thirty times
+        since, or where nobody keeps account of it any more.
         """
         known = self._history()
         if known is None:
@@ -595,6 +595,10 @@ class Partition:
             # Before the look: it sees all that there was when the log was closed.
             closed = None if self._writer is None else self._writer.closed
             now = self._source.look()
+            if closed is not None and not now.segments and view.segments:
+                # Its writer has let go of the files; those of this view are there.
+                end = min(now.end_offset, view.segments[-1].next_offset)
+                now = now._replace(segments=view.segments, end_offset=end)
             if cut is not None and (now.life, now.cuts.serial) == (
                 view.life,
                 view.cuts.serial,

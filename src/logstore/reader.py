@@ -729,10 +729,10 @@ def _first_offset_at(view: View, timestamp: int) -> int | None:
         is_older = largest is not None and largest < timestamp
         if is_older and not segment.is_lost and segment is not last:
             continue  # at once: there may be a hundred thousand
-        if segment.base_offset >= view.end_offset:
-            break
         if segment.is_lost:
             raise segment.missing(0, segment.base_offset)
+        if segment.base_offset >= view.end_offset:
+            break
         if segment.largest_timestamp() < timestamp:
             continue
         is_last = segment is last

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from logstore import _binding as native
 from logstore._files import Directory, FileInfo
 from logstore.decoding import Damage
-from logstore.descriptors import Descriptors, OpenFile
+from logstore.descriptors import Descriptors
 from logstore.errors import (
     CorruptRecordError,
     RecordTooLargeError,
@@ -219,7 +219,7 @@ class Segment:
         with contextlib.suppress(AttributeError, OSError, TypeError):
             self.descriptors.forget(self._serial)
 
-    def borrow(self) -> OpenFile:
+    def borrow(self) -> native.OpenFile:
         """Its open file, which stays open as long as it is referred to.
 
         Raises:

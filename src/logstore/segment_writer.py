@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from logstore import _binding as native
 from logstore.config import StoreConfig, TopicConfig
-from logstore.descriptors import OpenFile
 from logstore.encoder import Encoder
 from logstore.errors import DiskFullError, SyncFailedError, storage_error
 from logstore.index import (
@@ -90,7 +89,7 @@ class SegmentWriter:
     def __init__(
         self,
         segment: Segment,
-        file: OpenFile,
+        file: native.OpenFile,
         state: native.SegmentState,
         index: OffsetEntries,
         times: TimeEntries,

@@ -228,6 +228,10 @@ class Store:
             self.close()
         except (LogStoreError, OSError) as error:
             logger.error("store %s was not closed, and cannot be: %s", self.path, error)
+        except BaseException:
+            # An interrupt is told nowhere in a finalizer: go on where it came.
+            self.close()
+            raise
 
     # ------------------------------------------------------------ opening
 
@@ -585,19 +589,21 @@ class Store:
         try:
             # Before the commit: behind it nothing may be acknowledged.
             for key in keys:
-                self._writers.broken[key] = going
                 writer = self._writers.loaded.get(key)
                 if writer is not None:
-                    users += self._end_writer(writer)
-                self._partitions.pop(key, None)
+                    writer.suspend(going)
             self._catalog.write_if_room(name, {**settings, "deleting": True})
         except BaseException:
             self._undo_delete(name, keys)
             raise
         try:
             for key in keys:
+                self._writers.broken[key] = going
+                self._partitions.pop(key, None)
+            for key in keys:
                 writer = self._writers.loaded.get(key)
                 if writer is not None:
+                    users += self._end_writer(writer)
                     # Before it is renamed: a reader finds its files under one of both.
                     writer.directory.moved_to = moved[key]
                 # Not there: an earlier try came so far.
@@ -634,7 +640,9 @@ class Store:
             return
         if value is None or not value["topics"].get(name, {}).get("deleting", False):
             for key in keys:
-                self._writers.forget(key)
+                writer = self._writers.loaded.get(key)
+                if writer is not None:
+                    writer.resume()
 
     def _end_writer(self, writer: PartitionWriter) -> list[Segment]:
         """Let go of a partition that is about to be deleted. Returns its segments: the

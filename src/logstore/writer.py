@@ -9,10 +9,9 @@ from typing import Any
 
 from logstore import _binding as native
 from logstore import checkpoints
-from logstore._files import PRIVATE, Directory
+from logstore._files import PRIVATE, Directory, held_open
 from logstore.adoption import Adoptable, settle
 from logstore.config import TopicConfig
-from logstore.descriptors import OpenFile
 from logstore.encoder import Encoder
 from logstore.errors import (
     DiskFullError,
@@ -347,7 +346,7 @@ class PartitionWriter(LogWriter):
         )
         name = staged.log.file
         try:
-            file = OpenFile(root.files, root.open(name, write=True))
+            file = held_open(root.files, root.open(name, write=True))
             settle(root, file.fd, staged, base, epoch)
             if self.directory.access != PRIVATE:
                 self.files.set_access(file.fd, self.directory.access)
@@ -369,7 +368,9 @@ class PartitionWriter(LogWriter):
                 raise storage_error(error, "rename a staged file to", path) from error
             raise
 
-    def _exchange(self, root: Directory, staged: Adoptable, file: OpenFile) -> None:
+    def _exchange(
+        self, root: Directory, staged: Adoptable, file: native.OpenFile
+    ) -> None:
         """Put an open staged file in the place of the active segment's empty log."""
         segment = self.segments[-1]
         self._retire_active()

@@ -473,7 +473,7 @@ BUGS = (
         "a child closes the store of its parent as its own",
         "store.py",
         (("        if self._forked:\n"
-          "            self._closed = self._is_finished = True\n"
+          "            self._closed = True\n"
           "            self._let_go()\n            return\n", ""),),
         "forks",
     ),

@@ -92,7 +92,7 @@ class _Inside:
         except Broken as error:
             self.broken = error
         except BaseException as error:
-            self.broken = Broken(f"{self.how} in {self.outer}, {where}: {error!r}")
+            self.broken = Broken(f"{self.how} in {self.outer}, {where}: {told(error)}")
         finally:
             self._depth -= 1
 
@@ -355,7 +355,7 @@ class _Bytes(bytearray):
         return super().__len__()
 
     def __del__(self) -> None:
-        if is_of_library(sys._getframe(1)):
+        if is_of_library(sys._getframe().f_back):
             self._inside.reenter("__del__ of a buffer")
 
 
@@ -410,7 +410,7 @@ class _Cycle:
         self.always = always
 
     def __del__(self) -> None:
-        if self.always or is_of_library(sys._getframe(1)):
+        if self.always or is_of_library(sys._getframe().f_back):
             self.ended()
 
 

@@ -112,14 +112,20 @@ def test_log_that_was_made_anew_has_another_id(tmp_path: Path) -> None:
     assert len(ids) == 3
 
 
-def test_opening_for_writing_is_a_cut_at_the_end(tmp_path: Path) -> None:
-    """Who knows more of the log knows it from another life of it."""
+def test_opening_for_writing_is_no_cut(tmp_path: Path) -> None:
+    """Whoever has read on before the state was written again has read nothing amiss."""
     with logstore.open(tmp_path) as store:
-        store.create_topic("orders")[0].append_many([b"a"] * 10)
-    serial = state_of(tmp_path).cuts.serial
-    with logstore.open(tmp_path) as store:
-        store.topic("orders")[0].append(b"b", durable=True)
-    assert state_of(tmp_path).cuts.lowest_since(serial) == 10
+        store.create_topic("orders")[0].append_many([b"a"] * 100)
+    with logstore.open(tmp_path, read_only=True) as reading:
+        follower = reading.topic("orders")[0].follow(timeout=5)
+        assert [next(follower).offset for _ in range(100)] == list(range(100))
+        with logstore.open(tmp_path) as store:
+            orders = store.topic("orders")[0]
+            orders.append_many([b"b"] * 50)
+            assert [next(follower).offset for _ in range(50)][-1] == 149
+        with logstore.open(tmp_path) as store:
+            store.topic("orders")[0].append_many([b"c"] * 5)
+            assert [next(follower).offset for _ in range(5)][-1] == 154
 
 
 def test_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
@@ -194,7 +200,7 @@ def test_mark_tells_how_much_of_a_log_is_what_it_was(
         append(again.topic("orders")[0], b"f")
         again.topic("orders")[0].flush()
         assert eyes.unchanged_below(mark) == 13
-        assert eyes.unchanged_below(later) == 33  # where it ended when it was opened
+        assert eyes.unchanged_below(later) == NO_CUT
         again.delete_topic("orders")
         append(again.create_topic("orders", config=config_of(2))[0], b"g")
         again.topic("orders")[0].flush()
@@ -228,3 +234,30 @@ def test_mark_of_a_partition_that_is_gone_is_a_named_error(tmp_path: Path) -> No
         store.delete_topic("orders")
         with pytest.raises(logstore.PartitionNotFoundError):
             partition.mark()
+
+
+def test_writer_that_comes_and_goes_is_no_cut_for_who_reads_beside_it(
+    tmp_path: Path,
+) -> None:
+    """What is appended is seen beside the serial of that writer from its first byte on:
+    nothing of it is taken for cut off when the writer closes, or another one comes."""
+    path = tmp_path / "data"
+    with logstore.open(path) as store:
+        append(store.create_topic("orders", config=config_of(2))[0], b"a")
+    with logstore.open(path, read_only=True) as reader:
+        seen = reader.topic("orders")[0]
+        for number in range(3):
+            with logstore.open(path) as store:
+                append(store.topic("orders")[0], b"b")
+                mark, end = seen.mark(), seen.end_offset
+                assert end == 20 + 10 * number
+                assert mark is not None
+            below = seen.unchanged_below(mark)
+            assert below is not None
+            assert below >= end
+            with logstore.open(path) as store:
+                store.topic("orders")[0].append(b"c", durable=True)
+                store.topic("orders")[0].truncate_to(end)
+                below = seen.unchanged_below(mark)
+                assert below is not None
+                assert below >= end

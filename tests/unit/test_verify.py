@@ -1019,3 +1019,22 @@ def test_verify_decompresses_up_to_the_limit_that_it_is_given(
     assert "note:" not in capsys.readouterr().out
     assert main([*command, str(size // 2)]) == 0
     assert f"max_batch_decompressed_bytes={size // 2}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_repair_decompresses_up_to_the_limit_that_it_is_given(
+    tmp_path: Path, magic: int
+) -> None:
+    """Damage inside of a batch that is larger is not seen; what is not looked into is
+    not taken out."""
+    size = 100_000
+    with logstore.open(tmp_path) as store:
+        new_partition(store, magic, "gzip").append_many([bytes(size)])
+    path = logs_in(tmp_path / "orders-0")[0]
+    frame = frames(path)[0]
+    overwrite(path, frame.pos + frame.size - 12, b"\xff" * 8)
+    fix_crc(path, frame)
+    small = logstore.StoreConfig(max_batch_decompressed_bytes=size // 2)
+    large = logstore.StoreConfig(max_batch_decompressed_bytes=2 * size)
+    assert logstore.repair(tmp_path, dry_run=True, store_config=small).actions == ()
+    assert logstore.repair(tmp_path, dry_run=True, store_config=large).actions != ()

@@ -407,6 +407,12 @@ def test_writer_that_comes_and_goes_is_no_cut(log: Log) -> None:
             store.topic("orders")[0].append_many([b"0.0@0"] * 10)
     after = next_batch(stream_reader(log), end)
     assert after["orders"] == {"0": 500}
+    for number in range(3):  # and a batch while it writes
+        with logstore.open(log.store.path) as store:
+            store.topic("orders")[0].append_many([b"0.0@0"] * 10)
+            after = next_batch(stream_reader(log), after)
+        assert after["orders"] == {"0": 510 + 10 * number}
+    assert next_batch(stream_reader(log), after) == after
 
 
 @needs_limits

@@ -80,6 +80,7 @@ from logstore._binding.encoding import (
 from logstore._binding.locks import (
     Group,
     Mutex,
+    OpenFile,
     after_fork,
     assume,
     defer,
@@ -124,6 +125,7 @@ __all__ = [
     "NativeError",
     "OFFSET_MAX",
     "OFFSET_UNKNOWN",
+    "OpenFile",
     "Planner",
     "RollLimits",
     "Rows",

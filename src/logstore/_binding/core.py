@@ -192,7 +192,12 @@ class Buffer:
 
 def pointer(data: ReadableBuffer) -> Any:
     """Pointer to the bytes of any buffer; keep both alive while it is used."""
-    return ffi.from_buffer("uint8_t[]", data)
+    found = ffi.from_buffer("uint8_t[]", data)
+    if type(data) is memoryview:
+        # Without a reference to it: should the collector find both in one cycle (that
+        # of an error and its frames), the interpreter would crash.
+        return ffi.cast("uint8_t *", found)
+    return found
 
 
 def address_pointer(address: int, kind: str = "uint8_t *") -> Any:
@@ -202,14 +207,12 @@ def address_pointer(address: int, kind: str = "uint8_t *") -> Any:
 
 def crc32(data: ReadableBuffer, crc: int = 0) -> int:
     """CRC-32 (IEEE) of a buffer, as ``zlib.crc32``."""
-    c = pointer(data)
-    return int(lib.ls_crc32(crc, c, len(c)))
+    return int(lib.ls_crc32(crc, pointer(data), memoryview(data).nbytes))
 
 
 def crc32c(data: ReadableBuffer, crc: int = 0) -> int:
     """CRC-32C (Castagnoli) of a buffer."""
-    c = pointer(data)
-    return int(lib.ls_crc32c(crc, c, len(c)))
+    return int(lib.ls_crc32c(crc, pointer(data), memoryview(data).nbytes))
 
 
 def crc_hardware() -> tuple[bool, bool]:
@@ -220,8 +223,7 @@ def crc_hardware() -> tuple[bool, bool]:
 
 def murmur2(key: ReadableBuffer) -> int:
     """Kafka's murmur2 hash of a key, signed 32 bit."""
-    c = pointer(key)
-    return int(lib.ls_murmur2(c, len(c)))
+    return int(lib.ls_murmur2(pointer(key), memoryview(key).nbytes))
 
 
 def reserve(fd: int, pos: int, size: int) -> int:

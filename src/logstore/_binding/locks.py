@@ -1,8 +1,9 @@
-"""The locks of the engine, made in C (pylocks.c)."""
+"""Locks, and open files, made in C (pylocks.c)."""
 
 from logstore._native._locks import (
     Group,
     Mutex,
+    OpenFile,
     after_fork,
     assume,
     defer,
@@ -10,4 +11,13 @@ from logstore._native._locks import (
     places,
 )
 
-__all__ = ["Group", "Mutex", "after_fork", "assume", "defer", "held", "places"]
+__all__ = [
+    "Group",
+    "Mutex",
+    "OpenFile",
+    "after_fork",
+    "assume",
+    "defer",
+    "held",
+    "places",
+]

@@ -1,4 +1,4 @@
-"""pylocks.c: the locks of the engine."""
+"""pylocks.c: locks, and open files."""
 
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -43,6 +43,15 @@ class Group:
         trace: TracebackType | None,
         /,
     ) -> None: ...
+
+@final
+class OpenFile:
+    def __new__(
+        cls, fd: int, close: Callable[[int], None] | None = None
+    ) -> OpenFile: ...
+    def close(self) -> None: ...
+    @property
+    def fd(self) -> int: ...
 
 def held() -> bool: ...
 def defer(function: Callable[..., object], /, *args: Any) -> None: ...

@@ -67,7 +67,8 @@ def repair(
         on_progress: called with (bytes done, bytes in all) of `.log` files.
         config: whose ``index_interval_bytes`` counts; None: that of the topic.
         store_config: whether a directory that others may change, or a network file
-            system, is written to, and the modes of new files.
+            system, is written to, the modes of new files, and how much of a batch is
+            decompressed: a larger one is not looked into, and stays.
         files: the system calls to use (for tests).
 
     Returns:
@@ -114,7 +115,8 @@ def repair(
             elif not dry_run:
                 prepare_root(root, store_config or StoreConfig())
                 stack.callback(StoreLock(root).release)
-            repair_of = _StoreRepair(root, mode, outside, dry_run, on_progress, config)
+            run = Run(files, True, on_progress, store_config)
+            repair_of = _StoreRepair(root, mode, outside, dry_run, run, config)
             return repair_of.run(names, is_whole, first)
     except OSError as error:
         if isinstance(error, LogStoreError):
@@ -176,7 +178,7 @@ class _StoreRepair:
         mode: str,
         outside: str | None,
         dry_run: bool,
-        on_progress: Progress | None,
+        run: Run,
         config: TopicConfig | None,
     ) -> None:
         self.root = root
@@ -185,7 +187,7 @@ class _StoreRepair:
         self.dry_run = dry_run
         self.config = config
         self.threads = check_threads(None, os.cpu_count())
-        self.run_of = Run(root.files, True, on_progress)
+        self.run_of = run
         self.actions: list[RepairAction] = []
         self.problems: list[Problem] = []
         self.places: list[str] = []
