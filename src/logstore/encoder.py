@@ -121,9 +121,21 @@ def _flatten_headers(
                     f"str; nothing was written"
                 )
             check_payload_type(value, f"a header value of record {index}")
-            names.append(name.encode("utf-8"))
+            names.append(_name_bytes(name, index))
             values.append(value)
     return counts, names, values
+
+
+def _name_bytes(name: str, index: int) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the header name {name[:100]!r} of record {index} has a lone surrogate at "
+            f"{error.start}, which is no character; nothing was written",
+            name="headers",
+            value=name,
+        ) from None
 
 
 def check_headers(rows: native.Rows, magic: int) -> None:

@@ -575,9 +575,11 @@ class LiveLog:
         """
         low = max(unlike, stands)
         if self._files.is_foreign:
-            # Who leads next begins an epoch where it has cut the log.
+            # Who leads next begins an epoch where it has cut the log: that may be in
+            # front of segments that have their old names and sizes again.
             begun = [epoch[1] for epoch in self._epochs if epoch not in epochs]
-            low = max(low, min(begun, default=0))
+            if begun:
+                low = max(stands, min(begun))
         return low
 
     def _follow_tail(self) -> None:

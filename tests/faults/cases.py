@@ -34,7 +34,7 @@ from faults.method import Tally
 from faults.recorded_calls import scratch
 from faults.workers import count_of_workers
 
-__all__ = ["folder_of", "run_cases"]
+__all__ = ["folder_of", "guarded", "run_cases"]
 
 _TESTS = pathlib.Path(__file__).resolve().parents[1]
 _SOURCES = pathlib.Path(logstore.__file__).resolve().parents[1]
@@ -208,7 +208,7 @@ def _end(child: _Child, tally: Tally) -> tuple[int, int] | None:
 # ---------------------------------------------------------------- in the other process
 
 
-def _guarded(module: Any, key: str) -> tuple[str, int, Counter[str]]:
+def guarded(module: Any, key: str) -> tuple[str, int, Counter[str]]:
     """(what was wrong, how many of what is counted, notes)."""
     notes: Counter[str] = Counter()
     try:
@@ -226,12 +226,12 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     module = importlib.import_module(name if "." in name else f"faults.{name}")
     if not rest:
-        found, _, notes = _guarded(module, first)
+        found, _, notes = guarded(module, first)
         print(found or "nothing was wrong", dict(notes))
         return 1 if found else 0
     seed, _, number = first.rpartition("/")
     for at in range(int(number), int(rest[0])):
-        found, done, notes = _guarded(module, f"{seed}/{at}")
+        found, done, notes = guarded(module, f"{seed}/{at}")
         line = {"key": f"{seed}/{at}", "problem": found, "done": done, "notes": notes}
         print(json.dumps(line), flush=True)
     return 0

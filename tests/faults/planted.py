@@ -15,7 +15,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -34,6 +33,7 @@ from faults import (
     second_use,
     watched,
 )
+from faults.cases import guarded
 from faults.method import Tally
 
 NAME = "planted"
@@ -506,12 +506,6 @@ BUGS = (
         "replacements",
     ),
     Bug(
-        "a segment is read from whatever file has its name",
-        "segment.py",
-        (("is_it = None if self.inode < 0 else self._is_mine", "is_it = None"),),
-        "replacements",
-    ),
-    Bug(
         "a chunk goes on where its last pass ended",
         "batches.py",
         (("                yield from iter_records(columns)\n",
@@ -548,8 +542,7 @@ BUGS = (
     Bug(
         "a large sequence number is remembered as a small one",
         "publishing.py",
-        (("Entry(sequence, records, now_ms, note)",
-          "Entry(sequence & 0xFFFFFFFF, records, now_ms, note)"),),
+        (("entry = Entry(sequence, ", "entry = Entry(sequence & 0xFFFFFFFF, "),),
         "readable",
         quick=True,
     ),
@@ -630,7 +623,7 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
         if bug.only:
             keys = (key for key in keys if lying_input.kind_of(key) in bug.only)
         for key in keys:
-            yield module.problem(key, Counter())
+            yield guarded(module, key)[0]
         return
     tries = _TRIES[bug.method]
     if bug.method == "disk_states":

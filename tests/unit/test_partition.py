@@ -212,6 +212,17 @@ def test_headers_keep_order_repeats_and_nulls(tmp_path: Path, codec: str) -> Non
     assert found == [headers, headers, headers, (), headers, ()]
 
 
+def test_header_name_with_a_lone_surrogate_is_refused_by_name(tmp_path: Path) -> None:
+    """It is no text that could be read again."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2)
+        for headers in ([("\ud800", b"")], [("a", b""), ("a\udfff", None)]):
+            with pytest.raises(logstore.ConfigError, match="lone surrogate") as told:
+                partition.append(b"v", headers=headers)
+            assert told.value.name == "headers"
+        assert partition.end_offset == 0
+
+
 def test_header_values_may_be_any_bytes_like(tmp_path: Path) -> None:
     """bytearray and memoryview work in headers, too."""
     with logstore.open(tmp_path) as store:
