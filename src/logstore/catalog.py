@@ -14,7 +14,7 @@ from typing import Any
 
 from logstore import checkpoints, layout
 from logstore._files import Directory
-from logstore.config import TopicConfig
+from logstore.config import TopicConfig, from_stored
 from logstore.errors import (
     CorruptCheckpointError,
     CorruptionError,
@@ -60,6 +60,10 @@ class Catalog:
         self.lost: dict[tuple[str, int], CorruptionError] = {}
         self.dying: list[str] = []
         self.is_behind = False
+        # The topics file is written whole at each change: the parts of topics in it, and
+        # the topics whose part is not as the settings.
+        self._parts: dict[str, bytes] = {}
+        self._stale: set[str] = set()
 
     def read(self, note: Callable[[RecoveryAction], None]) -> None:
         """Read the settings of topics."""
@@ -72,6 +76,7 @@ class Catalog:
             self._is_damaged = True
             return
         self.settings = dict(value["topics"]) if value else {}
+        self._stale.update(self.settings)
 
     def find(self, names: list[str]) -> None:
         """Find the topics by their directories."""
@@ -159,6 +164,7 @@ class Catalog:
             if topic in self.numbers
         }
         if settings != self.settings:
+            self._stale.update(self.settings)
             self._write(settings)
 
     def _renamed_for_deletion(self) -> set[str]:
@@ -191,6 +197,8 @@ class Catalog:
     def check_collision(self, name: str) -> None:
         """Raise `TopicExistsError` where Kafka could not tell two names apart."""
         flat = name.replace(".", "_")
+        if "_" not in flat:
+            return
         for other in self.numbers:
             if other.replace(".", "_") == flat:
                 raise TopicExistsError(
@@ -201,9 +209,8 @@ class Catalog:
 
     def config(self, topic: str) -> TopicConfig:
         """The settings of a topic; the defaults where none were written down."""
-        settings = self.settings.get(topic, {}).get("config", {})
-        known = set(TopicConfig.__dataclass_fields__)
-        return TopicConfig(**{k: v for k, v in settings.items() if k in known})
+        settings = self.settings.get(topic, {}).get("config")
+        return TopicConfig() if settings is None else from_stored(settings)
 
     def topic_id(self, topic: str) -> str:
         """What tells a topic from an earlier one of its name; "" where it has none."""
@@ -222,6 +229,7 @@ class Catalog:
         self._write(self._changed(name, value))
 
     def _changed(self, name: str, value: dict[str, Any] | None) -> dict[str, Any]:
+        self._stale.add(name)
         settings = dict(self.settings)
         settings.pop(name, None)
         if value is not None:
@@ -235,7 +243,15 @@ class Catalog:
             self._root.rename(layout.TOPICS, kept)
             self._is_damaged = False
         checkpoints.check_partition_count(settings)
-        checkpoints.write_state(self._root, layout.TOPICS, {"topics": settings})
+        new = {topic: settings[topic] for topic in self._stale if topic in settings}
+        checkpoints.check_state(self._root, layout.TOPICS, {"topics": new})
+        for topic in self._stale:
+            self._parts.pop(topic, None)
+        for topic, value in new.items():
+            self._parts[topic] = checkpoints.member_bytes(topic, value)
+        members = map(self._parts.__getitem__, sorted(settings))
+        checkpoints.write_topics(self._root, layout.TOPICS, members)
+        self._stale.clear()
         self.settings = settings
         self.is_behind = False
 
@@ -271,14 +287,16 @@ class Catalog:
                 self._root.files.now_ms() - self._root.stat(name).ctime_ns // 1_000_000
             )
             (self.dying if 0 <= age_ms < delay_ms else over).append(name)
-        self.remove_directories(over)
+        self.remove_directories(self.empty_directories(over))
 
-    def remove_directories(self, names: list[str]) -> None:
-        """Remove partition directories that were renamed for it, with their files.
+    def empty_directories(self, names: list[str]) -> list[str]:
+        """Remove the files of partition directories that were renamed for it. Returns
+        the names of those that are empty now.
 
         What is not named as Kafka or logstore name files is somebody else's: it stays,
         and so does the directory.
         """
+        emptied = []
         for name in names:
             directory = self._root.child(name)
             try:
@@ -291,11 +309,24 @@ class Catalog:
                         foreign[0],
                     )
                     continue
-                self._root.remove(name)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 logger.warning("cannot remove %s: %s", directory.path, error)
+                continue
+            emptied.append(name)
+        return emptied
+
+    def remove_directories(self, names: list[str]) -> None:
+        """Remove empty directories."""
+        for name in names:
+            try:
+                self._root.remove(name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                path = self._root.path_of(name)
+                logger.warning("cannot remove %s: %s", path, error)
 
 
 def _empty(directory: Directory) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import xxhash
@@ -205,15 +205,26 @@ def write_epochs(directory: Directory, epochs: Sequence[tuple[int, int]]) -> Non
 # ------------------------------------------------------------------ logstore's own
 
 
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+
+
 def state_text(value: Mapping[str, Any]) -> str:
     """The JSON of a state file. It is not escaped, so that 10,000 identities of 1,000
     characters each stay below `STATE_BYTES_MAX`."""
-    return json.dumps(
-        {"version": _STATE_VERSION, **value},
-        separators=(",", ":"),
-        sort_keys=True,
-        ensure_ascii=False,
-    )
+    return _json({"version": _STATE_VERSION, **value})
+
+
+def member_bytes(name: str, value: object) -> bytes:
+    """A name and its value, as they stand in an object of a state file."""
+    return f"{_json(name)}:{_json(value)}".encode("utf-8", "surrogatepass")
+
+
+def write_topics(directory: Directory, name: str, members: Iterable[bytes]) -> None:
+    """`write_state` of ``{"topics": ...}``, which has these members, in the order of
+    their names, each of which `check_state` has seen."""
+    end = b'},"version":%d}' % _STATE_VERSION
+    _write(directory, name, _packed(b'{"topics":{' + b",".join(members) + end))
 
 
 def pack_state(value: Mapping[str, Any]) -> bytes:
@@ -222,7 +233,10 @@ def pack_state(value: Mapping[str, Any]) -> bytes:
 
 
 def _pack(text: str) -> bytes:
-    body = text.encode("utf-8", "surrogatepass")
+    return _packed(text.encode("utf-8", "surrogatepass"))
+
+
+def _packed(body: bytes) -> bytes:
     return b"xxh64 %016x\n%s\n" % (xxhash.xxh64_intdigest(body), body)
 
 
@@ -418,13 +432,24 @@ def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> No
         ConfigError: the reader refuses it; nothing was changed.
     """
     data = pack_state(value)
-    if name in _CHECKS and len(data) <= STATE_BYTES_MAX:
-        path = directory.path_of(name)
-        try:
-            _state_of(path, name, data)
-        except CorruptCheckpointError as error:
-            raise _not_written(path, error.reason) from error
+    if name in _CHECKS:
+        _check_readable(directory, name, data)
     _write(directory, name, data)
+
+
+def check_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` where the reader of a state file would refuse the value."""
+    _check_readable(directory, name, pack_state(value))
+
+
+def _check_readable(directory: Directory, name: str, data: bytes) -> None:
+    if len(data) > STATE_BYTES_MAX:
+        return  # an error of its own
+    path = directory.path_of(name)
+    try:
+        _state_of(path, name, data)
+    except CorruptCheckpointError as error:
+        raise _not_written(path, error.reason) from error
 
 
 def write_prepared(directory: Directory, name: str, text: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from logstore.errors import ConfigError
 
@@ -236,6 +236,53 @@ class TopicConfig:
     def to_dict(self) -> dict[str, Any]:
         """The settings as plain values, by field name."""
         return dataclasses.asdict(self)
+
+
+# What a setting is that a topics file (docs/format.md) leaves out: most are, as the file
+# is written whole at each change. These never change: a later default of `TopicConfig`
+# is one for new topics.
+_LEFT_OUT: Final[Mapping[str, Any]] = {
+    "segment_bytes": 1_073_741_824,
+    "segment_ms": 604_800_000,
+    "segment_jitter_ms": 0,
+    "segment_index_bytes": 10_485_760,
+    "index_interval_bytes": 4096,
+    "retention_ms": 604_800_000,
+    "retention_bytes": -1,
+    "max_message_bytes": 1_048_588,
+    "compression_type": "none",
+    "compression_gzip_level": -1,
+    "compression_lz4_level": 9,
+    "compression_zstd_level": 3,
+    "message_timestamp_type": "CreateTime",
+    "file_delete_delay_ms": 60_000,
+    "message_format": 1,
+    "flush_messages": 10_000,
+    "flush_ms": 1_000,
+    "segment_digests": False,
+    "cleanup_policy": "delete",
+}
+
+
+def to_stored(config: TopicConfig) -> dict[str, Any]:
+    """The settings of a topic as a topics file has them."""
+    return {
+        name: value
+        for name, value in config.to_dict().items()
+        if name not in _LEFT_OUT or _LEFT_OUT[name] != value
+    }
+
+
+def from_stored(settings: Mapping[str, Any]) -> TopicConfig:
+    """The settings of a topic out of a topics file; those of a later version are not
+    used.
+
+    Raises:
+        ConfigError, TypeError: they cannot be.
+    """
+    known = TopicConfig.__dataclass_fields__
+    kept = {name: value for name, value in settings.items() if name in known}
+    return TopicConfig(**{**_LEFT_OUT, **kept})
 
 
 def _parse(name: str, text: object, kind: object) -> object:

@@ -608,7 +608,7 @@ class LogWriter:
                         data + done, size - done, now_ms, total if is_first else 0
                     )
                     done += taken
-                    if done < size:
+                    if done < size and stop != native.STOP_FULL:
                         if not taken and not active.state.size:
                             raise AssertionError(f"an empty segment is full ({stop})")
                         is_bare = not (is_hidden or self._is_barred)
@@ -1130,7 +1130,11 @@ class LogWriter:
             self._appended.set()
 
     def _sync_fd(self, active: SegmentWriter, fd: int | None = None) -> None:
-        pid = self.host.lock_taken_by()
+        try:
+            pid = self.host.lock_taken_by()
+        except OSError as error:
+            # There may be two writers: nothing is synced.
+            raise self._sync_failed(active, error) from error
         if pid is not None:
             raise SyncFailedError(
                 f"another program (process {pid or 'unknown'}) has taken the lock of "
@@ -1143,15 +1147,18 @@ class LogWriter:
         try:
             self.files.sync(active.fd if fd is None else fd)
         except OSError as error:
-            raise SyncFailedError(
-                f"a sync of {active.path} failed: {error.strerror or error}. Records "
-                f"of {self.name} from offset {self._synced} to "
-                f"{active.state.last_offset} may be lost in a power cut; nothing more "
-                f"is appended. Open the store again.",
-                errno=error.errno,
-                path=active.path,
-                action="sync",
-            ) from error
+            raise self._sync_failed(active, error) from error
+
+    def _sync_failed(self, active: SegmentWriter, error: OSError) -> SyncFailedError:
+        return SyncFailedError(
+            f"a sync of {active.path} failed: {error.strerror or error}. Records "
+            f"of {self.name} from offset {self._synced} to "
+            f"{active.state.last_offset} may be lost in a power cut; nothing more "
+            f"is appended. Open the store again.",
+            errno=error.errno,
+            path=active.path,
+            action="sync",
+        )
 
     def _after_sync(self, active: SegmentWriter, mark: Mark) -> None:
         state = self._synced_state = mark.state

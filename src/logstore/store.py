@@ -22,7 +22,13 @@ from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
 from logstore.catalog import Catalog, leading
-from logstore.config import PARTITIONS_MAX, StoreConfig, TopicConfig, check_int
+from logstore.config import (
+    PARTITIONS_MAX,
+    StoreConfig,
+    TopicConfig,
+    check_int,
+    to_stored,
+)
 from logstore.descriptors import Descriptors
 from logstore.errors import (
     ConfigError,
@@ -485,7 +491,7 @@ class Store:
         try:
             self._forget_marks((name, number) for number in numbers)
             settings = self._catalog.with_id(
-                name, {"partitions": numbers[-1] + 1, "config": config.to_dict()}
+                name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
             )
             self._catalog.write(name, {**settings, "creating": True})
             for number in numbers:
@@ -518,7 +524,7 @@ class Store:
         numbers = self.partition_numbers(name)
         self.begin_writing()
         settings = self._catalog.with_id(
-            name, {"partitions": leading(numbers), "config": config.to_dict()}
+            name, {"partitions": leading(numbers), "config": to_stored(config)}
         )
         try:
             self._catalog.write(name, settings)
@@ -625,11 +631,18 @@ class Store:
         self._keeper.when_unused(users, lambda: self._remove(renamed), delay_ms)
 
     def _remove(self, names: list[str]) -> None:
-        """Remove the directories of deleted topics; with room again, catch up."""
-        self._catalog.remove_directories(names)
+        """Remove the directories of deleted topics; with room again, catch up.
+
+        While the settings on the disk still have the topics, the directories stay,
+        empty: by their names the next opening knows that nothing is lost.
+        """
+        emptied = self._catalog.empty_directories(names)
         with self._lock:
-            if not self._closed:
-                self._catalog.catch_up()
+            if self._closed:
+                return
+            self._catalog.catch_up()
+            if not self._catalog.is_behind:
+                self._catalog.remove_directories(emptied)
 
     def _undo_delete(self, name: str, keys: list[TopicPartition]) -> None:
         """A deletion did not come to its commit, or perhaps it did: only where the

@@ -57,10 +57,12 @@ ERRORS: dict[str, tuple[int, ...]] = {
     "size": (errno.EIO,),
     "free_bytes": (errno.EIO,),
     "lock": (errno.ENOLCK, errno.EIO),
+    "lock_file": (errno.ENOLCK, errno.EIO),
 }
 _SHORT = (-1, 1, 13, 64, 500)
-# A call of these that fails may leave what nobody can be sure of.
-_DOUBTFUL = frozenset({"sync", "sync_directory", "truncate", "close"})
+# A call of these that fails may leave what nobody can be sure of. The lock is asked for
+# before each sync: if that fails, there may be another writer.
+_DOUBTFUL = frozenset({"sync", "sync_directory", "truncate", "close", "lock"})
 
 
 class Case(NamedTuple):

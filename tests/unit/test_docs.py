@@ -28,6 +28,7 @@ import xxhash
 
 import logstore
 from logstore import errors, recovery
+from logstore.config import from_stored, to_stored
 from logstore.repair import report as repair_report
 
 ROOT = Path(__file__).parents[2]
@@ -397,6 +398,22 @@ def test_tables_have_the_fields_that_are_written(kind: str, closed_store: Path) 
     if kind == "partition":
         listed |= {"active"}
     assert written == listed
+
+
+def test_settings_that_a_topics_file_leaves_out_are_on_the_page(tmp_path: Path) -> None:
+    """They are what they are for good: stores have been written without them."""
+    text = chapter(FORMAT, "### `.logstore-topics`")
+    left_out = {
+        in_code(cells[0])[0]: json.loads(cells[1]) for cells in rows(text, "setting")
+    }
+    assert to_stored(logstore.TopicConfig(**left_out)) == {}
+    assert from_stored({}).to_dict() == left_out
+    other = dict.fromkeys(("flush_ms", "segment_ms", "retention_ms"), 1)
+    assert to_stored(logstore.TopicConfig(**{**left_out, **other})) == other
+    assert from_stored({**other, "of_a_later_version": 1}).to_dict() == {
+        **left_out,
+        **other,
+    }
 
 
 def test_backup_of_a_running_store_opens(tmp_path: Path) -> None:

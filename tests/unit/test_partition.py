@@ -531,6 +531,19 @@ def test_large_records_come_back(tmp_path: Path, magic: int, codec: str) -> None
         assert [r.value for r in store.topic("orders")[0].read()] == values * 2
 
 
+def test_append_many_with_many_index_entries_stays_in_its_segment(
+    tmp_path: Path,
+) -> None:
+    """What takes several calls into C, for its index entries, is no reason to roll."""
+    config = logstore.TopicConfig(index_interval_bytes=1)
+    with logstore.open(tmp_path / "store") as store:
+        log = store.create_topic("t", config=config)[0]
+        log.append_many([b"x"] * 9_000)
+        log.append(b"y")
+        assert [r.value for r in log.read()] == [b"x"] * 9_000 + [b"y"]
+    assert len(list((tmp_path / "store" / "t-0").glob("*.log"))) == 1
+
+
 @every_format
 def test_append_many_across_segments_is_one_range(
     tmp_path: Path, magic: int, codec: str

@@ -76,7 +76,7 @@ class Planner:
             self._limits = ffi.new("ls_roll_limits *")
             for name, value in zip(limits._fields, limits, strict=True):
                 setattr(self._limits, name, value)
-        self._index_capacity = 4096
+        self._index_capacity = _SCAN_ENTRIES if limits is None else _WRITER_ENTRIES
         self._index = ffi.new("uint8_t[]", self._index_capacity * 8)
         self._time = ffi.new("uint8_t[]", self._index_capacity * 12)
         self._plan = ffi.new("ls_plan *")
@@ -188,6 +188,11 @@ class Planner:
 
 
 MESSAGE_BYTES: Final = 64 * 1024
+# Index entries of one call into C, 20 bytes each; what has more takes several calls. A
+# writer has the room all of its life, and a store may have very many; 256 are a MiB of
+# a log.
+_WRITER_ENTRIES: Final = 256
+_SCAN_ENTRIES: Final = 4096
 
 
 class RollLimits(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files
-from logstore.config import TopicConfig
+from logstore.config import TopicConfig, from_stored
 from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
 from logstore.layout import parse_partition_directory
 from logstore.marks import Marks
@@ -232,8 +232,8 @@ def topic_config(root: Directory, directory: Directory) -> TopicConfig:
     key = parse_partition_directory(directory.name)
     value = own_state(root, layout.TOPICS, None)
     try:
-        settings = value["topics"][key[0]]["config"] if value and key else {}
-        known = TopicConfig.__dataclass_fields__
-        return TopicConfig(**{k: v for k, v in settings.items() if k in known})
+        if not value or not key:
+            return TopicConfig()
+        return from_stored(value["topics"][key[0]]["config"])
     except (KeyError, TypeError, ConfigError):
         return TopicConfig()
