@@ -52,12 +52,25 @@ WHY: Final = {
     "open read-only, and first use": "each segment is looked at once",
     "segments": "it gives them all",
     "apply_retention(dry_run)": "it looks at them all",
+    "offset_for_time of segments": "the largest time of each segment is looked at",
+    "offset_for_time, of the future": "the largest time of each segment is looked at",
+    "offset_for_time of records": "one buffer is walked over, at the most",
+    "read_batches, one batch": "one buffer is walked over, at the most",
+    "read, one record": "one buffer is walked over, at the most",
+    "append that rolls": "the list of segments is made anew",
+    "append_many of segments": "some of them roll",
+    "append, durable of segments": "some of them roll",
+    "flush of segments": "some of them roll",
+    "roll": "the list of segments is made anew",
+    "delete_before, a segment": "the list of segments is made anew",
+    "publish of segments": "it rolls",
+    "truncate_to of segments": "each segment is looked at",
     "topics()": "it gives them all",
     "open and close": "each name in the directory is looked at",
     "open read-only": "each name in the directory is looked at",
+    "open, append, close": "each name in the directory is looked at",
     "partitions": "it gives them all",
     "flush of the topic": "it looks at them all",
-    "last_stable_offset": "without a producer snapshot, markers must be looked for",
     "open after a kill": "the log behind the durable point is read again",
 }
 
@@ -236,15 +249,25 @@ def topics(path: Path, size: int) -> Measured:
     }
     with logstore.open(path) as store:
         p = store.topic("t0")[0]
-        made = iter(range(10**9))
+        made: list[str] = []
+
+        def create(_: int) -> None:
+            made.append(f"new{len(made)}")
+            store.create_topic(made[-1])
+
+        def delete(n: int) -> None:
+            if not made:
+                create(n)
+            store.delete_topic(made.pop())
+
         calls: dict[str, Callable[[int], Any]] = {
             "topics()": lambda n: store.topics(),
             "topic(), and a partition": lambda n: store.topic(f"t{n % 10}")[0],
-            "create_topic": lambda n: store.create_topic(f"new{next(made)}"),
+            "create_topic": create,
             "configure": lambda n: store.topic("t0").configure(
                 logstore.TopicConfig(flush_ms=(1 << 61) + n)
             ),
-            "delete_topic": lambda n: store.delete_topic(f"new{n}"),
+            "delete_topic": delete,
             "append": lambda n: p.append(b"x"),
             "delete_before": lambda n: (
                 p.append(b"x"), p.append(b"x"), p.delete_before(p.end_offset - 1)
@@ -427,7 +450,9 @@ def _line(row: Row) -> str:
         f" {'-' if s is None else format(s * 1000, '.3f' if s < 0.1 else '.0f')} |"
         for s in row.seconds
     )
-    why = WHY.get(row.call.removesuffix(", beside"), "") if row.shape != "flat" else ""
+    call = row.call.removesuffix(", beside")
+    why = WHY.get(f"{call} of {row.grows}", WHY.get(call, ""))
+    why = why if row.shape != "flat" else ""
     shape = f"{row.shape}: {why}" if why else row.shape
     return f"| {row.call} | {row.grows} |{times} {shape} |"
 
