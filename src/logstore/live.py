@@ -244,7 +244,9 @@ class LiveLog:
             StorageError: it cannot be read.
         """
         with self._lock:
-            self._look_now()
+            # No view is made of it: nobody will ask whether it is as it was.
+            self._look()
+            self._glance = None
 
     def look(self) -> Bounds:
         """`refresh`, and what was found."""

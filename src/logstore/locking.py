@@ -85,6 +85,7 @@ class StoreLock:
         """In the child of a fork: the lock is the parent's."""
         if self._file is not None:
             self._file.close()
+            self._file = None
 
     def release(self) -> None:
         """Let others write. Releasing twice is fine."""

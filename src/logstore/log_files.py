@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from logstore import _binding as native
 from logstore._files import Directory, FileInfo, Files
+from logstore.errors import CorruptRecordError
 from logstore.layout import LOG, SWAP, parse_segment_file
 from logstore.segment import Segment
 
@@ -27,6 +28,7 @@ _TICK_MS: Final = 20
 # Who truncates a log and writes on leaves other bytes where it ended: in the header of
 # the last batch (its checksum, if not its time), or in its last bytes.
 _LAST_BYTES: Final = 64
+_LAST_BYTES_MAX: Final = 1024
 # So much of a damaged batch is looked at again.
 _DAMAGED_BYTES: Final = 64 * 1024
 # So many ends of the log that were seen are remembered.
@@ -66,6 +68,11 @@ class _End(NamedTuple):
     name: str
     size: int
     pieces: tuple[tuple[int, bytes], ...]
+
+
+def _read(segment: Segment, pos: int, length: int) -> bytes:
+    data = bytearray(length)
+    return bytes(data[: segment.read(memoryview(data), pos)])
 
 
 class LogFiles:
@@ -151,9 +158,14 @@ class LogFiles:
         if last.size:
             header = last.last_batch_at()
             places += [header] if header is not None else []
-        with contextlib.suppress(FileNotFoundError):
-            pieces = [(at, min(_LAST_BYTES, last.size - at)) for at in places]
-            found = self._bytes_at(last.file(LOG), pieces)
+        # One piece, if they are near each other.
+        pieces = [(at, min(_LAST_BYTES, last.size - at)) for at in places]
+        first = min(places)
+        if last.size - first <= _LAST_BYTES_MAX:
+            pieces = [(first, last.size - first)]
+        with contextlib.suppress(FileNotFoundError, CorruptRecordError):
+            # Through the file that was read, which is open already.
+            found = tuple((at, _read(last, at, length)) for at, length in pieces)
             end = _End(last.next_offset, last.file(LOG), last.size, found)
             self._ends.append(end)
 

@@ -231,9 +231,9 @@ class LogWriter:
         self._is_truncating = loaded.is_truncating
         self._deleted = loaded.deleted
         self._digested = loaded.digested
-        # Of the last state file: the first segment, how many are sealed, their rows.
-        self._rows: tuple[Segment | None, int, str] = (None, 0, "")
-        self._last_in_rows: Segment | None = None
+        # Of the last state file: serials of the first and the last sealed segment (no
+        # reference keeps what was deleted), how many there are, their rows.
+        self._rows: tuple[int, int, int, str] = (0, 0, 0, "")
         if self.segments:
             self.segments[-1].show_indexes(loaded.index, loaded.times)
         self._point_pos = loaded.active_state.size
@@ -412,15 +412,14 @@ class LogWriter:
                     done = active.append_message(
                         value, key, timestamp_ms, now_ms, encoder
                     )
+                    if done:
+                        self._show(active)
                 except BaseException as error:
-                    # First of all, and without a call that could be interrupted.
+                    # First of all, and without a call that could be interrupted. Where
+                    # it came behind the commit, the record is in, and is shown.
                     self._is_blocked = self._is_torn = True
                     self._after_failure(active, error)
                     raise
-                finally:
-                    # Also where a signal handler raised behind the commit: it is in.
-                    if active.dirty is None and active.next_offset != self.end_offset:
-                        self._show(active)
             else:
                 done = False  # the settings have changed meanwhile
             if not done:
@@ -589,17 +588,22 @@ class LogWriter:
             active = self._roll_or_undo(active)
         base = self.end_offset
         saved = Savepoint(self.segments, active.mark(), self._synced)
+        # What a publication has put in, nobody looks at before its commit anyway.
+        is_hidden = not self.gate.is_open
         try:
             active.reserve(min(total, self._room(active)))
             if total > self._room(active):
                 rolls = total // self.config.segment_bytes + 1
                 if not active.has_room(total + rolls * _ROLL_BYTES):
                     raise active.disk_full(total)
-                self._bar(active, saved.mark)
+                if not is_hidden:
+                    self._bar(active, saved.mark)
             for data, size in runs:
                 done = 0
                 while done < size:
-                    is_first = not (self._is_barred or active.differs_from(saved.mark))
+                    is_first = not (
+                        is_hidden or self._is_barred or active.differs_from(saved.mark)
+                    )
                     taken, stop = active.append(
                         data + done, size - done, now_ms, total if is_first else 0
                     )
@@ -607,7 +611,8 @@ class LogWriter:
                     if done < size:
                         if not taken and not active.state.size:
                             raise AssertionError(f"an empty segment is full ({stop})")
-                        if not self._is_barred and active.differs_from(saved.mark):
+                        is_bare = not (is_hidden or self._is_barred)
+                        if is_bare and active.differs_from(saved.mark):
                             self._bar(active, saved.mark)
                         active.write_first_frame()
                         active = self._roll(active)
@@ -1222,22 +1227,21 @@ class LogWriter:
         """The rows of the sealed segments, as text. A roll adds one to those that were
         there, so that it costs the same however many there are."""
         segments = self.segments
-        first, count, text = self._rows
-        if not 0 < count < len(segments) or segments[0] is not first or not (
-            segments[count - 1].row and segments[count - 1] is self._last_in_rows
-        ):  # fmt: skip
+        first, last, count, text = self._rows
+        if not (
+            0 < count < len(segments)
+            and (segments[0]._serial, segments[count - 1]._serial) == (first, last)
+            and segments[count - 1].row
+        ):
             count, text = 0, ""
         rows = [
             segment.row or sealed_row(segment, after.base_offset)
             for segment, after in itertools.pairwise(segments[count:])
         ]
-        if not rows and not text:
-            # No reference to what was deleted.
-            self._rows, self._last_in_rows = (None, 0, ""), None
-        elif rows:
+        if rows:
             text = ",".join([text, *rows] if text else rows)
-            self._rows = segments[0], len(segments) - 1, text
-            self._last_in_rows = segments[-2]
+            ends = segments[0]._serial, segments[-2]._serial
+            self._rows = (*ends, len(segments) - 1, text)
         return text
 
     def _write_point(self, state: native.SegmentState) -> None:

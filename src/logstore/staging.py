@@ -129,10 +129,6 @@ class Destination(Protocol):
     def config(self) -> TopicConfig: ...
 
 
-def _no_id(destination: Destination) -> str:
-    return ""
-
-
 class _File:
     """A staged file that is being written."""
 
@@ -292,7 +288,7 @@ class Stage:
         root: Directory,
         identity: str,
         sequence: int,
-        topic_id_of: Callable[[Destination], str] = _no_id,
+        topic_id_of: Callable[[Destination], str] | None = None,
     ) -> None:
         self._for = check_identity(identity), check_sequence(sequence)
         self._root = root
@@ -430,7 +426,7 @@ class Stage:
                     f"{key[0]}-{key[1]} has message_format=0, into which nothing can "
                     f"be published; 1 or 2 can"
                 )
-            topic_id = self._topic_id_of(partition)
+            topic_id = "" if self._topic_id_of is None else self._topic_id_of(partition)
             log = self._logs[key] = _Log(partition, topic_id, self._shared)
         return log
 

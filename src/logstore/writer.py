@@ -209,6 +209,7 @@ class PartitionWriter(LogWriter):
             # Half done, in memory or on disk: opening again finds out. First of all,
             # and without a call that could be interrupted:
             self._is_half_done = self._is_blocked = True
+            self.cutting_to = native.OFFSET_MAX
             if segment.next_offset == offset:
                 segment.size, self.end_offset = size, offset
             else:
@@ -224,8 +225,6 @@ class PartitionWriter(LogWriter):
             if isinstance(error, OSError):
                 raise failed from error
             raise
-        finally:
-            self.cutting_to = native.OFFSET_MAX
         return offset
 
     def _truncate(
@@ -257,7 +256,7 @@ class PartitionWriter(LogWriter):
             offset,
             self.end_offset - offset,
         )
-        self.end_offset = offset
+        self.end_offset, self.cutting_to = offset, native.OFFSET_MAX
         # Once more: whoever looked in between has seen the old end beside the cut.
         self.note_cut(offset)
         self._synced = offset

@@ -199,9 +199,9 @@ BUGS = (
     Bug(
         "durable point written before the sync",
         "log_writer.py",
-        (("        self.end_offset = active.segment.next_offset\n        if not",
-          "        self.end_offset = active.segment.next_offset\n"
-          "        self._write_point(active.state.copy())\n        if not"),),
+        (("        self.end_offset = active.next_offset\n        if",
+          "        self.end_offset = active.next_offset\n"
+          "        self._write_point(active.state.copy())\n        if"),),
         "disk_states",
         _APPENDS,
     ),
@@ -216,10 +216,10 @@ BUGS = (
     Bug(
         "clean mark written before the partitions are synced",
         "store.py",
-        (("        for writer in writers.loaded.values():\n",
+        (("        for writer in list(writers.loaded.values()):\n",
           "        if self._marks.is_writing:\n"
           "            self._marks.end(writers.ends() or {}, writers.starts())\n"
-          "        for writer in writers.loaded.values():\n"),),
+          "        for writer in list(writers.loaded.values()):\n"),),
         "disk_states",
         (*_APPENDS, "reopen"),
     ),
@@ -237,7 +237,7 @@ BUGS = (
     Bug(
         "index entries counted before they are synced",
         "log_writer.py",
-        (("            self._sync_indexes(state)\n", "            pass\n"),),
+        (("        self._sync_indexes(state)\n        text", "        text"),),
         "disk_states",
         (*_APPENDS, "append_batches", "delete_before"),
     ),
@@ -260,9 +260,7 @@ BUGS = (
     Bug(
         "truncation without a commit",
         "writer.py",
-        (("        checkpoints.write_state(\n            self.directory, "
-          "layout.PARTITION_STATE, commit.to_dict()\n        )\n",
-          "        del commit\n"),),
+        (("        self._write_state(state, is_truncating=True)\n", ""),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
     ),
@@ -346,9 +344,8 @@ BUGS = (
     Bug(
         "appends go on beside half of a new segment",
         "log_writer.py",
-        (("            raise self.damage.with_traceback(None)\n"
-          "        self._remove_stray()\n",
-          "            raise self.damage\n        self._stray = None\n"),),
+        (("        if self._stray is not None:\n            self._remove_stray()\n",
+          "        self._stray = None\n"),),
         "failing_calls",
         ("append many", "roll"),
     ),
@@ -364,8 +361,8 @@ BUGS = (
         "an append that fails behind a roll leaves the state as it is",
         "log_writer.py",
         (("            self._commit(self._active_state, is_truncating=True)\n", ""),
-         ("            self._commit(self._active.state)\n        except",
-          "        except")),
+         ("            self._commit(self._active.state)\n            self._is_barred",
+          "            self._is_barred")),
         "failing_calls",
         ("append many", "append batches"),
         call="write",
@@ -389,14 +386,14 @@ BUGS = (
     Bug(
         "a publication is committed before its logs are synced",
         "publishing.py",
-        (("                target.writer.sync_held()\n", "                pass\n"),),
+        (("            target.writer.sync_held()\n", "            pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
     ),
     Bug(
         "the commit of a publication is not synced",
         "publishing.py",
-        (("layout.PUBLISHED)\n            root.sync()", "layout.PUBLISHED)"),),
+        (("layout.PUBLISHED)\n        root.sync()", "layout.PUBLISHED)"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
     ),

@@ -32,6 +32,9 @@ def make_segments(path: Path, count: int) -> Path:
         # The offset is not under the checksum of a batch of magic 2.
         data = offset.to_bytes(8, "big") + batch[8:]
         (directory / f"{offset:020d}.log").write_bytes(data)
+        # A broker leaves these beside each segment, however small it is.
+        (directory / f"{offset:020d}.index").write_bytes(b"")
+        (directory / f"{offset:020d}.timeindex").write_bytes(b"")
     points = path / "recovery-point-offset-checkpoint"
     points.write_text(f"0\n1\norders 0 {count}\n")
     (path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
