@@ -46,18 +46,33 @@ _CONFIG: Final = logstore.TopicConfig(
     file_delete_delay_ms=1 << 40, retention_ms=-1,
 )  # fmt: skip
 
-# Why a cost grows that does: by the name of the call.
+_STATE: Final = "the partition's state, which names each segment, is written anew"
+# Why a cost grows that does, by the name of the call: as a profile shows it.
 WHY: Final = {
     "open, and first use": "each segment is looked at once",
     "open read-only, and first use": "each segment is looked at once",
-    "segments": "it gives them all",
-    "apply_retention(dry_run)": "it looks at them all",
+    "segments": "it gives them all, and looks at each file",
+    "apply_retention(dry_run)": "it looks at each file",
+    "offset_for_time of segments": "the list of segments is gone through",
+    "offset_for_time, of the future": "the list of segments is gone through",
+    "offset_for_time of records": "one buffer is walked over, at the most",
+    "read_batches, one batch": "one buffer is walked over, at the most",
+    "read, one record": "one buffer is walked over, at the most",
+    "append that rolls": _STATE,
+    "append_many of segments": "some of them roll",
+    "append, durable of segments": "some of them roll",
+    "flush of segments": "some of them roll",
+    "roll": _STATE,
+    "delete_before, a segment": _STATE,
+    "publish of segments": _STATE,
+    "truncate_to of segments": "each name in the directory is looked at",
+    "create_topic": "its name is held against each other, dots as underscores",
     "topics()": "it gives them all",
     "open and close": "each name in the directory is looked at",
     "open read-only": "each name in the directory is looked at",
+    "open, append, close": "each name in the directory is looked at",
     "partitions": "it gives them all",
     "flush of the topic": "it looks at them all",
-    "last_stable_offset": "without a producer snapshot, markers must be looked for",
     "open after a kill": "the log behind the durable point is read again",
 }
 
@@ -236,15 +251,25 @@ def topics(path: Path, size: int) -> Measured:
     }
     with logstore.open(path) as store:
         p = store.topic("t0")[0]
-        made = iter(range(10**9))
+        made: list[str] = []
+
+        def create(_: int) -> None:
+            made.append(f"new{len(made)}")
+            store.create_topic(made[-1])
+
+        def delete(n: int) -> None:
+            if not made:
+                create(n)
+            store.delete_topic(made.pop())
+
         calls: dict[str, Callable[[int], Any]] = {
             "topics()": lambda n: store.topics(),
             "topic(), and a partition": lambda n: store.topic(f"t{n % 10}")[0],
-            "create_topic": lambda n: store.create_topic(f"new{next(made)}"),
+            "create_topic": create,
             "configure": lambda n: store.topic("t0").configure(
                 logstore.TopicConfig(flush_ms=(1 << 61) + n)
             ),
-            "delete_topic": lambda n: store.delete_topic(f"new{n}"),
+            "delete_topic": delete,
             "append": lambda n: p.append(b"x"),
             "delete_before": lambda n: (
                 p.append(b"x"), p.append(b"x"), p.delete_before(p.end_offset - 1)
@@ -427,7 +452,9 @@ def _line(row: Row) -> str:
         f" {'-' if s is None else format(s * 1000, '.3f' if s < 0.1 else '.0f')} |"
         for s in row.seconds
     )
-    why = WHY.get(row.call.removesuffix(", beside"), "") if row.shape != "flat" else ""
+    call = row.call.removesuffix(", beside")
+    why = WHY.get(f"{call} of {row.grows}", WHY.get(call, ""))
+    why = why if row.shape != "flat" else ""
     shape = f"{row.shape}: {why}" if why else row.shape
     return f"| {row.call} | {row.grows} |{times} {shape} |"
 

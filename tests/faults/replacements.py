@@ -569,6 +569,8 @@ def _fetch(case: _Case, partition: Any) -> str:
         if found:
             return f"fetch at {offset}, next is {chunk.next_offset}: {found}"
         if chunk.next_offset <= offset:
+            if case.options["durable_only"] and _is_reopened(case.history):
+                return ""
             ends = [
                 m.durable if case.options["durable_only"] else m.end
                 for m in case.history[begun - 1 :]
