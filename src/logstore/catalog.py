@@ -60,8 +60,8 @@ class Catalog:
         self.lost: dict[tuple[str, int], CorruptionError] = {}
         self.dying: list[str] = []
         self.is_behind = False
-        # The topics file is written whole at each change: the parts of topics in it, and
-        # the topics whose part is not as the settings.
+        # The topics file is written whole at each change: its parts, by topic, and the
+        # topics whose part is not as the settings.
         self._parts: dict[str, bytes] = {}
         self._stale: set[str] = set()
 

@@ -238,9 +238,9 @@ class TopicConfig:
         return dataclasses.asdict(self)
 
 
-# What a setting is that a topics file (docs/format.md) leaves out: most are, as the file
-# is written whole at each change. These never change: a later default of `TopicConfig`
-# is one for new topics.
+# What a setting is that a topics file (docs/format.md) leaves out: the file is written
+# whole at each change. These never change: a later default of `TopicConfig` is one for
+# new topics.
 _LEFT_OUT: Final[Mapping[str, Any]] = {
     "segment_bytes": 1_073_741_824,
     "segment_ms": 604_800_000,

@@ -6,6 +6,7 @@ import gc
 import os
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -424,17 +425,26 @@ def test_store_root_holds_no_directory_of_its_own(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir() if p.is_dir()} == {"orders-0"}
 
 
-def test_no_thread_before_the_first_append_and_one_afterwards(tmp_path: Path) -> None:
+def test_no_thread_before_the_first_change_and_one_afterwards(tmp_path: Path) -> None:
     """A store that only reads has no thread; all partitions share one."""
-    before = threading.active_count()
+    tasks = Path("/proc/self/task")
+
+    def threads() -> int:
+        return len(list(tasks.iterdir()))
+
+    before = threads()
     with logstore.open(tmp_path) as store:
-        topic = store.create_topic("orders", partitions=3)
-        assert list(topic[0].read()) == []
-        assert threading.active_count() == before
-        for partition in topic:
+        assert threads() == before
+        for partition in store.create_topic("orders", partitions=3):
             partition.append(b"x")
-        assert threading.active_count() == before + 1
-    assert threading.active_count() == before
+        assert threads() == before + 1
+    deadline = time.monotonic() + 60
+    while threads() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == before
+    with logstore.open(tmp_path) as store:
+        assert [r.value for r in store.topic("orders")[0].read()] == [b"x"]
+        assert threads() == before
 
 
 def test_store_config_is_checked_when_made() -> None:
