@@ -59,8 +59,9 @@ class StoreConfig:
     """How this process uses a store. Nothing of it is kept on disk.
 
     Attributes:
-        max_open_files: descriptors of segment files kept open at most (>= 8; those of
-            active segments, and of deleted ones that a reader still uses, come on top).
+        max_open_files: descriptors of files of partitions kept open at most (>= 8),
+            also of active segments and of deleted ones that a reader still uses; never
+            more than three quarters of what the process may have.
         min_free_bytes: appends are refused with `DiskFullError` when fewer bytes would
             be left on the file system (0: no reserve).
         max_batch_decompressed_bytes: limit on one decompressed batch (bombs).

@@ -277,8 +277,10 @@ def test_first_append_beside_a_call_on_the_store_does_not_lock_up(
         if threading.current_thread() is appender:
             inside.set()
             until = time.monotonic() + 2
-            while store._lock.acquire(blocking=False) and time.monotonic() < until:
-                store._lock.release()
+            is_free = True
+            while is_free and time.monotonic() < until:
+                with store._lock.attempt() as is_free:
+                    pass
                 time.sleep(0.001)
         begin()
 
