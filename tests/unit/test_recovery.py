@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -484,11 +485,16 @@ def test_recovery_that_is_killed_is_done_again(tmp_path: Path) -> None:
         target = tmp_path / "try"
         shutil.copytree(path, target)
         files = FaultyFiles()
-        left = iter(range(k))
+        left = [None] * k
 
-        def stop(method: str, name: str, left: object = left) -> None:
-            if next(left, None) is None:  # type: ignore[call-overload]
+        def stop(method: str, name: str, left: list[str | None] = left) -> None:
+            if not left:
+                left.append("over")
                 raise KeyboardInterrupt
+            if left[-1] == "over":
+                # Nothing that a forgotten store does later comes to the disk.
+                raise OSError(errno.EIO, "killed")
+            left.pop()
 
         files.before = stop
         with contextlib.suppress(KeyboardInterrupt):
@@ -566,11 +572,16 @@ def test_killed_on_the_very_first_open_opens_again(tmp_path: Path) -> None:
     for k in range(len(files.calls)):
         target = tmp_path / str(k)
         files = FaultyFiles()
-        left = iter(range(k))
+        left = [None] * k
 
-        def stop(method: str, name: str, left: object = left) -> None:
-            if next(left, None) is None:  # type: ignore[call-overload]
+        def stop(method: str, name: str, left: list[str | None] = left) -> None:
+            if not left:
+                left.append("over")
                 raise KeyboardInterrupt
+            if left[-1] == "over":
+                # Nothing that a forgotten store does later comes to the disk.
+                raise OSError(errno.EIO, "killed")
+            left.pop()
 
         files.before = stop
         try:
