@@ -163,7 +163,9 @@ class LogFiles:
         first = min(places)
         if last.size - first <= _LAST_BYTES_MAX:
             pieces = [(first, last.size - first)]
-        with contextlib.suppress(FileNotFoundError, CorruptRecordError):
+        # Of a file that cannot be read no end is known: what was read of the log so
+        # far is then taken for replaced as soon as it may be.
+        with contextlib.suppress(OSError, CorruptRecordError):
             # Through the file that was read, which is open already.
             found = tuple((at, _read(last, at, length)) for at, length in pieces)
             end = _End(last.next_offset, last.file(LOG), last.size, found)
