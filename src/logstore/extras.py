@@ -11,8 +11,6 @@ from logstore.errors import ReentrantCallError, UnsupportedError
 
 __all__ = ["arrow_module"]
 
-_ARROW = "logstore.arrow"
-
 
 def arrow_module() -> Any:
     """`logstore.arrow`, which needs pyarrow: an extra, and slow to import.
@@ -21,7 +19,7 @@ def arrow_module() -> Any:
         UnsupportedError: there is no pyarrow.
         ReentrantCallError: this call came in from inside the import.
     """
-    found = sys.modules.get(_ARROW)
+    found = sys.modules.get("logstore.arrow")
     if found is not None and hasattr(found, "IS_COMPLETE"):
         return found
     thread = get_ident()
@@ -32,7 +30,7 @@ def arrow_module() -> Any:
         )
     try:
         _importing.append(thread)
-        return importlib.import_module(_ARROW)
+        return importlib.import_module("logstore.arrow")
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             "Arrow needs pyarrow; install it with `pip install logstore[arrow]`"
