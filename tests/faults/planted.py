@@ -461,8 +461,12 @@ BUGS = (
     ),
     Bug(
         "a child holds on to the lock of its parent",
-        "store.py",
-        (("            self._store_lock.abandon()\n", "            pass\n"),),
+        "locking.py",
+        (("        if self._file is not None:\n"
+          "            self._file.close()\n"
+          "            self._file = None\n\n    def release",
+          "        pass\n\n    def release"),
+         ("                self._files.unlock_file(self._file.fd)\n", "")),
         "forks",
         quick=True,
     ),
