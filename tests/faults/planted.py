@@ -169,11 +169,11 @@ BUGS = (
     Bug(
         "a failed sync is tried again",
         "log_writer.py",
-        (("        except OSError as error:\n            raise SyncFailedError(\n"
-          '                f"a sync of',
-          "        except OSError as error:\n            self.files.sync(active.fd)\n"
-          "            return\n            raise SyncFailedError(\n"
-          '                f"a sync of'),),
+        (("            self.files.sync(active.fd if fd is None else fd)\n"
+          "        except OSError as error:\n",
+          "            self.files.sync(active.fd if fd is None else fd)\n"
+          "        except OSError as error:\n"
+          "            self.files.sync(active.fd)\n            return\n"),),
         "failing_calls",
         ("append, durable", "flush"),
         quick=True,
