@@ -277,6 +277,16 @@ class LogWriter:
         if self.damage is not None:
             raise self.damage.with_traceback(None)
 
+    def _get_ready(self) -> None:
+        """`_check`, if there may be a reason. It comes before the offsets of an append
+        are known: what is mended may change the end of the log."""
+        active = self._active
+        if self._is_blocked or (
+            active is not None and active.next_offset != self.end_offset
+        ):
+            self._is_blocked = True
+            self._check()
+
     def _mend(self) -> None:
         """Finish what an interrupted call left half done.
 
@@ -359,8 +369,7 @@ class LogWriter:
         """
         self._check_may_wait(durable)
         with self.lock:
-            if self._is_blocked:
-                self._check()
+            self._get_ready()
             now_ms = self.files.now_ms()
             base = self.end_offset
             count = sum(rows.count for rows in groups)
@@ -391,8 +400,7 @@ class LogWriter:
         if durable:
             self._check_may_wait(durable)
         with self.lock:
-            if self._is_blocked:
-                self._check()
+            self._get_ready()
             now_ms = self.files.now_ms()
             base = self.end_offset
             if expected_offset is not None or base == native.OFFSET_MAX:
@@ -402,10 +410,6 @@ class LogWriter:
                 timestamp_ms = now_ms
             if encoder.is_plain:
                 active = self._active or self._writable()
-                if active.next_offset != base:
-                    self._is_blocked = True
-                    self._check()
-                    base = self.end_offset
                 if not self._flush_scheduled:
                     self._schedule_flush()
                 try:
@@ -502,8 +506,7 @@ class LogWriter:
         their offsets, and how many offsets they take."""
         self._check_may_wait(durable)
         with self.lock:
-            if self._is_blocked:
-                self._check()
+            self._get_ready()
             base = self.end_offset
             self._check_expected(expected_offset, 0)
             runs, count = make_runs(base, self.leader_epoch(base))
@@ -580,8 +583,7 @@ class LogWriter:
         """
         active = self._active or self._writable()
         if active.next_offset != self.end_offset:
-            self._is_blocked = True
-            self._check()
+            raise self._half_done()
         if not self._flush_scheduled:
             self._schedule_flush()
         if self._room(active) < total <= self.config.segment_bytes:

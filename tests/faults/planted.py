@@ -424,12 +424,11 @@ BUGS = (
     Bug(
         "the base offset is chosen before the lock is taken",
         "log_writer.py",
-        (("        with self.lock:\n            if self._is_blocked:\n"
-          "                self._check()\n            now_ms = self.files.now_ms()\n"
+        (("        with self.lock:\n            self._get_ready()\n"
+          "            now_ms = self.files.now_ms()\n"
           "            base = self.end_offset\n",
           "        base = self.end_offset\n        with self.lock:\n"
-          "            if self._is_blocked:\n                self._check()\n"
-          "            now_ms = self.files.now_ms()\n"),),
+          "            self._get_ready()\n            now_ms = self.files.now_ms()\n"),),
         "reentry",
     ),
     Bug(
