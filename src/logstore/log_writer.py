@@ -34,6 +34,7 @@ from logstore.encoder import Encoder, check_headers
 from logstore.errors import (
     ConfigError,
     CorruptCheckpointError,
+    CorruptionError,
     DiskFullError,
     LogStoreError,
     OffsetConflictError,
@@ -612,7 +613,7 @@ class LogWriter:
                     done += taken
                     if done < size and stop != native.STOP_FULL:
                         if not taken and not active.state.size:
-                            raise AssertionError(f"an empty segment is full ({stop})")
+                            raise self._misplaced(active)
                         is_bare = not (is_hidden or self._is_barred)
                         if is_bare and active.differs_from(saved.mark):
                             self._bar(active, saved.mark)
@@ -633,6 +634,14 @@ class LogWriter:
             if isinstance(error, SyncFailedError):
                 raise self._fail(error) from error.__cause__
             raise
+
+    def _misplaced(self, active: SegmentWriter) -> CorruptionError:
+        """A batch that does not go into an empty segment."""
+        return CorruptionError(
+            f"a batch for {self.name} has offsets that are not the next, "
+            f"{active.next_offset}: nothing was appended",
+            path=active.path,
+        )
 
     def _bar(self, active: SegmentWriter, mark: Mark) -> None:
         """Let nobody look behind a mark, which is the end: also the next opening, after

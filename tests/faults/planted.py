@@ -428,7 +428,8 @@ BUGS = (
           "            now_ms = self.files.now_ms()\n"
           "            base = self.end_offset\n",
           "        base = self.end_offset\n        with self.lock:\n"
-          "            self._get_ready()\n            now_ms = self.files.now_ms()\n"),),
+          "            self._get_ready()\n"
+          "            now_ms = self.files.now_ms()\n"),),
         "reentry",
     ),
     Bug(
