@@ -134,24 +134,21 @@ class Savepoint:
     Attributes:
         segments: the list of segments.
         mark: of the active segment.
-        synced: one past the last offset that was synced.
         empty: where a staged file took the place of an empty segment: the state of
             that; else None.
         new: segments that the call began.
     """
 
-    __slots__ = ("empty", "mark", "new", "segments", "synced")
+    __slots__ = ("empty", "mark", "new", "segments")
 
     def __init__(
         self,
         segments: tuple[Segment, ...],
         mark: Mark,
-        synced: int,
         empty: native.SegmentState | None = None,
     ) -> None:
         self.segments = segments
         self.mark = mark
-        self.synced = synced
         self.empty = empty
         self.new: tuple[Segment, ...] = ()
 
@@ -590,7 +587,7 @@ class LogWriter:
         if self._room(active) < total <= self.config.segment_bytes:
             active = self._roll_or_undo(active)
         base = self.end_offset
-        saved = Savepoint(self.segments, active.mark(), self._synced)
+        saved = Savepoint(self.segments, active.mark())
         # What a publication has put in, nobody looks at before its commit anyway.
         is_hidden = not self.gate.is_open
         try:
@@ -674,10 +671,6 @@ class LogWriter:
         if self._appended.has_waiters:
             self._appended.set()
 
-    def _active_base(self) -> int:
-        """First offset of the active segment: all before it is synced."""
-        return self.segments[-1].base_offset if self.segments else self.end_offset
-
     def _room(self, active: SegmentWriter) -> int:
         return max(self.config.segment_bytes - active.state.size, 0)
 
@@ -708,7 +701,8 @@ class LogWriter:
                     action="undo",
                 )
             )
-        self._synced = min(self._synced, max(saved.synced, self._active_base()))
+        # Another thread may have synced meanwhile: what was before the call stays so.
+        self._synced = min(self._synced, saved.mark.next_offset)
         self._savepoint = None
         self._is_blocked = self._has_reason or self._stray is not None
         self._is_torn = False
@@ -1010,7 +1004,7 @@ class LogWriter:
 
     def _roll_or_undo(self, active: SegmentWriter) -> SegmentWriter:
         """Begin a new segment behind one that is not empty, or change nothing."""
-        saved = Savepoint(self.segments, active.mark(), self._synced)
+        saved = Savepoint(self.segments, active.mark())
         try:
             return self._roll(active)
         except BaseException as error:

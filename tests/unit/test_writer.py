@@ -499,6 +499,37 @@ def test_flush_messages_syncs_after_so_many_records(tmp_path: Path) -> None:
         assert files.count("sync", ".log") == 2
 
 
+def test_sync_beside_an_append_that_is_undone_later_counts(tmp_path: Path) -> None:
+    """What the append found not yet durable may be so when it is undone."""
+    files = FaultyFiles()
+    syncing, go_on, is_over = threading.Event(), threading.Event(), threading.Event()
+    config = logstore.TopicConfig(flush_messages=1 << 40, flush_ms=1 << 40)
+    with open_store(tmp_path, files=files) as store:
+        partition = store.create_topic("orders", config=config)[0]
+        partition.append_many([b"x"] * 10)
+        flusher = threading.Thread(target=partition.flush)
+
+        def before(method: str, name: str) -> None:
+            if threading.current_thread() is flusher:
+                if method == "sync" and name.endswith(".log"):
+                    syncing.set()
+                    assert go_on.wait(10)
+            elif method in ("write", "truncate") and not is_over.is_set():
+                raise KeyboardInterrupt  # also while it is undone
+
+        files.before = before
+        flusher.start()
+        assert syncing.wait(10)
+        with pytest.raises(KeyboardInterrupt):
+            partition.append_many([b"y"] * 10)
+        go_on.set()
+        flusher.join(10)
+        assert not flusher.is_alive()
+        is_over.set()
+        assert partition.append(b"z") == 10
+        assert partition.durable_offset == 10
+
+
 def test_flush_ms_syncs_without_a_further_append(tmp_path: Path) -> None:
     """Records become durable by themselves after S."""
     with logstore.open(tmp_path) as store:
