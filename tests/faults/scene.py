@@ -16,6 +16,7 @@ import gc
 import itertools
 import random
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ Key = tuple[str, int]
 
 _FORMATS = ((1, "none"), (1, "gzip"), (2, "none"), (2, "zstd"), (0, "none"), (2, "lz4"))
 _EXTRA = ("x", "y", "z")
+# So long, at most, another thread takes to close a store that was forgotten, seconds.
+_FORGOTTEN_S = 5.0
 
 
 class Given:
@@ -124,7 +127,7 @@ class Log:
             if offset != start + at:
                 raise Broken(f"{where}: {value[:9]!r} at {offset}, not at {start + at}")
         there = dict(found)
-        known = {o: v for o, v in self.values.items() if o >= start}
+        known = {o: v for o, v in list(self.values.items()) if o >= start}
         if not known.items() <= there.items():
             for cut in sorted(self.cuts, reverse=True):
                 kept = {o: v for o, v in known.items() if o < cut}
@@ -364,7 +367,7 @@ class Scene:
     def _worked(self, plan: Plan) -> None:
         if plan.cut:
             log, end = plan.cut
-            log.values = {o: v for o, v in log.values.items() if o < end}
+            log.values = {o: v for o, v in list(log.values.items()) if o < end}
             # Who is under way may have come before or after it.
             for other in self.flying:
                 if other is plan:
@@ -374,7 +377,7 @@ class Scene:
         if plan.deletes:
             log, start = plan.deletes
             log.start = max(log.start, start)
-            log.values = {o: v for o, v in log.values.items() if o >= log.start}
+            log.values = {o: v for o, v in list(log.values.items()) if o >= log.start}
 
     def _told(self, plan: Plan, log: Log, first: int, values: list[bytes]) -> None:
         """An append says that its records are there."""
@@ -610,7 +613,7 @@ class Scene:
         def told(result: Any) -> None:
             if result:
                 log.start = max(log.start, result[-1].segment.next_offset)
-                kept = {o: v for o, v in log.values.items() if o >= log.start}
+                kept = {o: v for o, v in list(log.values.items()) if o >= log.start}
                 log.values = kept
 
         plan = Plan(
@@ -775,7 +778,7 @@ class Scene:
     def _shelve(self, name: str) -> None:
         """Not there now; it may be again when the store has been opened."""
         self.topics.pop(name, None)
-        for key in [key for key in self.logs if key[0] == name]:
+        for key in [key for key in list(self.logs) if key[0] == name]:
             self._shelved[key] = self.logs.pop(key)
 
     def _plan_configure(self) -> Plan:
@@ -790,7 +793,7 @@ class Scene:
     # Publishing.
 
     def _plan_stage(self) -> Plan:
-        logs = [log for log in self.logs.values() if self._magic(log)]
+        logs = [log for log in list(self.logs.values()) if self._magic(log)]
         logs = self.rng.sample(logs, min(len(logs), self.rng.randint(1, 3)))
         rows = [(log, self.values(self.rng.randint(1, 4))) for log in logs]
         targets = [self.given.partition(self.partition(log)) for log in logs]
@@ -911,10 +914,20 @@ class Scene:
             self.watch.say("opening a store that was forgotten")
             if not path.exists():
                 continue
-            try:
-                logstore.open(path).close()
-            except LogStoreError as error:
-                raise Broken(f"a store that was forgotten: {error!r}"[:600]) from error
+            until = time.monotonic() + _FORGOTTEN_S
+            while True:
+                try:
+                    logstore.open(path).close()
+                    break
+                except logstore.StoreLockedError as error:
+                    # The collector may have run in another thread, which closes it now.
+                    if time.monotonic() > until:
+                        text = f"a store that was forgotten: {error!r}"[:600]
+                        raise Broken(text) from error
+                    time.sleep(0.01)
+                except LogStoreError as error:
+                    text = f"a store that was forgotten: {error!r}"[:600]
+                    raise Broken(text) from error
 
     def _plan_verify(self) -> Plan:
         return Plan("verify", lambda: logstore.verify(self.path))
@@ -970,7 +983,7 @@ class Scene:
 
     def settle_topics(self, where: str, *, reopened: bool) -> None:
         have = set(self.store.topics())
-        for name, counts in self.doubtful.items():
+        for name, counts in list(self.doubtful.items()):
             count = 0
             with contextlib.suppress(
                 logstore.TopicNotFoundError, logstore.PartitionNotFoundError
@@ -989,7 +1002,7 @@ class Scene:
             self._shelved.clear()
         if have != set(self.topics):
             raise Broken(f"topics are {have} in {where}, not {set(self.topics)}")
-        for name, count in self.topics.items():
+        for name, count in list(self.topics.items()):
             if len(self.store.topic(name)) != count:
                 raise Broken(f"{name} has {len(self.store.topic(name))}, not {count}")
 
