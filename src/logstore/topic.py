@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,7 +63,9 @@ class Topic:
         return self._owner.topic_config(self.name)
 
     def __repr__(self) -> str:
-        return f"<logstore.Topic {self.name} with {len(self)} partitions>"
+        with contextlib.suppress(LogStoreError):
+            return f"<logstore.Topic {self.name} with {len(self)} partitions>"
+        return f"<logstore.Topic {self.name}>"  # of a store that is closed
 
     @property
     def partitions(self) -> tuple[Partition, ...]:

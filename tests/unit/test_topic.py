@@ -426,3 +426,11 @@ def test_what_is_no_number_of_a_partition_is_none(tmp_path: Path, number: Any) -
         topic = store.create_topic("orders", 2)
         with pytest.raises(logstore.PartitionNotFoundError):
             topic[number]
+
+
+def test_topic_of_a_closed_store_can_be_shown(tmp_path: Path) -> None:
+    """A debugger shows it, and a log message."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", partitions=2)
+        assert repr(topic) == "<logstore.Topic orders with 2 partitions>"
+    assert repr(topic) == "<logstore.Topic orders>"

@@ -637,7 +637,13 @@ static PyObject *pylocks_defer(PyObject *self, PyObject *args)
         return NULL;
     }
     if (pylocks_me.deferred == NULL) {
-        pylocks_me.deferred = PyList_New(0);
+        /* It may start the collector, and that a finalizer, which comes in here first. */
+        PyObject *list = PyList_New(0);
+        if (pylocks_me.deferred == NULL) {
+            pylocks_me.deferred = list;
+        } else {
+            Py_XDECREF(list);
+        }
     }
     int status = pylocks_me.deferred == NULL ? -1 : PyList_Append(pylocks_me.deferred, call);
     Py_DECREF(call);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import threading
@@ -231,6 +232,34 @@ def test_deferred_call_may_take_locks_and_defer() -> None:
     with mutex:
         native.defer(outer)
     assert told == ["inner", "outer"]
+
+
+def test_finalizer_that_comes_while_a_call_is_deferred_loses_none() -> None:
+    """The collector may begin at any allocation, also inside of `defer`."""
+    told: list[str] = []
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            native.defer(told.append, "of the collector")
+
+    threshold = gc.get_threshold()
+    try:
+        for allocations in range(60):
+            gc.collect()
+            told.clear()
+            mutex = native.Mutex(3, "a")
+            Cycle()
+            with mutex:
+                gc.set_threshold(gc.get_count()[0] + allocations)
+                native.defer(told.append, "of the thread")
+                gc.set_threshold(0)
+            gc.collect()
+            assert sorted(told) == ["of the collector", "of the thread"]
+    finally:
+        gc.set_threshold(*threshold)
 
 
 def test_deferred_call_that_raises_does_not_keep_others_from_being_called(
