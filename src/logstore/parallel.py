@@ -156,6 +156,8 @@ class Workers:
         finally:
             self._at_work.pop()
             self._has_ended.set()
+            # What finalizers put off because of the locks that this thread stood for.
+            native.resign()
 
 
 class Done(NamedTuple, Generic[Item, Result]):

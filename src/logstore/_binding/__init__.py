@@ -86,6 +86,7 @@ from logstore._binding.locks import (
     defer,
     held,
     places,
+    resign,
 )
 from logstore._binding.segments import (
     MESSAGE_BYTES,
@@ -146,6 +147,7 @@ __all__ = [
     "after_fork",
     "assign_offset",
     "assume",
+    "resign",
     "buffer_of",
     "copy_int64",
     "copy_int8_to_int32",

@@ -9,6 +9,7 @@ from logstore._native._locks import (
     defer,
     held,
     places,
+    resign,
 )
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "OpenFile",
     "after_fork",
     "assume",
+    "resign",
     "defer",
     "held",
     "places",

@@ -704,6 +704,16 @@ static PyObject *pylocks_assume(PyObject *self, PyObject *places)
     Py_RETURN_NONE;
 }
 
+/* resign(): this thread, which ends, holds nothing any more, and calls what was deferred. */
+static PyObject *pylocks_resign(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    memset(pylocks_me.groups, 0, sizeof pylocks_me.groups);
+    pylocks_me.held = 0;
+    return pylocks_left();
+}
+
 static PyObject *pylocks_after_fork(PyObject *self, PyObject *unused)
 {
     (void)self;
@@ -720,6 +730,7 @@ static PyMethodDef pylocks_methods[] = {
     {"defer", pylocks_defer, METH_VARARGS, "Call a function when this thread holds no lock."},
     {"places", pylocks_places, METH_NOARGS, "What this thread holds: ((group, highest rank), ...)."},
     {"assume", pylocks_assume, METH_O, "Count as holding places, as long as the thread lives."},
+    {"resign", pylocks_resign, METH_NOARGS, "Hold nothing that was assumed, at the end of a thread."},
     {"after_fork", pylocks_after_fork, METH_NOARGS, "In the child of a fork: all locks are free."},
     {NULL, NULL, 0, NULL},
 };

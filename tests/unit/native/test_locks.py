@@ -13,6 +13,7 @@ import pytest
 
 from logstore import ReentrantCallError
 from logstore import _binding as native
+from logstore.parallel import side_by_side
 
 
 class Interrupt(Exception):
@@ -260,6 +261,23 @@ def test_finalizer_that_comes_while_a_call_is_deferred_loses_none() -> None:
             assert sorted(told) == ["of the collector", "of the thread"]
     finally:
         gc.set_threshold(*threshold)
+
+
+def test_what_is_put_off_in_a_worker_is_done_at_its_end() -> None:
+    """It counts as holding what the thread has that it works for, until it ends."""
+    told: list[bool] = []
+
+    def work(_: int) -> bool:
+        native.defer(lambda: told.append(native.held()))
+        return native.held()
+
+    with native.Mutex(3, "a"):
+        held = [d.result for d in side_by_side(range(2), work, threads=2) if d]
+    until = time.monotonic() + 10
+    while len(told) < 2 and time.monotonic() < until:
+        time.sleep(0.001)
+    assert held == [True, True]
+    assert told == [False, False]
 
 
 def test_deferred_call_that_raises_does_not_keep_others_from_being_called(
