@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -10,6 +11,29 @@ from logstore._native._ls import ffi, lib
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
+
+def _prepare() -> None:
+    """Have cffi make all types and functions now. It makes each when it is first used,
+    and cannot be called again meanwhile: by a finalizer, if the collector begins there,
+    it ended the interpreter."""
+    numbers = ("int32_t", "int64_t", "uint8_t", "uint64_t", "uintptr_t", "char")
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        for name in (*numbers, *ffi.list_types()[0]):
+            for text in (name, f"{name} *", f"{name}[]"):
+                ffi.typeof(text)
+            ffi.new(f"{name} *")
+            # The fields of a struct are made at the first look at them.
+            getattr(ffi.typeof(name), "fields", None)
+        for name in dir(lib):
+            getattr(lib, name)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+_prepare()
 
 OFFSET_MAX: Final = (1 << 63) - 1
 
