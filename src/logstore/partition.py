@@ -644,6 +644,7 @@ class Partition:
         Raises:
             OffsetOutOfRangeError, CorruptRecordError.
         """
+        max_bytes = operator.index(max_bytes)
         if max_bytes < 1:
             raise ConfigError(
                 f"max_bytes={max_bytes} is not positive",

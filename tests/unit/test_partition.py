@@ -659,3 +659,19 @@ def test_record_is_a_value(tmp_path: Path) -> None:
     assert not hasattr(first[0], "__dict__")
     with pytest.raises(AttributeError):
         first[0].offset = 5  # type: ignore[misc]
+
+
+def test_fetch_takes_a_size_that_is_an_index(tmp_path: Path) -> None:
+    """As numpy's integers are; other things are a `TypeError`."""
+
+    class Size:
+        def __index__(self) -> int:
+            return 1 << 16
+
+    with logstore.open(tmp_path) as store:
+        log = store.create_topic("t")[0]
+        log.append(b"x")
+        chunk = log.fetch(0, max_bytes=Size())  # type: ignore[arg-type]
+        assert [r.value for r in chunk] == [b"x"]
+        with pytest.raises(TypeError):
+            log.fetch(0, max_bytes="1")  # type: ignore[arg-type]
