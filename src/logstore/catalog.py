@@ -214,8 +214,8 @@ class Catalog:
 
     def topic_id(self, topic: str) -> str:
         """What tells a topic from an earlier one of its name; "" where it has none."""
-        found = self.settings.get(topic, {}).get("id", "")
-        return found if isinstance(found, str) else ""
+        found: str = self.settings.get(topic, {}).get("id", "")
+        return found
 
     def with_id(self, topic: str, settings: dict[str, Any]) -> dict[str, Any]:
         """New settings of a topic, with its id: a new one where there is no such topic
@@ -250,7 +250,7 @@ class Catalog:
         for topic, value in new.items():
             self._parts[topic] = checkpoints.member_bytes(topic, value)
         members = map(self._parts.__getitem__, sorted(settings))
-        checkpoints.write_topics(self._root, layout.TOPICS, members)
+        checkpoints.write_topics(self._root, members)
         self._stale.clear()
         self.settings = settings
         self.is_behind = False

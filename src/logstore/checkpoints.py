@@ -220,11 +220,11 @@ def member_bytes(name: str, value: object) -> bytes:
     return f"{_json(name)}:{_json(value)}".encode("utf-8", "surrogatepass")
 
 
-def write_topics(directory: Directory, name: str, members: Iterable[bytes]) -> None:
-    """`write_state` of ``{"topics": ...}``, which has these members, in the order of
-    their names, each of which `check_state` has seen."""
+def write_topics(directory: Directory, members: Iterable[bytes]) -> None:
+    """`write_state` of the topics file, whose ``topics`` have these members, in the
+    order of their names, each of which `check_state` has seen."""
     end = b'},"version":%d}' % _STATE_VERSION
-    _write(directory, name, _packed(b'{"topics":{' + b",".join(members) + end))
+    _write(directory, TOPICS, _packed(b'{"topics":{' + b",".join(members) + end))
 
 
 def pack_state(value: Mapping[str, Any]) -> bytes:

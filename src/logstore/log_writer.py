@@ -646,23 +646,23 @@ class LogWriter:
         self._sync_fd(active)
         self._synced = max(self._synced, mark.next_offset)
         self._is_barred = True
-        try:
-            self._write_state(mark.state, is_truncating=True)
-        except OSError as error:
-            raise storage_error(
-                error, "append to", active.path, "Nothing was written."
-            ) from error
+        self._write_bar(active, mark.state, is_truncating=True)
 
     def _unbar(self, active: SegmentWriter) -> None:
         """The commit of an append that is behind a bar."""
         self._sync_held()
+        self._write_bar(active, active.state, is_truncating=False)
+        self._is_barred = False
+
+    def _write_bar(
+        self, active: SegmentWriter, state: native.SegmentState, *, is_truncating: bool
+    ) -> None:
         try:
-            self._write_state(active.state)
+            self._write_state(state, is_truncating=is_truncating)
         except OSError as error:
             raise storage_error(
                 error, "append to", active.path, "Nothing was written."
             ) from error
-        self._is_barred = False
 
     def _show(self, active: SegmentWriter) -> None:
         """Let readers see what was appended. Nothing here may fail: it is in."""

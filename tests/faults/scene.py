@@ -16,7 +16,6 @@ import gc
 import itertools
 import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ Key = tuple[str, int]
 
 _FORMATS = ((1, "none"), (1, "gzip"), (2, "none"), (2, "zstd"), (0, "none"), (2, "lz4"))
 _EXTRA = ("x", "y", "z")
-# So long, at most, another thread takes to close a store that was forgotten, seconds.
-_FORGOTTEN_S = 5.0
 
 
 class Given:
@@ -914,20 +911,10 @@ class Scene:
             self.watch.say("opening a store that was forgotten")
             if not path.exists():
                 continue
-            until = time.monotonic() + _FORGOTTEN_S
-            while True:
-                try:
-                    logstore.open(path).close()
-                    break
-                except logstore.StoreLockedError as error:
-                    # The collector may have run in another thread, which closes it now.
-                    if time.monotonic() > until:
-                        text = f"a store that was forgotten: {error!r}"[:600]
-                        raise Broken(text) from error
-                    time.sleep(0.01)
-                except LogStoreError as error:
-                    text = f"a store that was forgotten: {error!r}"[:600]
-                    raise Broken(text) from error
+            try:
+                logstore.open(path).close()
+            except LogStoreError as error:
+                raise Broken(f"a store that was forgotten: {error!r}"[:600]) from error
 
     def _plan_verify(self) -> Plan:
         return Plan("verify", lambda: logstore.verify(self.path))

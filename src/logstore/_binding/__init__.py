@@ -77,17 +77,6 @@ from logstore._binding.encoding import (
     restamp,
     seal_batch,
 )
-from logstore._binding.locks import (
-    Group,
-    Mutex,
-    OpenFile,
-    after_fork,
-    assume,
-    defer,
-    held,
-    places,
-    resign,
-)
 from logstore._binding.segments import (
     MESSAGE_BYTES,
     Planner,
@@ -97,6 +86,17 @@ from logstore._binding.segments import (
     offset_index_floor,
     time_index_check,
     time_index_floor,
+)
+from logstore._native._locks import (
+    Group,
+    Mutex,
+    OpenFile,
+    after_fork,
+    assume,
+    defer,
+    held,
+    places,
+    resign,
 )
 
 __all__ = [

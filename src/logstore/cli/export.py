@@ -14,13 +14,12 @@ import logstore
 from logstore.cli.output import (
     Printer,
     Progress,
-    config_of,
     json_line,
     json_text,
     payload_json,
 )
 from logstore.cli.records import record_json
-from logstore.cli.sources import Found, Sources
+from logstore.cli.sources import Found, Sources, sources_of
 
 KINDS: Final = (".parquet", ".jsonl", ".csv", ".arrow")
 
@@ -70,12 +69,7 @@ def run_export(args: argparse.Namespace, printer: Printer) -> int:
         raise logstore.ConfigError(
             f"{target} is there; --force replaces it", name="--to", value=target
         )
-    with Sources(
-        args.path,
-        topic=args.topic,
-        partition=args.partition,
-        config=config_of(args),
-    ) as sources:
+    with sources_of(args) as sources:
         for name, error in sources.broken:
             printer.warn(f"{name}: {error}")
         # Under another name until it is whole.

@@ -11,13 +11,12 @@ import logstore
 from logstore.cli.output import (
     Printer,
     Progress,
-    config_of,
     escape,
     size_text,
     table,
     time_text,
 )
-from logstore.cli.sources import FileSource, Sources
+from logstore.cli.sources import FileSource, sources_of
 
 _HEAD: Final = ("partition", "start", "end", "durable", "segments", "size", "last time")
 _SEGMENT_HEAD: Final = ("segment", "offsets", "size", "last time", "modified")
@@ -25,7 +24,7 @@ _SEGMENT_HEAD: Final = ("segment", "offsets", "size", "last time", "modified")
 
 def run_ls(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump ls`."""
-    with Sources(args.path, topic=args.topic, partition=args.partition) as sources:
+    with sources_of(args) as sources:
         broken = list(sources.broken)
         listed = []
         for partition in sources.partitions:
@@ -198,12 +197,7 @@ class _Tally:
 
 def run_stat(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump stat`."""
-    with Sources(
-        args.path,
-        topic=args.topic,
-        partition=args.partition,
-        config=config_of(args),
-    ) as sources:
+    with sources_of(args) as sources:
         status = 1 if sources.broken else 0
         for name, error in sources.broken:
             printer.warn(f"{name}: {error}")

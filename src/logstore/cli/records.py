@@ -14,14 +14,20 @@ import logstore
 from logstore.cli import kafka
 from logstore.cli.output import (
     Printer,
-    config_of,
     escape,
     payload_json,
     payload_text,
     size_text,
     time_text,
 )
-from logstore.cli.sources import Bound, FileSource, Found, Sources, milliseconds_of
+from logstore.cli.sources import (
+    Bound,
+    FileSource,
+    Found,
+    Sources,
+    milliseconds_of,
+    sources_of,
+)
 
 _POLL_SECONDS: Final = 0.1
 
@@ -93,7 +99,7 @@ def _print_record(found: Found, args: argparse.Namespace, printer: Printer) -> N
 
 def run_records(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump records`."""
-    with _open(args) as sources:
+    with sources_of(args) as sources:
         if args.kafka:
             return _dump_files(sources, printer, deep=True)
         _tell_broken(sources, printer)
@@ -103,16 +109,6 @@ def run_records(args: argparse.Namespace, printer: Printer) -> int:
         for found in itertools.islice(matching(records, args.grep), args.limit):
             _print_record(found, args, printer)
         return 1 if sources.is_damaged else 0
-
-
-def _open(args: argparse.Namespace) -> Sources:
-    return Sources(
-        args.path,
-        topic=args.topic,
-        partition=args.partition,
-        raw=getattr(args, "kafka", False),
-        config=config_of(args),
-    )
 
 
 def _tell_broken(sources: Sources, printer: Printer) -> None:
@@ -217,7 +213,7 @@ def _reaches(batch: logstore.RecordBatch, bound: Bound, *, is_start: bool) -> bo
 
 def run_batches(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump batches`."""
-    with _open(args) as sources:
+    with sources_of(args) as sources:
         if args.kafka:
             return _dump_files(sources, printer, deep=False)
         _tell_broken(sources, printer)
@@ -251,7 +247,7 @@ def last_records(
 
 def run_tail(args: argparse.Namespace, printer: Printer) -> int:
     """`logstore-dump tail`."""
-    with _open(args) as sources:
+    with sources_of(args) as sources:
         _tell_broken(sources, printer)
         if sources.files and args.follow:
             raise logstore.ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import datetime
 import os
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import logstore
-from logstore.cli.output import Printer, sayable
+from logstore.cli.output import Printer, config_of, sayable
 
 _PARTITION: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _LOG: Final = re.compile(r"[0-9]{20}\.log")
@@ -276,6 +277,17 @@ class Sources:
     def is_damaged(self) -> bool:
         """Whether damage was met in a file, or a partition cannot be opened."""
         return bool(self.broken) or any(source.is_damaged for source in self.files)
+
+
+def sources_of(args: argparse.Namespace) -> Sources:
+    """What a subcommand that reads records was given."""
+    return Sources(
+        args.path,
+        topic=args.topic,
+        partition=args.partition,
+        raw=getattr(args, "kafka", False),
+        config=config_of(args),
+    )
 
 
 def _is_store(names: list[str], inside: list[str]) -> bool:
