@@ -216,12 +216,12 @@ class Buffer:
 
 def pointer(data: ReadableBuffer) -> Any:
     """Pointer to the bytes of any buffer; keep both alive while it is used."""
-    found = ffi.from_buffer("uint8_t[]", data)
     if type(data) is memoryview:
-        # Without a reference to it: should the collector find both in one cycle (that
-        # of an error and its frames), the interpreter would crash.
-        return ffi.cast("uint8_t *", found)
-    return found
+        # Without a reference to what holds it, here neither, where a signal may raise:
+        # should the collector find both in one cycle (that of an error and its frames),
+        # Python up to 3.12.6 would crash (python/cpython#77894).
+        return ffi.cast("uint8_t *", ffi.from_buffer("uint8_t[]", data))
+    return ffi.from_buffer("uint8_t[]", data)
 
 
 def address_pointer(address: int, kind: str = "uint8_t *") -> Any:
