@@ -49,6 +49,8 @@ class Catalog:
         lost: partitions whose directory is gone and should not be.
         dying: ``-delete`` directories whose delay is not over.
         is_behind: `settings` are not written down, since the disk is full.
+        begun: topic -> partitions whose directories a call that did not complete may
+            have made.
     """
 
     def __init__(self, root: Directory, *, read_only: bool) -> None:
@@ -60,6 +62,7 @@ class Catalog:
         self.lost: dict[tuple[str, int], CorruptionError] = {}
         self.dying: list[str] = []
         self.is_behind = False
+        self.begun: dict[str, range] = {}
         # The topics file is written whole at each change: its parts, by topic, and the
         # topics whose part is not as the settings.
         self._parts: dict[str, bytes] = {}
@@ -251,8 +254,9 @@ class Catalog:
             self._parts[topic] = checkpoints.member_bytes(topic, value)
         members = map(self._parts.__getitem__, sorted(settings))
         checkpoints.write_topics(self._root, members)
-        self._stale.clear()
+        # In this order: an interrupt between them leaves no topic without a part.
         self.settings = settings
+        self._stale.clear()
         self.is_behind = False
 
     def write_if_room(self, name: str, value: dict[str, Any] | None) -> None:
@@ -316,6 +320,29 @@ class Catalog:
                 continue
             emptied.append(name)
         return emptied
+
+    def make_directories(self, topic: str, numbers: range) -> None:
+        """Make those of new partitions, durably."""
+        self.drop_begun(topic)
+        self.begun[topic] = numbers
+        for number in numbers:
+            with contextlib.suppress(FileExistsError):
+                self._root.make(layout.partition_directory(topic, number))
+        self._root.sync()
+
+    def drop_begun(self, topic: str) -> None:
+        """Remove the directories that an earlier call made, and did not complete: the
+        next opening would find partitions that nobody asked for."""
+        there = self.numbers.get(topic, ())
+        for number in set(self.begun.get(topic, ())).difference(there):
+            with contextlib.suppress(OSError):  # not there, or something is in it
+                self._root.remove(layout.partition_directory(topic, number))
+        self.begun.pop(topic, None)
+
+    def add(self, topic: str, numbers: range) -> None:
+        """Its new partitions are there."""
+        self.numbers[topic] = (*self.numbers.get(topic, ()), *numbers)
+        self.begun.pop(topic, None)
 
     def remove_directories(self, names: list[str]) -> None:
         """Remove empty directories."""

@@ -489,15 +489,14 @@ class Store:
             )
         self.begin_writing()
         try:
+            for number in numbers:
+                self._writers.forget((name, number))
             self._forget_marks((name, number) for number in numbers)
             settings = self._catalog.with_id(
                 name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
             )
             self._catalog.write(name, {**settings, "creating": True})
-            for number in numbers:
-                with contextlib.suppress(FileExistsError):
-                    self._root.make(layout.partition_directory(name, number))
-            self._root.sync()
+            self._catalog.make_directories(name, numbers)
             there = (*self._catalog.numbers.get(name, ()), *numbers)
             settings["partitions"] = leading(there)
             self._catalog.write(name, settings)
@@ -505,7 +504,7 @@ class Store:
             if isinstance(error, LogStoreError):
                 raise
             raise storage_error(error, f"create topic {name} in", self.path) from error
-        self._catalog.numbers[name] = there
+        self._catalog.add(name, numbers)
 
     def _forget_marks(self, keys: Iterable[TopicPartition]) -> None:
         """Take what Kafka's checkpoints say of partitions that were deleted out of
@@ -606,6 +605,7 @@ class Store:
             for key in keys:
                 self._writers.broken[key] = going
                 self._partitions.pop(key, None)
+            self._catalog.drop_begun(name)
             for key in keys:
                 writer = self._writers.loaded.get(key)
                 if writer is not None:
@@ -617,10 +617,12 @@ class Store:
                     self._root.rename(layout.partition_directory(*key), moved[key])
                     renamed.append(moved[key])
             self._root.sync()
-            for number in numbers:
-                self._writers.forget((name, number))
             self._topics.pop(name, None)
             self._catalog.numbers.pop(name, None)
+            # Behind that: an interrupt leaves no partition that is neither there nor
+            # gone. What is left of it is forgotten before there is another (`_create`).
+            for key in keys:
+                self._writers.forget(key)
         except OSError as error:
             if isinstance(error, LogStoreError):
                 raise
