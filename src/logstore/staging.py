@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import secrets
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import xxhash
 
@@ -41,6 +42,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.extras import arrow_module
+from logstore.locks import RANK_LEAF, new_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -62,6 +64,8 @@ IDENTITY_MAX: Final = 1000
 # A topic's id has 32 characters; what is longer is none.
 _TOPIC_ID_MAX: Final = 64
 _INT32_MAX: Final = (1 << 31) - 1
+
+_Result = TypeVar("_Result")
 
 
 class StagedLog(NamedTuple):
@@ -300,7 +304,8 @@ class Stage:
         self._is_entered = False
         # Why it takes no more records; "": it does.
         self._ended = ""
-        self._is_busy = False
+        # Of a group of its own: nothing is waited for with it.
+        self._lock = native.Mutex(RANK_LEAF, "a stage", new_group())
 
     def _new_file(self, *, is_shared: bool) -> _File:
         file = _File(self._root, staged_name(*self._for), is_shared=is_shared)
@@ -340,23 +345,20 @@ class Stage:
             f"or by two threads; this one did nothing"
         )
 
-    @contextlib.contextmanager
-    def _call(self) -> Iterator[None]:
+    def _alone(self, work: Callable[[], _Result]) -> _Result:
         """One call at a time; one that does not complete is the last.
 
         A finalizer, or whoever makes the rows, may come in again from inside a call,
         where the buffers are in use.
         """
-        if self._is_busy:
-            raise self._reentrant()
-        self._is_busy = True
-        try:
-            yield
-        except BaseException as error:
-            self._end(f"failed ({type(error).__name__})")
-            raise
-        finally:
-            self._is_busy = False
+        with self._lock.attempt() as is_mine:
+            if not is_mine:
+                raise self._reentrant()
+            try:
+                return work()
+            except BaseException as error:
+                self._end(f"failed ({type(error).__name__})")
+                raise
 
     def append_many(
         self,
@@ -401,15 +403,14 @@ class Stage:
             raise self._refused("take records", self._ended)
         count, is_begun = 0, False
         try:
-            # Outside of `_call`: it is the caller's code that makes what is added.
+            # Outside of `_alone`: it is the caller's code that makes what is added.
             for rows in batches:
                 if self._ended:
                     raise self._refused("take records", self._ended)
                 log = self._log_of(partition)
                 log.encoder.measure(rows)
-                with self._call():
-                    is_begun = True
-                    self._put(log, rows)
+                self._alone(functools.partial(self._put, log, rows))
+                is_begun = True
                 count += rows.count
         except BaseException:
             if is_begun:
@@ -473,8 +474,7 @@ class Stage:
             return self._staged
         if self._ended not in ("", "was left"):
             raise self._refused("be finished", self._ended)
-        with self._call():
-            self._staged = self._finished()
+        self._staged = self._alone(self._finished)
         self._ended = "was finished"
         return self._staged
 
@@ -499,15 +499,16 @@ class Stage:
         Raises:
             ReentrantCallError: it comes from inside another call.
         """
-        if self._is_busy:
-            raise self._reentrant()
-        if self._staged is None:
-            self._ended = "was discarded"
-        for file in self._files:
-            with contextlib.suppress(OSError, LogStoreError):
-                file.close()
-            with contextlib.suppress(OSError):
-                self._root.unlink(file.name, missing_ok=True)
+        with self._lock.attempt() as is_mine:
+            if not is_mine:
+                raise self._reentrant()
+            if self._staged is None:
+                self._ended = "was discarded"
+            for file in self._files:
+                with contextlib.suppress(OSError, LogStoreError):
+                    file.close()
+                with contextlib.suppress(OSError):
+                    self._root.unlink(file.name, missing_ok=True)
 
 
 def check_identity(identity: object, name: str = "identity") -> str:
