@@ -28,6 +28,7 @@ __all__ = [
     "OffsetEntries",
     "TimeEntries",
     "TxnEntry",
+    "add_closing_entry",
     "digest_of",
     "parse_txn_index",
 ]
@@ -159,17 +160,21 @@ class TimeEntries(Entries):
         return _TIME_ENTRY.iter_unpack(self.data())
 
 
-def closing_time_entry(state: native.SegmentState) -> bytes:
-    """The entry that a time index gets when its segment is rolled or closed: its
-    largest timestamp, unless the last entry has it already."""
+def add_closing_entry(state: native.SegmentState, times: TimeEntries) -> None:
+    """Give a time index the entry that it gets when its segment is rolled or closed:
+    its largest timestamp, unless the last entry has it already. May be called again
+    where it was interrupted."""
     raw = state.raw
     if raw.max_timestamp <= raw.time_last:
-        return b""
-    raw.time_last = raw.max_timestamp
-    raw.time_entries += 1
-    return _TIME_ENTRY.pack(
+        return
+    entry = _TIME_ENTRY.pack(
         raw.max_timestamp, raw.max_timestamp_offset - raw.base_offset
     )
+    if times.data(max(times.count - 1, 0)) != entry:
+        times.append(entry)
+    raw.time_entries = times.count
+    # Last: until then it is done again.
+    raw.time_last = raw.max_timestamp
 
 
 class TxnEntry(NamedTuple):

@@ -134,22 +134,25 @@ class Savepoint:
     Attributes:
         segments: the list of segments.
         mark: of the active segment.
-        empty: where a staged file took the place of an empty segment: the state of
-            that; else None.
+        index, times: its entries, which may be more than `mark` counts.
+        is_exchanged: a staged file takes the place of that segment, which is empty.
         new: segments that the call began.
     """
 
-    __slots__ = ("empty", "mark", "new", "segments")
+    __slots__ = ("index", "is_exchanged", "mark", "new", "segments", "times")
 
     def __init__(
         self,
         segments: tuple[Segment, ...],
-        mark: Mark,
-        empty: native.SegmentState | None = None,
+        active: SegmentWriter,
+        *,
+        is_exchanged: bool = False,
     ) -> None:
         self.segments = segments
-        self.mark = mark
-        self.empty = empty
+        self.mark = active.mark()
+        self.index = active.index
+        self.times = active.times
+        self.is_exchanged = is_exchanged
         self.new: tuple[Segment, ...] = ()
 
 
@@ -310,8 +313,11 @@ class LogWriter:
 
     @property
     def _has_reason(self) -> bool:
-        """Whether there is a reason to append nothing."""
-        return bool(self.closed or self.failed or self.damage or self.suspended)
+        """Whether there is a reason to append nothing, or there may be: a gate that is
+        closed may belong to a publication that is cut short."""
+        return not self.gate.is_open or bool(
+            self.closed or self.failed or self.damage or self.suspended
+        )
 
     def suspend(self, reason: LogStoreError) -> None:
         """Take no appends, which get `reason`, until `resume`."""
@@ -587,7 +593,7 @@ class LogWriter:
         if self._room(active) < total <= self.config.segment_bytes:
             active = self._roll_or_undo(active)
         base = self.end_offset
-        saved = Savepoint(self.segments, active.mark())
+        saved = Savepoint(self.segments, active)
         # What a publication has put in, nobody looks at before its commit anyway.
         is_hidden = not self.gate.is_open
         try:
@@ -688,8 +694,8 @@ class LogWriter:
         try:
             with contextlib.suppress(StorageError):
                 self._remove_stray()
-            if saved.empty is not None:
-                self._exchange_back(saved.empty)
+            if saved.is_exchanged:
+                self._exchange_back(saved)
             else:
                 self._roll_back(saved)
         except (OSError, LogStoreError) as error:
@@ -722,14 +728,14 @@ class LogWriter:
             self._drop_digests(before[-1:])
             self._active_state = mark.state.copy()
             self._active_state.raw.time_entries = mark.time_count
+            # As they are in memory: an earlier try may have left the files shorter.
+            self._active_index, self._active_times = saved.index, saved.times
             self.note_cut(self.end_offset)
             # The state file names the new segments: first it has to let go of them.
             self._commit(self._active_state, is_truncating=True)
             for segment in reversed(new):
                 self._remove_files(segment.base_offset)
             self.directory.sync()
-            self._active_index = OffsetEntries(before[-1].offset_entries().data())
-            self._active_times = TimeEntries(before[-1].time_entries().data())
             self._active = self._open_active(write_all=True)
             self._active.back_to(mark)
         if new or self._is_barred:
@@ -737,10 +743,10 @@ class LogWriter:
             self._commit(self._active.state)
             self._is_barred = False
 
-    def _exchange_back(self, empty: native.SegmentState) -> None:
+    def _exchange_back(self, saved: Savepoint) -> None:
         """The active segment is empty again, whichever file has its name now."""
         self._retire_active()
-        self._active_state = empty.copy()
+        self._active_state = saved.mark.state.copy()
         self._active_index, self._active_times = OffsetEntries(), TimeEntries()
         self._active = self._open_active()
         self._active.back_to(Mark(self._active_state, 0, 0))
@@ -1004,7 +1010,7 @@ class LogWriter:
 
     def _roll_or_undo(self, active: SegmentWriter) -> SegmentWriter:
         """Begin a new segment behind one that is not empty, or change nothing."""
-        saved = Savepoint(self.segments, active.mark())
+        saved = Savepoint(self.segments, active)
         try:
             return self._roll(active)
         except BaseException as error:

@@ -172,6 +172,7 @@ class Publisher:
         note: str = "",
     ) -> Publication:
         """See `Store.publish`; `logs` are of `staging.logs_of`."""
+        self._end_earlier()
         published = self._publications.published()
         last = published.get(identity) if identity else None
         if last is not None and sequence <= last[0]:
@@ -186,13 +187,6 @@ class Publisher:
         records = sum(log.records for log in logs)
         if not logs:
             return Publication(identity, sequence, 0, {}, note=note)
-        if self._root.exists(layout.PUBLICATION):
-            raise StorageError(
-                f"an earlier publication to {self._root.path} could not be undone; "
-                f"nothing was published. Open the store again.",
-                path=self._root.path_of(layout.PUBLICATION),
-                action="publish to",
-            )
         if identity:
             published.pop(identity, None)
             kept = list(published.items())[-(IDENTITIES_MAX - 1) :]
@@ -210,6 +204,27 @@ class Publisher:
             offsets = {t.key: range(t.base, t.writer.end_offset) for t in targets}
         self.discard(logs)
         return Publication(identity, sequence, records, offsets, note=note)
+
+    def _end_earlier(self) -> None:
+        """An earlier publication that was interrupted twice left its gate closed. Where
+        it is in, or undone, all of its partitions show so from now on: one that is
+        published to again would be the only one that does.
+
+        Raises:
+            StorageError: it is neither.
+        """
+        root = self._root
+        if root.exists(layout.PUBLICATION):
+            raise StorageError(
+                f"an earlier publication to {root.path} could not be undone; "
+                f"nothing was published. Open the store again.",
+                path=root.path_of(layout.PUBLICATION),
+                action="publish to",
+            )
+        if not self._gate.is_open:
+            # A power cut must not bring the file back that would take it out again.
+            root.sync()
+            self._gate.is_open = True
 
     def _targets(self, logs: Iterable[StagedLog]) -> list[_Target]:
         """The partitions of staged logs, in the order of their locks."""

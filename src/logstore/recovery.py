@@ -30,7 +30,7 @@ from logstore.index import (
     UNKNOWN_DIGEST,
     OffsetEntries,
     TimeEntries,
-    closing_time_entry,
+    add_closing_entry,
     parse_txn_index,
 )
 from logstore.layout import (
@@ -501,9 +501,7 @@ def rebuild(
         OSError: as the system gives it.
     """
     state, index, times = index_segment(directory, base_offset, config)
-    entry = closing_time_entry(state)
-    if entry:
-        times.append(entry)
+    add_closing_entry(state, times)
     directory.write_file(segment_file(base_offset, TIME_INDEX), times.data())
     directory.write_file(segment_file(base_offset, INDEX), index.data())
     _note_time_digest(directory, base_offset, times.digest())

@@ -20,7 +20,7 @@ from logstore.index import (
     UNKNOWN_DIGEST,
     OffsetEntries,
     TimeEntries,
-    closing_time_entry,
+    add_closing_entry,
 )
 from logstore.layout import INDEX, TIME_INDEX
 from logstore.segment import FRAME, FRAME_BYTES, LENGTH_END, Segment
@@ -332,6 +332,8 @@ class SegmentWriter:
     def back_to(self, mark: Mark) -> None:
         """Undo the appends since a mark. May be called again with the same one."""
         segment = self.segment
+        # Until it is done this differs from the mark, wherever it is interrupted.
+        self.dirty = mark.index_count, mark.time_count
         if segment.size > mark.state.size:
             segment.generation += 1
         self.state = segment.live_state = mark.state.copy()
@@ -415,9 +417,7 @@ class SegmentWriter:
         2. add the closing entry to the time index; 3. write and sync both indexes.
         """
         self.give_back_space()
-        entry = closing_time_entry(self.state)
-        if entry and self.times.data(max(self.times.count - 1, 0)) != entry:
-            self.times.append(entry)  # not there from a try that was interrupted
+        add_closing_entry(self.state, self.times)
         self.write_indexes(sync=True)
         self.segment.time_digest = self.times.digest()
 

@@ -340,7 +340,7 @@ class PartitionWriter(LogWriter):
             self._schedule_flush()
         if active.state.size:
             active = self._roll_or_undo(active)
-        saved = Savepoint(self.segments, active.mark(), active.state.copy())
+        saved = Savepoint(self.segments, active, is_exchanged=True)
         name = staged.log.file
         try:
             file = held_open(root.files, root.open(name, write=True))

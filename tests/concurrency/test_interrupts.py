@@ -8,6 +8,7 @@ log holds just what the offsets say.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import sys
 import threading
@@ -15,11 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import logstore
+from logstore import layout
+from logstore._files import Directory
+from logstore.catalog import Catalog
+from logstore.log_writer import LogWriter
+from logstore.publishing import Publisher
 from logstore.store import open_store
+from logstore.writer import PartitionWriter
 from support.damage import Unsynced
 from support.values import (
     append_one,
@@ -57,6 +65,7 @@ def interrupted_at(
     line: int,
     call: Callable[[logstore.Partition], object],
     partition: logstore.Partition,
+    engine: tuple[str, ...] = ENGINE,
 ) -> bool:
     """Run `call` in a thread and raise `Interrupt` at the n-th line of the engine.
 
@@ -71,7 +80,7 @@ def interrupted_at(
     def trace(frame: FrameType, event: str, arg: object) -> Any:
         nonlocal count
         name = frame.f_code.co_filename
-        if not name.startswith(source) or not name.endswith(ENGINE):
+        if not name.startswith(source) or not name.endswith(engine):
             return None
         if frame.f_code.co_name == "__del__":
             return None  # what is raised there goes nowhere
@@ -189,4 +198,171 @@ def test_other_calls_interrupted_at_any_line_lose_nothing(
         assert found == expected(1, first, first + len(found)), line
         assert first in (start, 14 if what == "delete_before" else start), line
         assert first + len(found) >= min(end, 14), line
+        line += 1
+
+
+def check_indexes(path: Path, where: object) -> None:
+    """The index files are what the logs give."""
+    assert logstore.verify(path).problems == (), where
+    names = sorted(path.glob("orders-0/*.*index"))
+    before = [name.read_bytes() for name in names]
+    logstore.rebuild_index(path / "orders-0")
+    assert [name.read_bytes() for name in names] == before, where
+
+
+def test_roll_whose_undoing_is_interrupted_at_any_line_leaves_sound_indexes(
+    tmp_path: Path,
+) -> None:
+    """The undoing is done again from its beginning, with files that the first try has
+    left shorter."""
+    line, interrupted = 1, True
+    while interrupted:
+        path = tmp_path / str(line)
+        with open_store(path, files=Unsynced()) as store:
+            partition = new_partition(store, index_interval_bytes=100)
+            fill(partition, 12, call=1)
+            with mock.patch.object(
+                LogWriter, "_write_point", side_effect=[Interrupt, None, None]
+            ):
+                interrupted = interrupted_at(line, lambda p: p.roll(), partition)
+            with contextlib.suppress(logstore.SyncFailedError):
+                assert append_one(partition) == 12, line
+            end = partition.end_offset
+        assert read_all(path) == expected(1, 0, end), line
+        check_indexes(path, line)
+        line += 1
+
+
+def test_close_interrupted_at_any_line_and_closed_again_leaves_sound_indexes(
+    tmp_path: Path,
+) -> None:
+    line, interrupted = 1, True
+    while interrupted:
+        path = tmp_path / str(line)
+        store = open_store(path, files=Unsynced())
+        partition = new_partition(store, index_interval_bytes=300)
+        fill(partition, 20, call=1)
+        interrupted = interrupted_at(line, lambda p, s=store: s.close(), partition)
+        store.close()
+        assert read_all(path) == expected(1, 0, 20), line
+        check_indexes(path, line)
+        line += 1
+
+
+def test_publication_interrupted_twice_takes_no_appends_that_would_be_lost(
+    tmp_path: Path,
+) -> None:
+    """Opening the store undoes it, with all that lies behind it."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("a", 2)
+        for partition in topic:
+            partition.append(b"before")
+        with store.stage() as stage:
+            for partition in topic:
+                stage.append_many(partition, [b"published"])
+            staged = stage.finish()
+        with (
+            mock.patch.object(PartitionWriter, "sync_held", side_effect=Interrupt),
+            mock.patch.object(Publisher, "_failed", side_effect=Interrupt),
+            pytest.raises(Interrupt),
+        ):
+            store.publish([staged])
+        for partition in topic:
+            assert [r.value for r in partition.read()] == [b"before"]
+            with pytest.raises(logstore.SyncFailedError, match="Open the store again"):
+                partition.append(b"behind")
+    with logstore.open(tmp_path) as store:
+        for partition in store.topic("a"):
+            assert partition.append(b"behind") == 1
+            assert [r.value for r in partition.read()] == [b"before", b"behind"]
+
+
+def test_publication_interrupted_twice_behind_its_commit_is_shown_as_a_whole(
+    tmp_path: Path,
+) -> None:
+    """Also where only one of its partitions is published to next."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("a", 2)
+
+        def staged(*numbers: int) -> logstore.Staged:
+            with store.stage() as stage:
+                for number in numbers:
+                    stage.append_many(topic[number], [b"published"])
+                return stage.finish()
+
+        def sync(directory: Directory) -> None:
+            if directory.exists(layout.PUBLISHED):
+                raise Interrupt
+
+        with (
+            mock.patch.object(Publisher, "_failed", side_effect=Interrupt),
+            mock.patch.object(Directory, "sync", sync),
+            pytest.raises(Interrupt),
+        ):
+            store.publish([staged(0, 1)], identity="test", sequence=1)
+        assert store.published("test") == 1
+        assert {partition.end_offset for partition in topic} == {0}
+        store.publish([staged(1)], identity="test", sequence=2)
+        assert [partition.end_offset for partition in topic] == [1, 2]
+
+
+TOPIC_CALLS: dict[str, Callable[[logstore.Store], object]] = {
+    "create": lambda store: store.create_topic("b", 3),
+    "grow": lambda store: store.topic("a").add_partitions(2),
+    "delete": lambda store: store.delete_topic("a"),
+}
+
+
+def test_topic_is_deleted_with_what_an_interrupted_add_partitions_made(
+    tmp_path: Path,
+) -> None:
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("a", 1)
+        with (
+            mock.patch.object(Catalog, "add", side_effect=Interrupt),
+            pytest.raises(Interrupt),
+        ):
+            topic.add_partitions(2)
+        store.delete_topic("a")
+    with logstore.open(tmp_path) as store:
+        assert store.topics() == []
+
+
+@pytest.mark.parametrize("what", TOPIC_CALLS)
+def test_topics_are_whole_or_absent_where_a_call_is_interrupted_at_any_line(
+    tmp_path: Path, what: str
+) -> None:
+    """Afterwards topics can be made, also of the same name, and a smaller one leaves
+    nothing of the one that was cut short to be found by the next opening."""
+    engine = ("store.py", "catalog.py", "partition_writers.py")
+    line, interrupted = 1, True
+    while interrupted:
+        path = tmp_path / str(line)
+        with open_store(path, files=Unsynced()) as store:
+            first = store.create_topic("a", 1)[0]
+            first.append(b"x")
+            interrupted = interrupted_at(
+                line, lambda _, s=store: TOPIC_CALLS[what](s), first, engine
+            )
+            store.create_topic("c", 1)
+            wanted = {"a": {1, 3}, "b": {1, 3}, "c": {1}}
+            for name in ("a", "b"):
+                try:
+                    there = len(store.topic(name).partitions)
+                    assert there in wanted[name], (line, name)
+                    if there == 3 or what != "grow":  # which the next opening finishes
+                        wanted[name] = {there}
+                except logstore.TopicNotFoundError:
+                    pass
+                if name not in store.topics():
+                    assert len(store.create_topic(name, 1)) == 1, line
+                    wanted[name] = {1}
+        with open_store(path, files=Unsynced()) as store:
+            assert store.recovery_report.actions == (), line
+            for name, counts in wanted.items():
+                try:
+                    assert len(store.topic(name)) in counts, (line, name)
+                except logstore.TopicNotFoundError:
+                    # Its deletion was cut short behind its commit, and is over now.
+                    assert (what, name) == ("delete", "a"), line
         line += 1

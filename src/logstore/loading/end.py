@@ -13,7 +13,7 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.index import OffsetEntries, TimeEntries, closing_time_entry
+from logstore.index import OffsetEntries, TimeEntries, add_closing_entry
 from logstore.layout import (
     INDEX,
     LOG,
@@ -156,9 +156,7 @@ class End:
         if not self.is_rebuilt:
             self.index_rebuilt(active)
         index, times = loaded.index, loaded.times
-        entry = closing_time_entry(state)
-        if entry:
-            times.append(entry)
+        add_closing_entry(state, times)
         with contextlib.suppress(OSError):
             case.directory.write_file(active.file(TIME_INDEX), times.data())
             times.written = times.synced = times.count

@@ -15,7 +15,7 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.index import closing_time_entry
+from logstore.index import add_closing_entry
 from logstore.layout import (
     LOG,
     parse_partition_directory,
@@ -143,4 +143,5 @@ def _dry_rebuild(
 ) -> tuple[int, int]:
     """What `rebuild` would return."""
     state, index, times = index_segment(directory, base, config)
-    return index.count, times.count + bool(closing_time_entry(state))
+    add_closing_entry(state, times)
+    return index.count, times.count
