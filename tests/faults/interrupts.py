@@ -144,6 +144,11 @@ class _Companion:
                 with self.gate:
                     self._one()
                 time.sleep(0.0005)
+        except Broken as error:
+            beside = (
+                ", ".join(map(str, self._scene.flying)) or self._scene.watch.last()[1]
+            )
+            self._broken.append(Broken(f"{error}, beside {beside}"))
         except BaseException as error:
             self._broken.append(error)
 

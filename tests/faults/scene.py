@@ -23,6 +23,7 @@ from typing import Any
 import logstore
 from faults.watched import Broken, Watch
 from logstore import LogStoreError, StoreConfig, TopicConfig
+from logstore.live import LiveLog
 from logstore.store import open_store
 from support.damage import Unsynced
 
@@ -181,6 +182,7 @@ class Plan:
         cut, deletes: of a truncation or deletion: the log, and the offset.
         topic: the one that it makes or removes.
         is_shaken: its log was truncated while it was in flight.
+        doubts: topics that may have been deleted before it began.
         came: how many of its records were found, by the name of the log.
     """
 
@@ -205,6 +207,7 @@ class Plan:
         self.deletes = deletes
         self.topic = topic
         self.is_shaken = False
+        self.doubts: set[str] = set()
         self.came: dict[str, int] = {}
 
     def __str__(self) -> str:
@@ -325,7 +328,10 @@ class Scene:
         """
         for log, _ in [one for one in (plan.cut, plan.deletes) if one]:
             log.begun += 1
+        plan.doubts = set(self.doubtful)
         self.flying.append(plan)
+        given = [value[:8] for _, values in plan.appends for value in values]
+        self.watch.said.append(f"+ {plan} {given}"[:300])
         error: BaseException | None = None
         try:
             try:
@@ -342,6 +348,7 @@ class Scene:
                     self._worked(plan)
         finally:
             self.flying.remove(plan)
+            self.watch.said.append(f"- {plan}: {error!r}"[:300])
         return error
 
     def may_have_happened(self, error: BaseException) -> bool:
@@ -380,8 +387,9 @@ class Scene:
         """An append says that its records are there."""
         if log.is_gone:
             return
-        # A topic that takes records has not been deleted.
-        self.doubtful.get(log.topic, set()).discard(0)
+        if log.topic in plan.doubts:
+            # A topic that takes records has not been deleted.
+            self.doubtful.get(log.topic, set()).discard(0)
         is_cut = any(
             other.cut and other.cut[0] is log and other.cut[1] <= first
             for other in list(self.flying)
@@ -545,7 +553,8 @@ class Scene:
         begun = log.begun
 
         def told(_: Any) -> None:
-            if log.begun != begun or log.is_gone or self._is_cut_now():
+            # A cut that was cut short holds readers back at once.
+            if log.begun != begun or log.cuts or log.is_gone or self._is_cut_now():
                 return
             with contextlib.suppress(LogStoreError):
                 durable = partition.durable_offset
@@ -953,7 +962,12 @@ class Scene:
             ended = False
             try:
                 partition = self.store.topic(log.topic)[log.number]
-                ended = getattr(partition._log, "failed", None) is not None
+                # A call that was cut short may be finished by the next opening, also
+                # where nobody has asked yet whether the partition takes appends.
+                seen = partition._log
+                ended = not isinstance(seen, LiveLog) and bool(
+                    seen.failed or seen._is_half_done or seen.gate.is_stuck
+                )
                 start, found = partition.start_offset, by_record(partition)
                 end = partition.end_offset
             except Exception as error:

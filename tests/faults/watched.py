@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -72,10 +72,12 @@ class Watch:
         self._shared = mmap.mmap(-1, _TEXT_BYTES)
         self._count = 0
         self.notes: Counter[str] = Counter()
+        self.said: deque[str] = deque(maxlen=30)
 
     def say(self, text: str) -> None:
         """About to do this."""
         self._count += 1
+        self.said.append(text[:200])
         data = text.encode(errors="replace")[: _TEXT_BYTES - 24]
         self._shared[24 : 24 + len(data) + 1] = data + b"\0"
         self._shared[:8] = self._count.to_bytes(8, "little")
@@ -192,12 +194,16 @@ def _child(work: Work, seed: int, own: Path, seen: Watch, writing: int) -> None:
         if died:
             text = f"a thread has died: {died[0]}"
     except Broken as error:
-        text = str(error)
+        text = str(error) + "\n            ".join(["", *seen.said])
     except BaseException as error:
         # Not the library's: nobody expects it. Where it came from is what helps.
         text = f"unexpected {told(error)}"
     try:
-        os.write(writing, json.dumps((text[:1800], dict(seen.notes))).encode())
+        os.write(writing, json.dumps((text[:6000], dict(seen.notes))).encode())
+    except BaseException as error:
+        os.write(
+            writing, json.dumps((f"cannot tell: {error!r}, {text[:99]}", {})).encode()
+        )
     finally:
         os._exit(0)
 
@@ -233,8 +239,9 @@ def _wait(child: int, reading: int, seen: Watch, quiet_s: float) -> tuple[bytes,
         if data:
             os.waitpid(child, 0)
             return data, ""
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return data, "died without a word"
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return data, f"died without a word, wait status {status}"
         if time.monotonic() - since > quiet_s:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGUSR1)
