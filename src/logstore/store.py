@@ -162,7 +162,7 @@ class Store:
         # Nothing may begin any more; closing has come to its end.
         self._closed = False
         self._is_finished = True
-        self._forked = False
+        self._forks = native.forks()
         self._starts_scheduled = False
         # What closing has met so far: it may be interrupted, and go on.
         self._failure: LogStoreError | None = None
@@ -1001,6 +1001,8 @@ class Store:
         """
         if self._forked:
             self._closed = True
+            # A finalizer may come before `_mark_forked`.
+            self._after_fork()
             self._let_go()
             return
         with self._close_lock:
@@ -1063,8 +1065,12 @@ class Store:
         self._root.close()
         self._is_finished = True
 
+    @property
+    def _forked(self) -> bool:
+        """Whether this is the child of a fork, and the store its parent's."""
+        return native.forks() != self._forks
+
     def _after_fork(self) -> None:
-        self._forked = True
         self._keeper.abandon()
         if self._store_lock is not None:
             # The parent's lock must not live on here when the parent has let go of it.
@@ -1088,7 +1094,6 @@ def _mark_forked() -> None:
 
     The lock is the parent's, which goes on writing.
     """
-    native.after_fork()
     forget_locks()
     for store in list(_open_stores):
         store._after_fork()

@@ -139,6 +139,51 @@ def test_end_of_a_forked_child_changes_nothing(tmp_path: Path, ending: str) -> N
         assert list(store.topic("orders")[0].read()) == expected(1, 0, 11)
 
 
+def test_store_that_is_forgotten_while_the_handlers_of_a_fork_run_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    """The collector may run before the handler of logstore does, which is not the first
+    one in the child: no thread is waited for that is not there, and nothing is
+    closed."""
+    code = f"""
+    import os, sys
+    first = []
+    os.register_at_fork(after_in_child=lambda: first and first.pop().close())
+    import logstore
+    store = logstore.open({str(tmp_path)!r})
+    partition = store.create_topic("orders", 1)[0]
+    partition.append(b"before")
+    first.append(store)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(bool(first))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    again = [sys.executable, "-c", "import logstore; logstore.open({str(tmp_path)!r})"]
+    import subprocess
+    assert "StoreLockedError" in subprocess.run(
+        again, stderr=subprocess.PIPE, text=True
+    ).stderr
+    partition.append(b"behind", durable=True)
+    store.close()
+    print("done")
+    """
+    source = Path(logstore.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(source)},
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("done\n", 0)
+    with logstore.open(tmp_path) as store:
+        assert [r.value for r in store.topic("orders")[0].read()] == [
+            b"before",
+            b"behind",
+        ]
+
+
 def next_writer(path: Path, writer: subprocess.Popen[str]) -> None:
     """Kill a writer that has said it is ready; another one opens at once."""
     with pytest.raises(logstore.StoreLockedError):

@@ -23,6 +23,7 @@
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <pthread.h>
 #include <pythread.h>
 #include <stdint.h>
 #include <string.h>
@@ -714,15 +715,23 @@ static PyObject *pylocks_resign(PyObject *self, PyObject *unused)
     return pylocks_left();
 }
 
-static PyObject *pylocks_after_fork(PyObject *self, PyObject *unused)
+/*
+ * In the child of a fork, inside of fork() itself: before any Python runs there, finalizers that the collector calls
+ * among the handlers of os.register_at_fork too.  What was deferred is the parent's; freeing it is not safe here.
+ */
+static void pylocks_in_child(void)
 {
-    (void)self;
-    (void)unused;
     pylocks_forks++;
     memset(pylocks_me.groups, 0, sizeof pylocks_me.groups);
     pylocks_me.held = 0;
-    Py_CLEAR(pylocks_me.deferred);
-    Py_RETURN_NONE;
+    pylocks_me.deferred = NULL;
+}
+
+static PyObject *pylocks_fork_count(PyObject *self, PyObject *unused)
+{
+    (void)self;
+    (void)unused;
+    return PyLong_FromUnsignedLong(pylocks_forks);
 }
 
 static PyMethodDef pylocks_methods[] = {
@@ -731,7 +740,7 @@ static PyMethodDef pylocks_methods[] = {
     {"places", pylocks_places, METH_NOARGS, "What this thread holds: ((group, highest rank), ...)."},
     {"assume", pylocks_assume, METH_O, "Count as holding places, as long as the thread lives."},
     {"resign", pylocks_resign, METH_NOARGS, "Hold nothing that was assumed, at the end of a thread."},
-    {"after_fork", pylocks_after_fork, METH_NOARGS, "In the child of a fork: all locks are free."},
+    {"forks", pylocks_fork_count, METH_NOARGS, "How often this process is the child of a fork, since its start."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -758,6 +767,9 @@ PyMODINIT_FUNC PyInit__locks(void);
 
 PyMODINIT_FUNC PyInit__locks(void)
 {
+    if (pthread_atfork(NULL, NULL, pylocks_in_child) != 0) {
+        return PyErr_NoMemory();
+    }
     PyObject *errors = PyImport_ImportModule("logstore.errors");
     if (errors == NULL) {
         return NULL;

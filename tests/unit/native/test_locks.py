@@ -310,7 +310,6 @@ def test_locks_are_free_in_the_child_of_a_fork() -> None:
         if child == 0:
             status = 1
             try:
-                native.after_fork()
                 with mutex.attempt() as taken, mine.attempt() as taken_too:
                     status = 0 if taken and taken_too else 2
             finally:
