@@ -47,6 +47,9 @@ class Interrupt(BaseException):
     """As KeyboardInterrupt, but nobody else's."""
 
 
+_tracers: list[Any] = []
+
+
 class Interrupter:
     """Raises at some instructions of a call.
 
@@ -59,6 +62,10 @@ class Interrupter:
         self._at = at
         self.seen = 0
         self.raised: list[str] = []
+        # One object for all frames, which lives on: Python does not keep it while it
+        # calls it, and a frame may get another meanwhile.
+        self._tracer = self._trace
+        _tracers.append(self._tracer)
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> Any:
         if event == "call":
@@ -71,18 +78,18 @@ class Interrupter:
             if self._at and self.seen >= self._at[0]:
                 self._at.pop(0)
                 make_pending()
-        return self._trace
+        return self._tracer
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not is_of_library(frame):
             return
-        sys.settrace(self._trace)
+        sys.settrace(self._tracer)
         self.raised.append(place_of(frame))
         raise Interrupt(self.raised[-1])
 
     def __call__(self, plan: Plan) -> Any:
         signal.signal(PENDING, self._handle)
-        sys.settrace(self._trace)
+        sys.settrace(self._tracer)
         try:
             return plan.call()
         finally:

@@ -16,6 +16,7 @@ import gc
 import itertools
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,8 +137,7 @@ class Log:
             if there.get(offset) != value:
                 got = there.get(offset, b"nothing")
                 raise Broken(f"{where}: {got[:9]!r} at {offset}, not {value[:9]!r}")
-        rest = [(o, v) for o, v in found if o not in known]
-        self._explain(rest, is_ended, where)
+        self._explain(found, known, is_ended, where)
         if is_ended and (self.cuts or self.starts):
             # What was interrupted may be finished, or not, by the next opening.
             return
@@ -145,18 +145,21 @@ class Log:
         self.unsure = {}
 
     def _explain(
-        self, rest: list[tuple[int, bytes]], is_ended: bool, where: str
+        self,
+        found: list[tuple[int, bytes]],
+        known: dict[int, bytes],
+        is_ended: bool,
+        where: str,
     ) -> None:
         """Each record that is not known must be of a call that may be in."""
         plans = {value: plan for plan in self.loose for value in plan.of(self)}
         came: dict[int, list[bytes]] = {}
-        for offset, value in rest:
-            if value in self.unsure.get(offset, ()):
-                continue
+        for offset, value in found:
             plan = plans.get(value)
-            if plan is None:
+            if plan is not None:
+                came.setdefault(id(plan), []).append(value)
+            elif offset not in known and value not in self.unsure.get(offset, ()):
                 raise Broken(f"{where}: {value[:9]!r} at {offset} was not acknowledged")
-            came.setdefault(id(plan), []).append(value)
         for plan in self.loose:
             values, got = plan.of(self), came.get(id(plan), [])
             if got != values[: len(got)]:
@@ -182,7 +185,7 @@ class Plan:
         cut, deletes: of a truncation or deletion: the log, and the offset.
         topic: the one that it makes or removes.
         is_shaken: its log was truncated while it was in flight.
-        doubts: topics that may have been deleted before it began.
+        doubts: how often calls on each topic had been cut short when it began.
         came: how many of its records were found, by the name of the log.
     """
 
@@ -207,7 +210,7 @@ class Plan:
         self.deletes = deletes
         self.topic = topic
         self.is_shaken = False
-        self.doubts: set[str] = set()
+        self.doubts: Counter[str] = Counter()
         self.came: dict[str, int] = {}
 
     def __str__(self) -> str:
@@ -246,6 +249,7 @@ class Scene:
         # Topics of which an interrupted call may have made, grown or removed one:
         # numbers of partitions that they may have.
         self.doubtful: dict[str, set[int]] = {}
+        self._doubted: Counter[str] = Counter()
         self._shelved: dict[Key, Log] = {}
         self.flying: list[Plan] = []
         self.has_closed = False
@@ -328,7 +332,7 @@ class Scene:
         """
         for log, _ in [one for one in (plan.cut, plan.deletes) if one]:
             log.begun += 1
-        plan.doubts = set(self.doubtful)
+        plan.doubts = Counter(self._doubted)
         self.flying.append(plan)
         given = [value[:8] for _, values in plan.appends for value in values]
         self.watch.said.append(f"+ {plan} {given}"[:300])
@@ -387,7 +391,7 @@ class Scene:
         """An append says that its records are there."""
         if log.is_gone:
             return
-        if log.topic in plan.doubts:
+        if plan.doubts[log.topic] == self._doubted[log.topic]:
             # A topic that takes records has not been deleted.
             self.doubtful.get(log.topic, set()).discard(0)
         is_cut = any(
@@ -1012,6 +1016,7 @@ class Scene:
         name = plan.topic
         if not name:
             return
+        self._doubted[name] += 1
         count = self.topics.get(name, 0)
         known = self.doubtful.setdefault(name, {count})
         if plan.what.startswith("delete"):

@@ -178,7 +178,8 @@ def watch(work: Work, seed: int, folder: str, quiet_s: float | None = None) -> S
         return Said(seen.done + 1, f"{failure} ({seen.last()[1]}){dump}", {})
     failure, notes = json.loads(answer)
     if failure:
-        failure = f"{failure} ({seen.last()[1]})"
+        # A child of the case may have been asked for its threads.
+        failure = f"{failure} ({seen.last()[1]}){dump}"
     return Said(seen.done + bool(failure), failure, notes)
 
 
