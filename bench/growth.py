@@ -72,6 +72,8 @@ WHY: Final = {
     "open read-only": "each name in the directory is looked at",
     "open, append, close": "each name in the directory is looked at",
     "partitions": "it gives them all",
+    "append to a new partition": "Python's collector has more objects to go through",
+    "add_partitions(1)": "the numbers of all are put together anew",
     "flush of the topic": "it looks at them all",
     "open after a kill": "the log behind the durable point is read again",
 }
