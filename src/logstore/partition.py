@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logstore import _binding as native
 from logstore import producers, reader, retention
@@ -28,7 +29,7 @@ from logstore.producer_batches import prepare
 from logstore.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.records import Record
 from logstore.segment import Segment, SegmentInfo
-from logstore.view import Bounds, View
+from logstore.view import Bounds, ChangedError, View
 from logstore.writer import PartitionWriter
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Partition"]
 
 Start = int | datetime.datetime | None
+_Found = TypeVar("_Found")
 
 # How long a follower in another process sleeps before it looks again: quickly at first,
 # then less and less often while nothing comes.
@@ -406,7 +408,11 @@ class Partition:
         return self._view_of(self._source.look(), durable_only)
 
     def _stable_of(self, view: View) -> int:
-        """The last stable offset of a view."""
+        """The last stable offset of a view.
+
+        Raises:
+            ChangedError: the log was changed meanwhile.
+        """
         try:
             return self._stable.of(view)
         except StorageError:
@@ -459,15 +465,20 @@ class Partition:
                 would find the first open transaction by itself.
         """
         check_choice("isolation", isolation, ISOLATIONS)
-        view = self._view(durable_only)
-        first = self._resolve(view, start)
-        if stop is None:
-            end = view.end_offset
-        else:
-            end = min(self._resolve_stop(view, stop), view.end_offset)
-        if isolation == "read_committed" and (to_stable or first > view.start_offset):
-            end = min(end, self._stable_of(view))
-        return view, first, end
+
+        def bounds() -> tuple[View, int, int]:
+            view = self._view(durable_only)
+            first = self._resolve(view, start)
+            if stop is None:
+                end = view.end_offset
+            else:
+                end = min(self._resolve_stop(view, stop), view.end_offset)
+            is_limited = to_stable or first > view.start_offset
+            if isolation == "read_committed" and is_limited:
+                end = min(end, self._stable_of(view))
+            return view, first, end
+
+        return _unchanged(bounds)
 
     def _resolve_stop(self, view: View, stop: Start) -> int:
         if isinstance(stop, datetime.datetime):
@@ -596,8 +607,10 @@ class Partition:
             closed = None if self._writer is None else self._writer.closed
             now = self._source.look()
             if closed is not None and not now.segments and view.segments:
-                # Its writer has let go of the files; those of this view are there.
-                end = min(now.end_offset, view.segments[-1].next_offset)
+                # Its writer has let go of the files; those of this view are there, and
+                # are those of the log up to where it was cut since.
+                low = now.cuts.lowest_since(view.cuts.serial)
+                end = min(now.end_offset, view.segments[-1].next_offset, low)
                 now = now._replace(segments=view.segments, end_offset=end)
             if cut is not None and (now.life, now.cuts.serial) == (
                 view.life,
@@ -609,7 +622,10 @@ class Partition:
             view.check(offset)
             end = view.end_offset
             if isolation == "read_committed" and offset > view.start_offset:
-                end = min(end, self._stable_of(view))
+                try:
+                    end = min(end, self._stable_of(view))
+                except ChangedError:
+                    end = offset  # the next look sees it
 
     def _await(self, view: View, durable_only: bool, seconds: float) -> None:
         """Sleep until there may be more than in a view."""
@@ -653,12 +669,16 @@ class Partition:
             )
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         offset = _as_offset("offset", offset)
-        view, first, end = self._bounds(
-            offset, None, durable_only, isolation, to_stable=True
-        )
         skip = on_corruption == "skip"
-        wanted = self._wanted(view, first, isolation, skip)
-        return reader.fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
+
+        def fetched() -> Chunk:
+            view, first, end = self._bounds(
+                offset, None, durable_only, isolation, to_stable=True
+            )
+            wanted = self._wanted(view, first, isolation, skip)
+            return reader.fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
+
+        return _unchanged(fetched)
 
     def read_batches(
         self,
@@ -724,13 +744,14 @@ class Partition:
 
         "First" by offset: timestamps need not rise along the log.
         """
-        return reader.first_offset_at(
-            self._view(False), _as_integer("timestamp_ms", timestamp_ms, "milliseconds")
+        timestamp_ms = _as_integer("timestamp_ms", timestamp_ms, "milliseconds")
+        return _unchanged(
+            lambda: reader.first_offset_at(self._view(False), timestamp_ms)
         )
 
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, or the end (Kafka's LSO)."""
-        return self._stable_of(self._view(False))
+        return _unchanged(lambda: self._stable_of(self._view(False)))
 
     # ------------------------------------------------------------ keep and delete
 
@@ -810,6 +831,14 @@ class Partition:
                 deletions[-1].reason,
             )
         return deletions
+
+
+def _unchanged(ask: Callable[[], _Found]) -> _Found:
+    """What a call finds that gives all that it gives at once: where the log is changed
+    under it, nothing is lost, and it is asked of the log that there is now."""
+    while True:
+        with contextlib.suppress(ChangedError):
+            return ask()
 
 
 def _infos(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:

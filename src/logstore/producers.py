@@ -227,13 +227,12 @@ class StableOffset:
 
     def of(self, view: View) -> int:
         """First offset of the oldest transaction that is open at the end of a view, or
-        its end where none is (Kafka's LSO, with everything taken as replicated)."""
-        while True:
-            try:
-                open_since = self._open_at_end(view)
-                break
-            except ChangedError as changed:
-                view = changed.view
+        its end where none is (Kafka's LSO, with everything taken as replicated).
+
+        Raises:
+            ChangedError: the log was changed: what was found may not count.
+        """
+        open_since = self._open_at_end(view)
         oldest = min(open_since.values(), default=view.end_offset)
         return max(min(oldest, view.end_offset), view.start_offset)
 

@@ -523,13 +523,17 @@ def fetch(
     `skip`, a damaged batch at the beginning is left out. Which batches of transactions
     are delivered is settled here, so that a chunk gives the same whenever it is
     iterated over; it ends before the first that nobody can tell of.
+
+    Raises:
+        ChangedError: the log was changed, and `offset` is still one of it. The call is
+            to be made anew: in this view, which a cut may have shortened, an empty
+            chunk may stand for no end of the log.
     """
     behind: tuple[Segment, Place] | None = None
     while True:
-        end = min(stop, view.end_offset)
-        again: View | None = None
+        again: View | None
         try:
-            chunk = _fetch(view, offset, end, max_bytes, wanted, behind)
+            chunk = _fetch(view, offset, stop, max_bytes, wanted, behind)
             again = view.behind_a_read(offset)
             if again is None:
                 return chunk
@@ -547,9 +551,7 @@ def fetch(
                     raise
                 offset, behind = _behind(view, error, offset)
         if again is not None:
-            view, behind = again, None
-            if wanted is not None:
-                wanted.begin_again(view, offset)
+            raise ChangedError(again)
 
 
 def _past(
@@ -703,23 +705,24 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
     """The first offset whose record has a timestamp >= `timestamp`; None for none.
 
     "First" by offset, not by time: timestamps need not rise.
+
+    Raises:
+        ChangedError: the log was changed: what was found may not count.
     """
     if timestamp > TIMESTAMP_MAX:
         return None  # no record can have it
     timestamp = max(timestamp, TIMESTAMP_MIN)
-    while True:
-        try:
-            found = _first_offset_at(view, timestamp)
-            again = view.anew(closely=False)
-            if again is None:
-                return found
-        except ChangedError as changed:
-            again = view.anew(closely=False) or changed.view
-        except (CorruptRecordError, UnsupportedError):
-            again = view.anew()
-            if again is None:
-                raise
-        view = again
+    try:
+        found = _first_offset_at(view, timestamp)
+    except (CorruptRecordError, UnsupportedError) as error:
+        again = view.anew()
+        if again is not None:
+            raise ChangedError(again) from error
+        raise
+    again = view.anew(closely=False)
+    if again is not None:
+        raise ChangedError(again)
+    return found
 
 
 def _first_offset_at(view: View, timestamp: int) -> int | None:

@@ -233,6 +233,65 @@ def test_backup_that_is_put_back_under_a_reader_gives_no_mixture(
         assert {value[:3] for _, value in found} == {b"old"}
 
 
+# ---------------------------------------------------------------- one answer
+
+OLD = [b"old.%d" % offset for offset in range(10)]
+NEW = [b"new.%d" % offset for offset in range(3)]
+
+# What a call gives: of the log before the cut, and behind it.
+ANSWERS: dict[str, tuple[Callable[[logstore.Partition], object], int, object, object]]
+ANSWERS = {
+    "fetch": (lambda p: [r.value for r in p.fetch(0)], 0, OLD, NEW),
+    "committed": (
+        lambda p: [r.value for r in p.fetch(0, isolation="read_committed")],
+        0,
+        OLD,
+        NEW,
+    ),
+    "at the end": (
+        lambda p: [r.value for r in p.read(5, isolation="read_committed")],
+        5,
+        OLD[5:],
+        NEW,
+    ),
+    "time": (lambda p: p.offset_for_time(8), 0, 8, 2),
+    "stable": (lambda p: p.last_stable_offset(), 5, 10, 8),
+}
+
+
+@pytest.mark.parametrize("way", ANSWERS)
+def test_call_across_a_cut_answers_for_the_log_before_or_behind_it(
+    tmp_path: Path, way: str
+) -> None:
+    """Cut to where the call begins, in front of each of its system calls: the end that
+    came down with the cut is no end of the log, which has grown again."""
+    ask, cut, before, behind = ANSWERS[way]
+    with open_store(tmp_path, files=Unsynced()) as store:
+        for at in itertools.count(1):
+            p = store.create_topic("orders", config=config_of(2))[0]
+            p.append_many(OLD[:5], timestamps_ms=range(5))
+            p.append_many(OLD[5:], timestamps_ms=range(5, 10))
+            files, calls = FaultyFiles(), itertools.count(1)
+
+            def step(method: str, name: str) -> None:
+                if next(calls) == at:  # noqa: B023
+                    p.truncate_to(cut)  # noqa: B023
+                    p.append_many(NEW, timestamps_ms=[0, 1, 9])  # noqa: B023
+
+            with open_store(tmp_path, read_only=True, files=files) as reading:
+                beside = reading.topic("orders")[0]
+                files.before = step
+                try:
+                    assert ask(beside) in (before, behind)
+                except OffsetOutOfRangeError:
+                    assert way == "at the end"  # it had begun
+                finally:
+                    files.before = None
+            store.delete_topic("orders")
+            if next(calls) <= at:
+                break
+
+
 # ---------------------------------------------------------------- a topic that is gone
 
 
@@ -285,6 +344,27 @@ def test_follower_of_a_deleted_topic_gets_what_is_there_and_is_told(
         assert next(follower).value == b"last"
         with pytest.raises(TopicNotFoundError):
             next(follower)
+
+
+def test_follower_of_a_log_that_was_cut_and_deleted_gets_no_mixture(
+    tmp_path: Path,
+) -> None:
+    """The files that it began with are there still, but not those of the log that was
+    deleted, from the cut on."""
+    config = config_of(2, segment_bytes=2_000)
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config)[0]
+        append(p, b"old", 20)
+        cut = p.segments[1].base_offset
+        follower = p.follow()
+        found = [next(follower).offset for _ in range(cut)]
+        p.truncate_to(cut)
+        append(p, b"new", 20)
+        store.delete_topic("orders")
+        with pytest.raises(TopicNotFoundError):
+            for record in follower:
+                found.append(record.offset)
+        assert found == list(range(cut))
 
 
 def test_follower_that_waits_is_told_of_a_deletion_at_once(tmp_path: Path) -> None:
