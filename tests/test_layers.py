@@ -34,7 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("resync", "tail", "view"),
     ("segment_writer", "reader", "recovery", "retention"),
     ("producers", "catalog", "loading", "marks", "adoption"),
-    ("publications", "log_files"),
+    ("publications", "log_files", "leader_epochs"),
     ("live", "log_writer"),
     ("writer",),
     ("partition", "partition_writers", "publishing"),

@@ -21,7 +21,7 @@ import resource
 import stat as stat_module
 import struct
 import time
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from logstore import _binding
 from logstore.errors import StoreClosedError
@@ -40,11 +40,16 @@ __all__ = [
     "Space",
     "Waitable",
     "held_open",
+    "settled",
 ]
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 DIRECTORY_ENTRIES_MAX = 4_000_000
+
+# File systems tell time by ticks, up to 10 ms apart: what happens within one leaves no
+# trace in a time that was noted in it.
+_TICK_MS: Final = 20
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -626,3 +631,10 @@ class Directory:
             self.files.close(fd)
         self.rename(temporary, name)
         self.sync()
+
+
+def settled(mtime_ns: int, files: Files) -> int:
+    """A time of change to be noted and compared later; -1 where it is so young that a
+    change to come may leave it as it is."""
+    age_ms = files.now_ms() - mtime_ns // 1_000_000
+    return -1 if 0 <= age_ms < _TICK_MS else mtime_ns

@@ -12,13 +12,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
-from logstore import checkpoints
-from logstore._files import Directory
+from logstore._files import Directory, settled
 from logstore.config import TopicConfig
 from logstore.cuts import NO_CUT, Cuts
 from logstore.descriptors import Descriptors
 from logstore.errors import (
-    CorruptCheckpointError,
     CorruptRecordError,
     LogStoreError,
     PartitionNotFoundError,
@@ -27,15 +25,17 @@ from logstore.errors import (
 )
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import (
+    LEADER_EPOCHS,
     LOG,
     PARTITION_STATE,
     SWAP,
     parse_segment_file,
     segment_file,
 )
+from logstore.leader_epochs import LeaderEpochs
 from logstore.loading import Case, Loaded, load
 from logstore.locks import RANK_LOOK
-from logstore.log_files import LogFiles, settled
+from logstore.log_files import LogFiles
 from logstore.publications import Publications
 from logstore.reader import unreadable
 from logstore.recovery import Situation
@@ -108,8 +108,8 @@ class LiveLog:
         self._life = 0
         # What changes where the log is cut, as of before the last look.
         self._glance: object = None
-        # Kafka's leader epochs of a foreign log, as of the last loading.
-        self._epochs: list[tuple[int, int]] = []
+        # Of a foreign log: what was read of it is of these.
+        self._epochs = LeaderEpochs()
         self._is_truncating = False
         # What the state says of the log, behind the surroundings that it was read in.
         self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
@@ -151,6 +151,10 @@ class LiveLog:
                 surroundings = self._look_around()
                 situation = self._situation()
                 files = LogFiles(self.directory, is_foreign=situation.state is None)
+                if files.is_foreign:
+                    epochs = LeaderEpochs.of(self.directory)
+                else:
+                    epochs = LeaderEpochs()
                 case = Case(
                     self.directory,
                     self.descriptors,
@@ -166,6 +170,8 @@ class LiveLog:
                 # What the owner adds meanwhile changes nothing, but in a log that is
                 # damaged. Another program may replace segments, too.
                 is_same = have_stayed and now.marks == surroundings.marks
+                if files.is_foreign:
+                    is_same &= epochs.now(self.directory) is epochs
                 if loaded.damage is not None:
                     is_same = now == surroundings
                 if is_same:
@@ -180,7 +186,7 @@ class LiveLog:
             if is_same:
                 break
         assert surroundings is not None  # the first call of each attempt
-        self._loaded, self._files = loaded, files
+        self._loaded, self._files, self._epochs = loaded, files, epochs
         self._mtime_ns = settled(surroundings.mtime_ns, self.directory.files)
         self._surroundings = surroundings._replace(mtime_ns=self._mtime_ns)
         self._directory_id = surroundings.directory_id
@@ -188,7 +194,6 @@ class LiveLog:
         if self.segments:
             self.segments[-1].show_indexes(loaded.index, loaded.times)
             self._note_damage(self.segments[-1])
-        self._epochs = self._read_epochs() if files.is_foreign else []
         state = situation.state
         self._is_truncating = state is not None and state.is_truncating
 
@@ -199,13 +204,6 @@ class LiveLog:
             damage.path == last.path and damage.position is not None
         ):
             self._files.note_damage(last, damage.position)
-
-    def _read_epochs(self) -> list[tuple[int, int]]:
-        """Kafka's (epoch, first offset); none where nobody can tell."""
-        try:
-            return checkpoints.read_epochs(self.directory)
-        except (OSError, CorruptCheckpointError):
-            return []
 
     def _look_around(self) -> _Surroundings:
         info = self.directory.info()
@@ -274,8 +272,8 @@ class LiveLog:
 
     def _glance_now(self, *, is_safe: bool = False) -> object:
         """What changes whenever the log is cut, before a byte is written in the place
-        of another: logstore writes its state first. Of a foreign log, it is the last
-        file.
+        of another: logstore writes its state first, and a broker its leader epochs. Of
+        a foreign log, it is the last file, too: there may be no epochs.
 
         Args:
             is_safe: it will be compared with a later one; None, which is like no other,
@@ -284,8 +282,9 @@ class LiveLog:
         with self.directory.use() as fd:
             files, infos = self.directory.files, []
             names = [PARTITION_STATE]
-            if self._files.is_foreign and self.segments:
-                names.append(self.segments[-1].file(LOG))
+            if self._files.is_foreign:
+                names.append(LEADER_EPOCHS)
+                names += [segment.file(LOG) for segment in self.segments[-1:]]
             for name in names:
                 try:
                     info = files.stat_name(fd, name)
@@ -354,7 +353,7 @@ class LiveLog:
         for attempt in range(ATTEMPTS):
             try:
                 self._refresh()
-                while not self._stop_at_publication():
+                while self._is_other_leader() or not self._stop_at_publication():
                     self._refresh()
                 return
             except CorruptRecordError:
@@ -371,6 +370,12 @@ class LiveLog:
             except BaseException:
                 self._is_doubtful = True
                 raise
+
+    def _is_other_leader(self) -> bool:
+        """Whether the leader epochs of a foreign log changed under a look at it: part
+        of what it has read may be of the log before a cut, and part from behind it."""
+        epochs = self._epochs
+        return self._files.is_foreign and epochs.now(self.directory) is not epochs
 
     def _stop_at_publication(self) -> bool:
         """See where readers have to stop, behind a look at the log; False where a
@@ -396,6 +401,14 @@ class LiveLog:
             if is_cut or self._look_around() != self._surroundings:
                 self._start_over(is_cut=is_cut)
             return
+        if self._is_other_leader():
+            now = LeaderEpochs.of(self.directory)
+            same_below = self._epochs.same_below(now)
+            if same_below is not None and same_below < self._loaded.end_offset:
+                self._start_over(is_cut=True)
+                return
+            # It begins behind all that was read; or the files have to tell.
+            self._epochs = now
         mtime_ns = info.mtime_ns
         if mtime_ns != self._mtime_ns or self._is_recent():
             self._follow_names(mtime_ns)
@@ -440,7 +453,12 @@ class LiveLog:
             self._start_over(is_cut=True)
             return
         self._scan(segments[-1])
-        for base in (base for base in logs if base > known[-1]):
+        added = sorted(base for base in logs if base > known[-1])
+        if added and added[0] < segments[-1].next_offset:
+            # It was cut under this look.
+            self._start_over(is_cut=True)
+            return
+        for base in added:
             segment = Segment(
                 self.directory,
                 self.descriptors,
@@ -483,11 +501,12 @@ class LiveLog:
             return (state is None) != self._files.is_foreign
         was = self._loaded
         is_other = was.log_id not in ("", state.log_id)
-        # A deletion is written down first.
+        # A deletion is written down first, and a start falls only where an older state
+        # was put back.
         return (
             is_other
             or state.cuts.serial != was.cuts.serial
-            or state.start_offset < first
+            or state.start_offset < max(first, was.start_offset)
         )
 
     def _start_over(self, *, is_cut: bool = False) -> None:
@@ -513,12 +532,16 @@ class LiveLog:
         if not loaded.log_id:
             loaded.log_id = was.log_id
         low = NO_CUT
+        same_below = epochs.same_below(self._epochs)
+        if same_below is not None and same_below >= was.end_offset:
+            same_below = NO_CUT
         if is_told:
             low = loaded.cuts.lowest_since(was.cuts.serial)
             is_cut |= low != NO_CUT
             # These do not fall, but where an older state was put back.
             is_other |= loaded.cuts.serial < was.cuts.serial
             is_other |= loaded.durable_offset < min(was.durable_offset, low)
+            is_other |= loaded.start_offset < was.start_offset
         now = {segment.base_offset: segment for segment in self.segments}
         first = min(now, default=loaded.start_offset)
         has_changed = low != NO_CUT
@@ -540,8 +563,11 @@ class LiveLog:
                 low = min(low, segment.base_offset)
             if not is_same or is_other:
                 segment.is_retired = has_changed = True
-                # What another program has compacted has the same offsets.
+                # What another program has compacted has the same offsets. It may have
+                # begun the segment behind it since the last look.
                 is_compacted = was_foreign and segment.is_sealed and same is not None
+                if same_below == NO_CUT and (same is None or is_replaced):
+                    is_compacted |= segment.next_offset <= max(now, default=-1)
                 if unlike is None and not is_compacted:
                     unlike = segment.base_offset
         if is_other:
@@ -552,7 +578,7 @@ class LiveLog:
             if unlike is not None and not is_hurt:
                 stands = files.highest_that_stands(self.segments, low)
                 if low == NO_CUT:
-                    low = self._lowest_cut(stands, epochs, unlike)
+                    low = self._lowest_cut(stands, unlike, same_below, was.end_offset)
                 elif stands < files.highest_known(low):
                     # A backup was put back, and cut since.
                     low = min(low, max(unlike, stands))
@@ -560,27 +586,25 @@ class LiveLog:
             self._files.keep_ends(files, low)
 
     def _lowest_cut(
-        self,
-        stands: int,
-        epochs: list[tuple[int, int]],
-        unlike: int,
+        self, stands: int, unlike: int, same_below: int | None, end_offset: int
     ) -> int:
-        """Where a log was cut to that nobody told about: the end of what is seen to be
-        as it was, which may be more than that.
+        """Where a log was cut to that nobody told about.
 
         Args:
             stands: up to there it was seen to be as it was.
-            epochs: what was known of them.
             unlike: base offset of the first segment that may not be what it was.
+            same_below: up to there the leader epochs say so, where there are any: also
+                of segments that have their old names and sizes again.
+            end_offset: where it ended.
         """
-        low = max(unlike, stands)
-        if self._files.is_foreign:
-            # Who leads next begins an epoch where it has cut the log: that may be in
-            # front of segments that have their old names and sizes again.
-            begun = [epoch[1] for epoch in self._epochs if epoch not in epochs]
-            if begun:
-                low = max(stands, min(begun))
-        return low
+        if same_below is not None:
+            low = same_below
+            if self._loaded.end_offset < end_offset:
+                low = min(low, self._loaded.end_offset)
+            if low != NO_CUT:
+                return low
+        # The end of what is seen to be as it was, which may be more than that.
+        return max(unlike, stands)
 
     def _follow_tail(self) -> None:
         segment = self.segments[-1]

@@ -14,16 +14,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
-from logstore._files import Directory, FileInfo, Files
+from logstore._files import Directory, FileInfo, settled
 from logstore.errors import CorruptRecordError
 from logstore.layout import LOG, SWAP, parse_segment_file
 from logstore.segment import Segment
 
-__all__ = ["LogFiles", "settled"]
-
-# File systems tell time by ticks, up to 10 ms apart: what happens within one leaves no
-# trace in a time that was noted in it.
-_TICK_MS: Final = 20
+__all__ = ["LogFiles"]
 
 # Who truncates a log and writes on leaves other bytes where it ended: in the header of
 # the last batch (its checksum, if not its time), or in its last bytes.
@@ -33,13 +29,6 @@ _LAST_BYTES_MAX: Final = 1024
 _DAMAGED_BYTES: Final = 64 * 1024
 # So many ends of the log that were seen are remembered.
 _ENDS_MAX: Final = 32
-
-
-def settled(mtime_ns: int, files: Files) -> int:
-    """A time of change to be noted and compared later; -1 where it is so young that a
-    change to come may leave it as it is."""
-    age_ms = files.now_ms() - mtime_ns // 1_000_000
-    return -1 if 0 <= age_ms < _TICK_MS else mtime_ns
 
 
 class _Stamp(NamedTuple):

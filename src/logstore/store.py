@@ -20,7 +20,7 @@ from typing import Final
 
 from logstore import _binding as native
 from logstore import checkpoints, layout
-from logstore._files import Directory, Files
+from logstore._files import Directory, Files, settled
 from logstore.catalog import Catalog, leading
 from logstore.config import (
     PARTITIONS_MAX,
@@ -48,7 +48,6 @@ from logstore.housekeeper import Housekeeper
 from logstore.live import ATTEMPTS, LiveLog
 from logstore.locking import StoreLock, forget_locks
 from logstore.locks import RANK_CLOSE, RANK_MARKS, RANK_STORE, logger, new_group
-from logstore.log_files import settled
 from logstore.log_writer import Gate
 from logstore.marks import Marks
 from logstore.partition import Partition

@@ -290,6 +290,32 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
     assert nth > 2
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_segment_that_was_rolled_and_compacted_between_two_looks_is_no_cut(
+    tmp_path: Path, count: int
+) -> None:
+    """What was the last segment at the first look is one of compaction at the next,
+    alone or together with the one before."""
+    partition = small_log(tmp_path, 2, "none")
+    (partition / "leader-epoch-checkpoint").write_text("0\n1\n1 0\n")
+    last = logs_in(partition)[-1]
+    data = last.read_bytes()
+    last.unlink()
+    (tmp_path / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+    with open_store(tmp_path, read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        end = reader.end_offset
+        assert end == int(last.name[:20])
+        records = reader.follow(timeout=5)
+        assert [next(records).offset for _ in range(end)] == list(range(end))
+        last.write_bytes(data)
+        chosen = bases(partition)[-1 - count : -1]
+        for step in compaction(partition, chosen, lambda number: number % 3 != 0):
+            step()
+        assert next(records).offset == end
+        assert list(WAYS["read"](reader)) == fresh(tmp_path)
+
+
 # ------------------------------------------------- other things that brokers do
 
 
@@ -410,6 +436,70 @@ def test_replica_truncates_its_log_at_any_call_of_a_look(
             time.sleep(TICK_S)  # what is this young may still be being written
             for _ in range(2):
                 assert list(WAYS["read"](reader)) == list(range(180))
+        shutil.rmtree(path)
+    assert nth > 10
+
+
+@pytest.mark.parametrize("has_rolled", [True, False], ids=["rolls", "stays"])
+def test_replica_that_truncates_at_any_call_of_a_look_writes_down_its_epochs(
+    tmp_path: Path, has_rolled: bool
+) -> None:
+    """It grows past its old end under the look, which has read of both: the next one
+    sees by the leader epochs that it was cut, whatever the look took for its end."""
+    data = []
+    for value, count in ((b"old", 3), (b"new", 2)):
+        path = tmp_path / value.decode()
+        with open_store(path, files=Unsynced()) as store:
+            partition = store.create_topic("orders", config=config_of(2))[0]
+            for number in range(40):
+                is_new = number >= 10
+                values = [value if is_new else b"same"] * (count if is_new else 3)
+                partition.append_many(values, timestamps_ms=[number] * len(values))
+        (log,) = logs_in(foreign(path))
+        data.append((log.read_bytes(), frames(log)))
+    (old, old_frames), (new, new_frames) = data
+    rolls_at = new_frames[20].pos if has_rolled else len(new)
+    nth = calls = 0
+    while nth <= calls:
+        nth += 1
+        path, files = tmp_path / str(nth), FaultyFiles()
+        shutil.copytree(tmp_path / "old", path)
+        (path / "recovery-point-offset-checkpoint").unlink()
+        (log,) = logs_in(path / "orders-0")
+        epochs = path / "orders-0" / "leader-epoch-checkpoint"
+        epochs.write_text("0\n1\n1 0\n")
+        log.write_bytes(old[: old_frames[20].pos])
+        left = nth
+
+        def before(
+            method: str, name: str, log: Path = log, epochs: Path = epochs
+        ) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.truncate(log, old_frames[10].pos)
+                other = epochs.with_suffix(".tmp")
+                other.write_text("0\n2\n1 0\n2 30\n")
+                other.rename(epochs)
+                with log.open("r+b") as file:
+                    file.write(new[:rolls_at])
+                if has_rolled:
+                    log.with_name(f"{50:020d}.log").write_bytes(new[rolls_at:])
+
+        with open_store(path, read_only=True, files=files) as reading:
+            reader = reading.topic("orders")[0]
+            assert reader.end_offset == 60
+            log.write_bytes(old[: old_frames[21].pos])
+            files.forget()
+            files.before = before
+            with contextlib.suppress(CorruptRecordError):
+                assert 50 <= reader.end_offset <= 90
+            files.before = None
+            calls = len(files.calls)
+            if left <= 0:
+                found = [(r.offset, r.value) for r in reader.read()]
+                values = [b"same"] * 30 + [b"new"] * 60
+                assert found == list(enumerate(values))
         shutil.rmtree(path)
     assert nth > 10
 

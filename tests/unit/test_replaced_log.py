@@ -233,6 +233,30 @@ def test_backup_that_is_put_back_under_a_reader_gives_no_mixture(
         assert {value[:3] for _, value in found} == {b"old"}
 
 
+def test_backup_from_before_a_deletion_at_the_start_is_another_log(
+    tmp_path: Path,
+) -> None:
+    """Written over the files that there are; nothing but the start tells. It falls."""
+    path, backup = tmp_path / "store", tmp_path / "backup"
+    with open_store(path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(2))[0]
+        append(p, b"old", 10)
+        p.flush()
+    shutil.copytree(path, backup)
+    with open_store(path, files=Unsynced()) as store:
+        store.topic("orders")[0].delete_before(4)
+    with open_store(path, read_only=True) as reading:
+        p = reading.topic("orders")[0]
+        assert p.start_offset == 4
+        for file in backup.rglob("*"):
+            if file.is_file():
+                (path / file.relative_to(backup)).write_bytes(file.read_bytes())
+        with open_store(path, files=Unsynced()) as store:
+            append(store.topic("orders")[0], b"new", 1)
+            assert p.start_offset == 0
+            assert [record.offset for record in p.read()] == list(range(11))
+
+
 # ---------------------------------------------------------------- one answer
 
 OLD = [b"old.%d" % offset for offset in range(10)]

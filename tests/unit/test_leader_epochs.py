@@ -1,0 +1,59 @@
+"""Kafka's leader epochs tell how far a log of another program is what it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from logstore._files import Directory, Files
+from logstore.cuts import NO_CUT
+from logstore.leader_epochs import LeaderEpochs
+
+Rows = tuple[tuple[int, int], ...]
+
+CASES: dict[str, tuple[Rows, Rows, int | None]] = {
+    "the same": (((1, 0), (2, 10)), ((1, 0), (2, 10)), NO_CUT),
+    "another leader": (((1, 0),), ((1, 0), (2, 10)), 10),
+    "cut, and another leader": (((1, 0), (2, 10)), ((1, 0), (3, 7)), 7),
+    "cut behind the last epoch": (((1, 0), (2, 10)), ((1, 0), (2, 10), (3, 15)), 15),
+    "cut, and nobody leads": (((1, 0), (2, 10)), ((1, 0),), 10),
+    "cut to the start": (((1, 0), (2, 10)), ((3, 0),), 0),
+    "head deleted": (((1, 0), (2, 10)), ((1, 5), (2, 10)), NO_CUT),
+    "head deleted, and cut": (((1, 0), (2, 10)), ((1, 5), (3, 8)), 8),
+    "an epoch deleted with the head": (((1, 0), (2, 10)), ((2, 12),), NO_CUT),
+    "begun anew behind its end": (((1, 0),), ((2, 30),), 30),
+    "nothing known": ((), ((1, 0),), None),
+    "nothing known now": (((1, 0),), (), None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_log_is_the_same_below_the_first_epoch_that_differs(case: str) -> None:
+    was, now, expected = CASES[case]
+    assert LeaderEpochs(was).same_below(LeaderEpochs(now)) == expected
+    assert LeaderEpochs(now).same_below(LeaderEpochs(was)) == expected
+
+
+def test_epochs_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
+    """Also where it is so young that its time says nothing; a damaged one, or none,
+    tells of no epochs."""
+    path = tmp_path / "leader-epoch-checkpoint"
+    directory = Directory.open_root(Files(), str(tmp_path))
+    known = LeaderEpochs.of(directory)
+    assert known.rows == ()
+    assert known.now(directory) is known
+    for rows in (((1, 0),), ((2, 0),), ((3, 0),)):
+        lines = "".join(f"{epoch} {first}\n" for epoch, first in rows)
+        path.write_text(f"0\n{len(rows)}\n{lines}")
+        assert known.now(directory) is not known
+        known = known.now(directory)
+        assert known.rows == rows
+        assert known.now(directory) is known
+    os.utime(path, (1, 1))
+    assert known.now(directory) is known
+    assert known.token is not None
+    path.write_text("damaged")
+    assert known.now(directory).rows == ()
+    directory.close()
