@@ -572,7 +572,7 @@ def _fetch(case: _Case, partition: Any) -> str:
             if case.options["durable_only"] and _is_reopened(case.history):
                 return ""
             ends = [
-                m.durable if case.options["durable_only"] else m.end
+                m.durable if case.options["durable_only"] else m.end_seen
                 for m in case.history[begun - 1 :]
             ]
             ends += [m.end for m in case.history[begun - 1 :] if not m.exists]
@@ -649,9 +649,7 @@ def _end(case: _Case, partition: Any) -> str:
         if case.where == "broker" and moment.allows:
             # A look may come upon the first part of what is being written.
             return bool(found <= max(m.end for m in case.history))
-        # A log whose last batches were compacted away does not say where it ended.
-        kept = [o + 1 for o in moment.records if o not in moment.removed]
-        return max(kept, default=moment.start) <= found <= moment.end
+        return moment.end_seen <= found <= moment.end
 
     return _one(case, lambda: partition.end_offset, right, "end_offset")
 

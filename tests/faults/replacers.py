@@ -58,6 +58,13 @@ class Moment(NamedTuple):
     exists: bool = True
     allows: frozenset[str] = frozenset()
 
+    @property
+    def end_seen(self) -> int:
+        """The lowest end that the files may tell of: a log that was cut behind batches
+        that were compacted away does not say that they were there."""
+        kept = [offset + 1 for offset in self.records if offset not in self.removed]
+        return max(kept, default=self.start)
+
 
 def value_of(stamp: int, offset: int, size: int) -> bytes:
     """The value at an offset that came with the append of this number."""
