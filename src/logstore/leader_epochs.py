@@ -10,6 +10,7 @@ its state are for one of logstore's own.
 from __future__ import annotations
 
 import itertools
+from typing import Final
 
 from logstore import checkpoints
 from logstore._files import Directory, settled
@@ -20,6 +21,7 @@ from logstore.layout import LEADER_EPOCHS
 __all__ = ["LeaderEpochs"]
 
 _Rows = tuple[tuple[int, int], ...]
+_NO_FILE: Final = (-1, -1, -1)
 
 
 class LeaderEpochs:
@@ -48,7 +50,7 @@ class LeaderEpochs:
 
     def now(self, directory: Directory) -> LeaderEpochs:
         """As they are now; the same object where they have not changed."""
-        if self.token is not None and self.token == _token(directory):
+        if self.token is not None and self.token == _seen(directory):
             return self
         new = LeaderEpochs.of(directory)
         if new.rows == self.rows:
@@ -78,10 +80,14 @@ class LeaderEpochs:
 
 
 def _token(directory: Directory) -> object:
-    try:
-        info = directory.stat(LEADER_EPOCHS)
-    except OSError:
-        return "none"
-    if settled(info.mtime_ns, directory.files) < 0:
+    seen = _seen(directory)
+    if seen != _NO_FILE and settled(seen[1], directory.files) < 0:
         return None
-    return info.inode, info.mtime_ns, info.size
+    return seen
+
+
+def _seen(directory: Directory) -> tuple[int, int, int]:
+    try:
+        return directory.look(LEADER_EPOCHS) or _NO_FILE
+    except OSError:
+        return _NO_FILE

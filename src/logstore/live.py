@@ -352,8 +352,9 @@ class LiveLog:
     def _look(self) -> None:
         for attempt in range(ATTEMPTS):
             try:
+                end = self._loaded.end_offset
                 self._refresh()
-                while self._is_other_leader() or not self._stop_at_publication():
+                while not (self._is_of_one_log(end) and self._stop_at_publication()):
                     self._refresh()
                 return
             except CorruptRecordError:
@@ -371,9 +372,13 @@ class LiveLog:
                 self._is_doubtful = True
                 raise
 
+    def _is_of_one_log(self, end: int) -> bool:
+        """Whether all is of one log that a look has read, which began at this end: of
+        a foreign one, part may be from before a cut, and part from behind it."""
+        return self._loaded.end_offset == end or not self._is_other_leader()
+
     def _is_other_leader(self) -> bool:
-        """Whether the leader epochs of a foreign log changed under a look at it: part
-        of what it has read may be of the log before a cut, and part from behind it."""
+        """Whether the leader epochs of a foreign log changed since it was compared."""
         epochs = self._epochs
         return self._files.is_foreign and epochs.now(self.directory) is not epochs
 
