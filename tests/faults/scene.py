@@ -553,8 +553,9 @@ class Scene:
 
     def _plan_flush(self) -> Plan:
         log, partition = self.pick()
-        end = max(log.values, default=-1) + 1
+        # First: a cut that is noted between the two counts as one that came later.
         begun = log.begun
+        end = max(log.values, default=-1) + 1
 
         def told(_: Any) -> None:
             # A cut that was cut short holds readers back at once.

@@ -242,7 +242,9 @@ def _wait(child: int, reading: int, seen: Watch, quiet_s: float) -> tuple[bytes,
             return data, ""
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return data, f"died without a word, wait status {status}"
+            if select.select([reading], [], [], 0)[0]:
+                data = os.read(reading, 1 << 20)  # it spoke, and ended, right now
+            return data, "" if data else f"died without a word, wait status {status}"
         if time.monotonic() - since > quiet_s:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGUSR1)
