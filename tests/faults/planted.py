@@ -473,9 +473,8 @@ BUGS = (
     Bug(
         "a child closes the store of its parent as its own",
         "store.py",
-        (("        if self._forked:\n"
-          "            self._closed = True\n"
-          "            self._let_go()\n            return\n", ""),),
+        (("        if self._forked:\n            self._closed = True\n",
+          "        if False:\n            self._closed = True\n"),),
         "forks",
     ),
     Bug(
