@@ -440,8 +440,9 @@ class LogWriter:
         return base, timestamp_ms if encoder.magic else -1
 
     def _check_may_wait(self, durable: bool) -> None:
-        """Raise where a sync would wait for what this thread is in the middle of."""
-        if durable and self.lock.top >= RANK_SYNC:
+        """Raise where the sync behind an append could be refused, since this thread is
+        in the middle of another call: behind the append that would be too late."""
+        if durable and not self.sync_lock.may_wait:
             raise ReentrantCallError(
                 f"a durable append to {self.name} came in from inside another call of "
                 f"this thread, and could wait for that; nothing was written"
@@ -450,7 +451,7 @@ class LogWriter:
     def _sync_appended(self, end: int, durable: bool) -> None:
         """The sync behind an append. Its records are in: from inside another call it
         is left to the thread that syncs in time."""
-        if durable or self.lock.top < RANK_SYNC:
+        if durable or self.sync_lock.may_wait:
             self.sync(end)
 
     def _after_failure(self, active: SegmentWriter, error: BaseException) -> None:

@@ -78,11 +78,14 @@ class _Inside:
             return
         if self._depth >= _DEPTH:
             return
-        if is_beside:
-            with self.beside:
-                self._reenter(where, _BESIDE)
-        else:
+        if not is_beside:
             self._reenter(where, self.names)
+        elif self.beside.acquire(blocking=False):
+            # Not waited for: who has it may wait for the call that this thread is in.
+            try:
+                self._reenter(where, _BESIDE)
+            finally:
+                self.beside.release()
 
     def _reenter(self, where: str, names: tuple[str, ...]) -> None:
         self.left -= 1
@@ -108,7 +111,8 @@ class _Inside:
         try:
             plan = scene.plan(name)
         except Unavailable as error:
-            self._judge(name, error.args[0], where, ())
+            # A call beside may have made a topic one that cannot be published to.
+            self._judge(name, error.args[0], where, (logstore.UnsupportedError,))
             return
         except LogStoreError as error:
             self._judge(name, error, where, ())

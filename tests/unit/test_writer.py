@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore import _binding as native
+from logstore.locks import new_group
 from logstore.store import open_store
 from support.damage import FaultyFiles, FixedClock, FullDisk, logs_in
 from support.values import (
@@ -649,3 +651,35 @@ def test_clock_that_goes_back_changes_no_offset_and_deletes_nothing(
         assert partition.append(b"now") == 20
     with open_store(tmp_path, files=clock) as store:
         assert store.topic("orders")[0].end_offset == 21
+
+
+def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
+    tmp_path: Path,
+) -> None:
+    """Its sync could be: another thread may have the lock that it needs, and this one
+    must not wait for that while it holds others. Told behind the append, the caller
+    would append again."""
+    held = native.Mutex(5, "a lock of another store", new_group())
+    config = logstore.TopicConfig(flush_messages=1)
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("a", 1, config)[0]
+        writer = partition._write()
+        busy = threading.Event()
+
+        def sync() -> None:
+            with writer.sync_lock:
+                busy.set()
+                time.sleep(0.3)
+
+        thread = threading.Thread(target=sync)
+        thread.start()
+        busy.wait()
+        with held:
+            with pytest.raises(logstore.ReentrantCallError, match="nothing was writt"):
+                partition.append(b"x", durable=True)
+            assert partition.end_offset == 0
+            # This one is due to be synced, which is left to the store's thread.
+            assert partition.append(b"y") == 0
+        thread.join()
+        partition.flush()
+        assert [record.value for record in partition.read()] == [b"y"]

@@ -13,6 +13,7 @@
  *     comes in from inside another one can meet that, since the engine takes its locks in the order of their
  *     ranks; so no two threads wait for each other.
  *   - Ranks are those of one group (a store).  A lock of another group than those that a thread holds is tried.
+ * Mutex.may_wait: whether it would be waited for now, by the rules above; else entering it may be refused.
  * Mutex.attempt(): a context manager that never waits; its value is whether it has the lock.
  * Group(mutexes): enters all of them, which are of one group, in order, or none.
  * defer(function, *args): called when this thread has let go of its last lock; at once where it holds none.
@@ -331,6 +332,13 @@ static PyObject *pylocks_mutex_top(PyObject *object, void *unused)
     return PyLong_FromLong(pylocks_top(((pylocks_mutex *)object)->group));
 }
 
+static PyObject *pylocks_mutex_may_wait(PyObject *object, void *unused)
+{
+    (void)unused;
+    pylocks_mutex *self = (pylocks_mutex *)object;
+    return PyBool_FromLong(pylocks_top(self->group) < self->rank && !pylocks_holds_others(self->group));
+}
+
 static PyObject *pylocks_mutex_repr(PyObject *object)
 {
     pylocks_mutex *self = (pylocks_mutex *)object;
@@ -347,6 +355,8 @@ static PyMethodDef pylocks_mutex_methods[] = {
 static PyGetSetDef pylocks_mutex_getset[] = {
     {"is_mine", pylocks_mutex_is_mine, NULL, "Whether this thread holds the lock.", NULL},
     {"top", pylocks_mutex_top, NULL, "The highest rank that this thread holds in the group; -1: none.", NULL},
+    {"may_wait", pylocks_mutex_may_wait, NULL, "Whether this thread may wait for it: else it is tried, or refused.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
