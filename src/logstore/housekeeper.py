@@ -181,7 +181,15 @@ class Housekeeper:
         if self._tasks:
             wait = min(self._tasks[0][0] - now, _IDLE_S)
             if wait <= 0:
-                self._tasks.pop(0)[2]()
+                first = self._tasks[0]
+                try:
+                    first[2]()
+                except MemoryError:
+                    # There may be some later: behind the others it is run again.
+                    self._tasks.add((now + _PAUSE_S, *first[1:]))
+                    raise
+                finally:
+                    self._tasks.discard(first)
                 return
         waiter = self._wake.register()
         self._sleeps_until = now + wait

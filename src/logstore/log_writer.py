@@ -63,6 +63,8 @@ _FLUSH_TRIES: Final = 20
 _FLUSH_RETRY_MS: Final = 5
 # How long to wait for another thread's sync before looking whether it is still at it.
 _TURN_S: Final = 0.05
+# No sync calls deeper than this.
+_SYNC_DEPTH: Final = 60
 # A flush_ms beyond this needs no thread: ten years.
 _NEVER_MS: Final = 10 * 366 * 24 * 3600 * 1000
 
@@ -441,18 +443,26 @@ class LogWriter:
 
     def _check_may_wait(self, durable: bool) -> None:
         """Raise where the sync behind an append could be refused, since this thread is
-        in the middle of another call: behind the append that would be too late."""
-        if durable and not self.sync_lock.may_wait:
+        in the middle of another call, or where it would have too deep a stack: behind
+        the append that would be too late."""
+        if not durable:
+            return
+        if not self.sync_lock.may_wait:
             raise ReentrantCallError(
                 f"a durable append to {self.name} came in from inside another call of "
                 f"this thread, and could wait for that; nothing was written"
             )
+        _descend(_SYNC_DEPTH)
 
     def _sync_appended(self, end: int, durable: bool) -> None:
-        """The sync behind an append. Its records are in: from inside another call it
-        is left to the thread that syncs in time."""
-        if durable or self.sync_lock.may_wait:
+        """The sync behind an append. Its records are in: from inside another call, and
+        where there is no memory or stack for it, it is left to the thread that syncs in
+        time."""
+        if durable:
             self.sync(end)
+        elif self.sync_lock.may_wait:
+            with contextlib.suppress(MemoryError, RecursionError):
+                self.sync(end)
 
     def _after_failure(self, active: SegmentWriter, error: BaseException) -> None:
         """A write failed. It was undone, or `_mend` undoes it."""
@@ -1329,3 +1339,9 @@ class LogWriter:
             waiter.cancel()
         else:
             waiter.wait(seconds)
+
+
+def _descend(depth: int) -> None:
+    """Raise RecursionError where there is no room for so many calls."""
+    if depth:
+        _descend(depth - 1)

@@ -25,7 +25,7 @@ from typing import Any
 from faults import aftermath
 from faults.method import Tally
 from faults.scene import CALLS, Plan, Scene, Unavailable, elsewhere
-from faults.tracing import PENDING, is_of_library, make_pending, place_of
+from faults.tracing import PENDING, is_of_library, make_pending, may_raise_in, place_of
 from faults.watched import Broken, Watch, run_cases
 
 NAME = "interrupts"
@@ -81,7 +81,7 @@ class Interrupter:
         return self._tracer
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if not is_of_library(frame):
+        if not may_raise_in(frame):
             return
         sys.settrace(self._tracer)
         self.raised.append(place_of(frame))
@@ -112,7 +112,7 @@ class Alarm:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # A signal may come late, when the call is over.
-        if self._is_armed and is_of_library(frame):
+        if self._is_armed and may_raise_in(frame):
             self.raised.append(place_of(frame))
             raise Interrupt(self.raised[-1])
 

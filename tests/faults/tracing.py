@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import logging
 import os
 import signal
 import sys
@@ -11,9 +12,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-__all__ = ["PENDING", "AtLine", "is_of_library", "make_pending", "place_of"]
+__all__ = [
+    "PENDING",
+    "AtLine",
+    "is_of_library",
+    "make_pending",
+    "may_raise_in",
+    "place_of",
+]
 
 _TESTS: Final = str(Path(__file__).resolve().parents[1])
+_LOGGING: Final = os.path.dirname(logging.__file__)
 # What `make_pending` makes pending.
 PENDING: Final = signal.SIGUSR2
 
@@ -29,6 +38,17 @@ _SIGNAL: Final = _Signal(PENDING)
 def is_of_library(frame: FrameType | None) -> bool:
     """Whether a frame is of the library, or of what that uses: not of the tests."""
     return frame is not None and not frame.f_code.co_filename.startswith(_TESTS)
+
+
+def may_raise_in(frame: FrameType | None) -> bool:
+    """Whether a signal handler may raise there: in the library, and not inside of
+    Python's logging, which does not give its locks back then."""
+    at = frame
+    while at is not None:
+        if at.f_code.co_filename.startswith(_LOGGING):
+            return False
+        at = at.f_back
+    return is_of_library(frame)
 
 
 def place_of(frame: FrameType | None) -> str:

@@ -6,6 +6,7 @@ what the report must tell of it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ from logstore._files import Directory, Files
 from logstore.cli.main import main
 from logstore.verify import inspect_file
 from support.damage import (
+    FaultyFiles,
     append_garbage,
     crash,
     cut,
@@ -1038,3 +1040,14 @@ def test_repair_decompresses_up_to_the_limit_that_it_is_given(
     large = logstore.StoreConfig(max_batch_decompressed_bytes=2 * size)
     assert logstore.repair(tmp_path, dry_run=True, store_config=small).actions == ()
     assert logstore.repair(tmp_path, dry_run=True, store_config=large).actions != ()
+
+
+def test_directory_that_cannot_be_listed_is_a_named_error(tmp_path: Path) -> None:
+    """No descriptor is left, perhaps."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("a", 1)[0].append(b"x")
+    for call in (logstore.verify, logstore.rebuild_index):
+        files = FaultyFiles()
+        files.fail("list", errno.EMFILE)
+        with pytest.raises(logstore.StorageError, match="Too many open files"):
+            call(tmp_path, files=files)  # type: ignore[operator]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ import pytest
 
 import logstore
 from logstore import _binding as native
+from logstore._files import Files
+from logstore.housekeeper import Housekeeper
 from logstore.locks import new_group
 from logstore.store import open_store
 from support.damage import FaultyFiles, FixedClock, FullDisk, logs_in
@@ -683,3 +686,54 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
         thread.join()
         partition.flush()
         assert [record.value for record in partition.read()] == [b"y"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_append_with_little_stack_is_in_or_raises_before_it_is(
+    tmp_path: Path, durable: bool
+) -> None:
+    """Also where the sync that is due behind it calls deeper than the append."""
+    config = logstore.TopicConfig(flush_messages=1)
+
+    def at_depth(left: int) -> int:
+        return at_depth(left - 1) if left else partition.append(b"x", durable=durable)
+
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("a", 1, config)[0]
+        partition.append(b"x", durable=True)
+        frame, depth = sys._getframe(), 0
+        while frame is not None:
+            frame, depth = frame.f_back, depth + 1
+        outcomes = set()
+        for room in range(1, 100):
+            end = partition.end_offset
+            try:
+                told = at_depth(sys.getrecursionlimit() - depth - room)
+            except RecursionError:
+                assert partition.end_offset == end, room
+                outcomes.add("refused")
+            else:
+                assert (told, partition.end_offset) == (end, end + 1), room
+                outcomes.add("in")
+        assert outcomes == {"refused", "in"}
+        partition.flush()
+        assert partition.durable_offset == partition.end_offset
+
+
+def test_background_task_that_finds_no_memory_is_run_again(tmp_path: Path) -> None:
+    """The sync of what was appended, for example: nobody else makes it."""
+    keeper, done = Housekeeper(Files(), "a test"), threading.Event()
+    tries = []
+
+    def task() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise MemoryError
+        done.set()
+
+    try:
+        keeper.later(0, task)
+        assert done.wait(10)
+    finally:
+        keeper.stop()
+    assert len(tries) == 2

@@ -9,7 +9,7 @@ from functools import partial
 from logstore import layout
 from logstore._files import Directory, Files
 from logstore.config import StoreConfig
-from logstore.errors import StoreNotFoundError
+from logstore.errors import LogStoreError, StoreNotFoundError, storage_error
 from logstore.layout import (
     INDEX,
     LOG,
@@ -104,8 +104,10 @@ def verify(
         path_or_paths = [path_or_paths]
     count = check_threads(threads, os.cpu_count())
     run = Run(files or Files(), deep, on_progress, store_config)
-    checks = [_target(run, os.path.abspath(os.fspath(p))) for p in path_or_paths]
+    checks: list[Check] = []
     try:
+        for one in path_or_paths:
+            checks.append(_target(run, os.path.abspath(os.fspath(one))))
         run.meter.total = sum(check.size() for check in checks)
         run_jobs((job for c in checks for job in c.jobs()), count, run.meter.stop)
     finally:
@@ -315,12 +317,17 @@ def _target(run: Run, path: str) -> Check:
         parent = open_root(run.files, os.path.dirname(path))
         return FileCheck(run, parent, os.path.basename(path))
     root = open_root(run.files, path)
-    names = root.names()
-    if is_partition(root, names):
-        return OnePartition(run, root)
-    if not is_store(names):
+    try:
+        names = root.names()
+        if is_partition(root, names):
+            return OnePartition(run, root)
+        if not is_store(names):
+            raise StoreNotFoundError(
+                f"{path} is neither a store nor a partition directory", path=path
+            )
+        return StoreCheck(run, root)
+    except BaseException as error:
         root.close()
-        raise StoreNotFoundError(
-            f"{path} is neither a store nor a partition directory", path=path
-        )
-    return StoreCheck(run, root)
+        if isinstance(error, OSError) and not isinstance(error, LogStoreError):
+            raise storage_error(error, "verify", path) from error
+        raise

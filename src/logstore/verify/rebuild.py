@@ -74,7 +74,10 @@ def rebuild_index(
     with contextlib.ExitStack() as stack:
         given = open_root(files, full)
         stack.callback(given.close)
-        names = given.names()
+        try:
+            names = given.names()
+        except OSError as error:
+            raise storage_error(error, "rebuild the indexes of", full) from error
         if is_partition(given, names):
             root = open_root(files, os.path.dirname(full))
             stack.callback(root.close)
