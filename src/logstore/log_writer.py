@@ -1019,10 +1019,19 @@ class LogWriter:
             if active.state.size:
                 self._roll_or_undo(active)
 
-    def _roll_or_undo(self, active: SegmentWriter) -> SegmentWriter:
-        """Begin a new segment behind one that is not empty, or change nothing."""
+    def _roll_or_undo(
+        self, active: SegmentWriter, base: int | None = None
+    ) -> SegmentWriter:
+        """Begin a new segment behind one that is not empty, or change nothing.
+
+        Args:
+            base: its base offset, where a gap is to be in front of it; the one before
+                may be empty then.
+        """
         saved = Savepoint(self.segments, active)
         try:
+            if base is not None:
+                active.state.raw.last_offset = base - 1
             return self._roll(active)
         except BaseException as error:
             self._savepoint, self._is_blocked, self._is_torn = saved, True, True

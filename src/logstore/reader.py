@@ -345,7 +345,7 @@ def read_batches(
                 check()
                 # A gapless segment goes up to the next one; any log up to its end.
                 short_of = min(end, segment.next_offset)
-                is_short = is_last and offset < short_of
+                is_short = is_last and _needed(segment, offset) < short_of
                 if segment.is_gapless and before != native.OFFSET_UNKNOWN:
                     is_short = is_short or before + 1 < short_of
                 if is_short and not skip and wanted is None:
@@ -376,6 +376,12 @@ def read_batches(
             segments = view.from_offset(offset)
             first = segments[0] if segments else None
     view.check_end(stop)
+
+
+def _needed(segment: Segment, offset: int) -> int:
+    """The first offset from `offset` on that a segment must have: what is missing in
+    front of it may be a gap."""
+    return offset if segment.is_gapless else max(offset, segment.base_offset)
 
 
 def place_past(
@@ -604,7 +610,7 @@ def _fetch(
             place = segment.seek(segment.locate(offset), offset)
         if place is None:
             must = segment.is_gapless or segment is view.segments[-1]
-            if must and offset < min(stop, segment.next_offset):
+            if must and _needed(segment, offset) < min(stop, segment.next_offset):
                 raise segment.missing(segment.size, offset)
             continue
         pos, before = place

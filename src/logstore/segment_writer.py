@@ -326,8 +326,8 @@ class SegmentWriter:
     def differs_from(self, mark: Mark) -> bool:
         """Whether anything was done since a mark."""
         is_open = self.dirty is not None or self._first_frame is not None
-        now = self.state.size, self.times.count
-        return is_open or now != (mark.state.size, mark.time_count)
+        now = self.state.size, self.times.count, self.next_offset
+        return is_open or now != (mark.state.size, mark.time_count, mark.next_offset)
 
     def back_to(self, mark: Mark) -> None:
         """Undo the appends since a mark. May be called again with the same one."""

@@ -177,15 +177,21 @@ class PartitionWriter(LogWriter):
         1. write down the lower durable point and that all behind it goes (commit:
         opening finishes it); 2. rename later segments to `.deleted`
         and sync the directory; 3. truncate and sync the log; 4. cut the indexes;
-        5. drop producer snapshots and leader epochs that speak of what is gone.
+        5. drop producer snapshots and leader epochs that speak of what is gone;
+        6. where `offset` is in a gap, begin a segment there.
+
+        Returns the new end.
         """
         if offset == self.end_offset:
             return offset
         if boundary is None:
             raise self._half_done()
         index, pos = boundary
-        while index and self.segments[index].base_offset > offset:
-            # In a gap in front of a segment: that goes, too.
+        while index and (
+            self.segments[index].base_offset > offset
+            or (pos == 0 and self.segments[index].base_offset < offset)
+        ):
+            # In a gap in front of a segment, or of all that is in it: that goes, too.
             index -= 1
             pos = self.segments[index].size
         self._sync_held()
@@ -193,25 +199,25 @@ class PartitionWriter(LogWriter):
         keep, dropped = self.segments[: index + 1], self.segments[index + 1 :]
         segment = keep[-1]
         state, entries, times = self._state_up_to(segment, pos)
-        # What is appended next has this offset, also where there was a gap before it.
-        state.raw.last_offset = offset - 1
+        # In a gap: behind the last record before it.
+        end, start = state.last_offset + 1, self.start_offset
         before, size = self.segments, state.size
         # First: a reader that looks behind the cut sees no more than what stays.
-        self.cutting_to = offset
+        self.cutting_to = end
         try:
             self._retire_active()
             self.segments = keep
             self.note_cut(offset)
             self._active_state, self._active_index = state, entries
             self._active_times = times
-            self._truncate(segment, dropped, offset)
+            self._truncate(segment, dropped, offset, end)
         except BaseException as error:
             # Half done, in memory or on disk: opening again finds out. First of all,
             # and without a call that could be interrupted:
             self._is_half_done = self._is_blocked = True
             self.cutting_to = native.OFFSET_MAX
-            if segment.next_offset == offset:
-                segment.size, self.end_offset = size, offset
+            if segment.next_offset == end:
+                segment.size, self.end_offset = size, end
             else:
                 self.segments = before
             failed = SyncFailedError(
@@ -225,12 +231,32 @@ class PartitionWriter(LogWriter):
             if isinstance(error, OSError):
                 raise failed from error
             raise
-        return offset
+        if end < offset:
+            self._leave_gap(offset, start)
+        return self.end_offset
+
+    def _leave_gap(self, offset: int, start: int) -> None:
+        """Let the log go on at an offset behind its last record, in a segment that
+        begins there: one that ends before the next offset looks like damage."""
+        try:
+            self._roll_or_undo(self._writable(), offset)
+            self.end_offset, self.start_offset = offset, start
+        except SyncFailedError:
+            raise
+        except StorageError as error:
+            logger.warning(
+                "%s ends at offset %d, not at %d: no segment can begin there: %s",
+                self.name,
+                self.end_offset,
+                offset,
+                error,
+            )
 
     def _truncate(
-        self, segment: Segment, dropped: tuple[Segment, ...], offset: int
+        self, segment: Segment, dropped: tuple[Segment, ...], offset: int, end: int
     ) -> None:
-        """The steps of `truncate_to`, with its state and list of segments in place."""
+        """The steps of `truncate_to`, with its state and list of segments in place.
+        From `end` to `offset`, there is nothing."""
         state = self._active_state
         pos = state.size
         self._write_state(state, is_truncating=True)
@@ -238,7 +264,7 @@ class PartitionWriter(LogWriter):
         self._rename_deleted(reversed(dropped), is_needed=True)
         self.directory.sync()
         segment.generation += 1
-        segment.next_offset = offset  # from here on it has happened for readers
+        segment.next_offset = end  # from here on it has happened for readers
         segment.size = pos
         segment.max_timestamp = state.max_timestamp
         segment.max_timestamp_offset = state.max_timestamp_offset
@@ -256,12 +282,12 @@ class PartitionWriter(LogWriter):
             offset,
             self.end_offset - offset,
         )
-        self.end_offset, self.cutting_to = offset, native.OFFSET_MAX
+        self.end_offset, self.cutting_to = end, native.OFFSET_MAX
         # Once more: whoever looked in between has seen the old end beside the cut.
         self.note_cut(offset)
-        self._synced = offset
+        self._synced = end
         self._synced_state = None
-        self.start_offset = min(self.start_offset, offset)
+        self.start_offset = min(self.start_offset, end)
         # As long as the state on disk says "truncating", what is appended would be cut.
         self._commit(self._active.state)
 

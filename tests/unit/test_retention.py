@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -12,15 +13,20 @@ import pytest
 import logstore
 from logstore import RetainAge, RetainBytes, RetainFreeSpace, SegmentInfo
 from logstore.store import open_store
+from support.broker import foreign
 from support.damage import FaultyFiles, FixedClock, Unsynced, crash, frames, logs_in
 from support.values import (
     append_one,
+    append_records,
+    config_of,
     every_magic,
     expected,
     few_formats,
     fill,
     new_partition,
     read_all,
+    record_of,
+    write_store,
 )
 
 VALUE = bytes(100 - 34)  # a message of 100 bytes in magic 1
@@ -378,6 +384,149 @@ def test_truncate_to_any_offset(
             assert not store.recovery_report
             partition = store.topic("orders")[0]
             assert list(partition.read()) == expected(magic, 0, target + 10)
+
+
+def compacted(path: Path, magic: int, codec: str, layout: str) -> list[int]:
+    """A broker's log, a batch for each record, with a gap at 3 to 6: in a segment, in
+    front of one, within its offsets, or with nothing before it. Returns its offsets."""
+    write_store(path, 9, magic, codec, call=1)
+    directory = foreign(path)
+    (log,) = logs_in(directory)
+    data, found = log.read_bytes(), frames(log)
+    head, tail = data[: found[3].pos], data[found[7].pos :]
+    if layout == "two segments":
+        log.write_bytes(head)
+        (directory / f"{5:020d}.log").write_bytes(tail)
+    else:
+        log.write_bytes(tail if layout == "at the start" else head + tail)
+    for index in directory.glob("*index"):
+        index.unlink()
+    return [7, 8] if layout == "at the start" else [0, 1, 2, 7, 8]
+
+
+def in_all_ways(partition: logstore.Partition) -> list[list[int]]:
+    """The offsets as each of six ways to read them gives them."""
+    fetched, offset = [], partition.start_offset
+    while chunk := [record.offset for record in partition.fetch(offset)]:
+        fetched += chunk
+        offset = chunk[-1] + 1
+    return [
+        fetched,
+        [record.offset for record in partition.read()],
+        [record.offset for record in partition.read(isolation="read_committed")],
+        [record.offset for record in partition.follow(timeout=0)],
+        [record.offset for batch in partition.read_batches() for record in batch],
+        partition.read_arrow().read_all().column("offset").to_pylist(),
+    ]
+
+
+@few_formats
+@pytest.mark.parametrize("layout", ["one segment", "two segments", "at the start"])
+@pytest.mark.parametrize("appends", [True, False], ids=["append", "reopen"])
+def test_log_that_was_cut_in_a_gap_goes_on_where_it_was_cut(
+    tmp_path: Path, magic: int, codec: str, layout: str, appends: bool
+) -> None:
+    """The next offset is the one that was cut to, not the one behind the last record
+    that is there: all ways to append agree on that, and so does the next opening. What
+    is missing between the two is no damage, before the next append either."""
+    for target in (3, 4, 5, 6, 7, 8):
+        path = tmp_path / str(target)
+        offsets = compacted(path, magic, codec, layout)
+        offsets = [offset for offset in offsets if offset < target]
+        with open_store(path, files=Unsynced()) as store:
+            topic = store.topic("orders")
+            topic.configure(config_of(magic, codec))
+            partition = topic[0]
+            assert partition.truncate_to(target) == target
+            assert partition.end_offset == target
+            assert in_all_ways(partition) == [offsets] * 6
+            assert partition.offset_for_time(1 << 50) is None
+            with logstore.open(path, read_only=True) as reading:
+                assert reading.topic("orders")[0].end_offset == target
+                assert in_all_ways(reading.topic("orders")[0]) == [offsets] * 6
+            if appends:
+                assert append_one(partition) == target
+                assert append_records(partition, 2) == range(target + 1, target + 3)
+                assert append_one(partition) == target + 3
+                offsets += range(target, target + 4)
+                assert in_all_ways(partition) == [offsets] * 6
+        with logstore.open(path) as store:
+            assert not store.recovery_report
+            partition = store.topic("orders")[0]
+            assert partition.end_offset == target + 4 * appends
+            assert in_all_ways(partition) == [offsets] * 6
+            assert append_one(partition) == target + 4 * appends
+        offsets.append(target + 4 * appends)
+        assert read_all(path) == [record_of(offset, magic) for offset in offsets]
+        assert logstore.verify(path).ok
+
+
+@pytest.mark.parametrize("layout", ["one segment", "two segments", "at the start"])
+def test_cut_in_a_gap_that_is_cut_short_leaves_a_log_that_can_be_read(
+    tmp_path: Path, layout: str
+) -> None:
+    """Killed before any of its calls that change something: the old log, or what is
+    left of it, and none that ends in what looks like damage."""
+    path = tmp_path / "store"
+    old = compacted(path, 1, "none", layout)
+    new = [offset for offset in old if offset < 6]
+    files, copies = FaultyFiles(), 0
+
+    def copy(method: str, name: str) -> None:
+        nonlocal copies
+        if method in ("create", "rename", "truncate", "unlink", "write"):
+            crash(path, tmp_path / str(copies))
+            copies += 1
+
+    with open_store(path, files=files) as store:
+        partition = store.topic("orders")[0]
+        files.before = copy
+        partition.truncate_to(6)
+        files.before = None
+    assert copies > 5
+    for number in range(copies):
+        with logstore.open(tmp_path / str(number), read_only=True) as store:
+            assert in_all_ways(store.topic("orders")[0])[0] in (old, new)
+        with logstore.open(tmp_path / str(number)) as store:
+            partition = store.topic("orders")[0]
+            ways = in_all_ways(partition)
+            assert ways == [ways[0]] * 6
+            assert ways[0] in (old, new)
+            end = append_one(partition)
+            assert in_all_ways(partition) == [[*ways[0], end]] * 6
+
+
+@every_magic
+def test_cut_in_a_gap_ends_before_it_where_no_segment_can_begin(
+    tmp_path: Path, magic: int
+) -> None:
+    """The disk has no room for the file: the log is cut all the same, and the call
+    tells where it ends."""
+    compacted(tmp_path, magic, "none", "one segment")
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = store.topic("orders")[0]
+        files.fail("create", errno.ENOSPC, name=".log", times=1)
+        assert partition.truncate_to(5) == partition.end_offset == 3
+        assert in_all_ways(partition) == [[0, 1, 2]] * 6
+        assert append_one(partition) == 3
+        assert partition.end_offset == 4
+    assert [record.offset for record in read_all(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_cut_in_a_gap_moves_no_start(tmp_path: Path) -> None:
+    """Where the log starts in the gap, it does so behind the cut."""
+    compacted(tmp_path, 1, "none", "one segment")
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = store.topic("orders")[0]
+        partition.delete_before(4)
+        assert partition.truncate_to(6) == 6
+        assert partition.start_offset == 4
+        assert in_all_ways(partition) == [[]] * 6
+        assert append_one(partition) == 6
+    with logstore.open(tmp_path) as store:
+        assert store.topic("orders")[0].start_offset == 4
+        assert in_all_ways(store.topic("orders")[0]) == [[6]] * 6
 
 
 @pytest.mark.parametrize("bad", [-1, 4, 31, 1 << 62])
