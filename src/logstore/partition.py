@@ -193,6 +193,7 @@ class Partition:
     def _history(self) -> tuple[str, Cuts] | None:
         """The id of the log, and how it was cut."""
         self._guard()
+        self._check_alive()
         log = self._log
         if isinstance(log, LiveLog):
             return log.history()

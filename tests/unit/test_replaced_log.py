@@ -340,6 +340,14 @@ CALLS: dict[str, Callable[[logstore.Partition], object]] = {
     "read_arrow": lambda p: p.read_arrow(),
     "offset_for_time": lambda p: p.offset_for_time(0),
     "last_stable_offset": lambda p: p.last_stable_offset(),
+    "start_offset": lambda p: p.start_offset,
+    "end_offset": lambda p: p.end_offset,
+    "durable_offset": lambda p: p.durable_offset,
+    "segments": lambda p: p.segments,
+    "mark": lambda p: p.mark(),
+    "unchanged_below": lambda p: p.unchanged_below(logstore.LogMark("", 0)),
+    "flush": lambda p: p.flush(),
+    "retention": lambda p: p.apply_retention(dry_run=True),
 }
 
 
