@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +116,74 @@ sys.stdin.read()
         writer.wait(30)
     with logstore.open(tmp_path) as store:
         assert list(store.topic("orders")[0].read()) == expected(1, 0, 20)
+
+
+def kafkas_lock_is_free(path: Path) -> bool:
+    """Whether a broker could take its lock on a store."""
+    with (path / ".lock").open("r+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def test_second_lock_keeps_writers_out_where_the_first_was_dropped(
+    tmp_path: Path,
+) -> None:
+    """The system drops Kafka's lock when this process closes the file once more, as a
+    copy of the directory does. The other one stays, and the next sync takes Kafka's
+    again, so that a broker is kept out, too."""
+    path = tmp_path / "data"
+    with logstore.open(path) as store:
+        partition = new_partition(store)
+        fill(partition, 5)
+        assert not in_child(kafkas_lock_is_free, path)
+        for number in range(2):
+            shutil.copytree(path, tmp_path / f"copy-{number}")
+            assert in_child(kafkas_lock_is_free, path)
+            assert in_child(open_and_close, path) == ("StoreLockedError", None)
+            append_one(partition, durable=True)
+            assert not in_child(kafkas_lock_is_free, path)
+            assert in_child(open_and_close, path) == ("StoreLockedError", os.getpid())
+    assert in_child(open_and_close, path) == "opened"
+    assert read_all(path) == expected(1, 0, 7)
+
+
+def test_writer_whose_dropped_lock_another_program_took_syncs_nothing(
+    tmp_path: Path,
+) -> None:
+    """A broker that came in meanwhile may write to the same files: no record is told to
+    be durable, and the partition takes no more."""
+    code = """
+import fcntl
+file = open(path + "/.lock", "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("taken", flush=True)
+sys.stdin.read()
+"""
+    store = logstore.open(tmp_path)
+    partition = new_partition(store)
+    fill(partition, 5)
+    partition.flush()
+    (tmp_path / ".lock").open("rb").close()
+    with script(code, tmp_path) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "taken\n"
+        assert append_one(partition) == 5
+        with pytest.raises(logstore.SyncFailedError, match=f"process {other.pid}"):
+            partition.flush()
+        assert partition.durable_offset == 5
+        for call in (append_one, lambda p: append_one(p, durable=True)):
+            with pytest.raises(logstore.SyncFailedError):
+                call(partition)
+        store.close()  # its cause was told
+        with pytest.raises(logstore.StoreLockedError) as caught:
+            logstore.open(tmp_path)
+        assert caught.value.holder_pid == other.pid
+        other.kill()
+    with logstore.open(tmp_path) as store:
+        assert list(store.topic("orders")[0].read()) == expected(1, 0, 6)
 
 
 def forked_uses(store: logstore.Store, partition: logstore.Partition) -> list[str]:
