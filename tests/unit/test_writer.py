@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from logstore._files import Files
 from logstore.housekeeper import Housekeeper
 from logstore.locks import new_group
 from logstore.store import open_store
-from support.damage import FaultyFiles, FixedClock, FullDisk, logs_in
+from support.damage import FaultyFiles, FixedClock, FullDisk, Unsynced, logs_in
 from support.values import (
     append_one,
     append_records,
@@ -547,6 +548,33 @@ def test_flush_ms_syncs_without_a_further_append(tmp_path: Path) -> None:
             assert partition.durable_offset == end
 
 
+def is_durable_in_time(partition: logstore.Partition) -> bool:
+    """Whether everything becomes durable without a further call."""
+    deadline = time.monotonic() + 20
+    while partition.durable_offset < partition.end_offset:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def test_shorter_flush_ms_counts_for_what_is_appended_next(tmp_path: Path) -> None:
+    """Also where a sync was planned by the old settings, for an hour later; what was
+    appended under those is durable at once."""
+    hour = 3_600_000
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = new_partition(store, flush_ms=hour)
+        topic = store.topic("orders")
+        for _ in range(2):
+            append_one(partition)
+            assert partition.durable_offset < partition.end_offset
+            topic.configure(config_of(flush_ms=5))
+            assert partition.durable_offset == partition.end_offset
+            append_one(partition)
+            assert is_durable_in_time(partition)
+            topic.configure(config_of(flush_ms=hour))
+
+
 def test_append_without_durable_syncs_nothing(tmp_path: Path) -> None:
     """An append is a write; syncs come by policy."""
     files = FaultyFiles()
@@ -557,6 +585,75 @@ def test_append_without_durable_syncs_nothing(tmp_path: Path) -> None:
         fill(partition, 50, call=1)
         assert files.count("sync") == 0
         assert files.count("write", ".log") == 50
+
+
+# ---------------------------------------------------------------- behind the commit
+
+
+def test_append_whose_sync_cannot_be_planned_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is to fail does so before the record is in: an error behind that would
+    have it appended twice by who tries again. The next append plans its sync anew."""
+
+    def refuse(self: Housekeeper, delay_ms: int, task: object) -> None:
+        raise error
+
+    with open_store(tmp_path, files=Unsynced()) as store:
+        append_one(store.create_topic("source", config=config_of(flush_ms=5))[0])
+        batch = logs_in(tmp_path / "source-0")[0].read_bytes()
+        calls = {**CALLS, "append_batches": lambda p: p.append_batches(batch)}
+        for error in (RecursionError(), MemoryError(), KeyboardInterrupt()):
+            for name, call in calls.items():
+                topic = f"{name}-{type(error).__name__}"
+                partition = store.create_topic(topic, 1, config_of(flush_ms=5))[0]
+                with monkeypatch.context() as patch:
+                    patch.setattr(Housekeeper, "later", refuse)
+                    for _ in range(2):
+                        with pytest.raises(type(error)):
+                            call(partition)
+                        assert partition.end_offset == 0
+                assert list(partition.read()) == []
+                assert append_one(partition) == 0
+                assert is_durable_in_time(partition)
+
+
+def raises_in_deep_stack(call: Callable[[], object], spare: int) -> bool:
+    """Whether a call finds too little room where the stack takes so many calls more."""
+    depth, frame = 0, sys._getframe()
+    while frame is not None:
+        depth, frame = depth + 1, frame.f_back
+    before = sys.getrecursionlimit()
+    try:
+        sys.setrecursionlimit(depth + spare)
+        call()
+    except RecursionError:
+        return True
+    finally:
+        sys.setrecursionlimit(before)
+    return False
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_append_in_a_deep_stack_is_in_or_has_raised(tmp_path: Path, magic: int) -> None:
+    """Never both, whichever call finds no room; and it is synced in time."""
+    outcomes = set()
+    with open_store(tmp_path, files=Unsynced()) as store:
+        config = config_of(magic, flush_ms=5)
+        topic = store.create_topic("orders", 40, config)
+        for spare, partition in enumerate(topic.partitions, 3):
+            # So that all is there but the plan of a sync.
+            append_one(partition)
+            assert is_durable_in_time(partition)
+            call = functools.partial(append_one, partition)
+            has_raised = raises_in_deep_stack(call, spare)
+            assert partition.end_offset == 2 - has_raised, spare
+            outcomes.add(has_raised)
+            end = partition.end_offset
+            assert append_one(partition) == end
+            assert is_durable_in_time(partition)
+            assert list(partition.read()) == expected(magic, 0, end + 1)
+    assert outcomes == {True, False}
 
 
 # ---------------------------------------------------------------- deleted topics
