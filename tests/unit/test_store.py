@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
+import signal
 import stat
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,8 @@ from logstore.store import open_store
 from support.damage import FaultyFiles, crash, snapshot_of
 from support.values import (
     append_one,
+    append_records,
+    config_of,
     expected,
     fill,
     new_partition,
@@ -250,6 +255,80 @@ def test_close_twice_is_fine(tmp_path: Path) -> None:
     store.close()
 
 
+def test_close_that_was_interrupted_goes_on_when_it_is_called_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any of its system calls: then all is durable and marked as closed, and the
+    lock is free."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    config = config_of(index_interval_bytes=50, segment_bytes=1000)
+    nth, was_interrupted = 0, True
+    while was_interrupted:
+        nth += 1
+        path, files, left = tmp_path / str(nth), FaultyFiles(), nth
+
+        def interrupt(method: str, name: str) -> None:
+            nonlocal left
+            if threading.current_thread() is threading.main_thread():
+                left -= 1
+                if left == 0:
+                    raise KeyboardInterrupt
+
+        store = open_store(path, files=files)
+        for partition in store.create_topic("orders", 2, config):
+            fill(partition, 30)
+        files.before = interrupt
+        try:
+            store.close()
+            was_interrupted = False
+        except KeyboardInterrupt:
+            store.close()
+        with logstore.open(path) as store:
+            assert not store.recovery_report, nth
+            for partition in store.topic("orders"):
+                assert list(partition.read()) == expected(1, 0, 30)
+                assert append_one(partition) == 30
+    assert nth > 20
+
+
+def test_close_that_was_interrupted_while_it_waited_goes_on(tmp_path: Path) -> None:
+    """The thread of the store is in the middle of a sync by time, and has to end."""
+    files = FaultyFiles()
+    syncing, go_on = threading.Event(), threading.Event()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def before(method: str, name: str) -> None:
+        if (
+            method == "sync"
+            and threading.current_thread() is not threading.main_thread()
+        ):
+            syncing.set()
+            while not store._closed and not go_on.is_set():
+                time.sleep(0.001)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            assert go_on.wait(30)
+
+    store = open_store(tmp_path, files=files)
+    partition = new_partition(store, flush_ms=1)
+    handler = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        files.before = before
+        append_one(partition)
+        assert syncing.wait(30)
+        with pytest.raises(KeyboardInterrupt):
+            store.close()
+    finally:
+        go_on.set()
+        signal.signal(signal.SIGUSR1, handler)
+    store.close()
+    with logstore.open(tmp_path) as store:
+        assert not store.recovery_report
+        assert append_one(store.topic("orders")[0]) == 1
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 def test_closed_store_raises_store_closed_everywhere(
     tmp_path: Path, read_only: bool
@@ -445,6 +524,78 @@ def test_no_thread_before_the_first_change_and_one_afterwards(tmp_path: Path) ->
     with logstore.open(tmp_path) as store:
         assert [r.value for r in store.topic("orders")[0].read()] == [b"x"]
         assert threads() == before
+
+
+def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the process may have so many and no more."""
+
+    def refuse(*arguments: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+
+
+CHANGES: dict[str, Callable[[logstore.Store], object]] = {
+    "append": lambda s: append_one(s.topic("orders")[0]),
+    "durable": lambda s: append_one(s.topic("orders")[0], durable=True),
+    "append_many": lambda s: append_records(s.topic("orders")[0], 3),
+    "roll": lambda s: s.topic("orders")[0].roll(),
+    "delete_before": lambda s: s.topic("orders")[0].delete_before(1),
+    "truncate_to": lambda s: s.topic("orders")[0].truncate_to(1),
+    "create_topic": lambda s: s.create_topic("new"),
+    "delete_topic": lambda s: s.delete_topic("orders"),
+    "configure": lambda s: s.topic("orders").configure(config_of(2)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_first_change_that_gets_no_thread_is_refused_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Without one nothing would be synced in time. An error behind the write would have
+    a record appended twice by who tries again."""
+    write_store(tmp_path, 5, call=1)
+    with logstore.open(tmp_path) as store:
+        before = snapshot_of(tmp_path)
+        with monkeypatch.context() as patch:
+            refuse_threads(patch)
+            for _ in range(2):
+                with pytest.raises(logstore.StorageError, match="thread") as caught:
+                    CHANGES[change](store)
+                assert "nothing was written" in str(caught.value)
+                assert snapshot_of(tmp_path) == before
+                assert list(store.topic("orders")[0].read()) == expected(1, 0, 5)
+        store.topic("orders").configure(config_of(flush_ms=5))
+        partition = store.topic("orders")[0]
+        assert append_one(partition) == 5
+        deadline = time.monotonic() + 20
+        while partition.durable_offset < 6 and time.monotonic() < deadline:
+            time.sleep(0.002)
+        assert partition.durable_offset == 6
+
+
+@pytest.mark.parametrize("was_killed", [False, True])
+def test_close_of_a_store_that_got_no_thread_gives_the_lock_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_killed: bool
+) -> None:
+    """There is none to be waited for, nor one to end a recovery with."""
+    with logstore.open(tmp_path / "live") as store:
+        fill(new_partition(store), 5)
+        crash(tmp_path / "live", tmp_path / "killed")
+    path = tmp_path / ("killed" if was_killed else "live")
+    refuse_threads(monkeypatch)
+    store = logstore.open(path)
+    with pytest.raises(logstore.StorageError, match="thread"):
+        append_one(store.topic("orders")[0])
+    store.close()
+    with pytest.raises(logstore.StoreClosedError):
+        store.topics()
+    with logstore.open(path) as store:
+        assert list(store.topic("orders")[0].read()) == expected(1, 0, 5)
+    monkeypatch.undo()
+    with logstore.open(path) as store:
+        assert append_one(store.topic("orders")[0]) == 5
+    assert read_all(path) == expected(1, 0, 6)
 
 
 def test_store_config_is_checked_when_made() -> None:
