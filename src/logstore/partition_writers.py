@@ -195,6 +195,9 @@ class PartitionWriters:
             path, text = directory.path, str(loaded)
             self.note(RecoveryAction(label, *key, path, -1, 0, -1, None, text))
             return
+        if loaded.segments:
+            # The same for all: a deletion of the topic tells it the new name.
+            directory = loaded.segments[0].directory
         self.loaded[key] = PartitionWriter(
             self._host, directory, topic, number, self.catalog.config(topic), loaded
         )

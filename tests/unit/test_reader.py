@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 import logstore
 from logstore import CorruptRecordError, Record
-from support.damage import fix_crc, flip_bit, frames, logs_in, overwrite
+from logstore.store import open_store
+from support.damage import Unsynced, fix_crc, flip_bit, frames, logs_in, overwrite
 from support.values import (
     FIRST_TIMESTAMP,
     append_one,
@@ -400,15 +402,48 @@ def test_read_that_has_begun_survives_deletion(tmp_path: Path) -> None:
             partition.read(49)
 
 
-def test_read_that_has_begun_survives_deletion_of_the_topic(tmp_path: Path) -> None:
-    """The same for a whole topic."""
-    with logstore.open(tmp_path) as store:
-        partition = new_partition(store, segment_bytes=300, file_delete_delay_ms=0)
-        fill(partition, 60)
-        records = partition.read()
-        found = [next(records)]
-        store.delete_topic("orders")
-        assert found + list(records) == expected(1, 0, 60)
+def test_read_that_has_begun_survives_deletion_of_more_segments_than_may_be_open(
+    tmp_path: Path,
+) -> None:
+    """Their files wait for it, however many there are, and go when it is over."""
+    write_store(tmp_path, 400, segment_bytes=100, file_delete_delay_ms=0, call=100)
+    config = logstore.StoreConfig(max_open_files=8)
+    with open_store(tmp_path, config=config, files=Unsynced()) as store:
+        partition = store.topic("orders")[0]
+        assert len(partition.segments) > 3 * 64
+        readers = [
+            partition.read(), partition.read_batches(), partition.read_arrow(),
+        ]  # fmt: skip
+        first = next(readers[0])
+        assert partition.delete_before(400) == 400
+        assert [first, *readers[0]] == expected(1, 0, 400)
+        assert [r for b in readers[1] for r in b] == expected(1, 0, 400)
+        assert readers[2].read_all().num_rows == 400
+        del readers
+        directory, deadline = tmp_path / "orders-0", time.monotonic() + 20
+        while list(directory.glob("*.deleted")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert list(directory.glob("*.deleted")) == []
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_read_that_has_begun_survives_deletion_of_the_topic(
+    tmp_path: Path, reopened: bool
+) -> None:
+    """The same for a whole topic, also where its segments were there at opening."""
+    store = open_store(tmp_path, files=Unsynced())
+    fill(new_partition(store, segment_bytes=300, file_delete_delay_ms=0), 60)
+    if reopened:
+        store.close()
+        store = open_store(tmp_path, files=Unsynced())
+    partition = store.topic("orders")[0]
+    readers = [partition.read(), partition.read_batches(), partition.read_arrow()]
+    first = next(readers[0])
+    store.delete_topic("orders")
+    assert [first, *readers[0]] == expected(1, 0, 60)
+    assert [r for b in readers[1] for r in b] == expected(1, 0, 60)
+    assert readers[2].read_all().num_rows == 60
+    store.close()
 
 
 # ---------------------------------------------------------------- damage

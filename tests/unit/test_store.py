@@ -16,7 +16,8 @@ import pytest
 
 import logstore
 from logstore.store import open_store
-from support.damage import FaultyFiles, crash, snapshot_of
+from support.children import descriptors_in
+from support.damage import FaultyFiles, Unsynced, crash, snapshot_of
 from support.values import (
     append_one,
     append_records,
@@ -479,6 +480,58 @@ def test_open_files_stay_below_the_limit(tmp_path: Path) -> None:
         assert [len(list(r)) for r in readers] == [
             299 - start for start in range(0, 300, 20)
         ]
+
+
+def test_rolls_and_appends_keep_no_more_files_open_than_the_limit(
+    tmp_path: Path,
+) -> None:
+    """What a roll hands over to readers counts like what they opened themselves, and so
+    does the file of each writer."""
+    config = logstore.StoreConfig(max_open_files=8)
+    with open_store(tmp_path, config=config, files=Unsynced()) as store:
+        topic = store.create_topic("orders", 12, config_of(segment_bytes=100))
+
+        def check(result: object) -> None:
+            assert len(store.descriptors) <= 8
+            # Those of the store itself are its directory and its lock.
+            assert len(descriptors_in(tmp_path)) <= 8 + 2
+
+        for number in range(20):
+            for partition in topic.partitions[: 12 if number % 5 == 4 else 3]:
+                check(partition.append(b"%050d" % number))
+        assert sum(len(partition.segments) for partition in topic) > 90
+        # Without rolls all files are those of writers, which have to give way.
+        topic.configure(config_of())
+        for partition in topic.partitions * 2:
+            check(partition.append(b"x"))
+        for partition in topic.partitions:
+            check(next(partition.read()))
+        for partition in topic.partitions:
+            check(partition.append(b"x"))
+
+
+def test_deleted_topic_holds_no_more_files_than_the_limit(tmp_path: Path) -> None:
+    """However many segments it has, and whoever refers to its partitions, or reads
+    them: what has begun goes on, within the limit."""
+    settings = config_of(segment_bytes=300, file_delete_delay_ms=0)
+    with open_store(tmp_path, files=Unsynced()) as store:
+        for partition in store.create_topic("orders", 3, settings):
+            fill(partition, 100)
+            assert len(partition.segments) > 16
+    config = logstore.StoreConfig(max_open_files=8)
+    with open_store(tmp_path, config=config, files=Unsynced()) as store:
+        partitions = store.topic("orders").partitions
+        readers = [partition.read() for partition in partitions]
+        begun = [[next(reader)] for reader in readers]
+        for partition in partitions:
+            append_one(partition)
+        store.delete_topic("orders")
+        for found, reader in zip(begun, readers, strict=True):
+            for record in reader:
+                found.append(record)
+                assert len(descriptors_in(tmp_path)) <= 8 + 2
+            assert found == expected(1, 0, 100)
+        assert len(descriptors_in(tmp_path)) <= 8 + 2
 
 
 def test_files_are_private_whatever_the_umask(tmp_path: Path) -> None:
