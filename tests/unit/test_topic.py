@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 import logstore
 from logstore import TopicConfig
-from support.damage import crash, logs_in
+from logstore.store import open_store
+from support.damage import Unsynced, crash, cut, logs_in
 from support.values import append_one, config_of, expected, fill, new_partition
 
 GOOD = ["a", "A.b_c-D9", "...", "-", "_", "x-1", "a" * 247, "0", "a-0.b-delete"]
@@ -417,6 +419,40 @@ def test_damaged_partition_does_not_stop_the_others(tmp_path: Path) -> None:
             assert list(topic[number].read()) == expected(1, 0, 31)
         with pytest.raises(logstore.CorruptRecordError):
             append_one(topic[1])
+
+
+@pytest.mark.parametrize("damage", ["cut", "lost"])
+def test_damaged_partition_keeps_retention_and_flush_from_no_other(
+    tmp_path: Path, damage: str
+) -> None:
+    """The disk would fill up with what the others should let go. Its error comes when
+    all others are done, each time."""
+    settings = config_of(segment_bytes=300, retention_bytes=600, retention_ms=-1)
+    with open_store(tmp_path, files=Unsynced()) as store:
+        for partition in store.create_topic("orders", 3, settings):
+            fill(partition, 60)
+    if damage == "cut":
+        cut(logs_in(tmp_path / "orders-0")[-2], 10)
+    else:
+        shutil.rmtree(tmp_path / "orders-0")
+    with open_store(tmp_path, files=Unsynced()) as store:
+        topic = store.topic("orders")
+        for _ in range(2):
+            end = topic[2].end_offset
+            for number in (1, 2):
+                fill(topic[number], 60)
+                assert sum(s.size_bytes for s in topic[number].segments) > 1200
+                assert topic[number].durable_offset < end + 60
+            with pytest.raises(logstore.LogStoreError, match="orders-0"):
+                topic.apply_retention()
+            if damage == "cut":
+                topic.flush()  # of that one all is durable that is there
+            else:
+                with pytest.raises(logstore.LogStoreError, match="orders-0"):
+                    topic.flush()
+            for number in (1, 2):
+                assert topic[number].durable_offset == end + 60
+                assert sum(s.size_bytes for s in topic[number].segments) < 1200
 
 
 @pytest.mark.parametrize("number", [0.0, "0", None, slice(0, 1)])
