@@ -6,8 +6,9 @@ import gc
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ import logstore
 from logstore._files import Directory
 from logstore.segment import Segment
 from logstore.store import open_store
-from support.damage import FaultyFiles
+from support.damage import FaultyFiles, Unsynced
 from support.values import (
     config_of,
     every_magic,
@@ -258,6 +259,51 @@ def test_partitioner_shared_by_threads_keeps_its_balance(tmp_path: Path) -> None
         counts = [p.end_offset for p in topic]
         assert sum(counts) == 600
         assert max(counts) - min(counts) <= 66
+
+
+@pytest.mark.parametrize("what", ["values", "keys", "timestamps", "headers", "arrow"])
+def test_slow_iterable_keeps_nobody_waiting(tmp_path: Path, what: str) -> None:
+    """What comes out of a socket or a queue is waited for before the partition's lock
+    is taken: meanwhile others append to the same partition, and everything is synced by
+    time, which one thread does for all partitions."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        topic = store.create_topic("orders", 2, config_of(2, flush_ms=5))
+        partition, other = topic.partitions
+
+        def appends_and_syncs() -> None:
+            partition.append(b"durable", durable=True)
+            for one in (partition, other):
+                one.append(b"by time")
+                while one.durable_offset < one.end_offset:
+                    time.sleep(0.002)
+
+        def slow(*items: Any) -> Iterator[Any]:
+            for item in items:
+                thread = threading.Thread(target=appends_and_syncs, daemon=True)
+                thread.start()
+                thread.join(20)
+                assert not thread.is_alive()
+                yield item
+
+        def slow_reader() -> Any:
+            pa = pytest.importorskip("pyarrow")
+            schema = pa.schema([("value", pa.binary())])
+            batches = (pa.record_batch([[value]], schema) for value in (b"a", b"b"))
+            return pa.RecordBatchReader.from_batches(schema, slow(*batches))
+
+        two = [b"a", b"b"]
+        calls: dict[str, Callable[[], range]] = {
+            "values": lambda: partition.append_many(slow(*two)),
+            "keys": lambda: partition.append_many(two, slow(b"k", None)),
+            "timestamps": lambda: partition.append_many(two, None, slow(1, None)),
+            "headers": lambda: partition.append_many(
+                two, headers=slow((), [("name", b"x")])
+            ),
+            "arrow": lambda: partition.append_arrow(slow_reader()),
+        }
+        partition.append(b"a sync of this is due")
+        assert calls[what]() == range(5, 7)
+        assert [record.value for record in partition.read(5)] == two
 
 
 @pytest.mark.parametrize("call", ["configure", "delete_topic", "close"])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import logstore
+from logstore.layout import TORN_PREFIX
 from logstore.store import open_store
 from support.damage import (
     FaultyFiles,
@@ -525,6 +526,43 @@ def test_torn_tail_on_a_full_disk_is_left_and_can_be_read(tmp_path: Path) -> Non
     assert the_log(path).stat().st_size == size
     with logstore.open(path) as store:
         assert append_one(store.topic("orders")[0]) == COUNT
+
+
+@pytest.mark.parametrize("sync", ["flush", "topic.flush", "durable"])
+def test_flush_of_what_a_full_disk_kept_from_being_mended_is_an_error(
+    tmp_path: Path, sync: str
+) -> None:
+    """Records behind the durable point are not on stable storage as long as the tail
+    behind them is not put aside: nobody is told that they are."""
+    path = killed_store(tmp_path, durable=10)
+    append_garbage(logs_in(path / "orders-0")[-1], b"torn")
+    files = FaultyFiles()
+    before = snapshot_of(path / "orders-0")
+    with open_store(path, files=files) as store:
+
+        def is_full(method: str, name: str) -> None:
+            if method == "create" and name.startswith(TORN_PREFIX):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        files.before = is_full
+        topic = store.topic("orders")
+        partition = topic[0]
+        calls: dict[str, Callable[[], object]] = {
+            "flush": partition.flush,
+            "topic.flush": topic.flush,
+            "durable": lambda: append_one(partition, durable=True),
+        }
+        for _ in range(2):
+            assert (partition.durable_offset, partition.end_offset) == (10, COUNT)
+            with pytest.raises(logstore.DiskFullError):
+                calls[sync]()
+        assert list(partition.read()) == expected(1, 0, COUNT)
+    assert snapshot_of(path / "orders-0") == before
+    with logstore.open(path) as store:
+        assert [a.label for a in store.recovery_report.actions] == ["torn-tail"]
+        partition = store.topic("orders")[0]
+        partition.flush()
+        assert partition.durable_offset == partition.end_offset == COUNT
 
 
 @pytest.mark.parametrize("leftover", ["empty", "zeros"])
