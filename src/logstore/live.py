@@ -88,8 +88,9 @@ class LiveLog:
         self._situation = situation
         self._marks_token = marks_token
         self._publications = publications
-        # As of the last look; none yet.
+        # As of the last look, and the last that found more; none yet.
         self._token: object = None
+        self._state: object = None
         # Where readers stop while a publication is under way (publications.py).
         self._ceiling = native.OFFSET_MAX
         self._lock = native.Mutex(
@@ -355,8 +356,11 @@ class LiveLog:
                 end = self._loaded.end_offset
                 self._refresh()
                 while not (self._is_of_one_log(end) and self._stop_at_publication()):
+                while True:
+                    known = self._loaded, self._loaded.end_offset
                     self._refresh()
-                return
+                    if self._stop_at_publication() and self._has_stayed(*known):
+                        return
             except CorruptRecordError:
                 if self._is_doubtful or attempt + 1 == ATTEMPTS:
                     raise
@@ -393,6 +397,16 @@ class LiveLog:
         self._ceiling = ceilings.get(key, native.OFFSET_MAX)
         return True
 
+    def _has_stayed(self, loaded: Loaded, end: int) -> bool:
+        """Whether a look has found nothing behind an end of what was loaded, or the
+        state is what it was then: before an append of which the first part may be seen
+        and undone, the owner writes into it that this may go."""
+        if self._loaded is loaded and loaded.end_offset <= end:
+            return True
+        state = self.directory.look(PARTITION_STATE)
+        known, self._state = self._state, state
+        return state == known
+
     def _refresh(self) -> None:
         info = self.directory.info()
         is_other = (info.device, info.inode) != self._directory_id
@@ -400,7 +414,7 @@ class LiveLog:
             self._start_over(is_cut=True)
             self._is_doubtful = False
             return
-        if self._is_truncating or self._loaded.damage is not None:
+        if self._is_at_its_end:
             # What is behind the end goes; the state file will say when.
             is_cut = self._files.is_last_other(self.segments)
             if is_cut or self._look_around() != self._surroundings:
@@ -417,8 +431,13 @@ class LiveLog:
         mtime_ns = info.mtime_ns
         if mtime_ns != self._mtime_ns or self._is_recent():
             self._follow_names(mtime_ns)
-        if self.segments:
+        if self.segments and not self._is_at_its_end:
             self._follow_tail()
+
+    @property
+    def _is_at_its_end(self) -> bool:
+        """Whether what is behind the end is none of the log, and will go."""
+        return self._is_truncating or self._loaded.damage is not None
 
     def _is_recent(self) -> bool:
         """Whether there is a new segment although the directory's time stands still."""
@@ -499,8 +518,8 @@ class LiveLog:
         self._mtime_ns = settled(mtime_ns, self.directory.files)
 
     def _is_other(self, situation: Situation, first: int) -> bool:
-        """Whether the log was cut, or has another owner, or has lost segments before
-        `first`, since it was loaded."""
+        """Whether the log was cut, or is about to be, or has another owner, or has lost
+        segments before `first`, since it was loaded."""
         state = situation.state
         if state is None or self._files.is_foreign:
             return (state is None) != self._files.is_foreign
@@ -508,8 +527,10 @@ class LiveLog:
         is_other = was.log_id not in ("", state.log_id)
         # A deletion is written down first, and a start falls only where an older state
         # was put back.
+        # A deletion is written down first; so is that what comes may go again.
         return (
             is_other
+            or state.is_truncating
             or state.cuts.serial != was.cuts.serial
             or state.start_offset < max(first, was.start_offset)
         )

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -219,5 +222,119 @@ def test_reader_sees_what_was_there_and_then_what_came(
         path = tmp_path / str(nth)
         path.mkdir()
         calls = _round(path / "store", before, doing, codec, nth, opens=opens)
+        shutil.rmtree(path)
+    assert nth > 5
+
+
+class _Stopping(FaultyFiles):
+    """A disk that stops a thread in the middle of an append, before its second write to
+    a log. What comes first is in the files then."""
+
+    def __init__(self, *, fails: bool) -> None:
+        super().__init__()
+        self.stopped, self.go_on = threading.Event(), threading.Event()
+        self._fails = fails
+        self._writes = 0
+
+    def begin(self) -> None:
+        """From now on."""
+        self.before = self._count
+
+    def _count(self, method: str, name: str) -> None:
+        self._writes += method == "write" and name.endswith(".log")
+        if self._writes == 2:
+            self.before = None
+            self.stopped.set()
+            assert self.go_on.wait(30)
+            if self._fails:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+class _Append:
+    """An append in a thread that is stopped in the middle."""
+
+    def __init__(self, path: Path, values: list[bytes], *, fails: bool) -> None:
+        self.files = _Stopping(fails=fails)
+        self.store = open_store(path, files=self.files)
+        settings = SETTINGS if len(values) > 50 else {}
+        self.store.create_topic("orders", config=config_of(**settings))
+        self.partition = self.store.topic("orders")[0]
+        fill(self.partition, 5)
+        self._values = values
+        self._thread = threading.Thread(target=self._append)
+
+    def _append(self) -> None:
+        with contextlib.suppress(logstore.StorageError):
+            self.partition.append_many(self._values)
+
+    def beside(self, nth: int, behind: int) -> Callable[[str, str], None]:
+        """Called before each call of a reader: at the n-th the append comes to its
+        middle, and so many behind it to its end."""
+        left = nth
+
+        def step(method: str, name: str) -> None:
+            nonlocal left
+            if method == "open_directory":
+                return
+            left -= 1
+            if left == 0:
+                self.files.begin()
+                self._thread.start()
+                assert self.files.stopped.wait(30)
+            elif left == -behind:
+                self.end()
+
+        return step
+
+    def end(self) -> None:
+        """Let it come to its end, if it has begun."""
+        self.files.go_on.set()
+        if self._thread.ident is not None:
+            self._thread.join(30)
+            assert not self._thread.is_alive()
+
+
+NEVER = 1 << 60
+SEGMENTS, RUNS = [bytes(20)] * 60, [bytes(20_000)] * 40
+
+
+@pytest.mark.parametrize(
+    ("values", "fails", "opens"),
+    [(SEGMENTS, True, True), (SEGMENTS, True, False), (SEGMENTS, False, True),
+     (SEGMENTS, False, False), (RUNS, True, False)],
+    ids=["segments-undone-opens", "segments-undone", "segments-opens", "segments",
+         "runs-undone"],
+)  # fmt: skip
+def test_reader_sees_no_part_of_an_append_that_comes_between_its_calls(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    values: list[bytes],
+    fails: bool,
+    opens: bool,
+) -> None:
+    """One of several segments, or of several writes to one: all of it, or nothing."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    nth = calls = 0
+    while nth <= calls:
+        nth += 1
+        path, files = tmp_path / str(nth), FaultyFiles()
+        append = _Append(path, values, fails=fails)
+        with open_store(path, read_only=True, files=files) as store:
+            if not opens:
+                assert list(store.topic("orders")[0].read()) == expected(1, 0, 5)
+            files.forget()
+            files.before = append.beside(nth, NEVER if fails else 4)
+            reading = store.topic("orders")[0]
+            seen = set()
+            for _ in range(2):
+                seen |= {reading.end_offset, len(list(reading.read()))}
+            files.before = None
+            calls = sum(method != "open_directory" for method, _ in files.calls)
+            append.end()
+            assert seen <= ({5} if fails else {5, 5 + len(values)}), (nth, seen)
+            fill(append.partition, 5)
+            assert list(reading.read()) == list(append.partition.read())
+        append.store.close()
         shutil.rmtree(path)
     assert nth > 5

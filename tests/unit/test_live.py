@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -210,6 +213,104 @@ def test_what_a_failed_append_took_back_misleads_no_reader(
             assert reader.end_offset == partition.end_offset
         assert list(reader.read()) == expected(1, 0, 20_011)
     assert read_all(tmp_path) == expected(1, 0, 20_011)
+
+
+# More than one write each: several runs in a segment, several segments.
+MANY: dict[str, Callable[[logstore.Partition], object]] = {
+    "runs": lambda p: p.append_many([bytes(60_000)] * 30),
+    "segments": lambda p: append_records(p, 30, seed=1),
+}
+CHANGING = (
+    "create",
+    "rename",
+    "reserve",
+    "sync",
+    "sync_directory",
+    "truncate",
+    "write",
+)
+
+
+class Watched(FaultyFiles):
+    """Readers look before each call that changes something; the n-th of these calls
+    fails (a write, when it is done), or is interrupted.
+
+    Attributes:
+        left: how many such calls are left until then.
+        ends: where the log ended for those who looked.
+    """
+
+    def __init__(self, nth: int, error: BaseException) -> None:
+        super().__init__()
+        self.left = nth
+        self.ends: set[int] = set()
+        self._error = error
+        self._readers: list[logstore.Partition] = []
+        self._path = Path()
+
+    def watch(self, path: Path, *readers: logstore.Partition) -> None:
+        """From now on these look, and one that opens the store just then."""
+        self._path, self._readers = path, [*readers]
+        self.before = self._look
+
+    def _look(self, method: str, name: str) -> None:
+        if method not in CHANGING:
+            return
+        self.before = None  # who looks makes calls, too
+        for reader in (*self._readers, follower(self._path)):
+            self.ends.add(len(list(reader.follow(timeout=0))))
+            self.ends.add(reader.end_offset)
+        self.before = self._look
+        self.left -= 1
+        if self.left == 0 and isinstance(self._error, OSError):
+            self.fail(method, errno.EIO, times=1, done=method == "write")
+        elif self.left == 0:
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(), KeyboardInterrupt()], ids=["fails", "is interrupted"]
+)
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("call", MANY)
+def test_no_reader_ever_sees_part_of_an_append(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    magic: int,
+    error: BaseException,
+) -> None:
+    """In its own process, beside it, or opened right now: all of it, or nothing, at any
+    call, whether it succeeds or is undone. Who follows gets what comes in its place."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    small = {"segment_bytes": 1500, "max_message_bytes": 400}
+    settings = small if call == "segments" else {}
+    nth, was_hit = 0, True
+    while was_hit:
+        nth += 1
+        path, files = tmp_path / str(nth), Watched(nth, error)
+        with open_store(path, files=files) as store:
+            partition = new_partition(store, magic, **settings)
+            append_records(partition, 5)
+            beside = follower(path)
+            records = beside.follow(timeout=0)
+            assert [next(records).offset for _ in range(5)] == list(range(5))
+            files.watch(path, partition, beside)
+            with contextlib.suppress(logstore.StorageError, KeyboardInterrupt):
+                MANY[call](partition)
+            files.before = None
+            was_hit, end = files.left <= 0, partition.end_offset
+            assert files.ends <= {5, 35}, nth
+            assert end == 35 or (was_hit and end == 5)
+            with contextlib.suppress(logstore.SyncFailedError):
+                append_records(partition, 3, seed=2)
+            found = list(partition.read())
+            assert list(beside.read()) == found
+            assert list(records) == found[5:]
+            if end == 5:
+                assert found[5:] in ([], expected(magic, 5, 8, seed=2))
+    assert nth > 5
 
 
 def test_reader_of_a_torn_tail_ends_before_it(tmp_path: Path) -> None:
