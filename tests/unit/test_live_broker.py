@@ -761,6 +761,90 @@ def test_follower_of_a_replica_is_told_of_a_cut_below_it(
                 next(follower)
 
 
+def write_epochs(partition: Path, *epochs: tuple[int, int]) -> None:
+    """Kafka's leader epochs: (epoch, where it began)."""
+    lines = ["0", str(len(epochs)), *(f"{epoch} {first}" for epoch, first in epochs)]
+    new = partition / "leader-epoch-checkpoint.tmp"
+    new.write_text("\n".join(lines) + "\n")
+    new.rename(partition / "leader-epoch-checkpoint")
+
+
+def three_segments(path: Path, same: int) -> tuple[list[Path], list[bytes]]:
+    """The files of a foreign log of 150 records, and what is in those of another with
+    the same records below an offset, and behind it others of the same sizes."""
+    found = []
+    for name, value in (("one", b"old"), ("two", b"new")):
+        with open_store(path / name, files=Unsynced()) as store:
+            partition = store.create_topic("orders", config=config_of(2))[0]
+            for number in range(150):
+                if number in (50, 100):
+                    partition.roll()
+                mine = b"old" if number < same else value
+                partition.append(mine.ljust(300, b"."), timestamp_ms=number)
+        found.append(logs_in(foreign(path / name)))
+    (path / "one" / "recovery-point-offset-checkpoint").unlink()
+    return found[0], [log.read_bytes() for log in found[1]]
+
+
+@pytest.mark.parametrize("way", ["read", "batches", "arrow"])
+@pytest.mark.parametrize(("cut", "told"), [(120, 100), (20, 20)])
+def test_cut_that_nobody_tells_of_is_as_low_as_its_files_and_epochs_say(
+    tmp_path: Path, way: str, cut: int, told: int
+) -> None:
+    """Where only the last file is another, all before it still stands. Where more was
+    cut, the other files may have their names, numbers and sizes again: the epoch of who
+    leads since begins where they are not the same."""
+    logs, new = three_segments(tmp_path, cut)
+    time.sleep(TICK_S)
+    with open_store(tmp_path / "one", read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        records = WAYS[way](reader)
+        found = [next(records) for _ in range(60)]
+        if cut < 100:
+            write_epochs(logs[0].parent, (0, 0), (1, cut))
+        for log, data in zip(logs, new, strict=True):
+            if log.read_bytes() != data:
+                log.write_bytes(data)
+        with pytest.raises(logstore.OffsetOutOfRangeError) as caught:
+            for offset in records:
+                found.append(offset)
+        assert caught.value.cut_to == told
+        # What was decoded before is delivered.
+        assert found == list(range(100))
+        values = {(record.value or b"")[:3] for record in reader.read(cut)}
+        assert values == {b"new"}
+
+
+@pytest.mark.parametrize(("cut", "told"), [(130, None), (110, 110)])
+def test_cut_is_as_low_as_the_first_epoch_begun_since_unless_more_still_stands(
+    tmp_path: Path, cut: int, told: int | None
+) -> None:
+    """Leaders may have changed several times between two looks at the epochs, and the
+    log been cut at any of these times, but not below what is still there."""
+    log, old, new, begins = two_logs(tmp_path, 150, cut)
+    log.write_bytes(old[: begins[100]])
+    time.sleep(TICK_S)
+    with open_store(tmp_path / "one", read_only=True) as reading:
+        reader = reading.topic("orders")[0]
+        follower = reader.follow(timeout=0.3)
+        found = [next(follower) for _ in range(100)]
+        log.write_bytes(old[: begins[120]])
+        found += [next(follower) for _ in range(20)]
+        log.write_bytes(old[: begins[140]])
+        assert reader.end_offset == 140
+        write_epochs(log.parent, (0, 0), (1, 110), (2, 130))
+        log.write_bytes(new)
+        if told is None:
+            found += follower
+            assert [record.offset for record in found] == list(range(150))
+            values = [(record.value or b"")[:3] for record in found]
+            assert values == [b"old"] * cut + [b"new"] * (150 - cut)
+        else:
+            with pytest.raises(logstore.OffsetOutOfRangeError) as caught:
+                next(follower)
+            assert caught.value.cut_to == told
+
+
 def test_damage_is_not_loaded_anew_while_a_broker_appends_behind_it(
     tmp_path: Path,
 ) -> None:
