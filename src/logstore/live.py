@@ -353,13 +353,15 @@ class LiveLog:
     def _look(self) -> None:
         for attempt in range(ATTEMPTS):
             try:
-                end = self._loaded.end_offset
-                self._refresh()
-                while not (self._is_of_one_log(end) and self._stop_at_publication()):
+                begun = self._loaded.end_offset
                 while True:
                     known = self._loaded, self._loaded.end_offset
                     self._refresh()
-                    if self._stop_at_publication() and self._has_stayed(*known):
+                    if (
+                        self._is_of_one_log(begun)
+                        and self._stop_at_publication()
+                        and self._has_stayed(*known)
+                    ):
                         return
             except CorruptRecordError:
                 if self._is_doubtful or attempt + 1 == ATTEMPTS:
