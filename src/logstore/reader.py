@@ -283,7 +283,7 @@ class _SegmentWalk:
         if found is None:
             return self.segment.size
         self.reader.begin(native.OFFSET_UNKNOWN, self.segment.checks)
-        return found[0]
+        return found.pos
 
 
 # ---------------------------------------------------------------- batches and chunks
@@ -398,21 +398,18 @@ def place_past(
         found = next_sound_batch(segment, error.position, segment.base_offset)
         if found is None:
             return None
-        sound = segment.first_header(found[0], native.Buffer(READ_BYTES))
-        if sound is None:
-            return None
-        header, buffer = sound
+        header, buffer = found.header, found.buffer
         first = header.base_offset
         if first < 0 <= offset <= header.last_offset:
             # A wrapper tells its first offset only when it is opened.
             limit = view.decompressed_max
-            batch = make_batch(segment, header, buffer, found[0], limit)
+            batch = make_batch(segment, header, buffer, found.pos, limit)
             first = batch.base_offset
     except (CorruptRecordError, UnsupportedError, RecordTooLargeError):
         return None
     if header.last_offset >= offset and not 0 <= first <= offset:
         return None
-    return Place(found[0], native.OFFSET_UNKNOWN)
+    return Place(found.pos, native.OFFSET_UNKNOWN)
 
 
 def told(segment: Segment, error: Exception, offset: int) -> Exception:
@@ -428,7 +425,7 @@ def told(segment: Segment, error: Exception, offset: int) -> Exception:
         if found is None:
             behind = segment.next_offset
         else:
-            behind = found[1]
+            behind = max(found.header.base_offset, offset)
     except (CorruptRecordError, StorageError):
         return error
     if behind > offset:
@@ -447,7 +444,7 @@ def place_behind(
     except CorruptRecordError:
         # Where it was replaced right now, the next read says so.
         return segment.start if segment.is_retired else None
-    return found and Place(found[0], native.OFFSET_UNKNOWN)
+    return found and Place(found.pos, native.OFFSET_UNKNOWN)
 
 
 def _check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:

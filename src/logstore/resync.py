@@ -1,71 +1,281 @@
-"""Where a log goes on behind damage."""
+"""Where a log goes on behind damage.
+
+The length of a damaged batch may be damaged, too. Mostly it then leads nowhere; but it
+may lead to where a later batch begins, or to the end of the file, as if those between
+were part of it. So before a frame is believed the offsets are asked: `_inside`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import struct
 from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from logstore import _binding as native
-from logstore.segment import FRAME_BYTES, READ_BYTES, Segment
+from logstore.batches import RecordBatch
+from logstore.config import StoreConfig
+from logstore.decoding import Damage
+from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
+from logstore.segment import FRAME_BYTES, LENGTH_END, READ_BYTES, Place, Segment
 
-__all__ = ["next_sound_batch"]
+__all__ = ["Sound", "first_offset_of", "next_sound_batch"]
+
+# Offset, length, magic; in magic 2 the last offset delta and the number of records
+# (docs/format.md, "Record batch of magic 2").
+_HEADER: Final = struct.Struct(">qi4xb6xi30xi")
+_CODEC_POS: Final = 22
+_RECORDS_POS: Final = _HEADER.size
+_KEY_POS: Final = (18, 26)
+_BATCH_BYTES_MIN: Final = 26
+# Where what follows a frame is looked for in it, so often what lies between may be
+# damaged, too: else many damaged batches would be walked over for each of them.
+_RUNS_MAX: Final = 8
+_MAGIC_POS: Final = 16
+_MAGICS: Final = re.compile(rb"[\0-\2]")
+
+
+class Sound(NamedTuple):
+    """A batch whose checksum is right.
+
+    Attributes:
+        pos: where it begins in the file.
+        header: with its place in `buffer`.
+    """
+
+    pos: int
+    header: native.BatchHeader
+    buffer: native.Buffer
+
+    @property
+    def end(self) -> int:
+        return self.pos + self.header.size
+
+    def first_offset(self) -> int:
+        """Its first offset, that of a wrapper, too; -1 where nobody can tell."""
+        header = self.header
+        if header.base_offset >= 0:
+            return header.base_offset
+        return first_offset_of(
+            header, self.buffer.raw[header.pos : header.pos + header.size]
+        )
+
+
+def first_offset_of(header: native.BatchHeader, data: bytes) -> int:
+    """The first offset of a batch by what is inside; -1 where nobody can tell."""
+    limit = StoreConfig().max_batch_decompressed_bytes
+    try:
+        return RecordBatch(header._replace(pos=0), data, 0, limit, _same).base_offset
+    except (Damage, LogStoreError):
+        return -1
+
+
+def _same(damage: Damage) -> Exception:
+    return damage
 
 
 def next_sound_batch(
-    segment: Segment, bad_pos: int, offset: int
-) -> tuple[int, int] | None:
-    """(position, first offset known) of the first sound batch behind a damaged one.
+    segment: Segment, bad_pos: int, offset: int, *, following: int | None = None
+) -> Sound | None:
+    """The first sound batch behind a damaged one.
 
-    Batches are sought at every byte: a length that is damaged says nothing. None when
-    there is none up to the end of the segment.
+    Where the damaged one says that it ends, if that is to be believed; else batches are
+    sought at every byte. None when there is none up to the end of the segment.
+
+    Args:
+        offset: its last offset is that or above, and in the segment.
+        following: first offset behind the segment; None: its `next_offset`.
     """
-    buffer = native.Buffer(READ_BYTES)
-    n = segment.read(buffer.view, bad_pos)
-    if n >= FRAME_BYTES:
-        # The frame itself may be sound: then nothing inside the batch is mistaken for
-        # the next one.
-        at = bad_pos + 12 + int.from_bytes(buffer.raw[8:12], "big", signed=True)
-        if at == segment.size:
-            return None
-        if bad_pos + 12 < at < segment.size:
-            following = _sound_at(segment, at, offset)
-            if following is not None:
-                return following
-    pos = bad_pos + 1
-    while pos < segment.size:
-        n = segment.read(buffer.view, pos)
-        if n < 26:
-            return None
-        data = bytes(buffer.raw[:n])
-        for at in _candidates(data):
-            scan = native.first_header(buffer.c, n, pos=at, checks=native.CHECK_CRC)
-            if scan.headers or (scan.stop == native.STOP_PARTIAL and not scan.error):
-                following = _sound_at(segment, pos + at, offset)
-                if following is not None:
-                    return following
-        if pos + n >= segment.size:
-            return None
-        pos += n - 25
+    header = native.Buffer(_HEADER.size)
+    if segment.read(header.view, bad_pos) >= FRAME_BYTES:
+        end = bad_pos + LENGTH_END + int.from_bytes(header.raw[8:12], "big")
+        behind: Sound | None = None
+        if bad_pos + LENGTH_END < end < segment.size:
+            behind = _sound_at(segment, end, offset)
+        if behind is not None or end == segment.size:
+            if following is None:
+                following = segment.next_offset
+            after = following if behind is None else behind.first_offset()
+            inside = _inside(segment, bad_pos, end, offset, after, behind)
+            return behind if inside is None else inside
+    return next(_sound_between(segment, bad_pos + 1, segment.size, offset), None)
+
+
+def _inside(
+    segment: Segment, pos: int, end: int, offset: int, after: int, behind: Sound | None
+) -> Sound | None:
+    """The first sound batch in the frame [pos, end) of a damaged one, where that is no
+    frame; None where it is, as far as anybody can tell.
+
+    Bytes that are a sound batch may also be the value of a record: of a copy of another
+    log, say. So their offsets have to fit between what is before and behind. Where the
+    damaged batch says which its last one is, that is enough; else what is behind must
+    go on from them. And a frame that its content fills is one, whatever lies in it.
+
+    `after`: the first offset behind the frame; -1 where nobody can tell, and then both
+    have to hold, and they go on from the damaged one.
+    """
+    stated = _stated_offsets(segment, pos)
+    if after >= 0 and after - 1 in stated.ends:
+        return None
+    limit = after
+    if after < 0:
+        limit = segment.next_offset if behind is None else behind.header.last_offset
+    # The damaged batch had an offset at least.
+    lowest = stated.first if offset <= stated.first < limit else offset
+    is_known = offset <= stated.first <= stated.last < limit
+    if is_known:
+        lowest = stated.last
+    elif after < 0:
+        return None
+    head: Sound | None = None
+    at, is_contradicted = pos + 1, False
+    for _ in range(_RUNS_MAX):
+        run = _run_between(segment, at, end, lowest, limit)
+        if run is None:
+            break
+        sound, at, last = run
+        head = head or sound
+        if after < 0:
+            is_contradicted = at == end and head.first_offset() == lowest + 1
+            break
+        is_contradicted = is_known or (at == end and after == last + 1)
+        if is_contradicted:
+            break
+        lowest = last
+    return head if is_contradicted and not _is_filled(segment, pos, end) else None
+
+
+class _Stated(NamedTuple):
+    """What the header of a damaged batch says.
+
+    Attributes:
+        first: the offset that it begins with: of magic 0 and 1, the last.
+        last: the last one; -1 where what says so is damaged.
+        ends: what may be the last one.
+    """
+
+    first: int
+    last: int
+    ends: tuple[int, ...]
+
+
+def _stated_offsets(segment: Segment, pos: int) -> _Stated:
+    buffer = native.Buffer(_HEADER.size)
+    n = segment.read(buffer.view, pos)
+    offset, _, magic, delta, count = _HEADER.unpack(
+        buffer.raw[:n].ljust(_HEADER.size, b"\0")
+    )
+    if magic in (0, 1):
+        return _Stated(offset, offset, (offset,))
+    ends = offset + delta, offset + count - 1
+    if magic == 2:
+        # Two fields that agree are hardly both damaged.
+        return _Stated(offset, ends[0] if ends[0] == ends[1] else -1, ends)
+    return _Stated(offset, -1, (offset, *ends))
+
+
+def _run_between(
+    segment: Segment, pos: int, end: int, lowest: int, limit: int
+) -> tuple[Sound, int, int] | None:
+    """The first sound batches in [pos, end), one right behind the other, whose offsets
+    lie above `lowest` and below `limit`: (the first, their end, their last offset)."""
+    for sound in _sound_between(segment, pos, end, lowest + 1):
+        last, at = sound.header.last_offset, sound.end
+        if last >= limit or at > end or sound.first_offset() <= lowest:
+            continue
+        if at < end:
+            with contextlib.suppress(CorruptRecordError, UnsupportedError):
+                place = Place(at, last)
+                for header, _, begin in segment.headers(place, checks=native.CHECK_ALL):
+                    if begin + header.size > end or header.last_offset >= limit:
+                        break
+                    last, at = header.last_offset, begin + header.size
+        return sound, at, last
     return None
 
 
-def _sound_at(segment: Segment, pos: int, offset: int) -> tuple[int, int] | None:
-    """(position, first offset known) of a sound batch at `pos` that may follow."""
+def _is_filled(segment: Segment, pos: int, end: int) -> bool:
+    """Whether the content of a damaged batch ends where its frame does: then the frame
+    is right. Nobody can tell of a compressed one of magic 2."""
+    if segment.first_header(pos, native.Buffer(READ_BYTES)) is not None:
+        return True
+    buffer = native.Buffer(end - pos)
+    data = buffer.raw[: segment.read(buffer.view, pos)]
+    magics = data[_MAGIC_POS : _MAGIC_POS + 1] if data[_MAGIC_POS] <= 2 else b"\0\1\2"
+    return any(
+        _is_filled_by_records(data)
+        if magic == 2
+        else _is_filled_by_message(data, magic)
+        for magic in magics
+    )
+
+
+def _is_filled_by_message(data: bytes, magic: int) -> bool:
+    at = _KEY_POS[magic]
+    for _ in range(2):
+        length = int.from_bytes(data[at : at + 4], "big", signed=True)
+        at += 4 + max(length, 0)
+    return at == len(data)
+
+
+def _is_filled_by_records(data: bytes) -> bool:
+    if len(data) < _RECORDS_POS or data[_CODEC_POS] & 7:
+        return False
+    at = _RECORDS_POS
+    while at < len(data):
+        length = shift = 0
+        while at < len(data) and shift < 35:
+            byte = data[at]
+            length |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                break
+        at += length >> 1
+        if length & 1:  # zigzag: it is negative
+            return False
+    return at == len(data)
+
+
+def _sound_between(
+    segment: Segment, pos: int, end: int, offset: int
+) -> Iterator[Sound]:
+    """The sound batches that begin at any byte of [pos, end)."""
+    buffer = native.Buffer(READ_BYTES)
+    while pos < end:
+        n = segment.read(buffer.view, pos)
+        if n < _BATCH_BYTES_MIN:
+            return
+        data = bytes(buffer.raw[:n])
+        for at in _candidates(data):
+            if pos + at >= end:
+                break
+            scan = native.first_header(buffer.c, n, pos=at, checks=native.CHECK_CRC)
+            if scan.headers or (scan.stop == native.STOP_PARTIAL and not scan.error):
+                sound = _sound_at(segment, pos + at, offset)
+                if sound is not None:
+                    yield sound
+        if pos + n >= segment.size:
+            return
+        pos += n - (_BATCH_BYTES_MIN - 1)
+
+
+def _sound_at(segment: Segment, pos: int, offset: int) -> Sound | None:
+    """A sound batch at `pos` that may follow."""
     found = segment.first_header(pos, native.Buffer(READ_BYTES))
     if found is None or not offset <= found[0].last_offset < segment.next_offset:
         return None
-    return pos, max(found[0].base_offset, offset)
+    return Sound(pos, *found)
 
 
 def _candidates(data: bytes) -> Iterator[int]:
-    """Bytes where a batch header may begin: a plausible magic and length."""
-    for magic in (0, 1, 2):
-        at = data.find(magic, 16)
-        while at >= 0:
-            begin = at - 16
-            length = int.from_bytes(data[begin + 8 : begin + 12], "big")
-            if 14 <= length < 1 << 31 and data[begin] < 0x80 and (
-                length <= len(data) - begin - 12
-                or int.from_bytes(data[begin : begin + 4], "big") == 0
-            ):  # fmt: skip
-                yield begin
-            at = data.find(magic, at + 1)
+    """Bytes where a batch header may begin, in order: a plausible magic and length."""
+    for magic in _MAGICS.finditer(data, _MAGIC_POS):
+        begin = magic.start() - _MAGIC_POS
+        length = int.from_bytes(data[begin + 8 : begin + 12], "big")
+        if 14 <= length < 1 << 31 and data[begin] < 0x80 and (
+            length <= len(data) - begin - LENGTH_END
+            or int.from_bytes(data[begin : begin + 4], "big") == 0
+        ):  # fmt: skip
+            yield begin

@@ -69,9 +69,7 @@ class Look:
     @property
     def closed_end(self) -> int | None:
         """Where the log ended when another program closed it; None: unknown."""
-        context = self.context
-        is_known = context.state is None and context.clean and context.recovery_point
-        return context.recovery_point if is_known else None
+        return self.context.closed_end if self.context.state is None else None
 
     @property
     def start(self) -> int:

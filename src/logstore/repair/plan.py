@@ -18,11 +18,8 @@ from typing import NamedTuple
 
 from logstore import _binding as native
 from logstore._files import Directory
-from logstore.batches import RecordBatch
-from logstore.config import StoreConfig
-from logstore.decoding import Damage
 from logstore.descriptors import Descriptors
-from logstore.errors import LogStoreError
+from logstore.resync import first_offset_of
 from logstore.segment import Place
 from logstore.verify.log import SoundRun
 from logstore.verify.sound import RawSegment
@@ -71,21 +68,8 @@ class Found:
                 first = run.first
             if first < 0 and deep:
                 data = buffer.raw[header.pos : header.pos + header.size]
-                first = _first_inside(header._replace(pos=0), data)
+                first = first_offset_of(header, data)
             yield pos, pos + header.size, first, header.last_offset
-
-
-def _first_inside(header: native.BatchHeader, data: bytes) -> int:
-    """The first offset in a wrapper; -1 where nobody can tell."""
-    limit = StoreConfig().max_batch_decompressed_bytes
-    try:
-        return RecordBatch(header, data, 0, limit, _same).base_offset
-    except (Damage, LogStoreError):
-        return -1
-
-
-def _same(damage: Damage) -> Exception:
-    return damage
 
 
 class Piece(NamedTuple):
@@ -405,7 +389,8 @@ def _tail_cut(here: Found, run: SoundRun, offset: int) -> SoundRun | None:
 def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
     """Add a piece behind others, where offsets overlap at the price of fewer batches:
     the end of those before, or the beginning of the new one. Where both cost the same,
-    what its neighbour does not bear out goes, else the new one. So one batch with a
+    what its neighbour does not bear out goes, else the new one; but one batch before
+    that would just fit where it is, with another offset, had that. So one batch with a
     wrong offset can neither push out all that follows nor take another's place."""
     here, run, fits = new
     while pieces:
@@ -414,7 +399,8 @@ def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
         if first > other.last:
             break
         head = _price_of_head(here, run, other.last, fits=fits)
-        if _price_of_tail(there, other, first) < head:
+        tail_price = _price_of_tail(there, other, first)
+        if tail_price < head or (tail_price == (1, False) and _fits(pieces, first)):
             pieces.pop()
             tail = _tail_cut(there, other, first)
             if tail is not None:
@@ -425,6 +411,22 @@ def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
             return
         run = rest
     pieces.append(Piece(here, run, fits))
+
+
+def _fits(pieces: list[Piece], offset: int) -> bool:
+    """Whether the last batch of the pieces has just as many offsets as there are
+    between what is right before it in its file, and `offset`."""
+    here, run, _ = pieces[-1]
+    before = None if run.begin else here.base - 1
+    for piece in pieces[-2:-1]:
+        if piece.found is here and piece.run.end == run.begin:
+            before = piece.run.last
+    first, last = run.first, run.last
+    for begin, _, first_of, last_of in here.batches(run, deep=True):
+        if begin > run.begin:
+            before = last
+        first, last = first_of, last_of
+    return before is not None and first >= 0 and last - first == offset - before - 2
 
 
 def _price_of_head(

@@ -281,8 +281,8 @@ class FileCheck(Check):
         ]
         context = context_of(run.files, root, None)
         name = self._log_name()
-        is_last = base >= max(bases, default=base)
-        log = LogCheck(run, root, name, base, context, is_last=is_last)
+        following = min((other for other in bases if other > base), default=None)
+        log = LogCheck(run, root, name, base, context, following)
         if self.kind == LOG:
             log.run()
             return

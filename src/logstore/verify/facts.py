@@ -58,6 +58,15 @@ class Context:
         sealed = () if self.state is None else self.state.sealed
         self.rows = {row[0]: row for row in sealed}
 
+    @property
+    def closed_end(self) -> int | None:
+        """Where the log ended when it was closed; None: unknown."""
+        if not self.clean:
+            return None
+        if self.state is not None:
+            return self.state.durable_offset
+        return self.recovery_point or None
+
 
 class StoreFacts:
     """What the files of a store's directory say. With `run`, faults are reported."""

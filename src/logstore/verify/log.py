@@ -71,6 +71,7 @@ class LogCheck:
     """One pass over a `.log` file, behind damage, too, with its indexes beside it.
 
     Attributes:
+        behind: first offset behind it; None: unknown.
         last_before: last offset of the segments before.
         last_offset: last offset seen; ``base - 1`` while there is none.
         end: where the sound log ends.
@@ -95,8 +96,8 @@ class LogCheck:
         name: str,
         base: int,
         context: Context,
+        following: int | None,
         *,
-        is_last: bool,
         aborted: set[tuple[int, int]] | None = None,
     ) -> None:
         self.run_of = run
@@ -105,7 +106,8 @@ class LogCheck:
         self.path = directory.path_of(name)
         self.base = base
         self.context = context
-        self.is_last = is_last
+        self.is_last = following is None
+        self.behind = context.closed_end if following is None else following
         self.aborted = aborted
         self.index: OffsetIndexCheck | None = None
         self.times: TimeIndexCheck | None = None
@@ -523,15 +525,15 @@ class LogCheck:
                 return pos
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
-        end, found = next_sound(segment, pos, last)
+        end, found = next_sound(segment, pos, last, self.behind)
         if found is None and self._forgiven >= 0:
             # A batch before may have claimed an offset that is far too large.
-            end, found = next_sound(segment, pos, self.base - 1)
+            end, found = next_sound(segment, pos, self.base - 1, self.behind)
         if found is None:
             # So may the last one, and what follows it may contradict that.
             before = self._before_last(segment, last)
             if before is not None:
-                end, found = next_sound(segment, pos, before)
+                end, found = next_sound(segment, pos, before, self.behind)
                 last = last if found is None else before
         kind, reason = _kind_of(error, stop)
         size = end - pos

@@ -86,8 +86,8 @@ class PartitionCheck(Check):
         found = self._survey(names)
         bases = sorted(found.logs)
         self._check_missing(found)
-        for base in bases:
-            log = self._segment(base, found, is_last=base == bases[-1])
+        for base, following in zip(bases, [*bases[1:], None], strict=False):
+            log = self._segment(base, found, following)
             yield Job(partial(self._walk, log), partial(self._take, log))
         yield Job(None, partial(self._finish, names, found))
 
@@ -231,7 +231,7 @@ class PartitionCheck(Check):
                 )
         return found
 
-    def _segment(self, base: int, found: Survey, *, is_last: bool) -> LogCheck:
+    def _segment(self, base: int, found: Survey, following: int | None) -> LogCheck:
         transition = found.logs[base]
         log = LogCheck(
             self.run_of.child(),
@@ -239,13 +239,13 @@ class PartitionCheck(Check):
             segment_file(base, LOG) + transition,
             base,
             self.context,
-            is_last=is_last,
+            following,
             aborted=self.aborted,
         )
         state = self.context.state
         row = self.context.rows.get(base)
         is_doubtful = row is not None and row[-1] == STALE_DIGEST
-        if state is not None and not is_last:
+        if state is not None and not log.is_last:
             is_doubtful |= base >= state.active["base_offset"]
         if is_doubtful:
             path = self.directory.path_of(segment_file(base, INDEX))

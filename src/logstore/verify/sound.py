@@ -41,29 +41,19 @@ class RawSegment(Segment):
 
 
 def next_sound(
-    segment: Segment, pos: int, last: int
+    segment: Segment, pos: int, last: int, following: int | None = None
 ) -> tuple[int, native.BatchHeader | None]:
     """Where the next sound batch behind a damaged one at `pos` begins, with its header;
     else the end of the file. Its offsets lie behind `last`, and in the segment.
 
-    First where the damaged one says that it ends, then at every byte.
+    `following`: the first offset behind the segment, where that is known.
     """
-    scratch = native.Buffer(LOOKUP_BYTES)
-    if segment.read(scratch.view, pos) >= FRAME.size:
-        length: int = FRAME.unpack_from(scratch.raw)[1]
-        at = pos + length + FRAME.size
-        if pos < at < segment.size:
-            framed = segment.first_header(at, scratch)
-            if (
-                framed is not None
-                and last < framed[0].last_offset < segment.next_offset
-            ):
-                return at, framed[0]
-    found = next_sound_batch(segment, _skip_zeros(segment, pos), last + 1)
+    at = _skip_zeros(segment, pos)
+    behind = -1 if following is None else following
+    found = next_sound_batch(segment, at, last + 1, following=behind)
     if found is None:
         return segment.size, None
-    header = segment.first_header(found[0], scratch)
-    return found[0], None if header is None else header[0]
+    return found.pos, found.header
 
 
 def _skip_zeros(segment: Segment, pos: int) -> int:
