@@ -8,6 +8,7 @@ were part of it. So before a frame is believed the offsets are asked: `_inside`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import struct
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ __all__ = ["Sound", "first_offset_of", "next_sound_batch"]
 # (docs/format.md, "Record batch of magic 2").
 _HEADER: Final = struct.Struct(">qi4xb6xi30xi")
 _CODEC_POS: Final = 22
+_CODEC_MASK: Final = 7
+_COUNT_POS: Final = 57
 _RECORDS_POS: Final = _HEADER.size
 _KEY_POS: Final = (18, 26)
 _BATCH_BYTES_MIN: Final = 26
@@ -80,41 +83,63 @@ def next_sound_batch(
 ) -> Sound | None:
     """The first sound batch behind a damaged one.
 
-    Where the damaged one says that it ends, if that is to be believed; else batches are
-    sought at every byte. None when there is none up to the end of the segment.
+    Where the damaged one says that it ends, if that is to be believed; else where what
+    is in it ends, likewise; else batches are sought at every byte. None when there is
+    none up to the end of the segment.
 
     Args:
         offset: its last offset is that or above, and in the segment.
         following: first offset behind the segment; None: its `next_offset`.
     """
-    header = native.Buffer(_HEADER.size)
-    if segment.read(header.view, bad_pos) >= FRAME_BYTES:
-        end = bad_pos + LENGTH_END + int.from_bytes(header.raw[8:12], "big")
-        behind: Sound | None = None
-        if bad_pos + LENGTH_END < end < segment.size:
-            behind = _sound_at(segment, end, offset)
-        if behind is not None or end == segment.size:
-            if following is None:
-                following = segment.next_offset
-            after = following if behind is None else behind.first_offset()
-            inside = _inside(segment, bad_pos, end, offset, after, behind)
-            return behind if inside is None else inside
+    following = segment.next_offset if following is None else following
+    buffer = native.Buffer(READ_BYTES)
+    data = buffer.raw[: segment.read(buffer.view, bad_pos)]
+    inside: Sound | None = None
+    for size in _sizes(data):
+        end = bad_pos + size
+        behind = _sound_at(segment, end, offset) if end < segment.size else None
+        if behind is None and end != segment.size:
+            continue
+        after = following if behind is None else behind.first_offset()
+        head = _inside(segment, bad_pos, end, offset, after, behind)
+        if head is None:
+            return behind
+        inside = inside or head
+    if inside is not None:
+        return inside
     return next(_sound_between(segment, bad_pos + 1, segment.size, offset), None)
+
+
+def _sizes(data: bytes) -> Iterator[int]:
+    """How long a damaged batch may be: as its length says, and as its content does."""
+    if len(data) < FRAME_BYTES:
+        return
+    length = int.from_bytes(data[8:LENGTH_END], "big")
+    if length:
+        yield LENGTH_END + length
+    for magic in _magics(data):
+        if magic < 2:
+            size = _message_end(data, magic)
+        else:
+            count = max(int.from_bytes(data[_COUNT_POS:_RECORDS_POS], "big"), 1)
+            size = next(itertools.islice(_record_ends(data), count - 1, None), 0)
+        if size not in (0, LENGTH_END + length):
+            yield size
 
 
 def _inside(
     segment: Segment, pos: int, end: int, offset: int, after: int, behind: Sound | None
 ) -> Sound | None:
-    """The first sound batch in the frame [pos, end) of a damaged one, where that is no
-    frame; None where it is, as far as anybody can tell.
+    """The first sound batch in [pos, end), where a damaged one does not end at `end`;
+    None where it does, as far as anybody can tell.
 
     Bytes that are a sound batch may also be the value of a record: of a copy of another
     log, say. So their offsets have to fit between what is before and behind. Where the
     damaged batch says which its last one is, that is enough; else what is behind must
-    go on from them. And a frame that its content fills is one, whatever lies in it.
+    go on from them. And where length and content agree on the end, it is the end.
 
-    `after`: the first offset behind the frame; -1 where nobody can tell, and then both
-    have to hold, and they go on from the damaged one.
+    `after`: the first offset behind `end`; -1 where nobody can tell, and then both have
+    to hold, and they go on from the damaged one.
     """
     stated = _stated_offsets(segment, pos)
     if after >= 0 and after - 1 in stated.ends:
@@ -197,32 +222,46 @@ def _run_between(
 
 
 def _is_filled(segment: Segment, pos: int, end: int) -> bool:
-    """Whether the content of a damaged batch ends where its frame does: then the frame
-    is right. Nobody can tell of a compressed one of magic 2."""
+    """Whether length and content of a damaged batch agree that it ends at `end`. Nobody
+    can tell what the content says of a compressed one of magic 2."""
     if segment.first_header(pos, native.Buffer(READ_BYTES)) is not None:
         return True
     buffer = native.Buffer(end - pos)
     data = buffer.raw[: segment.read(buffer.view, pos)]
-    magics = data[_MAGIC_POS : _MAGIC_POS + 1] if data[_MAGIC_POS] <= 2 else b"\0\1\2"
+    if int.from_bytes(data[8:LENGTH_END], "big") != end - pos - LENGTH_END:
+        return False
     return any(
-        _is_filled_by_records(data)
+        len(data) in _record_ends(data)
         if magic == 2
-        else _is_filled_by_message(data, magic)
-        for magic in magics
+        else _message_end(data, magic) == len(data)
+        for magic in _magics(data)
     )
 
 
-def _is_filled_by_message(data: bytes, magic: int) -> bool:
+def _magics(data: bytes) -> bytes:
+    """What the magic of a damaged batch may be."""
+    stored = data[_MAGIC_POS : _MAGIC_POS + 1]
+    return stored if stored and stored[0] <= 2 else b"\0\1\2"
+
+
+def _message_end(data: bytes, magic: int) -> int:
+    """Where key and value of a message end; 0: nowhere."""
     at = _KEY_POS[magic]
     for _ in range(2):
+        if at + 4 > len(data):
+            return 0
         length = int.from_bytes(data[at : at + 4], "big", signed=True)
+        if length < -1:
+            return 0
         at += 4 + max(length, 0)
-    return at == len(data)
+    return at
 
 
-def _is_filled_by_records(data: bytes) -> bool:
-    if len(data) < _RECORDS_POS or data[_CODEC_POS] & 7:
-        return False
+def _record_ends(data: bytes) -> Iterator[int]:
+    """Where the records of a batch of magic 2 end, one after the other, by their
+    lengths, as far as those are possible."""
+    if len(data) < _RECORDS_POS or data[_CODEC_POS] & _CODEC_MASK:
+        return
     at = _RECORDS_POS
     while at < len(data):
         length = shift = 0
@@ -232,10 +271,10 @@ def _is_filled_by_records(data: bytes) -> bool:
             at, shift = at + 1, shift + 7
             if byte < 128:
                 break
+        if length & 1 or not length:  # zigzag: it is negative
+            return
         at += length >> 1
-        if length & 1:  # zigzag: it is negative
-            return False
-    return at == len(data)
+        yield at
 
 
 def _sound_between(

@@ -95,8 +95,9 @@ def test_length_that_leads_to_a_later_batch_takes_none_between_with_it(
 def test_batches_in_the_values_of_a_damaged_one_are_not_taken_for_the_log(
     tmp_path: Path, outer: int, inner: int, shift: int
 ) -> None:
-    """A copy of another log, batch by batch, with nearly the same offsets: one whose
-    length is right is believed to be as long as that, wherever else it is damaged."""
+    """A copy of another log, batch by batch, with nearly the same offsets: its length
+    tells how long it is, wherever else it is damaged; and where that is damaged, what
+    is in it."""
     write_store(tmp_path / "copied", COUNT + shift, inner, call=1)
     batches = batches_in(tmp_path / "copied" / "orders-0")
     data = batches[0].log.read_bytes()
@@ -110,8 +111,8 @@ def test_batches_in_the_values_of_a_damaged_one_are_not_taken_for_the_log(
     outside = batches_in(sound / "orders-0")
     inside = [batch for batch in outside if batch.log != outside[0].log]
     for one in (inside[1], outside[-1]):
-        # From the magic on: of what is before, the CRC covers nothing in magic 2.
-        for pos in range(16, one.size, 13):
+        # The length, and all from the magic on: no CRC covers what is between.
+        for pos in [*range(8, 12), *range(16, one.size, 13)]:
             store = tmp_path / f"{one.first}-{pos}"
             shutil.copytree(sound, store)
             log = store / "orders-0" / one.log.name
@@ -168,3 +169,23 @@ def test_offset_that_reaches_into_the_next_batch_does_not_push_that_out(
     lost = one.offsets.union(*(batch.offsets for batch in rest))
     assert offsets_read(store) == [o for o in range(COUNT) if o not in lost]
     assert two.offsets <= set(offsets_read(store))
+
+
+@formats
+def test_batch_behind_damage_does_not_take_the_offsets_of_what_is_damaged(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """In a log without gaps, where only one batch is left to contradict it."""
+    store = tmp_path / "store"
+    write_store(store, COUNT, magic, codec, call=3, **SMALL)
+    batches = batches_in(store / "orders-0")
+    log = sorted({batch.log for batch in batches})[1]
+    one, two, three, *rest = [batch for batch in batches if batch.log == log]
+    stored = one.first if magic == 2 else one.last
+    overwrite(log, two.pos, stored.to_bytes(8, "big"))
+    for batch in [one, *rest]:
+        flip_bit(log, 8 * (batch.pos + batch.size - 1))
+    assert logstore.repair(store, "skip", files=Unsynced()).ok
+    lost = set().union(*(batch.offsets for batch in [one, two, *rest]))
+    assert offsets_read(store) == [o for o in range(COUNT) if o not in lost]
+    assert three.offsets <= set(offsets_read(store))

@@ -309,7 +309,11 @@ def _believed(
             continue
         behind = runs[slot + 1] if slot + 1 < len(runs) else None
         is_borne_out = run.begin == pos and run.lowest == last + 1
-        if is_gapless and not is_borne_out and _is_contradicted(run, behind):
+        if (
+            is_gapless
+            and not is_borne_out
+            and _is_contradicted(here, run, behind, last)
+        ):
             continue
         kept: SoundRun | None = run
         if run.lowest < base:
@@ -331,17 +335,21 @@ def _is_stray(here: Found, run: SoundRun, last: int) -> bool:
     return here.known_next is None or run.last + 1 != here.known_next
 
 
-def _is_contradicted(run: SoundRun, behind: SoundRun | None) -> bool:
-    """Whether a run is one batch, and those right behind it, several that go on from
-    each other, do not go on from it: in a log without gaps its offset is wrong."""
-    return (
-        run.is_single
-        and behind is not None
-        and behind.begin == run.end
-        and not behind.is_single
-        and behind.first >= 0
-        and behind.first != run.last + 1
-    )
+def _is_contradicted(
+    here: Found, run: SoundRun, behind: SoundRun | None, last: int
+) -> bool:
+    """Whether a run behind damage is one batch, and what is right behind it does not go
+    on from it: in a log without gaps its offset is wrong, where those are several that
+    go on from each other; or where only with another offset it would leave any between
+    `last`, the last one before, and itself to what is damaged."""
+    if not run.is_single or behind is None or behind.begin != run.end:
+        return False
+    first, first_behind = (next(here.batches(r, deep=True))[2] for r in (run, behind))
+    if first_behind < 0 or first_behind == run.last + 1:
+        return False
+    # Where it would begin if what is behind went on from it.
+    right = first_behind - (run.last - first + 1)
+    return not behind.is_single or last + 1 == first < right
 
 
 def _without_jump(here: Found, run: SoundRun, last: int, limit: int) -> SoundRun | None:
