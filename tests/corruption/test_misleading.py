@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from support.mending import (
 from support.values import append_records, config_of, new_partition, write_store
 
 COUNT = 60
-SMALL = {"segment_bytes": 700, "index_interval_bytes": 100}
+SMALL: dict[str, Any] = {"segment_bytes": 700, "index_interval_bytes": 100}
 formats = pytest.mark.parametrize(
     ("magic", "codec"),
     [(0, "none"), (1, "none"), (1, "gzip"), (2, "none"), (2, "lz4")],
@@ -103,8 +104,8 @@ def test_batches_in_the_values_of_a_damaged_one_are_not_taken_for_the_log(
     data = batches[0].log.read_bytes()
     values = [data[b.pos : b.pos + b.size] for b in batches][shift:]
     sound = tmp_path / "sound"
-    with open_store(sound, files=Unsynced()) as store:
-        partition = new_partition(store, outer, **SMALL)
+    with open_store(sound, files=Unsynced()) as made:
+        partition = new_partition(made, outer, **SMALL)
         for at in range(0, COUNT, 2):
             partition.append_many(values[at : at + 2])
     forget_logstore(sound)
