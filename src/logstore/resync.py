@@ -32,6 +32,7 @@ _COUNT_POS: Final = 57
 _RECORDS_POS: Final = _HEADER.size
 _KEY_POS: Final = (18, 26)
 _BATCH_BYTES_MIN: Final = 26
+_LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
 # Where what follows a frame is looked for in it, so often what lies between may be
 # damaged, too: else many damaged batches would be walked over for each of them.
 _RUNS_MAX: Final = 8
@@ -92,10 +93,8 @@ def next_sound_batch(
         following: first offset behind the segment; None: its `next_offset`.
     """
     following = segment.next_offset if following is None else following
-    buffer = native.Buffer(READ_BYTES)
-    data = buffer.raw[: segment.read(buffer.view, bad_pos)]
     inside: Sound | None = None
-    for size in _sizes(data):
+    for size in _sizes(segment, bad_pos):
         end = bad_pos + size
         behind = _sound_at(segment, end, offset) if end < segment.size else None
         if behind is None and end != segment.size:
@@ -110,13 +109,15 @@ def next_sound_batch(
     return next(_sound_between(segment, bad_pos + 1, segment.size, offset), None)
 
 
-def _sizes(data: bytes) -> Iterator[int]:
+def _sizes(segment: Segment, pos: int) -> Iterator[int]:
     """How long a damaged batch may be: as its length says, and as its content does."""
+    data = _bytes_at(segment, pos, FRAME_BYTES)
     if len(data) < FRAME_BYTES:
         return
     length = int.from_bytes(data[8:LENGTH_END], "big")
     if length:
         yield LENGTH_END + length
+    data = _bytes_at(segment, pos, READ_BYTES)
     for magic in _magics(data):
         if magic < 2:
             size = _message_end(data, magic)
@@ -125,6 +126,11 @@ def _sizes(data: bytes) -> Iterator[int]:
             size = next(itertools.islice(_record_ends(data), count - 1, None), 0)
         if size not in (0, LENGTH_END + length):
             yield size
+
+
+def _bytes_at(segment: Segment, pos: int, size: int) -> bytes:
+    buffer = native.Buffer(size)
+    return bytes(buffer.raw[: segment.read(buffer.view, pos)])
 
 
 def _inside(
@@ -187,11 +193,8 @@ class _Stated(NamedTuple):
 
 
 def _stated_offsets(segment: Segment, pos: int) -> _Stated:
-    buffer = native.Buffer(_HEADER.size)
-    n = segment.read(buffer.view, pos)
-    offset, _, magic, delta, count = _HEADER.unpack(
-        buffer.raw[:n].ljust(_HEADER.size, b"\0")
-    )
+    data = _bytes_at(segment, pos, _HEADER.size)
+    offset, _, magic, delta, count = _HEADER.unpack(data.ljust(_HEADER.size, b"\0"))
     if magic in (0, 1):
         return _Stated(offset, offset, (offset,))
     ends = offset + delta, offset + count - 1
@@ -224,10 +227,9 @@ def _run_between(
 def _is_filled(segment: Segment, pos: int, end: int) -> bool:
     """Whether length and content of a damaged batch agree that it ends at `end`. Nobody
     can tell what the content says of a compressed one of magic 2."""
-    if segment.first_header(pos, native.Buffer(READ_BYTES)) is not None:
+    if segment.first_header(pos, native.Buffer(_LOOKUP_BYTES)) is not None:
         return True
-    buffer = native.Buffer(end - pos)
-    data = buffer.raw[: segment.read(buffer.view, pos)]
+    data = _bytes_at(segment, pos, end - pos)
     if int.from_bytes(data[8:LENGTH_END], "big") != end - pos - LENGTH_END:
         return False
     return any(
@@ -302,7 +304,7 @@ def _sound_between(
 
 def _sound_at(segment: Segment, pos: int, offset: int) -> Sound | None:
     """A sound batch at `pos` that may follow."""
-    found = segment.first_header(pos, native.Buffer(READ_BYTES))
+    found = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
     if found is None or not offset <= found[0].last_offset < segment.next_offset:
         return None
     return Sound(pos, *found)

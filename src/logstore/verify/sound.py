@@ -59,6 +59,9 @@ def next_sound(
 def _skip_zeros(segment: Segment, pos: int) -> int:
     """Where a search need not begin before: zeros are no batch, and a batch begins with
     eleven of them at the most."""
+    begin = native.Buffer(FRAME.size)
+    if any(begin.raw[: segment.read(begin.view, pos)]):
+        return pos
     scratch = native.Buffer(BUFFER_BYTES)
     at = pos
     while at < segment.size:
