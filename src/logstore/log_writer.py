@@ -458,11 +458,13 @@ class LogWriter:
         """The sync behind an append. Its records are in: from inside another call, and
         where there is no memory or stack for it, it is left to the thread that syncs in
         time."""
-        if durable:
+        if not durable and not self.sync_lock.may_wait:
+            return
+        try:
             self.sync(end)
-        elif self.sync_lock.may_wait:
-            with contextlib.suppress(MemoryError, RecursionError):
-                self.sync(end)
+        except (MemoryError, RecursionError):
+            if durable and self._synced < end:
+                raise
 
     def _after_failure(self, active: SegmentWriter, error: BaseException) -> None:
         """A write failed. It was undone, or `_mend` undoes it."""

@@ -10,6 +10,7 @@ syncs by time, `close()`, opening again.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import math
 import os
@@ -95,7 +96,10 @@ def _no_thread(rng: random.Random) -> _Limit:
         raise RuntimeError("can't start new thread")
 
     def around(plan: Plan) -> Any:
-        with mock.patch.object(threading, "_start_new_thread", refuse):
+        with (
+            mock.patch.object(_thread, "start_new_thread", refuse),
+            mock.patch.object(threading, "_start_new_thread", refuse),
+        ):
             return plan.call()
 
     return _Limit("no thread", around)

@@ -18,6 +18,7 @@ from logstore import _binding as native
 from logstore._files import Files
 from logstore.housekeeper import Housekeeper
 from logstore.locks import new_group
+from logstore.segment_writer import SegmentWriter
 from logstore.store import open_store
 from support.damage import FaultyFiles, FixedClock, FullDisk, Unsynced, logs_in
 from support.values import (
@@ -634,26 +635,69 @@ def raises_in_deep_stack(call: Callable[[], object], spare: int) -> bool:
     return False
 
 
+DEEP: dict[str, Callable[[logstore.Partition], object]] = {
+    **CALLS,
+    "durable": lambda p: append_one(p, durable=True),
+    "append_many-durable": lambda p: append_records(p, 4, durable=True),
+}
+
+
 @pytest.mark.parametrize("magic", [1, 2])
-def test_append_in_a_deep_stack_is_in_or_has_raised(tmp_path: Path, magic: int) -> None:
-    """Never both, whichever call finds no room; and it is synced in time."""
+@pytest.mark.parametrize("flush_messages", [1 << 40, 2])
+@pytest.mark.parametrize("call", DEEP)
+def test_append_in_a_deep_stack_is_in_or_has_raised(
+    tmp_path: Path, call: str, flush_messages: int, magic: int
+) -> None:
+    """Never both, whichever of its calls finds no room, that of a sync as well; and it
+    is synced in time."""
     outcomes = set()
+    settings = {"flush_messages": flush_messages, "segment_bytes": 1000}
+    # With index entries of each record, a sync goes deepest behind its end.
+    config = config_of(magic, flush_ms=5, index_interval_bytes=1, **settings)
     with open_store(tmp_path, files=Unsynced()) as store:
-        config = config_of(magic, flush_ms=5)
-        topic = store.create_topic("orders", 40, config)
+        topic = store.create_topic("orders", 45, config)
         for spare, partition in enumerate(topic.partitions, 3):
             # So that all is there but the plan of a sync.
             append_one(partition)
             assert is_durable_in_time(partition)
-            call = functools.partial(append_one, partition)
-            has_raised = raises_in_deep_stack(call, spare)
-            assert partition.end_offset == 2 - has_raised, spare
+            deep = functools.partial(DEEP[call], partition)
+            has_raised = raises_in_deep_stack(deep, spare)
+            assert has_raised == (partition.end_offset == 1), spare
             outcomes.add(has_raised)
             end = partition.end_offset
             assert append_one(partition) == end
             assert is_durable_in_time(partition)
             assert list(partition.read()) == expected(magic, 0, end + 1)
     assert outcomes == {True, False}
+
+
+def no_memory(*arguments: object, **options: object) -> None:
+    raise MemoryError
+
+
+def test_append_that_is_in_does_not_raise_where_its_sync_has_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left to the next one, or to the thread that syncs in time; only who asked
+    for a sync, and has none, is told. Behind a sync there is nothing to tell."""
+    files = Unsynced()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, flush_messages=2)
+        append_one(partition)
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "sync", no_memory)
+            assert append_one(partition) == 1
+            assert partition.durable_offset == 0
+            with pytest.raises(MemoryError):
+                append_one(partition, durable=True)
+            assert partition.durable_offset == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentWriter, "write_indexes", no_memory)
+            assert append_one(partition) == 3
+            assert partition.durable_offset == 4
+            assert append_one(partition, durable=True) == 4
+            assert partition.durable_offset == 5
+    assert read_all(tmp_path) == expected(1, 0, 5)
 
 
 # ---------------------------------------------------------------- deleted topics
@@ -783,38 +827,6 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
         thread.join()
         partition.flush()
         assert [record.value for record in partition.read()] == [b"y"]
-
-
-@pytest.mark.parametrize("durable", [False, True])
-def test_append_with_little_stack_is_in_or_raises_before_it_is(
-    tmp_path: Path, durable: bool
-) -> None:
-    """Also where the sync that is due behind it calls deeper than the append."""
-    config = logstore.TopicConfig(flush_messages=1)
-
-    def at_depth(left: int) -> int:
-        return at_depth(left - 1) if left else partition.append(b"x", durable=durable)
-
-    with logstore.open(tmp_path) as store:
-        partition = store.create_topic("a", 1, config)[0]
-        partition.append(b"x", durable=True)
-        frame, depth = sys._getframe(), 0
-        while frame is not None:
-            frame, depth = frame.f_back, depth + 1
-        outcomes = set()
-        for room in range(1, 100):
-            end = partition.end_offset
-            try:
-                told = at_depth(sys.getrecursionlimit() - depth - room)
-            except RecursionError:
-                assert partition.end_offset == end, room
-                outcomes.add("refused")
-            else:
-                assert (told, partition.end_offset) == (end, end + 1), room
-                outcomes.add("in")
-        assert outcomes == {"refused", "in"}
-        partition.flush()
-        assert partition.durable_offset == partition.end_offset
 
 
 def test_background_task_that_finds_no_memory_is_run_again(tmp_path: Path) -> None:
