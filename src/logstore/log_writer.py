@@ -63,8 +63,8 @@ _FLUSH_TRIES: Final = 20
 _FLUSH_RETRY_MS: Final = 5
 # How long to wait for another thread's sync before looking whether it is still at it.
 _TURN_S: Final = 0.05
-# No sync calls deeper than this.
-_SYNC_DEPTH: Final = 60
+# No sync calls deeper than this, up to where its records are durable.
+_SYNC_DEPTH: Final = 30
 # A flush_ms beyond this needs no thread: ten years.
 _NEVER_MS: Final = 10 * 366 * 24 * 3600 * 1000
 
