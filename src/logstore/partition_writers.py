@@ -17,7 +17,12 @@ from logstore import layout
 from logstore._files import Directory
 from logstore.catalog import Catalog
 from logstore.config import worker_threads
-from logstore.errors import LogStoreError, UnsupportedError, storage_error
+from logstore.errors import (
+    LogStoreError,
+    StorageError,
+    UnsupportedError,
+    storage_error,
+)
 from logstore.loading import Case, Loaded, load
 from logstore.locks import RANK_LEAF, logger
 from logstore.log_writer import Host
@@ -101,13 +106,29 @@ class PartitionWriters:
     def get(self, key: TopicPartition) -> PartitionWriter:
         """The writer of a partition that there is.
 
+        What the system has refused (no descriptor, no permission) is tried again.
+
         Raises:
             LogStoreError: why it cannot be used.
         """
-        if key not in self.loaded and key not in self.broken:
+        broken = self.broken.get(key)
+        if isinstance(broken, StorageError):
+            loaded = self._load(key, _Count())
+            if isinstance(loaded, LogStoreError):
+                self.broken[key] = loaded
+            else:
+                del self.broken[key]
+                self._take(key, loaded)
+                self.actions = [
+                    action
+                    for action in self.actions
+                    if (action.topic, action.partition) != key
+                    or action.label != UNREADABLE
+                ]
+        elif key not in self.loaded and broken is None:
             self._take(key, self._load(key, _Count()))
         if key in self.broken:
-            raise self.broken[key]
+            raise self.broken[key].with_traceback(None)
         return self.loaded[key]
 
     def forget(self, key: TopicPartition) -> PartitionWriter | None:

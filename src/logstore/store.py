@@ -679,8 +679,10 @@ class Store:
         if found is not None:
             return found
         with self._lock:
-            if key in self._writers.broken:
-                raise self._writers.broken[key].with_traceback(None)
+            broken = self._writers.broken.get(key)
+            # What the system refused, `get` tries again.
+            if broken is not None and not isinstance(broken, StorageError):
+                raise broken.with_traceback(None)
             if number not in self._catalog.numbers.get(topic, ()):
                 raise PartitionNotFoundError(
                     f"topic {topic} has no partition {number}",

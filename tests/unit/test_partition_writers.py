@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -157,3 +158,21 @@ def test_deleting_a_topic_needs_no_look_at_its_partitions(killed: Path) -> None:
         assert store.topics() == []
     with logstore.open(killed) as store:
         assert not store.recovery_report
+
+
+def test_partition_that_the_system_refused_once_is_tried_again(killed: Path) -> None:
+    """There was no descriptor, perhaps: nothing is wrong with it."""
+    files = FaultyFiles()
+    with open_store(killed, files=files) as store:
+        topic = store.topic("orders")
+        files.fail("list", errno.EMFILE)
+        for _ in range(2):
+            with pytest.raises(logstore.StorageError, match="Too many open files"):
+                topic[0]
+        files.heal()
+        assert list(topic[0].read()) == expected(1, 0, COUNT)
+        assert append_one(topic[0]) == COUNT
+        assert ("unreadable", 0) not in labels(store.recovery_report)
+    with logstore.open(killed) as store:
+        assert not store.recovery_report
+        assert list(store.topic("orders")[0].read()) == expected(1, 0, COUNT + 1)
