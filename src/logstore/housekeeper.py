@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import heapq
 import itertools
 import sys
 import threading
@@ -19,8 +20,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
-
-from sortedcontainers import SortedKeyList
 
 from logstore import _binding as native
 from logstore._files import Directory, Files
@@ -47,9 +46,8 @@ class Housekeeper:
         self._count = itertools.count(1)
         self._inbox: deque[_Task] = deque()
         # The thread's own, but for the inbox.
-        self._tasks: SortedKeyList[_Task, tuple[float, int]] = SortedKeyList(
-            key=lambda task: task[:2]
-        )
+        # A heap: where there is no memory to grow it, it stays as it is.
+        self._tasks: list[_Task] = []
         self._wake = Signal()
         self._sleeps_until = float("-inf")
         # Held by the thread as long as it lives. The place is for one.
@@ -174,22 +172,14 @@ class Housekeeper:
     def _turn(self) -> None:
         """Run what is due, or sleep until something is."""
         while self._inbox:
-            self._tasks.add(self._inbox[0])
+            heapq.heappush(self._tasks, self._inbox[0])
             self._inbox.popleft()
         now = self.files.monotonic()
         wait = _IDLE_S
         if self._tasks:
             wait = min(self._tasks[0][0] - now, _IDLE_S)
             if wait <= 0:
-                first = self._tasks[0]
-                try:
-                    first[2]()
-                except MemoryError:
-                    # There may be some later: behind the others it is run again.
-                    self._tasks.add((now + _PAUSE_S, *first[1:]))
-                    raise
-                finally:
-                    self._tasks.discard(first)
+                self._run_first(now)
                 return
         waiter = self._wake.register()
         self._sleeps_until = now + wait
@@ -197,6 +187,21 @@ class Housekeeper:
             waiter.cancel()
         else:
             self.files.wait(waiter, wait)
+
+    def _run_first(self, now: float) -> None:
+        """Run the task that is due, and take it out; where it finds no memory, there
+        may be some later: then it is run again, behind the others."""
+        first = self._tasks[0]
+        try:
+            first[2]()
+        except MemoryError:
+            heapq.heapreplace(self._tasks, (now + _PAUSE_S, *first[1:]))
+            raise
+        except BaseException:
+            heapq.heappop(self._tasks)
+            raise
+        if self._tasks:  # it may have stopped all
+            heapq.heappop(self._tasks)
 
     def stop(self) -> None:
         """End the thread; tasks that are not due yet are dropped. May be called again

@@ -1074,6 +1074,8 @@ class LogWriter:
         except LogStoreError:
             # Whoever appends or closes next gets the error.
             self._is_unheard = self.failed is not None
+            if not (self.failed or self.damage or self.closed):
+                self._schedule_flush()  # it is not possible now, and may be later
         except BaseException:
             self._schedule_flush()  # no memory now, perhaps
             raise
