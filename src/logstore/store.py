@@ -889,6 +889,7 @@ class Store:
         topic, number = key
         self.topic(topic)[number]  # or why there is none
         with self._lock:
+            self._topic(topic)  # it may have been deleted meanwhile
             return self._writers.get(key)
 
     def _drop_unpublished(self, key: TopicPartition, base: int) -> None:

@@ -523,7 +523,9 @@ class Scene:
     def _plan_topic_append(self) -> Plan:
         name = self.rng.choice(list(self.topics))
         topic = self._topic(name)
-        log = self.logs[name, self.rng.randrange(self.topics[name])]
+        log = self.logs.get((name, self.rng.randrange(self.topics.get(name, 1))))
+        if log is None:  # a call in between has deleted it
+            raise Unavailable(logstore.TopicNotFoundError(name, topic=name))
         values = self.values(1)
         data = self.given.data(values[0])
         chosen = _Always(log.number)
@@ -749,7 +751,7 @@ class Scene:
 
     def _plan_add_partitions(self) -> Plan:
         name = self.rng.choice(list(self.topics))
-        if self.topics[name] > 4:
+        if self.topics.get(name, 5) > 4:
             return self._plan_configure()
         topic = self._topic(name)
         count = self.given.number(1)

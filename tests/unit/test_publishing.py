@@ -665,3 +665,23 @@ def test_time_lookup_stops_where_readers_stop(tmp_path: Path) -> None:
         store.publish([staged])
         assert seen == [None] * 4
         assert partition.offset_for_time(2000) == 10
+
+
+def test_topic_that_is_deleted_while_a_publication_looks_for_it_is_a_named_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("a", 1, config_of(1))
+        staged = stage(store, {topic[0]: 1})
+        found = Store.topic
+
+        def delete(self: Store, name: str) -> Any:
+            found(self, name)[0]
+            monkeypatch.undo()
+            store.delete_topic("a")
+            return [None]
+
+        monkeypatch.setattr(Store, "topic", delete)
+        with pytest.raises(logstore.TopicNotFoundError):
+            store.publish([staged])
+        assert store.topics() == []
