@@ -287,7 +287,8 @@ def _parsed(path: str, body: bytes) -> Any:
         # As UTF-8: the parser takes UTF-16, too, whose bytes mean something else.
         text = body.decode("utf-8", "surrogatepass")
         return json.loads(text, parse_float=_refuse, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
+        # No RecursionError: that is of the caller's stack, which is too deep already.
         raise _bad(path, f"it is not JSON: {error}") from error
 
 

@@ -111,8 +111,8 @@ def decompress(
             return _lz4_decompress(data, magic, limit)
         if codec == ZSTD:
             return _zstd_decompress(data, limit)
-    except RecordTooLargeError:
-        raise
+    except (RecordTooLargeError, RecursionError):
+        raise  # the latter, a RuntimeError, is of a stack that is too deep already
     except (zlib.error, RuntimeError, cramjam.DecompressionError) as error:
         raise CodecError(f"{CODECS[codec]} stream is damaged: {error}") from error
     except zstandard.ZstdError as error:

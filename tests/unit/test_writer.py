@@ -635,6 +635,25 @@ def raises_in_deep_stack(call: Callable[[], object], spare: int) -> bool:
     return False
 
 
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_deep_stack_is_not_taken_for_damage(tmp_path: Path, codec: str) -> None:
+    """Neither in a batch nor in a state file."""
+    config = logstore.TopicConfig(message_format=2, compression_type=codec)
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = store.create_topic("orders", 1, config)[0]
+        append_records(partition, 4)
+        with store.stage() as stage:
+            stage.append_many(partition, [b"x"])
+            store.publish([stage.finish()], identity="test", sequence=1)
+        calls: list[Callable[[], object]] = [
+            lambda: list(partition.read()),
+            lambda: store.published("test"),
+        ]
+        for call in calls:
+            outcomes = {raises_in_deep_stack(call, spare) for spare in range(3, 60)}
+            assert outcomes == {True, False}
+
+
 DEEP: dict[str, Callable[[logstore.Partition], object]] = {
     **CALLS,
     "durable": lambda p: append_one(p, durable=True),
