@@ -90,11 +90,13 @@ class StoreLock:
     def release(self) -> None:
         """Let others write. Releasing twice is fine."""
         with _guard:
-            if self._file is not None:
+            if self.is_held:
+                assert self._file is not None
                 # First: a child of a fork that has the open file, too, keeps nothing.
                 self._files.unlock_file(self._file.fd)
                 self._file.close()
-                self._file = None
+            # Behind a close that was interrupted here as well.
+            self._file = None
 
 
 # By device and inode. One whose store was forgotten is not there any more.
