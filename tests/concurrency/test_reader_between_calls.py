@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -256,7 +257,7 @@ class _Append:
     def __init__(self, path: Path, values: list[bytes], *, fails: bool) -> None:
         self.files = _Stopping(fails=fails)
         self.store = open_store(path, files=self.files)
-        settings = SETTINGS if len(values) > 50 else {}
+        settings: Any = SETTINGS if len(values) > 50 else {}
         self.store.create_topic("orders", config=config_of(**settings))
         self.partition = self.store.topic("orders")[0]
         fill(self.partition, 5)

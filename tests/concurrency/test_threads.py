@@ -6,7 +6,7 @@ import gc
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -277,7 +277,7 @@ def test_slow_iterable_keeps_nobody_waiting(tmp_path: Path, what: str) -> None:
                 while one.durable_offset < one.end_offset:
                     time.sleep(0.002)
 
-        def slow(*items: Any) -> Iterator[Any]:
+        def slow(*items: Any) -> Any:
             for item in items:
                 thread = threading.Thread(target=appends_and_syncs, daemon=True)
                 thread.start()

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -285,7 +286,7 @@ def test_no_reader_ever_sees_part_of_an_append(
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
     small = {"segment_bytes": 1500, "max_message_bytes": 400}
-    settings = small if call == "segments" else {}
+    settings: Any = small if call == "segments" else {}
     nth, was_hit = 0, True
     while was_hit:
         nth += 1

@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -603,7 +605,10 @@ def test_append_whose_sync_cannot_be_planned_writes_nothing(
     with open_store(tmp_path, files=Unsynced()) as store:
         append_one(store.create_topic("source", config=config_of(flush_ms=5))[0])
         batch = logs_in(tmp_path / "source-0")[0].read_bytes()
-        calls = {**CALLS, "append_batches": lambda p: p.append_batches(batch)}
+        calls: dict[str, Callable[[logstore.Partition], object]] = {
+            **CALLS,
+            "append_batches": lambda p: p.append_batches(batch),
+        }
         for error in (RecursionError(), MemoryError(), KeyboardInterrupt()):
             for name, call in calls.items():
                 topic = f"{name}-{type(error).__name__}"
@@ -621,7 +626,8 @@ def test_append_whose_sync_cannot_be_planned_writes_nothing(
 
 def raises_in_deep_stack(call: Callable[[], object], spare: int) -> bool:
     """Whether a call finds too little room where the stack takes so many calls more."""
-    depth, frame = 0, sys._getframe()
+    depth = 0
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         depth, frame = depth + 1, frame.f_back
     before = sys.getrecursionlimit()
@@ -670,7 +676,7 @@ def test_append_in_a_deep_stack_is_in_or_has_raised(
     """Never both, whichever of its calls finds no room, that of a sync as well; and it
     is synced in time."""
     outcomes = set()
-    settings = {"flush_messages": flush_messages, "segment_bytes": 1000}
+    settings: Any = {"flush_messages": flush_messages, "segment_bytes": 1000}
     # With index entries of each record, a sync goes deepest behind its end.
     config = config_of(magic, flush_ms=5, index_interval_bytes=1, **settings)
     with open_store(tmp_path, files=Unsynced()) as store:
