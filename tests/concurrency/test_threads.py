@@ -384,4 +384,5 @@ def test_collector_that_comes_while_a_file_is_opened_does_not_lock_up(
         assert not reader.is_alive()
         assert got == expected(1, 0, 40)
         assert len(known) > 3
-        assert len(store.descriptors) <= len(known)
+        # Those that no file was opened for are still there.
+        assert len(store.descriptors) <= len(known) + len(old)
