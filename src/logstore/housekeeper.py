@@ -189,12 +189,12 @@ class Housekeeper:
             self.files.wait(waiter, wait)
 
     def _run_first(self, now: float) -> None:
-        """Run the task that is due, and take it out; where it finds no memory, there
-        may be some later: then it is run again, behind the others."""
+        """Run the task that is due, and take it out; where it finds no memory or stack,
+        there may be some later: then it is run again, behind the others."""
         first = self._tasks[0]
         try:
             first[2]()
-        except MemoryError:
+        except (MemoryError, RecursionError):
             heapq.heapreplace(self._tasks, (now + _PAUSE_S, *first[1:]))
             raise
         except BaseException:

@@ -20,6 +20,7 @@ from logstore import _binding as native
 from logstore._files import Files
 from logstore.housekeeper import Housekeeper
 from logstore.locks import new_group
+from logstore.log_writer import LogWriter
 from logstore.segment_writer import SegmentWriter
 from logstore.store import open_store
 from support.damage import FaultyFiles, FixedClock, FullDisk, Unsynced, logs_in
@@ -871,3 +872,47 @@ def test_background_task_that_finds_no_memory_is_run_again(tmp_path: Path) -> No
     finally:
         keeper.stop()
     assert len(tries) == 2
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+@pytest.mark.parametrize("at", ["its begin", "its plan"])
+def test_sync_by_time_that_has_no_memory_is_tried_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
+    error: type[Exception],
+) -> None:
+    """At its begin, or where it finds the partition busy and plans to come again: it is
+    the only one that is planned, and would not come any more."""
+    files = FaultyFiles()
+    busy, failed = threading.Event(), threading.Event()
+    later, flush_due = Housekeeper.later, LogWriter.flush_due
+
+    def begin(writer: LogWriter) -> None:
+        if at == "its begin" and not failed.is_set():
+            failed.set()
+            raise error
+        flush_due(writer)
+
+    def plan(self: Housekeeper, delay_ms: int, task: Callable[[], None]) -> None:
+        in_main = threading.current_thread() is threading.main_thread()
+        if not in_main and not failed.is_set():
+            failed.set()
+            raise error
+        later(self, delay_ms, task)
+
+    def before(method: str, name: str) -> None:
+        # The append goes on when the sync has met it.
+        if method == "write" and name.endswith(".log") and not busy.is_set():
+            busy.set()
+            assert failed.wait(20)
+
+    monkeypatch.setattr(LogWriter, "flush_due", begin)
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, flush_ms=5)
+        if at == "its plan":
+            monkeypatch.setattr(Housekeeper, "later", plan)
+            files.before = before
+        append_one(partition)
+        assert is_durable_in_time(partition)
+        assert failed.is_set()
