@@ -73,8 +73,11 @@ class Workers:
         self._stop = stop
         self._places = native.places()
         self._waiting: deque[Task[Any]] = deque()
-        # One for each thread that has begun and not ended.
+        # One for each thread that was asked for, and for each that has begun and not
+        # ended. Nobody waits for one that never begins: it has to note that itself.
+        self._asked: deque[None] = deque()
         self._at_work: deque[None] = deque()
+        self._is_late = False
         self._has_ended = Signal()
         self._has_more = Signal()
         self._is_stopped = False
@@ -105,19 +108,19 @@ class Workers:
         """Have something done."""
         task = Task(work)
         self._waiting.append(task)
-        if len(self._at_work) < self._threads:
-            self._at_work.append(None)
+        if len(self._asked) < self._threads:
+            self._asked.append(None)
             try:
                 _thread.start_new_thread(self._run, ())
-            except RuntimeError:
-                self._at_work.pop()
+            except (RuntimeError, MemoryError):
+                self._asked.pop()
         self._has_more.set()
         return task
 
     def wait(self, task: Task[Result], seconds: float | None = None) -> bool:
         """Wait until a task is done, for so many seconds at most; whether it is."""
         while not task.is_done():
-            if not self._at_work:
+            if not self._at_work and (self._is_late or not self._asked):
                 self._work_on()
                 continue
             waiter = self._has_ended.register()
@@ -125,6 +128,7 @@ class Workers:
                 waiter.cancel()
                 break
             woken = waiter.wait(_LOOK_S if seconds is None else seconds)
+            self._is_late = not woken
             if seconds is not None and not woken:
                 break
         return task.is_done()
@@ -140,10 +144,11 @@ class Workers:
         return True
 
     def _run(self) -> None:
-        trace = threading.gettrace()
-        if trace is not None:
-            sys.settrace(trace)
+        self._at_work.append(None)
         try:
+            trace = threading.gettrace()
+            if trace is not None:
+                sys.settrace(trace)
             native.assume(self._places)
             while not self._is_stopped:
                 if self._work_on():
@@ -155,6 +160,7 @@ class Workers:
                     waiter.wait(_LOOK_S)
         finally:
             self._at_work.pop()
+            self._asked.pop()
             self._has_ended.set()
             # What finalizers put off because of the locks that this thread stood for.
             native.resign()

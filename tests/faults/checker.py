@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import heapq
 import random
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +39,7 @@ class HandKeeper(Housekeeper):
 
     def later(self, delay_ms: int, task: Callable[[], None]) -> None:
         due = self.files.monotonic() + delay_ms / 1000
-        self._tasks.add((due, next(self._count), task))
+        heapq.heappush(self._tasks, (due, next(self._count), task))
 
     def run_due(self) -> int:
         """Run what is due now; returns how many tasks that were."""
@@ -46,7 +47,7 @@ class HandKeeper(Housekeeper):
         while self._tasks and self._tasks[0][0] <= self.files.monotonic():
             # As in the thread: what a task cannot do is not the store's end.
             with contextlib.suppress(OSError, LogStoreError):
-                self._tasks.pop(0)[2]()
+                heapq.heappop(self._tasks)[2]()
             count += 1
         return count
 

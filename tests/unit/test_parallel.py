@@ -1,0 +1,44 @@
+"""Work on several items at the same time."""
+
+from __future__ import annotations
+
+import _thread
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from logstore.parallel import side_by_side
+
+
+def refused(_: Callable[..., Any], __: tuple[Any, ...]) -> int:
+    raise MemoryError
+
+
+def lost(_: Callable[..., Any], __: tuple[Any, ...]) -> int:
+    """As a thread that finds no memory for its first call."""
+    return 1
+
+
+@pytest.mark.parametrize("start", [refused, lost])
+def test_without_threads_the_caller_does_the_work(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., int]
+) -> None:
+    """And it does not wait for the end of a thread that never began."""
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    found = side_by_side(range(3), lambda number: number * 2, 2, look_s=0.01)
+    assert [one.result for one in found if one is not None] == [0, 2, 4]
+
+
+def test_error_of_one_item_is_raised_and_the_others_are_waited_for() -> None:
+    done = []
+
+    def work(number: int) -> int:
+        if number == 1:
+            raise ValueError(number)
+        done.append(number)
+        return number
+
+    with pytest.raises(ValueError, match="1"):
+        list(side_by_side(range(2), work, 2))
+    assert done == [0]
