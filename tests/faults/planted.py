@@ -335,9 +335,8 @@ BUGS = (
     ),
     Bug(
         "settings say that a topic is complete before its directories are synced",
-        "store.py",
-        (("            self._root.sync()\n            there = ",
-          "            there = "),),
+        "catalog.py",
+        (("        self._root.sync()\n\n    def drop_begun", "\n    def drop_begun"),),
         "disk_states",
         ("create_topic", "add_partitions"),
     ),

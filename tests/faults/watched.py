@@ -176,10 +176,12 @@ def watch(work: Work, seed: int, folder: str, quiet_s: float | None = None) -> S
     shutil.rmtree(own, ignore_errors=True)
     if failure:
         return Said(seen.done + 1, f"{failure} ({seen.last()[1]}){dump}", {})
-    failure, notes = json.loads(answer)
+    failure, notes, before = json.loads(answer)
     if failure:
         # A child of the case may have been asked for its threads.
-        failure = f"{failure} ({seen.last()[1]}){dump}"
+        failure = (
+            "\n            ".join([f"{failure} ({seen.last()[1]})", *before]) + dump
+        )
     return Said(seen.done + bool(failure), failure, notes)
 
 
@@ -195,16 +197,18 @@ def _child(work: Work, seed: int, own: Path, seen: Watch, writing: int) -> None:
         if died:
             text = f"a thread has died: {died[0]}"
     except Broken as error:
-        text = str(error) + "\n            ".join(["", *seen.said])
+        text = str(error)
     except BaseException as error:
         # Not the library's: nobody expects it. Where it came from is what helps.
         text = f"unexpected {told(error)}"
     try:
-        os.write(writing, json.dumps((text[:6000], dict(seen.notes))).encode())
+        # What was done before it, for who looks into a failure.
+        before = list(seen.said)[-30:] if text else []
+        answer = text[:1800], dict(seen.notes), before
+        os.write(writing, json.dumps(answer).encode())
     except BaseException as error:
-        os.write(
-            writing, json.dumps((f"cannot tell: {error!r}, {text[:99]}", {})).encode()
-        )
+        answer = f"cannot tell: {error!r}, {text[:99]}", {}, []
+        os.write(writing, json.dumps(answer).encode())
     finally:
         os._exit(0)
 
