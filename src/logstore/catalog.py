@@ -333,15 +333,17 @@ class Catalog:
     def drop_begun(self, topic: str) -> None:
         """Remove the directories that an earlier call made, and did not complete: the
         next opening would find partitions that nobody asked for."""
+        if topic not in self.begun:
+            return
         there = self.numbers.get(topic, ())
-        for number in set(self.begun.get(topic, ())).difference(there):
+        for number in set(self.begun[topic]).difference(there):
             with contextlib.suppress(OSError):  # not there, or something is in it
                 self._root.remove(layout.partition_directory(topic, number))
         self.begun.pop(topic, None)
 
-    def add(self, topic: str, numbers: range) -> None:
-        """Its new partitions are there."""
-        self.numbers[topic] = (*self.numbers.get(topic, ()), *numbers)
+    def add(self, topic: str, numbers: tuple[int, ...]) -> None:
+        """These are its partitions now: the new ones are there."""
+        self.numbers[topic] = numbers
         self.begun.pop(topic, None)
 
     def remove_directories(self, names: list[str]) -> None:

@@ -381,12 +381,13 @@ class LiveLog:
     def _is_of_one_log(self, end: int) -> bool:
         """Whether all is of one log that a look has read, which began at this end: of
         a foreign one, part may be from before a cut, and part from behind it."""
-        return self._loaded.end_offset == end or not self._is_other_leader()
+        return self._loaded.end_offset == end or self._leaders() is self._epochs
 
-    def _is_other_leader(self) -> bool:
-        """Whether the leader epochs of a foreign log changed since it was compared."""
+    def _leaders(self) -> LeaderEpochs:
+        """The leader epochs of a foreign log now; the same object where they have not
+        changed since it was compared."""
         epochs = self._epochs
-        return self._files.is_foreign and epochs.now(self.directory) is not epochs
+        return epochs.now(self.directory) if self._files.is_foreign else epochs
 
     def _stop_at_publication(self) -> bool:
         """See where readers have to stop, behind a look at the log; False where a
@@ -422,8 +423,8 @@ class LiveLog:
             if is_cut or self._look_around() != self._surroundings:
                 self._start_over(is_cut=is_cut)
             return
-        if self._is_other_leader():
-            now = LeaderEpochs.of(self.directory)
+        now = self._leaders()
+        if now is not self._epochs:
             same_below = self._epochs.same_below(now)
             if same_below is not None and same_below < self._loaded.end_offset:
                 self._start_over(is_cut=True)
@@ -527,9 +528,8 @@ class LiveLog:
             return (state is None) != self._files.is_foreign
         was = self._loaded
         is_other = was.log_id not in ("", state.log_id)
-        # A deletion is written down first, and a start falls only where an older state
-        # was put back.
-        # A deletion is written down first; so is that what comes may go again.
+        # A deletion is written down first; so is that what comes may go again. A start
+        # falls only where an older state was put back.
         return (
             is_other
             or state.is_truncating

@@ -503,7 +503,7 @@ class Store:
             if isinstance(error, LogStoreError):
                 raise
             raise storage_error(error, f"create topic {name} in", self.path) from error
-        self._catalog.add(name, numbers)
+        self._catalog.add(name, there)
 
     def _forget_marks(self, keys: Iterable[TopicPartition]) -> None:
         """Take what Kafka's checkpoints say of partitions that were deleted out of
