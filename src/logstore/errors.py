@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any
+from typing import Any, TypeGuard
 
 __all__ = [
     "ConfigError",
@@ -34,6 +34,7 @@ __all__ = [
     "TopicExistsError",
     "TopicNotFoundError",
     "UnsupportedError",
+    "is_system_error",
     "storage_error",
 ]
 
@@ -374,6 +375,11 @@ class CorruptCheckpointError(CorruptionError):
 
 
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def is_system_error(error: BaseException) -> TypeGuard[OSError]:
+    """Whether it comes from the operating system, and has no name of logstore's yet."""
+    return isinstance(error, OSError) and not isinstance(error, LogStoreError)
 
 
 def storage_error(

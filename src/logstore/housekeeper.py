@@ -192,16 +192,19 @@ class Housekeeper:
         """Run the task that is due, and take it out; where it finds no memory or stack,
         there may be some later: then it is run again, behind the others."""
         first = self._tasks[0]
+        is_done = True
         try:
             first[2]()
         except (MemoryError, RecursionError):
-            heapq.heapreplace(self._tasks, (now + _PAUSE_S, *first[1:]))
+            is_done = False
             raise
-        except BaseException:
-            heapq.heappop(self._tasks)
-            raise
-        if self._tasks:  # it may have stopped all
-            heapq.heappop(self._tasks)
+        finally:
+            if not self._tasks:
+                pass  # it has stopped all
+            elif is_done:
+                heapq.heappop(self._tasks)
+            else:
+                heapq.heapreplace(self._tasks, (now + _PAUSE_S, *first[1:]))
 
     def stop(self) -> None:
         """End the thread; tasks that are not due yet are dropped. May be called again

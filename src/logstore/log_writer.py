@@ -373,7 +373,7 @@ class LogWriter:
 
         Returns (first offset, one past the last, time of the append in ms).
         """
-        self._check_may_wait(durable)
+        self._check_can_sync(durable)
         with self.lock:
             self._get_ready()
             now_ms = self.files.now_ms()
@@ -404,7 +404,7 @@ class LogWriter:
         Returns (offset, timestamp stored).
         """
         if durable:
-            self._check_may_wait(durable)
+            self._check_can_sync(durable)
         with self.lock:
             self._get_ready()
             now_ms = self.files.now_ms()
@@ -441,7 +441,7 @@ class LogWriter:
             self._sync_appended(end, durable)
         return base, timestamp_ms if encoder.magic else -1
 
-    def _check_may_wait(self, durable: bool) -> None:
+    def _check_can_sync(self, durable: bool) -> None:
         """Raise where the sync behind an append could be refused, since this thread is
         in the middle of another call, or where it would have too deep a stack: behind
         the append that would be too late."""
@@ -521,7 +521,7 @@ class LogWriter:
     ) -> tuple[int, int]:
         """Append whole batches; `make_runs(base offset, leader epoch)` gives them with
         their offsets, and how many offsets they take."""
-        self._check_may_wait(durable)
+        self._check_can_sync(durable)
         with self.lock:
             self._get_ready()
             base = self.end_offset

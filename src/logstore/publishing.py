@@ -25,6 +25,7 @@ from logstore.errors import (
     StorageError,
     SyncFailedError,
     TopicNotFoundError,
+    is_system_error,
     storage_error,
 )
 from logstore.locks import RANK_PUBLISH, logger
@@ -351,7 +352,7 @@ class Publisher:
                 )
         except (LogStoreError, OSError) as failure:
             self._end_writers(targets, failure)
-        if isinstance(error, OSError) and not isinstance(error, LogStoreError):
+        if is_system_error(error):
             return storage_error(error, what, root.path, "Nothing was published.")
         return error
 

@@ -20,6 +20,7 @@ from logstore.errors import (
     StorageError,
     SyncFailedError,
     UnsupportedError,
+    is_system_error,
     storage_error,
 )
 from logstore.index import OffsetEntries, TimeEntries
@@ -386,7 +387,7 @@ class PartitionWriter(LogWriter):
             # First of all, and without a call that could be interrupted.
             self._savepoint, self._is_blocked, self._is_torn = saved, True, True
             self._undo()
-            if isinstance(error, OSError) and not isinstance(error, LogStoreError):
+            if is_system_error(error):
                 path = self.segments[-1].path
                 raise storage_error(error, "rename a staged file to", path) from error
             raise

@@ -874,6 +874,26 @@ def test_background_task_that_finds_no_memory_is_run_again(tmp_path: Path) -> No
     assert len(tries) == 2
 
 
+@pytest.mark.parametrize("error", [None, MemoryError, ValueError])
+def test_background_task_that_stops_all_ends_the_thread(
+    error: type[Exception] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever becomes of it then, nothing is said of the tasks that are not there."""
+    keeper, stopped = Housekeeper(Files(), "a test"), threading.Event()
+
+    def task() -> None:
+        keeper.stop()
+        stopped.set()
+        if error is not None:
+            raise error("behind the stop")
+
+    keeper.later(0, task)
+    assert stopped.wait(10)
+    keeper.stop()
+    said = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert said == ([] if error is None else [error])
+
+
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])
 @pytest.mark.parametrize("at", ["its begin", "its plan"])
 def test_sync_by_time_that_has_no_memory_is_tried_again(

@@ -9,7 +9,7 @@ from functools import partial
 from logstore import layout
 from logstore._files import Directory, Files
 from logstore.config import StoreConfig
-from logstore.errors import LogStoreError, StoreNotFoundError, storage_error
+from logstore.errors import StoreNotFoundError, is_system_error, storage_error
 from logstore.layout import (
     INDEX,
     LOG,
@@ -328,6 +328,6 @@ def _target(run: Run, path: str) -> Check:
         return StoreCheck(run, root)
     except BaseException as error:
         root.close()
-        if isinstance(error, OSError) and not isinstance(error, LogStoreError):
+        if is_system_error(error):
             raise storage_error(error, "verify", path) from error
         raise
