@@ -150,7 +150,11 @@ def _begin() -> None:
     logging.disable(logging.CRITICAL)
     # What is imported already need not be imported by each case.
     with contextlib.suppress(ImportError):
-        import pyarrow  # noqa: F401
+        import pyarrow
+
+        # The first array has it import pandas, if there is one, under a lock of its own
+        # on which a signal handler that makes an array would wait for its own thread.
+        pyarrow.array([b""], "binary")
     gc.freeze()
 
 
