@@ -169,6 +169,18 @@ class FaultyFiles(Files):
         fault = _Fault(error, nth, times, name, done, short)
         self._faults.setdefault(method, []).append(fault)
 
+    def at_call(self, nth: int, act: Callable[[], object]) -> None:
+        """Call `act` once: before the n-th call from now on."""
+        left = nth
+
+        def before(method: str, name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                act()
+
+        self.before = before
+
     def heal(self) -> None:
         """Fail no more calls."""
         self._faults.clear()

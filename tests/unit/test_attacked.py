@@ -322,15 +322,7 @@ def test_reader_goes_on_where_a_deletion_comes_at_any_of_its_calls(
             start = partition.end_offset
             fill(partition, 5)
             files = FaultyFiles()
-            left = nth
-
-            def empty(method: str, name: str) -> None:
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    partition.delete_before(partition.end_offset)
-
-            files.before = empty
+            files.at_call(nth, lambda: partition.delete_before(partition.end_offset))
             with open_store(tmp_path, read_only=True, files=files) as store:
                 reading = store.topic("orders")[0]
                 assert reading.start_offset in (start, start + 5)

@@ -408,26 +408,22 @@ def test_replica_truncates_its_log_at_any_call_of_a_look(
         log.write_bytes(old[: old_frames[20].pos])
         for each in (path / "orders-0", log):
             os.utime(each, (time.time() - 100,) * 2)
-        left = nth
 
-        def before(method: str, name: str, log: Path = log) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                with log.open("r+b") as file:
-                    file.truncate(old_frames[10].pos)
-                    file.seek(0)
-                    file.write(new)
+        def truncate_and_grow(log: Path = log) -> None:
+            with log.open("r+b") as file:
+                file.truncate(old_frames[10].pos)
+                file.seek(0)
+                file.write(new)
 
         with open_store(path, read_only=True, files=files) as reading:
             if opens:
-                files.before = before
+                files.at_call(nth, truncate_and_grow)
             reader = reading.topic("orders")[0]
             if not opens:
                 assert reader.end_offset == 60
                 log.write_bytes(old[: old_frames[21].pos])
                 files.forget()
-                files.before = before
+                files.at_call(nth, truncate_and_grow)
             with contextlib.suppress(CorruptRecordError):
                 assert 30 <= reader.end_offset <= 180
             files.before = None
@@ -469,34 +465,28 @@ def test_replica_that_truncates_at_any_call_of_a_look_writes_down_its_epochs(
         epochs = path / "orders-0" / "leader-epoch-checkpoint"
         epochs.write_text("0\n1\n1 0\n")
         log.write_bytes(old[: old_frames[20].pos])
-        left = nth
 
-        def before(
-            method: str, name: str, log: Path = log, epochs: Path = epochs
-        ) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os.truncate(log, old_frames[10].pos)
-                other = epochs.with_suffix(".tmp")
-                other.write_text("0\n2\n1 0\n2 30\n")
-                other.rename(epochs)
-                with log.open("r+b") as file:
-                    file.write(new[:rolls_at])
-                if has_rolled:
-                    log.with_name(f"{50:020d}.log").write_bytes(new[rolls_at:])
+        def truncate_and_grow(log: Path = log, epochs: Path = epochs) -> None:
+            os.truncate(log, old_frames[10].pos)
+            other = epochs.with_suffix(".tmp")
+            other.write_text("0\n2\n1 0\n2 30\n")
+            other.rename(epochs)
+            with log.open("r+b") as file:
+                file.write(new[:rolls_at])
+            if has_rolled:
+                log.with_name(f"{50:020d}.log").write_bytes(new[rolls_at:])
 
         with open_store(path, read_only=True, files=files) as reading:
             reader = reading.topic("orders")[0]
             assert reader.end_offset == 60
             log.write_bytes(old[: old_frames[21].pos])
             files.forget()
-            files.before = before
+            files.at_call(nth, truncate_and_grow)
             with contextlib.suppress(CorruptRecordError):
                 assert 50 <= reader.end_offset <= 90
             files.before = None
             calls = len(files.calls)
-            if left <= 0:
+            if calls >= nth:
                 found = [(r.offset, r.value) for r in reader.read()]
                 values = [b"same"] * 30 + [b"new"] * 60
                 assert found == list(enumerate(values))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -191,13 +192,9 @@ def test_error_in_one_look_costs_only_that_look(
     while nth <= calls:
         nth += 1
         files, path = FaultyFiles(), tmp_path / str(nth)
-        left = nth
 
-        def fail(method: str, name: str) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise OSError(error, "once") if error else _StopError
+        def fail() -> None:
+            raise OSError(error, "once") if error else _StopError
 
         with open_store(path, files=Unsynced()) as store:
             config = config_of(1, "gzip", segment_bytes=700, index_interval_bytes=100)
@@ -208,7 +205,7 @@ def test_error_in_one_look_costs_only_that_look(
                 assert list(reader.read()) == expected(1, 0, 12)
                 fill(partition, 40 if rolls else 2, call=3 if rolls else 1)
                 files.forget()
-                files.before = fail
+                files.at_call(nth, fail)
                 with contextlib.suppress(logstore.StorageError, _StopError):
                     assert reader.end_offset == partition.end_offset
                 files.before = None
@@ -399,20 +396,14 @@ def test_topics_that_come_and_go_beside_a_reader_are_there_or_not(
     while nth <= calls:
         nth += 1
         files, path = FaultyFiles(), tmp_path / str(nth)
-        left = nth
         with open_store(path, files=Unsynced()) as store:
             config = config_of(1, file_delete_delay_ms=0)
             store.create_topic("orders", partitions=2, config=config)[0].append(b"x")
 
-            def do(method: str, name: str, store: logstore.Store = store) -> None:
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    change(store)
-
+            do = functools.partial(change, store)
             with contextlib.ExitStack() as stack:
                 if opens:
-                    files.before = do
+                    files.at_call(nth, do)
                 reading = stack.enter_context(
                     open_store(path, read_only=True, files=files)
                 )
@@ -420,7 +411,7 @@ def test_topics_that_come_and_go_beside_a_reader_are_there_or_not(
                     assert reading.topics() == ["orders"]
                     store.create_topic("between")
                     files.forget()
-                    files.before = do
+                    files.at_call(nth, do)
                 for topic in reading.topics():
                     with contextlib.suppress(
                         logstore.TopicNotFoundError, PartitionNotFoundError
@@ -505,7 +496,7 @@ def test_read_across_a_truncation_leaves_no_hole(
 def test_deletion_below_a_transactional_read_does_not_disturb_it(
     tmp_path: Path, nth: int
 ) -> None:
-    files, left = FaultyFiles(), nth
+    files = FaultyFiles()
     with open_store(tmp_path, files=Unsynced()) as store:
         config = config_of(
             2, segment_bytes=1200, index_interval_bytes=200, file_delete_delay_ms=0
@@ -516,15 +507,12 @@ def test_deletion_below_a_transactional_read_does_not_disturb_it(
         with open_store(tmp_path, read_only=True, files=files) as reading:
             reader = reading.topic("orders")[0]
 
-            def delete(method: str, name: str) -> None:
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    partition.delete_before(100)
-                    for gone in Path(partition.path).glob("*.deleted"):
-                        gone.unlink(missing_ok=True)
+            def delete() -> None:
+                partition.delete_before(100)
+                for gone in Path(partition.path).glob("*.deleted"):
+                    gone.unlink(missing_ok=True)
 
-            files.before = delete
+            files.at_call(nth, delete)
             committed = reader.read(150, isolation="read_committed")
             assert [record.offset for record in committed] == list(range(150, 180))
             assert reader.last_stable_offset() == 180
