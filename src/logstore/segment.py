@@ -36,7 +36,13 @@ from logstore.layout import (
     segment_file,
 )
 
-__all__ = ["Place", "Segment", "SegmentGoneError", "SegmentInfo"]
+__all__ = [
+    "Place",
+    "Segment",
+    "SegmentGoneError",
+    "SegmentInfo",
+    "SegmentReplacedError",
+]
 
 # Read this much at a time: it stays in the second-level cache while it is decoded.
 READ_BYTES: Final = 256 * 1024
@@ -87,6 +93,10 @@ class SegmentInfo(NamedTuple):
 
 class SegmentGoneError(CorruptRecordError):
     """There is no file of this segment: it was deleted, or lost."""
+
+
+class SegmentReplacedError(CorruptRecordError):
+    """Another file is in the place of this segment's."""
 
 
 class Segment:
@@ -282,10 +292,10 @@ class Segment:
             next_offset=self.next_offset,
         )
 
-    def _replaced(self, pos: int) -> CorruptRecordError:
+    def _replaced(self, pos: int) -> SegmentReplacedError:
         """The error where another process has cut the file, or put another one in its
         place: positions in it mean nothing now."""
-        return CorruptRecordError(
+        return SegmentReplacedError(
             "the segment file was replaced by another one",
             path=self.path,
             position=pos,

@@ -17,7 +17,7 @@ from logstore.errors import (
     PartitionNotFoundError,
     StorageError,
 )
-from logstore.segment import Segment, SegmentGoneError
+from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
 
 __all__ = ["Bounds", "ChangedError", "Source", "View"]
 
@@ -135,7 +135,8 @@ class View(NamedTuple):
             StorageError: the log cannot be looked at now, so nobody knows.
         """
         now = self.source.look_closely()
-        if isinstance(error, SegmentGoneError) and offset < now.start_offset:
+        is_gone = isinstance(error, SegmentGoneError | SegmentReplacedError)
+        if is_gone and offset < now.start_offset:
             raise self._out_of_range(offset, now)
         return self._changed(offset, now)
 
@@ -181,15 +182,23 @@ class View(NamedTuple):
 
     def _check_life(self, offset: int, now: Bounds) -> None:
         if now.life != self.life:
-            topic, _, number = self.name.rpartition("-")
-            raise PartitionNotFoundError(
+            text = (
                 f"partition {self.name} was deleted, or put back from a backup, and "
                 f"another log is in its place: what was read of it, up to offset "
                 f"{offset}, is no part of that. Read it from its start, "
-                f"{now.start_offset}",
-                topic=topic,
-                partition=int(number),
+                f"{now.start_offset}"
             )
+        elif not now.segments and offset < now.end_offset:
+            # Its writer lets go of the files of a log that it deletes. A read keeps
+            # those that it began with, but they were cut before.
+            text = (
+                f"partition {self.name} was cut, and then deleted, under a reader that "
+                f"was to go on at offset {offset}"
+            )
+        else:
+            return
+        topic, _, number = self.name.rpartition("-")
+        raise PartitionNotFoundError(text, topic=topic, partition=int(number))
 
     def _changed(self, offset: int, now: Bounds) -> View | None:
         if (now.life, now.cuts.serial) == (self.life, self.cuts.serial):

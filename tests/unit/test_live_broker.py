@@ -228,6 +228,24 @@ def test_two_compactions_between_two_looks(tmp_path: Path, has_read: bool) -> No
             assert list(WAYS["read"](reader)) == fresh(tmp_path)
 
 
+@pytest.mark.parametrize("options", [{}, {"isolation": "read_committed"}], ids=str)
+@pytest.mark.parametrize("way", ["read", "read_batches", "read_arrow"])
+def test_segment_that_was_compacted_and_deleted_is_a_deletion_for_who_has_to_read_it(
+    tmp_path: Path, way: str, options: dict[str, Any]
+) -> None:
+    """Under its new name lies a file that is not the one of before."""
+    directory = small_log(tmp_path, 2, "none")
+    with open_store(tmp_path, read_only=True, config=FEW) as reading:
+        reader = reading.topic("orders")[0]
+        found = iter(getattr(reader, way)(**options))
+        for step in compaction(directory, [0]):
+            step()
+        (directory / f"{0:020d}.log").rename(directory / f"{0:020d}.log.deleted")
+        with pytest.raises(logstore.OffsetOutOfRangeError) as at:
+            list(found)
+        assert at.value.requested == 0
+
+
 @pytest.mark.parametrize("way", ["fetch", "time", "batches"])
 def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> None:
     """Its look changes nothing under a read that is at any of its calls."""

@@ -117,6 +117,34 @@ def test_read_below_a_cut_goes_on_to_it_and_says_that_the_rest_is_gone(
         assert {value[:3] for _, value in found} == {b"old"}
 
 
+@pytest.mark.parametrize("stop", [None, 1900])
+@pytest.mark.parametrize("on_corruption", ["raise", "skip"])
+@pytest.mark.parametrize("way", ["read", "read_batches", "read_arrow", "follow"])
+def test_log_that_is_cut_and_then_deleted_is_gone_for_who_reads_it(
+    tmp_path: Path, way: str, on_corruption: str, stop: int | None
+) -> None:
+    """Its own process keeps the files of a read that has begun, but they were cut: also
+    one that was to end at the cut has more to read."""
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(2))[0]
+        append(p, b"old", COUNT)
+        options: dict[str, Any] = {"on_corruption": on_corruption}
+        if way != "follow":
+            options["stop"] = stop
+        elif stop is not None:
+            options["timeout"] = 0.05
+        if way == "read_arrow":
+            options["batch_records"] = 10
+        found = iter(getattr(p, way)(**options))
+        next(found)
+        p.truncate_to(1900)
+        append(p, b"new", COUNT)
+        store.delete_topic("orders")
+        with pytest.raises((PartitionNotFoundError, TopicNotFoundError)):
+            for each in found:
+                assert "new" not in str(each)
+
+
 @pytest.mark.parametrize("where", ["own", "other"])
 def test_follower_above_a_cut_is_told_and_one_at_it_goes_on(
     tmp_path: Path, where: str
