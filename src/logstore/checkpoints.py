@@ -53,6 +53,7 @@ STATE_BYTES_MAX: Final = 64 << 20
 STATE_DEPTH_MAX: Final = 8
 STORE_PARTITIONS_MAX: Final = 2_000_000
 _DIGITS_MAX: Final = 19
+_EPOCH_MAX: Final = (1 << 31) - 1
 _NO_BRACKETS: Final = bytes(b for b in range(256) if chr(b) not in "[]{}")
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}" % (_DIGITS_MAX + 1))
@@ -122,12 +123,12 @@ def _not_written(path: str, reason: str) -> ConfigError:
     )
 
 
-def _number(path: str, text: str) -> int:
-    """A partition, offset or epoch: not negative, 64 bit."""
+def _number(path: str, text: str, most: int = OFFSET_MAX) -> int:
+    """A count, partition, offset or epoch: from 0 to `most`."""
     digits = text.lstrip("0") or "0" if text.isascii() and text.isdigit() else ""
     # A text of a million digits is not made a number of before it is refused.
-    if not digits or len(digits) > _DIGITS_MAX or int(digits) > OFFSET_MAX:
-        raise _bad(path, f"{text[:40]!r} is no number in [0, {OFFSET_MAX}]")
+    if not digits or len(digits) > _DIGITS_MAX or int(digits) > most:
+        raise _bad(path, f"{text[:40]!r} is no number in [0, {most}]")
     return int(digits)
 
 
@@ -140,7 +141,8 @@ def read_offsets(directory: Directory, name: str) -> dict[TopicPartition, int]:
     path = directory.path_of(name)
     result: dict[TopicPartition, int] = {}
     for topic, partition, offset in _entries(path, _read(directory, name), 3):
-        result[topic, _number(path, partition)] = _number(path, offset)
+        number = _number(path, partition, PARTITION_MAX)
+        result[topic, number] = _number(path, offset)
     return result
 
 
@@ -181,7 +183,7 @@ def read_epochs(directory: Directory) -> list[tuple[int, int]]:
 
 def _epochs_of(path: str, data: bytes | None) -> list[tuple[int, int]]:
     return [
-        (_number(path, epoch), _number(path, offset))
+        (_number(path, epoch, _EPOCH_MAX), _number(path, offset))
         for epoch, offset in _entries(path, data, 2)
     ]
 

@@ -241,6 +241,9 @@ class _Check:
             self._check_times(header, [header.max_timestamp])
             self._add(data, header, 1)
             return
+        if header.last_offset == native.OFFSET_MAX:
+            # No record has it: one past it is no offset, and decoding leaves it out.
+            raise Damage(f"its last offset is {header.last_offset}", header.pos)
         decoder = self._decoder
         payload = open_payload(header, memoryview_slicer(data), self._decompressed_max)
         decoder.decode_payload(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+import logstore
 from logstore._files import Directory, Files
 from logstore.cuts import NO_CUT
 from logstore.leader_epochs import LeaderEpochs
+from logstore.store import open_store
+from support.broker import foreign
+from support.damage import Unsynced
+from support.values import config_of
 
 Rows = tuple[tuple[int, int], ...]
 
@@ -54,6 +60,36 @@ def test_epochs_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
     os.utime(path, (1, 1))
     assert known.now(directory) is known
     assert known.token is not None
-    path.write_text("damaged")
-    assert known.now(directory).rows == ()
+    for text in ("damaged", "0\n1\n2147483648 0\n", f"0\n1\n0 {1 << 63}\n"):
+        path.write_text(text)
+        assert known.now(directory).rows == ()
     directory.close()
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "killed"])
+def test_epoch_that_no_batch_can_have_is_named_or_put_right(
+    tmp_path: Path, is_closed: bool
+) -> None:
+    """The file is under no checksum. A log of logstore's own has epoch 0."""
+    with open_store(tmp_path / "own", files=Unsynced()) as store:
+        partition = store.create_topic("orders", config=config_of(2))[0]
+        partition.append(b"one")
+        if not is_closed:
+            shutil.copytree(tmp_path / "own", tmp_path / "copy")
+    path = tmp_path / ("own" if is_closed else "copy")
+    for is_foreign in (False, True):
+        if is_foreign:
+            foreign(path)
+        epochs = path / "orders-0" / "leader-epoch-checkpoint"
+        epochs.write_text(f"0\n1\n{(1 << 63) - 2} 0\n")
+        with open_store(path, files=Unsynced()) as store:
+            partition = store.topic("orders")[0]
+            end = partition.end_offset
+            if is_foreign:
+                with pytest.raises(logstore.CorruptCheckpointError, match="no number"):
+                    partition.append(b"two")
+            else:
+                partition.append(b"two")
+                assert epochs.read_text() == "0\n1\n0 1\n"
+                end += 1
+            assert len(list(partition.read())) == partition.end_offset == end

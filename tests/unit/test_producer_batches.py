@@ -472,6 +472,26 @@ def test_each_field_at_its_extremes_is_refused_or_read_again(
         assert len(list(store.topic("orders")[0].read())) == end
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4"])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_offset_that_no_record_can_have_loses_none(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """That of a wrapper is its last record's: decoding leaves out the largest."""
+    batch = one_batch(tmp_path / "from", magic, codec)
+    with logstore.open(tmp_path / "to") as store:
+        partition = new_partition(store, magic)
+        for offset in ((1 << 63) - 1, (1 << 63) - 2):
+            end = partition.end_offset
+            try:
+                partition.append_batches(with_field(batch, ">q", 0, offset))
+            except logstore.CorruptRecordError:
+                assert partition.end_offset == end
+            found = [r.value for r in partition.read(end)]
+            assert found in ([], [b"value %d" % n * 20 for n in range(5)])
+    assert logstore.verify(tmp_path / "to", deep=True).ok
+
+
 # ---------------------------------------------------------------- two steps
 
 
