@@ -1081,7 +1081,8 @@ class LogWriter:
             raise
 
     def sync(self, upto: int) -> None:
-        """Return when everything below `upto` is on stable storage.
+        """Return when everything below `upto` is on stable storage, or the log was
+        cut below it meanwhile.
 
         Concurrent callers share one sync: one syncs for all that was appended by then,
         the others wait for the end of it, and one of those whom it did not cover is
@@ -1106,7 +1107,8 @@ class LogWriter:
             with self.sync_lock:
                 try:
                     self._is_syncing = True
-                    self._sync_now(upto)
+                    if not self._sync_now(upto):
+                        return
                 finally:
                     self._is_syncing = False
                     self._turn.set()
@@ -1120,16 +1122,18 @@ class LogWriter:
             return True
         return waiter.wait(_TURN_S)
 
-    def _sync_now(self, upto: int) -> None:
-        """Sync what was appended by now. The caller has `sync_lock`, and not `lock`:
-        others append meanwhile."""
+    def _sync_now(self, upto: int) -> bool:
+        """Sync what was appended by now; False where the log was cut below `upto`. The
+        caller has `sync_lock`, and not `lock`: others append meanwhile."""
         with self.lock:
             if self._synced >= upto:
-                return
+                return True
             if self._is_blocked and self.suspended is None:
                 self._check()
             active = self._active or self._writable()
             mark, file = active.mark(), active.file
+            if self.end_offset < upto:
+                return False
             if mark.next_offset < upto:
                 raise self._half_done()  # there is no more that could be synced
         try:
@@ -1142,6 +1146,7 @@ class LogWriter:
                 self._after_sync(active, mark)
         if self._appended.has_waiters:
             self._appended.set()
+        return True
 
     def _sync_held(self) -> None:
         """Sync everything, for who holds both locks."""

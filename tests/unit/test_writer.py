@@ -874,6 +874,36 @@ def test_background_task_that_finds_no_memory_is_run_again(tmp_path: Path) -> No
     assert len(tries) == 2
 
 
+@pytest.mark.parametrize("call", ["append", "append_many", "flush"])
+def test_log_that_is_cut_in_front_of_a_sync_takes_more_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """By another thread, between an append and the sync that it waits for: what was cut
+    need not be synced."""
+    sync = LogWriter.sync
+
+    with open_store(tmp_path) as store:
+        partition = new_partition(store)
+        append_one(partition)
+        append_one(partition)
+
+        def cut_and_sync(self: LogWriter, upto: int) -> None:
+            monkeypatch.undo()
+            partition.truncate_to(1)
+            sync(self, upto)
+
+        monkeypatch.setattr(LogWriter, "sync", cut_and_sync)
+        if call == "append":
+            assert partition.append(b"x", durable=True) == 2
+        elif call == "append_many":
+            assert partition.append_many([b"x"] * 4, durable=True) == range(2, 6)
+        else:
+            partition.flush()
+        assert partition.end_offset == 1
+        assert partition.append(b"x", durable=True) == 1
+        assert partition.durable_offset == 2
+
+
 @pytest.mark.parametrize("error", [None, MemoryError, ValueError])
 def test_background_task_that_stops_all_ends_the_thread(
     error: type[Exception] | None, caplog: pytest.LogCaptureFixture
