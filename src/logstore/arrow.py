@@ -25,6 +25,7 @@ __all__ = [
     "reader_of",
     "rows_of",
     "schema_of",
+    "stream_of",
     "tables_of",
 ]
 
@@ -299,8 +300,12 @@ def reader_of(
 ) -> Any:
     """A RecordBatchReader over runs of decoded records."""
     maker = BatchMaker(columns, batch_records)
-    batches = _Batches(maker.batches(runs))
-    return pa.RecordBatchReader.from_batches(maker.schema, batches)
+    return stream_of(maker.schema, maker.batches(runs))
+
+
+def stream_of(schema: Any, batches: Iterator[Any]) -> Any:
+    """A RecordBatchReader over record batches, whose error comes each time."""
+    return pa.RecordBatchReader.from_batches(schema, _Batches(batches))
 
 
 # ---------------------------------------------------------------- to be written
