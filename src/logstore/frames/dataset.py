@@ -34,8 +34,8 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
     (`pl.scan_pyarrow_dataset`) push their own filters and columns down to it.
 
     Made by `Partition.to_dataset` and `Topic.to_dataset`. It reads as long as the store
-    is open, and cannot be pickled. `join`, `join_asof` and `sort_by` read all of it
-    into memory first, as they would of any dataset.
+    is open, and cannot be pickled. What of pyarrow goes around `scanner` (joins of
+    datasets, datasets of datasets) raises `UnsupportedError`: give it a table.
     """
 
     def __init__(
@@ -150,21 +150,9 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
         found._condition = expression if before is None else before & expression
         return found
 
-    def in_memory(self) -> Any:
-        """All of it as a `pyarrow.dataset.InMemoryDataset`."""
-        return ds.InMemoryDataset(self.to_table())
-
-    def sort_by(self, sorting: Any, **others: Any) -> Any:
-        """As any dataset's, in memory."""
-        return self.in_memory().sort_by(sorting, **others)
-
-    def join(self, right_dataset: Any, *others: Any, **options: Any) -> Any:
-        """As any dataset's, in memory."""
-        return self.in_memory().join(_readable(right_dataset), *others, **options)
-
-    def join_asof(self, right_dataset: Any, *others: Any, **options: Any) -> Any:
-        """As any dataset's, in memory."""
-        return self.in_memory().join_asof(_readable(right_dataset), *others, **options)
+    def sort_by(self, sorting: Any, **options: Any) -> Any:
+        """As any dataset's: all of it is read into memory."""
+        return ds.InMemoryDataset(self.to_table()).sort_by(sorting, **options)
 
 
 class LogScanner:
@@ -241,10 +229,6 @@ def _rows_in_batch(logs: Sequence[Log]) -> int:
     return max(64, min(_BATCH_RECORDS_MAX, _BATCH_BYTES * records // max(size, 1)))
 
 
-def _readable(dataset: Any) -> Any:
-    return dataset.in_memory() if isinstance(dataset, LogDataset) else dataset
-
-
 def _unread(name: str, schema: Any) -> Any:
     """What Arrow's C++ has of a `LogDataset`: a file that cannot be opened. What goes
     around `scanner` meets an error, where a dataset without rows would be a lie."""
@@ -270,8 +254,8 @@ class _Unreadable(fs.FileSystemHandler):  # type: ignore[misc]
         raise UnsupportedError(
             f"the dataset of {self._name} is read by its own scanner(): to_table(), "
             f"to_batches(), head(), take(), count_rows(), write_dataset(), DuckDB, "
-            f"Polars. As a part of another dataset, or of a join, it has to be in "
-            f"memory: in_memory()"
+            f"Polars. As a part of another dataset, or of a join, take a table: "
+            f"to_table(columns=[...])"
         )
 
     open_input_stream = get_file_info = get_file_info_selector = open_input_file

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from logstore import reader
-from logstore.arrow import BatchMaker, stream_of
+from logstore.arrow import BatchMaker, first_sizes, stream_of
 from logstore.config import check_int
 from logstore.decoding import ChunkReader
 from logstore.frames.columns import SourceColumns, schema_of
@@ -62,9 +62,10 @@ def batches_of(
 
     Raises: as `Partition.read`, after every record before the damage.
     """
+    sizes = first_sizes()
 
     def feed_of(piece: Piece) -> _Feed:
-        return _Feed(piece, columns, batch_records, shape)
+        return _Feed(piece, columns, batch_records, shape, sizes)
 
     if threads == 1:
         for piece in pieces:
@@ -93,7 +94,9 @@ class _Feed:
         columns: Sequence[str],
         batch_records: int,
         shape: Callable[[Any], Any] | None,
+        sizes: dict[str, int],
     ) -> None:
+        self._sizes = sizes
         self._piece = piece
         self._shape = shape
         own = [name for name in columns if name not in ("topic", "partition")]
@@ -117,7 +120,8 @@ class _Feed:
         log, start, stop = self._piece.log, self._piece.start, self._piece.stop
         self._reader = log.make_reader(start, "headers" in self._own)
         runs = reader.read_columns(log.view, start, stop, self._reader, skip=log.skip)
-        for batch in BatchMaker(self._own, self._batch_records).batches(runs):
+        maker = BatchMaker(self._own, self._batch_records, self._sizes)
+        for batch in maker.batches(runs):
             if self._source is not None:
                 batch = self._source.add(batch)
             if self._shape is not None:
