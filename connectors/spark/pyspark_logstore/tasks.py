@@ -7,12 +7,14 @@ offsets is absolute, so that a task that is run again delivers the same records.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
 from logstore import (
+    CorruptRecordError,
     LogMark,
     LogStoreError,
     OffsetOutOfRangeError,
@@ -35,6 +37,8 @@ from pyspark_logstore.stores import (
 )
 
 __all__ = ["Task", "plan_tasks", "read_task", "sizes_of"]
+
+logger = logging.getLogger("logstore.spark")
 
 # Ranges with fewer records than this in all are read by one task, unless options say
 # otherwise, and nobody asks how many bytes they have.
@@ -287,7 +291,11 @@ def _read_range(
 
 
 class _Batches:
-    """The batches of a range from an offset on. `offset` is the next that is due."""
+    """The batches of a range from an offset on. `offset` is the next that is due.
+
+    With ``onCorruption=skip`` what is damaged is left out, and logged: which offsets,
+    and why.
+    """
 
     def __init__(
         self,
@@ -299,15 +307,61 @@ class _Batches:
         options: SourceOptions,
     ) -> None:
         self.offset = offset
-        self._batches = partition.read_arrow(
-            offset,
-            stop,
-            columns=shaper.columns,
-            batch_records=found.batch_records,
-            isolation=options.isolation,
+        self._partition = partition
+        self._found = found
+        self._stop = stop
+        self._columns = shaper.columns
+        self._options = options
+        # Opened now: what is asked of the log behind this, it notices.
+        self._batches = self._read(offset, stop, "raise")
+
+    def _read(self, offset: int, stop: int, on_corruption: str) -> Iterator[Any]:
+        return iter(
+            self._partition.read_arrow(
+                offset,
+                stop,
+                columns=self._columns,
+                batch_records=self._found.batch_records,
+                isolation=self._options.isolation,
+                on_corruption=on_corruption,
+            )
         )
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches:
+        batches = self._batches
+        while True:
+            try:
+                yield from self._counted(batches)
+                return
+            except CorruptRecordError as error:
+                if not self._options.skips_damage:
+                    raise
+                damage = error
+            # What is sound on both sides of the damage, and then on as before.
+            behind = self._behind(damage)
+            logger.warning(
+                "%s: damage from offset %d on is skipped, up to %d, as onCorruption "
+                "is skip: %s",
+                self._found.partition,
+                max(self.offset, damage.offset or 0),
+                behind - 1,
+                damage,
+            )
+            yield from self._counted(self._read(self.offset, behind, "skip"))
+            self.offset = behind
+            if behind >= self._stop:
+                return
+            batches = self._read(behind, self._stop, "raise")
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
             self.offset = batch.column("offset")[-1].as_py() + 1
             yield batch
+
+    def _behind(self, damage: CorruptRecordError) -> int:
+        """The offset at which reading goes on behind damage; the end of the range where
+        nobody knows, and all of the rest is read with what is damaged left out."""
+        behind = damage.next_offset
+        if behind is None or behind <= self.offset:
+            return self._stop
+        return min(behind, self._stop)
