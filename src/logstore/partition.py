@@ -411,14 +411,14 @@ class Partition:
         self._check_alive()
         return self._view_of(self._source.look(), durable_only)
 
-    def _stable_of(self, view: View) -> int:
-        """The last stable offset of a view.
+    def _stable_of(self, view: View, *, skip: bool = False) -> int:
+        """The last stable offset of a view; with `skip`, damage is left out.
 
         Raises:
             ChangedError: the log was changed meanwhile.
         """
         try:
-            return self._stable.of(view)
+            return self._stable.of(view, skip=skip)
         except StorageError:
             self._refreshed()  # or why not: it was deleted meanwhile
             raise
@@ -461,10 +461,12 @@ class Partition:
         isolation: str,
         *,
         to_stable: bool = False,
+        skip: bool = False,
     ) -> tuple[View, int, int]:
         """(the log as it is now, where to begin, where to stop).
 
         Args:
+            skip: whether damage is left out where the end of a transaction is sought.
             to_stable: stop at the last stable offset also where the reader's filter
                 would find the first open transaction by itself.
         """
@@ -479,7 +481,7 @@ class Partition:
                 end = min(self._resolve_stop(view, stop), view.end_offset)
             is_limited = to_stable or first > view.start_offset
             if isolation == "read_committed" and is_limited:
-                end = min(end, self._stable_of(view))
+                end = min(end, self._stable_of(view, skip=skip))
             return view, first, end
 
         return _unchanged(bounds)
@@ -741,8 +743,8 @@ class Partition:
             log = self._log_of(start, stop, durable_only, isolation, on_corruption)
             found = frames_module("interchange")
             return found.read_arrow([log], names, batch_records, threads)
-        view, first, end = self._bounds(start, stop, durable_only, isolation)
         skip = on_corruption == "skip"
+        view, first, end = self._bounds(start, stop, durable_only, isolation, skip=skip)
         found = self._reader(
             view, first, isolation, skip, with_headers="headers" in names
         )
@@ -759,10 +761,10 @@ class Partition:
     ) -> Log:
         """This partition as a scan of data frames sees it, as of now."""
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        view, first, end = self._bounds(
-            start, stop, durable_only, isolation, to_stable=True
-        )
         skip = on_corruption == "skip"
+        view, first, end = self._bounds(
+            start, stop, durable_only, isolation, to_stable=True, skip=skip
+        )
 
         def make_reader(offset: int, with_headers: bool) -> ChunkReader:
             return self._reader(

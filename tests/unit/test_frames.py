@@ -260,6 +260,27 @@ def test_damage_comes_after_every_record_before_it(
     assert topic.to_dataset(on_corruption="skip", threads=threads).count_rows() == 590
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("start", [0, 20])
+def test_damage_is_skipped_with_read_committed_too(
+    tmp_path: Path, threads: int, start: int, small_pieces: None
+) -> None:
+    """From wherever: to find the end of a transaction, the damage is read past."""
+    topic_of(tmp_path, partitions=1)
+    damaged = logs_in(tmp_path / "orders-0")[1]
+    flip_bit(damaged, 8 * (damaged.stat().st_size - 1))
+    topic = logstore.open(tmp_path, read_only=True).topic("orders")
+    options: dict[str, Any] = {"isolation": "read_committed", "on_corruption": "skip"}
+    for source in (topic, topic[0]):
+        table = source.read_arrow(start, threads=threads, **options).read_all()
+        assert table.num_rows == 190 - start
+        assert source.to_dataset(threads=threads, **options).count_rows() == 190
+        with pytest.raises(logstore.CorruptRecordError):
+            source.read_arrow(
+                start, threads=threads, isolation="read_committed"
+            ).read_all()
+
+
 def test_damage_reaches_each_consumer_as_an_error(tmp_path: Path) -> None:
     """None of them takes a part for the whole; the text is ours."""
     pl, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")

@@ -312,8 +312,16 @@ class _Batches:
         self._stop = stop
         self._columns = shaper.columns
         self._options = options
-        # Opened now: what is asked of the log behind this, it notices.
-        self._batches = self._read(offset, stop, "raise")
+        # Opened now: what is asked of the log behind this, it notices. With
+        # read_committed this reads the ends of transactions, and may meet damage.
+        self._damage: CorruptRecordError | None = None
+        self._batches: Iterator[Any] = iter(())
+        try:
+            self._batches = self._read(offset, stop, "raise")
+        except CorruptRecordError as error:
+            if not options.skips_damage:
+                raise
+            self._damage = error
 
     def _read(self, offset: int, stop: int, on_corruption: str) -> Iterator[Any]:
         return iter(
@@ -328,40 +336,63 @@ class _Batches:
         )
 
     def __iter__(self) -> Iterator[Any]:
-        batches = self._batches
         while True:
-            try:
-                yield from self._counted(batches)
-                return
-            except CorruptRecordError as error:
-                if not self._options.skips_damage:
-                    raise
-                damage = error
+            damage = self._damage
+            self._damage = None
+            if damage is None:
+                try:
+                    yield from self._counted(self._batches)
+                    return
+                except CorruptRecordError as error:
+                    if not self._options.skips_damage:
+                        raise
+                    damage = error
             # What is sound on both sides of the damage, and then on as before.
-            behind = self._behind(damage)
-            logger.warning(
-                "%s: damage from offset %d on is skipped, up to %d, as onCorruption "
-                "is skip: %s",
-                self._found.partition,
-                max(self.offset, damage.offset or 0),
-                behind - 1,
-                damage,
-            )
+            behind = self._behind(damage, self.offset)
+            if self._options.isolation == "read_committed":
+                # Met ahead of what is read, or behind it: where transactions end.
+                behind = self._stop
+                self._report_all(self.offset)
+            else:
+                self._report(damage, self.offset, behind)
             yield from self._counted(self._read(self.offset, behind, "skip"))
             self.offset = behind
             if behind >= self._stop:
                 return
-            batches = self._read(behind, self._stop, "raise")
+            self._batches = self._read(behind, self._stop, "raise")
+
+    def _report_all(self, offset: int) -> None:
+        """Report all damage from an offset to the end of the range."""
+        while offset < self._stop:
+            try:
+                for batch in self._partition.read_batches(offset, self._stop):
+                    offset = batch.next_offset
+                return
+            except CorruptRecordError as damage:
+                first = max(offset, damage.offset or 0)
+                offset = self._behind(damage, first)
+                if first < self._stop:  # else it is of the batch behind the range
+                    self._report(damage, first, offset)
+
+    def _report(self, damage: CorruptRecordError, first: int, behind: int) -> None:
+        logger.warning(
+            "%s: damage in the offsets %d to %d is skipped, as onCorruption is skip: "
+            "%s",
+            self._found.partition,
+            first,
+            behind - 1,
+            damage,
+        )
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             self.offset = batch.column("offset")[-1].as_py() + 1
             yield batch
 
-    def _behind(self, damage: CorruptRecordError) -> int:
+    def _behind(self, damage: CorruptRecordError, offset: int) -> int:
         """The offset at which reading goes on behind damage; the end of the range where
         nobody knows, and all of the rest is read with what is damaged left out."""
         behind = damage.next_offset
-        if behind is None or behind <= self.offset:
+        if behind is None or behind <= offset:
             return self._stop
         return min(behind, self._stop)

@@ -125,11 +125,10 @@ def test_start_checks_options_and_columns_of_the_sink() -> None:
         make_writer().format("logstore").option("topic", "a").start("out")
 
 
-def test_pysparks_own_classes_are_wrapped_once() -> None:
+def test_pysparks_own_classes_are_wrapped_once(checked_early: None) -> None:
     """A second session, or `register` after `session_defaults`, adds nothing."""
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    early_checks.check_early()
     start = DataStreamWriter.start
     early_checks.check_early()
     assert DataStreamWriter.start is start
