@@ -266,6 +266,22 @@ def test_time_that_does_not_rise_hides_nothing(tmp_path: Path) -> None:
             assert d.count_rows(F("timestamp") < bound) == 300 - want
 
 
+def test_log_that_another_process_appends_to_hides_nothing(tmp_path: Path) -> None:
+    """What came since the last scan is found by its time, in the same segment."""
+    with logstore.open(tmp_path) as store:
+        p = store.create_topic("t")[0]
+        p.append(b"old", timestamp_ms=START_MS)
+        reading = logstore.open(tmp_path, read_only=True).topic("t")
+        d = reading.to_dataset()
+        for at in range(1, 6):
+            bound = pa.scalar(START_MS + at, pa.timestamp("ms", "UTC"))
+            assert d.count_rows(F("timestamp") >= bound) == 0
+            # As a look that was under way when the segment grew would leave it.
+            reading[0]._log.segments[-1].max_timestamp = START_MS
+            p.append(b"new", timestamp_ms=START_MS + at)
+            assert d.count_rows(F("timestamp") >= bound) == 1
+
+
 # ---------------------------------------------------------------- as a dataset
 
 

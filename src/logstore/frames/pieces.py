@@ -10,7 +10,14 @@ from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.frames.log import Log
 from logstore.segment import Segment
 
-__all__ = ["PIECE_BYTES", "Piece", "cut_to_size", "later_than", "segments_of"]
+__all__ = [
+    "PIECE_BYTES",
+    "Piece",
+    "cut_to_size",
+    "later_than",
+    "latest_in",
+    "segments_of",
+]
 
 # What one thread reads at a time: long enough that the start of a read, a lookup of
 # about 0.1 ms, is below 1 %; short enough that a file of 1 GiB is work for many, and
@@ -52,20 +59,35 @@ def segments_of(log: Log) -> Iterator[Piece]:
         yield Piece(log, first, end, size, segment.is_gapless, segment)
 
 
+def latest_in(piece: Piece) -> int | None:
+    """The largest timestamp in the segment of a piece, Unix milliseconds.
+
+    None: not known for sure. So it is where anything is wrong with the segment, which
+    the read of it tells; and of the last one where another process may append to it.
+    """
+    segment = piece.segment
+    is_growing = segment is piece.log.view.segments[-1] and segment.live_state is None
+    if segment.is_lost or is_growing:
+        return None
+    try:
+        return segment.largest_timestamp()
+    except (CorruptRecordError, UnsupportedError, StorageError):
+        return None
+
+
 def later_than(piece: Piece, timestamp_ms: int) -> Piece | None:
     """The part of a segment's piece that can have records of this time or later; None
     where it has none.
 
-    Only the time index says so, and only as far as the log bears it out. Where anything
-    is wrong with the segment all of it is read, and the read says what.
+    Only the time index says so, and only as far as the log bears it out.
     """
-    segment = piece.segment
-    if segment.is_lost:
+    latest = latest_in(piece)
+    if latest is not None and latest < timestamp_ms:
+        return None
+    if piece.segment.is_lost:
         return piece
     try:
-        if segment.largest_timestamp() < timestamp_ms:
-            return None
-        place = segment.locate_time(timestamp_ms)
+        place = piece.segment.locate_time(timestamp_ms)
     except (CorruptRecordError, UnsupportedError, StorageError):
         return piece
     # Unknown (a wrapper of magic 0 or 1): below each offset that there is.

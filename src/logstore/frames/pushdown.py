@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
-from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.frames.log import Log
-from logstore.frames.pieces import Piece, later_than, segments_of
+from logstore.frames.pieces import Piece, later_than, latest_in, segments_of
 
 __all__ = ["Filter", "columns_in"]
 
@@ -130,13 +129,8 @@ class Filter:
 
     def _rows_of_piece(self, piece: Piece) -> Any:
         known = _rows_of_log(piece.log) & _offsets_in(piece.start, piece.stop)
-        segment = piece.segment
-        if "timestamp" in self.columns and not segment.is_lost:
-            try:
-                known = known & _earlier_than(segment.largest_timestamp() + 1)
-            except (CorruptRecordError, UnsupportedError, StorageError):
-                return known  # whoever reads it says what is wrong
-        return known
+        latest = latest_in(piece) if "timestamp" in self.columns else None
+        return known if latest is None else known & _earlier_than(latest + 1)
 
 
 def _last_false(is_true: Callable[[int], bool], low: int, high: int) -> int:
