@@ -276,9 +276,10 @@ def test_log_that_another_process_appends_to_hides_nothing(tmp_path: Path) -> No
         for at in range(1, 6):
             bound = pa.scalar(START_MS + at, pa.timestamp("ms", "UTC"))
             assert d.count_rows(F("timestamp") >= bound) == 0
-            # As a look that was under way when the segment grew would leave it.
-            reading[0]._log.segments[-1].max_timestamp = START_MS
             p.append(b"new", timestamp_ms=START_MS + at)
+            assert reading[0].end_offset == at + 1
+            # As a look that was under way when the segment grew leaves it.
+            reading[0]._log.segments[-1].max_timestamp = START_MS
             assert d.count_rows(F("timestamp") >= bound) == 1
 
 
