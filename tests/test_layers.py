@@ -33,7 +33,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("segment", "producer_batches", "staging"),
     ("resync", "tail", "view"),
     ("segment_writer", "reader", "recovery", "retention"),
-    ("producers", "catalog", "loading", "marks", "adoption"),
+    ("producers", "catalog", "loading", "marks", "adoption", "frames"),
     ("publications", "log_files", "leader_epochs"),
     ("live", "log_writer"),
     ("writer",),

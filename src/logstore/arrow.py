@@ -21,10 +21,12 @@ __all__ = [
     "SCHEMA",
     "BatchMaker",
     "check_columns",
+    "first_sizes",
     "partitions_of",
     "reader_of",
     "rows_of",
     "schema_of",
+    "stream_of",
     "tables_of",
 ]
 
@@ -117,14 +119,29 @@ class _Binary:
         )
 
 
-class BatchMaker:
-    """Turns runs of decoded records into record batches of `batch_records` each."""
+def first_sizes() -> dict[str, int]:
+    """`sizes` of a `BatchMaker` before there was a batch."""
+    return {"key": 4096, "value": 65536}
 
-    def __init__(self, columns: Sequence[str], batch_records: int) -> None:
+
+class BatchMaker:
+    """Turns runs of decoded records into record batches of `batch_records` each.
+
+    Args:
+        sizes: bytes that a batch's keys and values may need, which makers of the same
+            log learn together; None: of this one alone.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        batch_records: int,
+        sizes: dict[str, int] | None = None,
+    ) -> None:
         self.columns = columns
         self.batch_records = batch_records
         self.schema = schema_of(columns)
-        self._sizes = {"key": 4096, "value": 65536}
+        self._sizes = first_sizes() if sizes is None else sizes
         self._begin()
 
     def _begin(self) -> None:
@@ -299,8 +316,12 @@ def reader_of(
 ) -> Any:
     """A RecordBatchReader over runs of decoded records."""
     maker = BatchMaker(columns, batch_records)
-    batches = _Batches(maker.batches(runs))
-    return pa.RecordBatchReader.from_batches(maker.schema, batches)
+    return stream_of(maker.schema, maker.batches(runs))
+
+
+def stream_of(schema: Any, batches: Iterator[Any]) -> Any:
+    """A RecordBatchReader over record batches, whose error comes each time."""
+    return pa.RecordBatchReader.from_batches(schema, _Batches(batches))
 
 
 # ---------------------------------------------------------------- to be written

@@ -23,7 +23,8 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.extras import arrow_module
+from logstore.extras import arrow_module, frames_module
+from logstore.frames.log import Log
 from logstore.live import LiveLog
 from logstore.producer_batches import prepare
 from logstore.reader import ISOLATIONS, ON_CORRUPTION, check_choice
@@ -33,6 +34,8 @@ from logstore.view import Bounds, ChangedError, View
 from logstore.writer import PartitionWriter
 
 if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.dataset
     from _typeshed import ReadableBuffer
 
     from logstore.config import TopicConfig
@@ -408,14 +411,14 @@ class Partition:
         self._check_alive()
         return self._view_of(self._source.look(), durable_only)
 
-    def _stable_of(self, view: View) -> int:
-        """The last stable offset of a view.
+    def _stable_of(self, view: View, *, skip: bool = False) -> int:
+        """The last stable offset of a view; with `skip`, damage is left out.
 
         Raises:
             ChangedError: the log was changed meanwhile.
         """
         try:
-            return self._stable.of(view)
+            return self._stable.of(view, skip=skip)
         except StorageError:
             self._refreshed()  # or why not: it was deleted meanwhile
             raise
@@ -458,10 +461,12 @@ class Partition:
         isolation: str,
         *,
         to_stable: bool = False,
+        skip: bool = False,
     ) -> tuple[View, int, int]:
         """(the log as it is now, where to begin, where to stop).
 
         Args:
+            skip: whether damage is left out where the end of a transaction is sought.
             to_stable: stop at the last stable offset also where the reader's filter
                 would find the first open transaction by itself.
         """
@@ -476,7 +481,7 @@ class Partition:
                 end = min(self._resolve_stop(view, stop), view.end_offset)
             is_limited = to_stable or first > view.start_offset
             if isolation == "read_committed" and is_limited:
-                end = min(end, self._stable_of(view))
+                end = min(end, self._stable_of(view, skip=skip))
             return view, first, end
 
         return _unchanged(bounds)
@@ -708,10 +713,11 @@ class Partition:
         columns: Sequence[str] = ("offset", "timestamp", "key", "value"),
         batch_records: int = 65536,
         *,
+        threads: int = 1,
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
-    ) -> Any:
+    ) -> pyarrow.RecordBatchReader:
         """The records as a ``pyarrow.RecordBatchReader``.
 
         Args:
@@ -719,7 +725,8 @@ class Partition:
             columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null in
                 magic 0), key, value (binary), timestampType (int32), headers
                 (list<struct<key: string, value: binary>>).
-            batch_records: records in each batch but the last, at the most.
+            batch_records: records in each batch, at the most.
+            threads: that read at the same time, 1 to 64; the order stays the same.
 
         Raises: as `read`, damage after the batches before it.
         """
@@ -732,13 +739,93 @@ class Partition:
                 name="batch_records",
                 value=batch_records,
             )
-        view, first, end = self._bounds(start, stop, durable_only, isolation)
+        if threads != 1:
+            log = self._log_of(start, stop, durable_only, isolation, on_corruption)
+            found = frames_module("interchange")
+            return found.read_arrow([log], names, batch_records, threads)
         skip = on_corruption == "skip"
+        view, first, end = self._bounds(start, stop, durable_only, isolation, skip=skip)
         found = self._reader(
             view, first, isolation, skip, with_headers="headers" in names
         )
         runs = reader.read_columns(view, first, end, found, skip=skip)
         return arrow.reader_of(names, batch_records, runs)
+
+    def _log_of(
+        self,
+        start: Start,
+        stop: Start,
+        durable_only: bool,
+        isolation: str,
+        on_corruption: str,
+    ) -> Log:
+        """This partition as a scan of data frames sees it, as of now."""
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        skip = on_corruption == "skip"
+        view, first, end = self._bounds(
+            start, stop, durable_only, isolation, to_stable=True, skip=skip
+        )
+
+        def make_reader(offset: int, with_headers: bool) -> ChunkReader:
+            return self._reader(
+                view, offset, isolation, skip, with_headers=with_headers
+            )
+
+        return Log(self._topic, self._number, view, first, end, make_reader, skip)
+
+    def __arrow_c_schema__(self) -> object:
+        """The columns of `__arrow_c_stream__`, as a PyCapsule."""
+        found = frames_module("interchange")
+        return found.exported_schema(("offset", "timestamp", "key", "value"))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """All records as an Arrow stream, in a PyCapsule: with it ``pa.table(p)``,
+        ``pl.DataFrame(p)``, ``pd.DataFrame.from_arrow(p)`` and DuckDB read a partition
+        as it is. Each call reads the log anew, as it stands then, in several threads.
+
+        Args:
+            requested_schema: a PyCapsule with the columns, and types, that the consumer
+                would like; None: offset, timestamp, key, value.
+
+        Raises: as `read_arrow`; what is met while reading comes out of the consumer, as
+        its own error with the same text.
+        """
+        found = frames_module("interchange")
+        return found.exported_stream(
+            lambda names: found.read_arrow(
+                [self._log_of(None, None, False, "read_uncommitted", "raise")], names
+            ),
+            ("offset", "timestamp", "key", "value"),
+            requested_schema,
+        )
+
+    def to_dataset(
+        self,
+        *,
+        threads: int | None = None,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+    ) -> pyarrow.dataset.Dataset:
+        """The records as a ``pyarrow.dataset.Dataset``, read by each scan as they are
+        then: only the columns that a query needs, and only the segments, and parts of
+        them, that its conditions on offset, timestamp (from below), partition and topic
+        leave. DuckDB, Polars (``pl.scan_pyarrow_dataset``) and pyarrow push both down.
+
+        Its columns are those of `read_arrow`, and topic (string), partition (int32).
+
+        Args:
+            threads: that read at the same time, 1 to 64; None: one for each processor,
+                8 at the most.
+            durable_only, isolation, on_corruption: as in `read`.
+        """
+        check_choice("isolation", isolation, ISOLATIONS)
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+
+        def logs() -> list[Log]:
+            return [self._log_of(None, None, durable_only, isolation, on_corruption)]
+
+        return frames_module("dataset").LogDataset(logs, self._name, threads)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """The first offset whose record has a timestamp at or after this; None: none.

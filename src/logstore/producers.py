@@ -225,30 +225,33 @@ class StableOffset:
         self._directory = directory
         self._points: tuple[_Point, ...] = ()
 
-    def of(self, view: View) -> int:
+    def of(self, view: View, *, skip: bool = False) -> int:
         """First offset of the oldest transaction that is open at the end of a view, or
         its end where none is (Kafka's LSO, with everything taken as replicated).
+
+        With `skip`, damage is left out; a transaction whose end was lost with it counts
+        as open.
 
         Raises:
             ChangedError: the log was changed: what was found may not count.
         """
-        open_since = self._open_at_end(view)
+        open_since = self._open_at_end(view, skip)
         oldest = min(open_since.values(), default=view.end_offset)
         return max(min(oldest, view.end_offset), view.start_offset)
 
-    def _open_at_end(self, view: View) -> dict[int, int]:
+    def _open_at_end(self, view: View, skip: bool) -> dict[int, int]:
         point = self._newest_point(view) or self._first_point(view)
         if point.upto == view.end_offset:
             return point.open_since
         open_since = dict(point.open_since)
-        for header, marker in _transaction_batches(view, point.upto):
+        for header, marker in _transaction_batches(view, point.upto, skip=skip):
             if marker is None:
                 open_since.setdefault(header.producer_id, header.base_offset)
             else:
                 open_since.pop(header.producer_id, None)
-        self._keep(
-            _Point(view.life, view.cuts.serial, view.end_offset, open_since), view
-        )
+        if not skip:  # who does not skip has to meet the damage
+            new = _Point(view.life, view.cuts.serial, view.end_offset, open_since)
+            self._keep(new, view)
         return open_since
 
     def _newest_point(self, view: View) -> _Point | None:

@@ -19,6 +19,7 @@ from typing import Any
 import pyspark
 from pyspark.errors import PySparkException
 
+from pyspark_logstore.early_checks import check_early
 from pyspark_logstore.lag import Lag, LagListener, lags_of
 from pyspark_logstore.source import DefaultSource
 
@@ -32,12 +33,14 @@ def register(spark: Any) -> None:
     """Make a session know the format ``logstore``.
 
     Needed where Spark does not find it by itself. In local mode, and unless
-    ``PYSPARK_PYTHON`` says otherwise, its workers run this Python from now on.
+    ``PYSPARK_PYTHON`` says otherwise, its workers run this Python from now on. From now
+    on, too, `load()` and `start()` raise `ConfigError` for wrong options of the format.
 
     Args:
         spark: a `SparkSession`; also one of Spark Connect, whose server must have
             logstore installed.
     """
+    check_early()
     context = getattr(spark, "_sc", None)
     if (
         context is not None
@@ -59,8 +62,10 @@ def session_defaults(builder: Any) -> Any:
     Before the first session of a process: it starts the Java machine, which takes over
     the environment. ``PYSPARK_PYTHON`` becomes this Python unless it is set; from Spark
     4.1 on, workers are reached by Unix sockets
-    (``spark.python.unix.domain.socket.enabled``).
+    (``spark.python.unix.domain.socket.enabled``). `load()` and `start()` raise
+    `ConfigError` for wrong options of the format.
     """
+    check_early()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if _version() >= (4, 1):
         builder = builder.config(_UNIX_SOCKETS, "true")

@@ -15,14 +15,24 @@ from logstore.errors import (
     PartitionNotFoundError,
     StoreClosedError,
 )
+from logstore.extras import frames_module
 from logstore.partition import Partition
 from logstore.partitioners import KafkaPartitioner, Partitioner
+from logstore.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.records import RecordMetadata
 
 if TYPE_CHECKING:
+    import datetime
+
+    import pyarrow
+    import pyarrow.dataset
     from _typeshed import ReadableBuffer
 
+    from logstore.frames.log import Log
+
 __all__ = ["Topic"]
+
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
 
 
 class Owner(Protocol):
@@ -157,6 +167,87 @@ class Topic:
             value, key, timestamp_ms, headers, None, durable
         )
         return RecordMetadata(self.name, partition, offset, stored)
+
+    def read_arrow(
+        self,
+        start: int | datetime.datetime | None = None,
+        stop: int | datetime.datetime | None = None,
+        columns: Sequence[str] = _COLUMNS,
+        batch_records: int = 65536,
+        *,
+        threads: int = 1,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+    ) -> pyarrow.RecordBatchReader:
+        """The records of all partitions as one ``pyarrow.RecordBatchReader``, partition
+        by partition, all of them as they stand at the call.
+
+        Args:
+            start, stop: in each partition, as in `Partition.read`: a `datetime`, or an
+                offset, which all of them must have.
+            columns: those of `Partition.read_arrow`, and topic (string), partition
+                (int32).
+            batch_records: records in each batch, at the most.
+            threads: that read at the same time, 1 to 64; the order stays the same.
+            durable_only, isolation, on_corruption: as in `Partition.read`.
+
+        Raises: as `Partition.read_arrow`, when the damaged partition's turn comes.
+        """
+        found = frames_module("interchange")
+        logs = self._logs(start, stop, durable_only, isolation, on_corruption)
+        reader: pyarrow.RecordBatchReader = found.read_arrow(
+            logs, columns, batch_records, threads
+        )
+        return reader
+
+    def _logs(
+        self,
+        start: int | datetime.datetime | None,
+        stop: int | datetime.datetime | None,
+        durable_only: bool,
+        isolation: str,
+        on_corruption: str,
+    ) -> list[Log]:
+        """The partitions as a scan of data frames sees them, as of now."""
+        return [
+            partition._log_of(start, stop, durable_only, isolation, on_corruption)
+            for partition in self.partitions
+        ]
+
+    def __arrow_c_schema__(self) -> object:
+        """The columns of `__arrow_c_stream__`, as a PyCapsule."""
+        return frames_module("interchange").exported_schema(_COLUMNS)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """All records as an Arrow stream, as `Partition.__arrow_c_stream__`; with topic
+        and partition in front."""
+        found = frames_module("interchange")
+        return found.exported_stream(
+            lambda names: found.read_arrow(
+                self._logs(None, None, False, "read_uncommitted", "raise"), names
+            ),
+            _COLUMNS,
+            requested_schema,
+        )
+
+    def to_dataset(
+        self,
+        *,
+        threads: int | None = None,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+    ) -> pyarrow.dataset.Dataset:
+        """All partitions as a ``pyarrow.dataset.Dataset``: as `Partition.to_dataset`;
+        a scan reads those that its conditions on topic and partition leave."""
+        check_choice("isolation", isolation, ISOLATIONS)
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+
+        def logs() -> list[Log]:
+            return self._logs(None, None, durable_only, isolation, on_corruption)
+
+        return frames_module("dataset").LogDataset(logs, self.name, threads)
 
     def apply_retention(
         self,

@@ -28,6 +28,7 @@ __all__ = [
     "Selection",
     "SourceOptions",
     "TopicPartition",
+    "check_any",
     "parse",
     "path_of",
 ]
@@ -85,6 +86,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     isolation: str = "read_uncommitted"
     durable_only: bool = False
+    skips_damage: bool = False
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     max_offsets_per_trigger: int | None = None
@@ -121,6 +123,7 @@ BOTH: Final = (
     "includeHeaders",
     "isolation",
     "durableOnly",
+    "onCorruption",
 )
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STREAM_ONLY: Final = (
@@ -199,6 +202,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         fail_on_data_loss=read.flag("failOnDataLoss", True),
         isolation=_isolation(read),
         durable_only=read.flag("durableOnly", False),
+        skips_damage=read.choice("onCorruption", ("raise", "skip")) == "skip",
         min_partitions=read.number("minPartitions"),
         max_records_per_partition=read.number("maxRecordsPerPartition"),
         max_offsets_per_trigger=max_offsets,
@@ -208,6 +212,27 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         reader_id=reader_id,
         state_dir=_local_path("stateDir", state_dir) if state_dir else "",
     )
+
+
+def check_any(given: Mapping[str, str]) -> None:
+    """Check the options of a query of which nobody says whether it is a stream.
+
+    Raises:
+        ConfigError: they are right for neither; or, with an option that is for one of
+            the two only, not for that one.
+    """
+    names = {key.lower() for key in given}
+    for_batch = not names.isdisjoint(name.lower() for name in BATCH_ONLY)
+    for_stream = not names.isdisjoint(name.lower() for name in STREAM_ONLY)
+    if for_stream and not for_batch:
+        parse(given, streaming=True)
+        return
+    try:
+        parse(given, streaming=False)
+    except ConfigError:
+        if for_batch:
+            raise
+        parse(given, streaming=True)
 
 
 def _known(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import types
 
 from pyspark_logstore.columns import arrow_schema
+from pyspark_logstore.sink_rows import used
 
 __all__ = ["batches_of"]
 
@@ -21,14 +23,16 @@ def batches_of(rows: Iterable[Any], schema: Any) -> Iterator[Any]:
 
     Args:
         rows: Spark's rows; their timestamps are local times without a zone.
-        schema: their `StructType`.
+        schema: their `StructType`; what the sink does not use is left out.
     """
-    wanted = arrow_schema(schema)
+    names = schema.fieldNames()
+    places = [at for at, name in enumerate(names) if name in used(names)]
+    wanted = arrow_schema(types.StructType([schema.fields[at] for at in places]))
     waiting = iter(rows)
     while taken := list(itertools.islice(waiting, BATCH_ROWS)):
         columns = [
             pa.array([_plain(row[at]) for row in taken], field.type)
-            for at, field in enumerate(wanted)
+            for at, field in zip(places, wanted, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 

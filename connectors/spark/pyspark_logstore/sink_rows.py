@@ -5,6 +5,7 @@ Rows stay in Arrow batches all the way; those of one partition keep their order.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,9 @@ from logstore import (
     TopicNotFoundError,
 )
 
-__all__ = ["Destination", "Router", "check_sink_schema"]
+__all__ = ["Destination", "Router", "check_sink_schema", "used"]
+
+logger = logging.getLogger("logstore.spark")
 
 _TEXT: Final = (types.StringType, types.BinaryType)
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
@@ -33,6 +36,8 @@ _ALLOWED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "partition": ("int", (types.IntegerType,)),
     "timestamp": ("timestamp", (types.TimestampType,)),
 }
+# What the source delivers besides: it says nothing about what is to be written.
+_OF_THE_SOURCE: Final = frozenset({"offset", "timestampType"})
 _STORED: Final = ("value", "key", "headers", "timestamp")
 # Rows are shared out when there are so many for each partition, or so many bytes: each
 # share becomes a batch of its own, and small ones cost twice the time.
@@ -41,24 +46,22 @@ GATHER_BYTES: Final = 16 << 20
 
 
 def check_sink_schema(schema: Any, topic: str) -> None:
-    """Raise unless a sink can take these columns.
+    """Raise unless a sink can take these columns. Others are ignored, as by Spark's
+    Kafka sink; those that the source does not deliver with a warning.
 
     Args:
         schema: the `StructType` of the rows.
         topic: the option ``topic``; "" where it is not given.
 
     Raises:
-        ConfigError: a column is unknown, missing, twice, or of a type that it cannot
-            have; the message names those that are allowed.
+        ConfigError: a column is missing, twice, or of a type that it cannot have; the
+            message names those that are allowed.
     """
     allowed = ", ".join(f"{name} ({kind[0]})" for name, kind in _ALLOWED.items())
     names = schema.fieldNames()
     for field in schema.fields:
         if field.name not in _ALLOWED:
-            raise ConfigError(
-                f"the sink has no column {field.name!r}; allowed are {allowed}",
-                name=field.name,
-            )
+            continue
         if names.count(field.name) > 1:
             raise ConfigError(f"there are several columns {field.name}", name="columns")
         words, kinds = _ALLOWED[field.name]
@@ -84,6 +87,19 @@ def check_sink_schema(schema: Any, topic: str) -> None:
             "option topic or a column topic says where rows go; neither is given",
             name="topic",
         )
+
+    ignored = sorted(set(names) - _ALLOWED.keys() - _OF_THE_SOURCE)
+    if ignored:
+        logger.warning(
+            "the sink ignores the columns %s; those it knows are %s",
+            ", ".join(ignored),
+            ", ".join(_ALLOWED),
+        )
+
+
+def used(names: Iterable[str]) -> list[str]:
+    """Those of the columns that say something about what is to be written."""
+    return [name for name in names if name in _ALLOWED]
 
 
 def _is_headers(kind: Any) -> bool:
@@ -121,8 +137,11 @@ class Router:
     """Sends the rows of one task to their partitions.
 
     The column ``partition`` goes first, where it is not null; then Kafka's murmur2 of
-    the key. Rows with neither stay together: those that are shared out at the same time
-    go to one partition, those of the next time to the next.
+    the key. Where the option sends a row to another topic than its column ``topic``
+    names, the column ``partition`` is about that one, and does not count: so the rows
+    of the source are written as they are. Rows with neither stay together: those that
+    are shared out at the same time go to one partition, those of the next time to the
+    next.
 
     Args:
         topic: of all rows; "" where the column ``topic`` has it.
@@ -141,6 +160,7 @@ class Router:
         waiting: list[Any] = []
         rows = size = 0
         for batch in batches:
+            batch = batch.select(used(batch.schema.names))
             waiting.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
@@ -214,6 +234,10 @@ class Router:
     def _choose(self, target: _Target, rows: Any) -> Any:
         """For each row the index of its partition among those of the topic."""
         given = rows.column("partition") if "partition" in rows.schema.names else None
+        if given is not None and self._topic and "topic" in rows.schema.names:
+            is_other = pc.not_equal(rows.column("topic"), self._topic)
+            none = pa.scalar(None, pa.int32())
+            given = pc.if_else(pc.fill_null(is_other, False), none, given)
         if given is not None and given.null_count == len(given):
             given = None
         if given is not None:

@@ -26,9 +26,17 @@ class DefaultSource(DataSource):
 
     def schema(self) -> Any:
         """The columns of Spark's Kafka source. Not asked for where the user gives a
-        schema; that one is a choice among them."""
-        from pyspark_logstore.columns import source_schema
+        schema; that one is a choice among them.
 
+        Spark calls it at `load()`, and nothing else: so it checks the options as well.
+
+        Raises:
+            ConfigError: an option that cannot be, in a batch query and in a stream.
+        """
+        from pyspark_logstore.columns import source_schema
+        from pyspark_logstore.options import check_any
+
+        check_any(self.options)
         asked = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
         return source_schema(include_headers=asked)
 

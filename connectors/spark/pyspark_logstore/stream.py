@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -98,7 +98,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def _resolve_start(self) -> OffsetText:
         selected = store_at(self._path).check_selected(self._options.selection)
         opened = store_at(self._path, selected)
-        bounds = opened.bounds(selected, self._options)
+        bounds = self._bounds(opened, selected)
         for name in selected:
             if name not in bounds:
                 opened.partition(name)  # raises: it was deleted just now
@@ -110,6 +110,10 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             self._loss,
         )
         return to_json(start, _marks_of(bounds))
+
+    def _bounds(self, opened: OpenStore, selected: Sequence[TopicPartition]) -> Ends:
+        options = self._options
+        return opened.bounds(selected, options, skip_damage=options.skips_damage)
 
     def getDefaultReadLimit(self) -> Any:
         """The limit that the options ask for. Spark knows one only; all of them are
@@ -161,7 +165,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         """What there is now."""
         selected = self._open().select(self._options.selection)
         opened = store_at(self._path, selected)
-        found = opened.bounds(selected, self._options)
+        found = self._bounds(opened, selected)
         for name in found:
             seen = opened.identity_seen(name)
             if seen is not None:

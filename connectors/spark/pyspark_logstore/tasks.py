@@ -7,12 +7,14 @@ offsets is absolute, so that a task that is run again delivers the same records.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
 from logstore import (
+    CorruptRecordError,
     LogMark,
     LogStoreError,
     OffsetOutOfRangeError,
@@ -35,6 +37,8 @@ from pyspark_logstore.stores import (
 )
 
 __all__ = ["Task", "plan_tasks", "read_task", "sizes_of"]
+
+logger = logging.getLogger("logstore.spark")
 
 # Ranges with fewer records than this in all are read by one task, unless options say
 # otherwise, and nobody asks how many bytes they have.
@@ -287,7 +291,11 @@ def _read_range(
 
 
 class _Batches:
-    """The batches of a range from an offset on. `offset` is the next that is due."""
+    """The batches of a range from an offset on. `offset` is the next that is due.
+
+    With ``onCorruption=skip`` what is damaged is left out, and logged: which offsets,
+    and why.
+    """
 
     def __init__(
         self,
@@ -299,15 +307,92 @@ class _Batches:
         options: SourceOptions,
     ) -> None:
         self.offset = offset
-        self._batches = partition.read_arrow(
-            offset,
-            stop,
-            columns=shaper.columns,
-            batch_records=found.batch_records,
-            isolation=options.isolation,
+        self._partition = partition
+        self._found = found
+        self._stop = stop
+        self._columns = shaper.columns
+        self._options = options
+        # Opened now: what is asked of the log behind this, it notices. With
+        # read_committed this reads the ends of transactions, and may meet damage.
+        self._damage: CorruptRecordError | None = None
+        self._batches: Iterator[Any] = iter(())
+        try:
+            self._batches = self._read(offset, stop, "raise")
+        except CorruptRecordError as error:
+            if not options.skips_damage:
+                raise
+            self._damage = error
+
+    def _read(self, offset: int, stop: int, on_corruption: str) -> Iterator[Any]:
+        return iter(
+            self._partition.read_arrow(
+                offset,
+                stop,
+                columns=self._columns,
+                batch_records=self._found.batch_records,
+                isolation=self._options.isolation,
+                on_corruption=on_corruption,
+            )
         )
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._batches:
+        while True:
+            damage = self._damage
+            self._damage = None
+            if damage is None:
+                try:
+                    yield from self._counted(self._batches)
+                    return
+                except CorruptRecordError as error:
+                    if not self._options.skips_damage:
+                        raise
+                    damage = error
+            # What is sound on both sides of the damage, and then on as before.
+            behind = self._behind(damage, self.offset)
+            if self._options.isolation == "read_committed":
+                # Met ahead of what is read, or behind it: where transactions end.
+                behind = self._stop
+                self._report_all(self.offset)
+            else:
+                self._report(damage, self.offset, behind)
+            yield from self._counted(self._read(self.offset, behind, "skip"))
+            self.offset = behind
+            if behind >= self._stop:
+                return
+            self._batches = self._read(behind, self._stop, "raise")
+
+    def _report_all(self, offset: int) -> None:
+        """Report all damage from an offset to the end of the range."""
+        while offset < self._stop:
+            try:
+                for batch in self._partition.read_batches(offset, self._stop):
+                    offset = batch.next_offset
+                return
+            except CorruptRecordError as damage:
+                first = max(offset, damage.offset or 0)
+                offset = self._behind(damage, first)
+                if first < self._stop:  # else it is of the batch behind the range
+                    self._report(damage, first, offset)
+
+    def _report(self, damage: CorruptRecordError, first: int, behind: int) -> None:
+        logger.warning(
+            "%s: damage in the offsets %d to %d is skipped, as onCorruption is skip: "
+            "%s",
+            self._found.partition,
+            first,
+            behind - 1,
+            damage,
+        )
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
             self.offset = batch.column("offset")[-1].as_py() + 1
             yield batch
+
+    def _behind(self, damage: CorruptRecordError, offset: int) -> int:
+        """The offset at which reading goes on behind damage; the end of the range where
+        nobody knows, and all of the rest is read with what is damaged left out."""
+        behind = damage.next_offset
+        if behind is None or behind <= offset:
+            return self._stop
+        return min(behind, self._stop)

@@ -157,3 +157,45 @@ def make_topic(writer: logstore.Store) -> Callable[..., logstore.Topic]:
         return topic
 
     return make
+
+
+# The methods that `check_early` replaces.
+WRAPPED = {
+    "DataFrameReader": ("format", "option", "options", "load"),
+    "DataStreamReader": ("format", "option", "options", "load"),
+    "DataStreamWriter": (
+        "format",
+        "option",
+        "options",
+        "start",
+        "foreach",
+        "foreachBatch",
+    ),
+}
+
+
+@pytest.fixture
+def checked_early() -> Iterator[None]:
+    """PySpark's classes as `session_defaults` and `register` leave them."""
+    from pyspark.sql import readwriter
+    from pyspark.sql.streaming import readwriter as streaming
+
+    from pyspark_logstore import early_checks
+
+    mark = early_checks._IS_WRAPPED
+    kinds = (
+        readwriter.DataFrameReader,
+        streaming.DataStreamReader,
+        streaming.DataStreamWriter,
+    )
+    before = [
+        (kind, {name: vars(kind)[name] for name in WRAPPED[kind.__name__]})
+        for kind in kinds
+        if not hasattr(kind, mark)
+    ]
+    early_checks.check_early()
+    yield
+    for kind, methods in before:
+        for name, method in methods.items():
+            setattr(kind, name, method)
+        delattr(kind, mark)

@@ -70,7 +70,9 @@ class Builder:
         return self
 
 
-def test_session_runs_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_runs_this_python(
+    monkeypatch: pytest.MonkeyPatch, checked_early: None
+) -> None:
     """Unless the environment says which; with Unix sockets where there are any."""
     monkeypatch.setenv("PYSPARK_PYTHON", "restored in the end")
     monkeypatch.delenv("PYSPARK_PYTHON")
@@ -91,7 +93,11 @@ def test_session_runs_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     [("local[2]", "", True), ("local[2]", "python3.12", False), ("yarn", "", False)],
 )
 def test_registering_sets_the_python_of_local_workers(
-    master: str, named: str, changed: bool, monkeypatch: pytest.MonkeyPatch
+    master: str,
+    named: str,
+    changed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    checked_early: None,
 ) -> None:
     """Unless the environment says which, and never for other hosts."""
     monkeypatch.setenv("PYSPARK_PYTHON", named)

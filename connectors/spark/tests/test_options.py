@@ -14,6 +14,7 @@ from pyspark_logstore.options import (
     STREAM_ONLY,
     SourceOptions,
     TopicPartition,
+    check_any,
     parse,
 )
 
@@ -389,3 +390,48 @@ def test_value_that_cannot_be_is_told_with_what_is_allowed(
         parse(given, streaming=False)
     assert caught.value.name == option
     assert len(str(caught.value)) < 1000
+
+
+# ------------------------------------------------------------- at load() and start()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"subscribe": "a", "startingOfsets": "earliest"}, "startingOfsets"),
+        ({"subscribe": "a", "onCorruption": "ignore"}, "onCorruption"),
+        ({"subscribe": "a", "maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger"),
+        ({"subscribe": "a", "endingOffsets": "earliest"}, "endingOffsets"),
+        ({"subscribe": "a", "endingOffsets": "x", "readerId": "r"}, "endingOffsets"),
+        ({}, "subscribe"),
+        ({"topic": "a"}, "topic"),
+    ],
+)
+def test_wrong_option_is_found_also_where_nobody_knows_of_a_stream(
+    options: dict[str, str], name: str
+) -> None:
+    """As Spark asks at `load()`."""
+    with pytest.raises(ConfigError) as caught:
+        check_any({"path": "data", **options})
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"startingOffsets": "latest"},
+        {"endingOffsets": "latest"},
+        {"maxOffsetsPerTrigger": "5"},
+        {"endingOffsets": "latest", "maxOffsetsPerTrigger": "5"},
+        {"onCorruption": "skip"},
+    ],
+    ids=str,
+)
+def test_option_that_is_right_for_one_of_them_is_let_through(
+    options: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """And a stream's is not said to be ignored."""
+    check_any({"path": "data", "subscribe": "a", **options})
+    if "endingOffsets" not in options:
+        assert not caplog.records

@@ -62,8 +62,6 @@ def test_columns_of_the_kafka_sink_are_taken(ddl: str, topic: str) -> None:
 @pytest.mark.parametrize(
     ("ddl", "name", "says"),
     [
-        ("value binary, offset bigint", "offset", "allowed are value"),
-        ("value binary, Value binary", "Value", "allowed are value"),
         ("value binary, value binary", "columns", "several"),
         ("key binary", "value", "needs a column value; there are key"),
         ("value int", "value", "is int; allowed is string or binary"),
@@ -88,6 +86,20 @@ def test_other_columns_are_refused_with_those_that_are_allowed(
     with pytest.raises(ConfigError, match=says) as caught:
         check_sink_schema(schema(ddl), "orders")
     assert caught.value.name == name
+
+
+def test_other_columns_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """As by Spark's Kafka sink, of any type, also twice; those that the source does not
+    deliver with a warning, for one of them may be a slip of the pen."""
+    check_sink_schema(schema(ALL + ", offset bigint, timestampType int"), "orders")
+    assert not caplog.records
+    check_sink_schema(
+        schema("value binary, Value int, keys map, keys strings, offset map"), "orders"
+    )
+    (record,) = caplog.records
+    assert "ignores the columns Value, keys; those it knows are value" in (
+        record.getMessage()
+    )
 
 
 def test_topic_has_to_be_said_somewhere() -> None:
@@ -174,6 +186,41 @@ def test_partition_goes_before_key(
         ("orders", 3, [b"1"]),
     ]
     assert route(only, value=[b"x"], partition=[None]) == [("orders", 1, [b"x"])]
+
+
+def test_partition_of_another_topic_does_not_count(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """Rows of the source, sent elsewhere by the option: their key decides, or the turn.
+    Where they stay in their topic, the column counts."""
+    topic = make_topic("clean", partitions=2)
+    hashed = topic.append(b"", key=b"k").partition
+    found = route(
+        Router("clean", 1, writer),
+        value=numbered(5),
+        key=[b"k", None, None, b"k", None],
+        partition=[7, 7, 0, 1 - hashed, 0],
+        topic=["orders", "orders", "clean", "clean", None],
+    )
+    expected: dict[int, list[bytes]] = {}
+    order = [hashed, 1, 0, 1 - hashed, 0]
+    for number, value in zip(order, numbered(5), strict=True):
+        expected.setdefault(number, []).append(value)
+    assert {number: values for _, number, values in found} == expected
+
+
+def test_columns_that_are_ignored_are_dropped_first(
+    make_topic: MakeTopic, writer: logstore.Store
+) -> None:
+    """They cost nothing, and two of one name do no harm."""
+    make_topic()
+    columns = [pa.array([1]), pa.array([b"a"]), pa.array(["x"]), pa.array(["y"])]
+    batch = pa.RecordBatch.from_arrays(columns, ["offset", "value", "n", "n"])
+    ((_, rows),) = Router("orders", 0, writer).routed([batch])
+    assert rows.to_pylist() == [{"value": b"a"}]
+    rows_40 = [Row(offset=1, value=b"a", n={})]
+    (found,) = batches_of(rows_40, schema("offset bigint, value binary, n map"))
+    assert found.to_pylist() == [{"value": b"a"}]
 
 
 @pytest.mark.parametrize("wrong", [4, -1])

@@ -158,8 +158,7 @@ def test_retention_overtakes_a_query(
     assert output(spark, tmp_path) == [(0, offset) for offset in expected]
 
 
-def test_wrong_option_ends_the_query(spark: Any, tmp_path: Path) -> None:
-    """With its name, and what is allowed."""
-    frame_options = {"maxOffsetsPerTriger": "5"}
+def test_wrong_option_is_an_error_of_load(spark: Any, tmp_path: Path) -> None:
+    """With its name, and what is allowed; there is no query then."""
     with pytest.raises(Exception, match="did you mean maxOffsetsPerTrigger"):
-        run(stream(spark, str(tmp_path), **frame_options), tmp_path)
+        stream(spark, str(tmp_path), maxOffsetsPerTriger="5")

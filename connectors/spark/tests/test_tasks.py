@@ -648,6 +648,55 @@ def test_lists_of_partitions_are_in_order(
     ]
 
 
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("tasks", ["1", "16"])
+def test_damage_is_skipped_where_that_is_asked_for(
+    make_topic: MakeTopic,
+    writer: logstore.Store,
+    caplog: pytest.LogCaptureFixture,
+    isolation: str,
+    tasks: str,
+) -> None:
+    """Everything besides the damaged batches comes, in order, and each of them is in a
+    warning with its offsets."""
+    topic = make_topic(count=400, partitions=2, segment_bytes=8000, message_format=2)
+    want = [[*range(400)], [*range(400)]]
+    damaged = []
+    for number, wanted in ((0, 120), (0, 399), (1, 260)):
+        partition = topic[number]
+        batch = next(partition.read_batches(wanted))
+        damaged.append(
+            (_path_of(partition, wanted), batch.position + batch.size_bytes - 2)
+        )
+        lost = range(batch.base_offset, batch.next_offset)
+        want[number] = [o for o in want[number] if o not in lost]
+    writer.close()
+    for path, position in damaged:
+        with open(path, "r+b") as file:
+            file.seek(position)
+            file.write(b"\xff\xfe")
+    options = {"onCorruption": "skip", "minPartitions": tasks, "isolation": isolation}
+    rows = rows_of(reader_of(writer.path, **options))
+    found = [[r["offset"] for r in rows if r["partition"] == n] for n in (0, 1)]
+    assert found == want
+    told = [r.getMessage() for r in caplog.records if "skipped" in r.getMessage()]
+    assert all("checksum" in text for text in told)
+    assert len(told) == 3
+    assert any("orders-0: damage in the offsets 100 to 149" in text for text in told)
+    assert any("orders-0: damage in the offsets 350 to 399" in text for text in told)
+    assert any("orders-1: damage in the offsets 250 to 299" in text for text in told)
+    with pytest.raises(logstore.CorruptRecordError):
+        rows_of(reader_of(writer.path, isolation=isolation))
+
+
+def _path_of(partition: logstore.Partition, offset: int) -> str:
+    """The segment that holds an offset."""
+    (path,) = (
+        s.path for s in partition.segments if s.base_offset <= offset < s.next_offset
+    )
+    return path
+
+
 def test_damage_does_not_stop_the_planning(
     make_topic: MakeTopic, writer: logstore.Store
 ) -> None:

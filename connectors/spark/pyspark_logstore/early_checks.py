@@ -1,0 +1,100 @@
+"""Options checked by `load()` and `start()` themselves, in the process of the user.
+
+Spark asks a Python source for its schema at `load()`, unless the user gives one, and
+does not say whether a stream is read; a sink of a stream it asks for nothing before the
+query runs (4.0 to 4.3). So a wrong option of a stream would show as a query that has
+died. PySpark's own readers and writers know the options when they are called; here they
+are made to check those of the format ``logstore``, and of no other.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pyspark_logstore.options import parse
+from pyspark_logstore.sink_options import parse_sink
+
+__all__ = ["check_early"]
+
+Check = Callable[[Mapping[str, str], Any], object]
+_GIVEN: Final = "_logstore_given"  # what a reader or writer was told so far
+_FORMAT: Final = ""  # its key there: no option has this name
+_IS_WRAPPED: Final = "_logstore_checks"
+
+
+def check_early() -> None:
+    """Have `spark.read`, `spark.readStream` and `df.writeStream` check the options of
+    ``logstore``; a second call does nothing. Not those of Spark Connect."""
+    from pyspark.sql.readwriter import DataFrameReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
+
+    _add(DataFrameReader, "load", lambda given, _: parse(given, streaming=False))
+    _add(DataStreamReader, "load", lambda given, _: parse(given, streaming=True))
+    _add(DataStreamWriter, "start", _check_sink)
+
+
+def _check_sink(given: Mapping[str, str], writer: Any) -> None:
+    # Imports pyarrow.
+    from pyspark_logstore.sink_rows import check_sink_schema
+
+    options = parse_sink(given, streaming=True)
+    check_sink_schema(writer._df.schema, options.topic)
+
+
+def _add(kind: type, last: str, check: Check) -> None:
+    """Have the methods of a class note what they are told, and `last` check it."""
+    if hasattr(kind, _IS_WRAPPED):
+        return
+    setattr(kind, _IS_WRAPPED, True)
+    _replace(kind, "format", lambda given, source: given.update({_FORMAT: source}))
+    _replace(kind, "option", lambda given, key, value: _note(given, {key: value}))
+    _replace(kind, "options", lambda given, **options: _note(given, options))
+    for name in ("foreach", "foreachBatch"):  # these write somewhere else
+        if hasattr(kind, name):
+            _replace(kind, name, lambda given, f: given.pop(_FORMAT, None))
+    original = getattr(kind, last)
+
+    @functools.wraps(original)
+    def checked(self: Any, path: Any = None, *others: Any, **named: Any) -> Any:
+        given = dict(_given(self))
+        rest = dict(named)
+        source = rest.pop("format", None) or (others[0] if others else None)
+        if source is not None:
+            given[_FORMAT] = source
+        for name in ("schema", "outputMode", "partitionBy", "queryName"):
+            rest.pop(name, None)
+        _note(given, rest)
+        if isinstance(path, str):
+            _note(given, {"path": path})
+        if str(given.pop(_FORMAT, "")).lower() == "logstore":
+            check(given, self)
+        return original(self, path, *others, **named)
+
+    setattr(kind, last, checked)
+
+
+def _replace(kind: type, name: str, note: Callable[..., object]) -> None:
+    original = getattr(kind, name)
+
+    @functools.wraps(original)
+    def noted(self: Any, *arguments: Any, **named: Any) -> Any:
+        result = original(self, *arguments, **named)
+        note(_given(self), *arguments, **named)
+        return result
+
+    setattr(kind, name, noted)
+
+
+def _given(made: Any) -> dict[str, Any]:
+    given: dict[str, Any] = made.__dict__.setdefault(_GIVEN, {})
+    return given
+
+
+def _note(given: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """As Spark keeps them: names in lower case, None not at all."""
+    for name, value in options.items():
+        if value is not None:
+            is_flag = isinstance(value, bool)
+            given[name.lower()] = str(value).lower() if is_flag else str(value)
