@@ -33,7 +33,7 @@ def arrow_module() -> Any:
         return importlib.import_module("logstore.arrow")
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "Arrow needs pyarrow; install it with `pip install logstore[arrow]`"
+            "Arrow needs pyarrow; install it with `pip install 'pylogstore[arrow]'`"
         ) from error
     finally:
         while thread in _importing:
