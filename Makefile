@@ -4,13 +4,14 @@
 #     make test     set everything up and run all tests
 #
 # The other targets are listed by `make help`.  PYTHON chooses the interpreter,
-# PYTEST_ARGS goes to pytest.
+# PYTEST_ARGS goes to pytest, DEMO_ARGS to the demo.
 
 PYTHON      ?= python3
 VENV        ?= .venv
 CC          ?= cc
 GCOV        ?= gcov
 PYTEST_ARGS ?=
+DEMO_ARGS   ?=
 SIZE        ?= commit
 FAULTS_ARGS ?=
 BENCH_ARGS  ?=
@@ -96,13 +97,13 @@ $(TEST_STAMP): $(VENV_STAMP) $(SOURCES)
 # ----------------------------------------------------------------------- use
 
 demo: $(DEMO_STAMP)
-	@$(VPY) examples/demo.py
+	@$(VPY) examples/demo.py $(DEMO_ARGS)
 
 # Java is looked for before anything large is downloaded.
 demo-spark:
 	@$(PYTHON) examples/spark_session.py
 	@$(MAKE) --no-print-directory $(SPARK_STAMP)
-	@$(VPY) examples/demo_spark.py
+	@$(VPY) examples/demo_spark.py $(DEMO_ARGS)
 
 # ruff and mypy run as tests (tests/test_lint.py), so pytest's summary is about all.
 test: $(TEST_STAMP)
