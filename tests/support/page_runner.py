@@ -1,15 +1,17 @@
 """Runs the code blocks of a page, in order, in the current directory.
 
-    python tests/support/page_runner.py PAGE [--spark]
+    python tests/support/page_runner.py PAGE [--spark] [--leave-out PATTERN]
 
 Blocks of Python share one namespace, as if they were typed into one session; a block of
 shell is given to bash, which stops at the first line that fails. Without `--spark`,
-blocks of Python that are about Spark are left out. Paths on a page are relative, so the
-directory should be empty.
+blocks of Python that are about Spark are left out, and so are those of shell that have
+the pattern of `--leave-out`, for a page that another test has run already. Paths on a
+page are relative, so the directory should be empty.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import re
@@ -96,13 +98,20 @@ def run_block(page: Path, block: Block, names: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the page that the first argument names."""
-    page = Path(sys.argv[1])
-    with_spark = "--spark" in sys.argv
+    parser = argparse.ArgumentParser()
+    parser.add_argument("page", type=Path)
+    parser.add_argument("--spark", action="store_true")
+    parser.add_argument("--leave-out", type=re.compile, metavar="PATTERN")
+    args = parser.parse_args()
+    page: Path = args.page
     names: dict[str, Any] = {"__name__": "__page__"}
     for block in blocks_of(page.read_text(encoding="utf-8")):
         is_python = block.language in ("python", "py")
-        if is_python and ABOUT_SPARK.search(block.text) and not with_spark:
+        if is_python and ABOUT_SPARK.search(block.text) and not args.spark:
             print(f"--- line {block.line}: left out, needs Spark", flush=True)
+            continue
+        if not is_python and args.leave_out and args.leave_out.search(block.text):
+            print(f"--- line {block.line}: left out", flush=True)
             continue
         print(f"--- line {block.line}: {block.language}", flush=True)
         run_block(page, block, names)

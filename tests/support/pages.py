@@ -144,6 +144,7 @@ def run_page(
     *,
     spark: bool = False,
     java_home: str = "",
+    leave_out: str = "",
     timeout_s: float = 280,
 ) -> str:
     """Run every block of the page, in order; what they print.
@@ -153,6 +154,7 @@ def run_page(
         python: of an environment of `make_environment`.
         wheel: what ``pip install pylogstore`` finds.
         spark: whether blocks that need Spark are run, too.
+        leave_out: a pattern; blocks of shell that have it are not run.
 
     Raises:
         AssertionError: a block failed; with its line and all output.
@@ -161,8 +163,10 @@ def run_page(
         if path.name not in _NOT_LINKED and not path.name.startswith("."):
             (folder / path.name).symlink_to(path)
     command = [str(python), str(Path(__file__).with_name("page_runner.py")), str(page)]
+    command += ["--spark"] if spark else []
+    command += ["--leave-out", leave_out] if leave_out else []
     done = subprocess.run(
-        [*command, *(["--spark"] if spark else [])],
+        command,
         cwd=folder,
         env=_environment(python, wheel, java_home),
         stdout=subprocess.PIPE,
