@@ -22,6 +22,7 @@ from typing import Final
 
 from demo_screen import Screen, duration, plural
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 
 import logstore
@@ -36,7 +37,7 @@ SEEKS: Final = 2000
 CHUNK: Final = 10_000
 SEGMENT_BYTES: Final = 8 << 20
 KILLS: Final = 3
-ACKNOWLEDGED_MIN: Final = 2000  # records that a writer has acknowledged when it dies
+ACKNOWLEDGED: Final = range(1000, 4000)  # records after which a writer is killed
 _FILLER: Final = b" the quick brown fox jumps over the lazy dog, again and again" * 2
 _VALUE_BYTES: Final = 100
 GO_ON: Final = """\
@@ -207,6 +208,7 @@ def kill_a_writer(directory: str) -> tuple[int, int]:
     """
     command = [sys.executable, __file__, "--write-until-killed", directory]
     acknowledged = 0
+    lifetime = random.choice(ACKNOWLEDGED)
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
         for count in range(1, 1 << 62):
@@ -214,7 +216,7 @@ def kill_a_writer(directory: str) -> tuple[int, int]:
             if len(data) < ACKNOWLEDGEMENT.size:
                 break  # all that it wrote into the pipe before it died
             acknowledged = ACKNOWLEDGEMENT.unpack(data)[0] + 1
-            if count == ACKNOWLEDGED_MIN:
+            if count == lifetime:
                 writer.kill()
     with logstore.open(directory, create=False) as store:
         partition = store.topic("acknowledged")[0]
@@ -263,7 +265,7 @@ def show_broker_disk(screen: Screen) -> None:
                 name = f"{topic.name}-{p.number}"
                 table.add_row(name, *map(str, counts), ", ".join(sorted(codecs)))
                 total += records
-    screen.console.print(table)
+    screen.console.print(Padding(table, (0, 0, 0, 2)))
     report = logstore.verify(BROKER_DISK, deep=True)
     check(report.ok, f"the broker's files have problems: {report.problems}")
     torn = sum(note.kind == "torn-tail" for note in report.notes)
@@ -277,20 +279,22 @@ def show_broker_disk(screen: Screen) -> None:
 # --------------------------------------------------------------------------- damage
 
 
-def flip_a_bit(partition: logstore.Partition) -> tuple[str, int, int]:
-    """Flip one bit inside a value in the middle of the log; (path, byte, offset)."""
-    offset = partition.end_offset // 2
-    batch = next(partition.read_batches(offset))
-    base = max(s.base_offset for s in partition.segments if s.base_offset <= offset)
+def flip_a_bit(partition: logstore.Partition) -> tuple[str, int, range]:
+    """Flip one bit in the middle of the log; (path, byte, the offsets of its batch)."""
+    batch = next(partition.read_batches(partition.end_offset // 2))
+    offsets = range(batch.base_offset, batch.next_offset)
+    base = max(
+        s.base_offset for s in partition.segments if s.base_offset <= offsets.start
+    )
     name = f"{partition.topic}-{partition.number}"
     path = os.path.join(partition.path, f"{base:020}.log")
-    position = batch.position + batch.size_bytes - 1
+    position = batch.position + batch.size_bytes // 2
     with open(path, "r+b") as log:
         log.seek(position)
         byte = log.read(1)[0]
         log.seek(position)
         log.write(bytes([byte ^ 0x10]))
-    return f"{name}/{os.path.basename(path)}", position, offset
+    return f"{name}/{os.path.basename(path)}", position, offsets
 
 
 def show_damage(screen: Screen, directory: str) -> None:
@@ -298,7 +302,7 @@ def show_damage(screen: Screen, directory: str) -> None:
     with logstore.open(directory) as store:
         partition = store.topic("demo")[1]
         end = partition.end_offset
-        path, position, offset = flip_a_bit(partition)
+        path, position, damaged = flip_a_bit(partition)
     screen.tell(f"one bit flipped: {path}, byte {position:,}")
     report = logstore.verify(directory, deep=True)
     check(len(report.problems) == 1, f"verify found {report.problems}")
@@ -306,7 +310,7 @@ def show_damage(screen: Screen, directory: str) -> None:
     check(problem.position is not None, "verify does not say where")
     screen.done(
         f"verify found it in {report.bytes / 1e6:,.0f} MB: {problem.kind}, "
-        f"offset {problem.first_offset:,}"
+        f"from offset {problem.first_offset:,} on"
     )
     for mode in ("cut", "skip"):
         plan = logstore.repair(directory, mode, dry_run=True)
@@ -316,7 +320,8 @@ def show_damage(screen: Screen, directory: str) -> None:
     check(done.ok, f"repair left {done.remaining}")
     with logstore.open(directory) as store:
         left = [record.offset for record in store.topic("demo")[1].read()]
-    check(left == [*range(offset), *range(offset + 1, end)], "repair took too much")
+    kept = [*range(damaged.start), *range(damaged.stop, end)]
+    check(left == kept, "repair took something else than the damaged batch")
     lost = end - len(left)
     screen.done(
         f"repaired: {plural(lost, 'record')} lost, {plural(len(left), 'record')} kept"
@@ -359,7 +364,8 @@ def verify_all(screen: Screen, directory: str) -> None:
 
 def run(screen: Screen, directory: str, records: int) -> None:
     """All steps; the store goes into `directory`, which must be missing."""
-    config = logstore.TopicConfig(segment_bytes=SEGMENT_BYTES)
+    # Kafka's record batches, which have one checksum for about a thousand records here.
+    config = logstore.TopicConfig(message_format=2, segment_bytes=SEGMENT_BYTES)
     with logstore.open(directory) as store:
         topic = store.create_topic("demo", partitions=PARTITIONS, config=config)
         screen.step("Write, sync, read back")
