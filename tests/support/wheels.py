@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["build_wheel"]
+__all__ = ["build_wheel", "shared_wheel"]
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("src", "setup.py", "pyproject.toml", "README.md", "LICENSE")
@@ -48,3 +48,13 @@ def build_wheel(place: Path) -> Path:
     assert done.returncode == 0, done.stderr[-3000:]
     (wheel,) = (place / "dist").glob("*.whl")
     return wheel
+
+
+_shared: list[Path] = []
+
+
+def shared_wheel(factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built once for all tests of this process that only install it."""
+    if not _shared:
+        _shared.append(build_wheel(factory.mktemp("wheel") / "sources"))
+    return _shared[0]

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
 import logstore
-from support.wheels import build_wheel
+from support.wheels import shared_wheel
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -172,10 +172,12 @@ def test_wheels_are_built_for_every_python_that_is_promised() -> None:
 
 
 @pytest.mark.slow
-def test_wheel_is_manylinux_and_works_alone(tmp_path: Path) -> None:
+def test_wheel_is_manylinux_and_works_alone(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """One wheel for all versions of Python; installed into an empty environment, with
     what it depends on, it writes, reads and has its command."""
-    wheel = build_wheel(tmp_path / "sources")
+    wheel = shared_wheel(tmp_path_factory)
     search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(
         [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", "dist", wheel],

@@ -9,7 +9,7 @@ import pytest
 
 from support import page_runner
 from support.pages import RUNNABLE, Block, blocks_of, make_environment, run_page
-from support.wheels import build_wheel
+from support.wheels import shared_wheel
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -20,7 +20,7 @@ PAGES = [README, GUIDE, SPARK]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel") / "sources")
+    return shared_wheel(tmp_path_factory)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from pyspark_logstore.options import (
 )
 from support import page_runner
 from support.pages import blocks_of, make_environment, run_page
-from support.wheels import build_wheel
+from support.wheels import shared_wheel
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "spark.md"
@@ -56,7 +56,7 @@ def test_options_of_the_job_that_moves_over_are_taken() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel") / "sources")
+    return shared_wheel(tmp_path_factory)
 
 
 @pytest.mark.spark
