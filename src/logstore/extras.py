@@ -42,7 +42,7 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "Arrow needs pyarrow; install it with `pip install logstore[arrow]`"
+            "Arrow needs pyarrow; install it with `pip install 'pylogstore[arrow]'`"
         ) from error
     finally:
         while thread in _importing:

@@ -3,47 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from support.wheels import build_wheel
+
 ROOT = Path(__file__).parents[2]
-PARTS = ("src", "setup.py", "pyproject.toml", "README.md", "LICENSE")
-BUILT = ("*.so", "__pycache__", "*.egg-info", "_ls.c", "*.o")
-
-
-def build(place: Path) -> Path:
-    """Build the wheel from a copy of the sources, without network; return it."""
-    for part in PARTS:
-        if (ROOT / part).is_dir():
-            ignored = shutil.ignore_patterns(*BUILT)
-            shutil.copytree(ROOT / part, place / part, ignore=ignored)
-        else:
-            place.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / part, place / part)
-    command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-index"]
-    command += ["--no-build-isolation", "--wheel-dir", "dist", "--quiet"]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": "1700000000"}
-    environment.pop("PYTHONPATH", None)
-    environment.pop("LD_PRELOAD", None)
-    done = subprocess.run(
-        command,
-        cwd=place,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0 and "No module named" in done.stderr:
-        pytest.skip("pip or setuptools is not installed")
-    assert done.returncode == 0, done.stderr[-3000:]
-    (wheel,) = (place / "dist").glob("*.whl")
-    return wheel
 
 
 @pytest.mark.slow
@@ -51,9 +18,9 @@ def test_wheel_is_reproducible_and_holds_what_the_repository_has(
     tmp_path: Path,
 ) -> None:
     """Two directories, one SOURCE_DATE_EPOCH, the same bytes; and nothing in it but the
-    files of the package, the two extensions and the metadata."""
-    first = build(tmp_path / "one" / "place")
-    second = build(tmp_path / "another")
+    files of the package, the three extensions and the metadata."""
+    first = build_wheel(tmp_path / "one" / "place")
+    second = build_wheel(tmp_path / "another")
     digests = {hashlib.sha256(p.read_bytes()).hexdigest() for p in (first, second)}
     assert len(digests) == 1
     source = ROOT / "src"

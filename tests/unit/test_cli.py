@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import demo
 from logstore.cli.arguments import build_parser
 from logstore.cli.main import main
 from logstore.cli.output import Printer, Progress, escape, quoted, size_text, time_text
@@ -1083,7 +1082,7 @@ def test_export_without_pyarrow_says_so(
     monkeypatch.setattr(importlib, "import_module", without)
     result = run("export", partition, "--to", tmp_path / "out.parquet")
     assert result.status == 2
-    assert "pip install logstore[arrow]" in result.err
+    assert "pip install 'pylogstore[arrow]'" in result.err
     assert run("export", partition, "--to", tmp_path / "out.csv").status == 0
 
 
@@ -1103,39 +1102,6 @@ def test_the_commands_change_nothing(run: Any, partition: Path) -> None:
         path: (path.stat().st_mtime_ns, path.stat().st_size)
         for path in [partition.parent, *partition.parent.rglob("*")]
     }
-
-
-# ------------------------------------------------------------------ the demo
-
-
-def test_demo_runs_and_keeps_its_store(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With few records; the store is as it says."""
-    # Spark has a test of its own, with the connector's.
-    store = str(tmp_path / "store")
-    assert demo.main(["--records", "5000", "--dir", store, "--no-spark"]) == 0
-    assert capsys.readouterr().out.endswith("all well\n")
-    assert logstore.verify(tmp_path / "store", deep=True).ok
-
-
-def test_demo_fails_when_something_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A record that differs from the one that was written."""
-    wrong = iter(range(10**9))
-    monkeypatch.setattr(
-        demo, "time_of", lambda offset: demo.START_MS + offset + next(wrong)
-    )
-    assert demo.main(["--records", "100"]) == 1
-    assert "FAILED: partition 0, offset 0" in capsys.readouterr().err
-
-
-def test_demo_needs_a_record_for_each_partition() -> None:
-    """Fewer are unusable arguments."""
-    with pytest.raises(SystemExit) as caught:
-        demo.main(["--records", "3"])
-    assert caught.value.code == 2
 
 
 # ------------------------------------------------------------------ repair

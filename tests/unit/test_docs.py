@@ -1,4 +1,7 @@
-"""The pages of docs/ against the code: labels, errors, settings, names, examples.
+"""The pages of docs/ against the code: labels, errors, settings, names.
+
+Code blocks of README and guide are run by test_pages.py, those of the Spark page with
+the connector's tests.
 
 docs/format.md has tests of its own (test_format_doc.py), but for the chapters on
 logstore's own files, whose examples are decoded here and whose tables are held against
@@ -12,7 +15,6 @@ import dataclasses
 import importlib.util
 import inspect
 import json
-import logging
 import operator
 import re
 import shutil
@@ -461,36 +463,6 @@ def test_torn_tail_is_kept_under_the_name_on_the_page(tmp_path: Path) -> None:
     kept = log.with_name(f"{name[1]}{1:020d}{name[3]}{position}")
     assert action.kept_at == str(kept)
     assert kept.read_bytes() == b"torn"
-
-
-# ----------------------------------------------------------------------------- examples
-
-BLOCKS = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize("path", [DOCS / "guide.md", ROOT / "README.md"], ids=NAME)
-def test_python_blocks_run(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The blocks of a page run in order, in an empty directory."""
-    if "pyarrow" in path.read_text(encoding="utf-8"):
-        pytest.importorskip("pyarrow")
-    monkeypatch.chdir(tmp_path)
-    logging.getLogger("logstore").addHandler(logging.NullHandler())
-    text = path.read_text(encoding="utf-8")
-    names: dict[str, Any] = {"__name__": "__page__"}
-    blocks = list(BLOCKS.finditer(text))
-    assert blocks
-    try:
-        for block in blocks:
-            line = text.count("\n", 0, block.start(1))
-            # Line numbers of the page in tracebacks.
-            source = "\n" * line + block[1]
-            exec(compile(source, str(path), "exec"), names)
-    finally:
-        store = names.get("store")
-        if store is not None:
-            store.close()
 
 
 # -------------------------------------------------------------------------------- links

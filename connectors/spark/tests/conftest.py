@@ -48,7 +48,7 @@ def java_version(java: str) -> int:
 def find_java_home(directory: Path) -> str | None:
     """A JAVA_HOME to set: "" where the machine's own Java will do, None for none.
 
-    Where the machine has none, the one that `pip install logstore[test]` brings.
+    Where the machine has none, the one that `pip install 'pylogstore[test]'` brings.
     """
     own = os.environ.get("JAVA_HOME")
     java = os.path.join(own, "bin", "java") if own else shutil.which("java")
@@ -69,7 +69,7 @@ def find_java_home(directory: Path) -> str | None:
 def java_home(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The JAVA_HOME for processes that start Spark; "": as it is."""
     if importlib.util.find_spec("pyspark") is None:
-        pytest.skip("pyspark is not installed: pip install 'logstore[spark]'")
+        pytest.skip("pyspark is not installed: pip install 'pylogstore[spark]'")
     found = find_java_home(tmp_path_factory.mktemp("java") / "home")
     if found is None:
         pytest.skip(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+import logstore
 from pyspark_logstore.options import (
     BATCH_ONLY,
     BOTH,
@@ -16,8 +16,14 @@ from pyspark_logstore.options import (
     WITHOUT_MEANING,
     parse,
 )
+from support import page_runner
+from support.pages import blocks_of, make_environment, run_page
+from support.wheels import shared_wheel
 
-PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "spark.md"
+README = ROOT / "README.md"
+TOPICS = ("orders", "clean")  # of the README's example
 TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.compile(r"^```(python|py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -48,20 +54,47 @@ def test_options_of_the_job_that_moves_over_are_taken() -> None:
     assert found.isolation == "read_committed"
 
 
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_wheel(tmp_path_factory)
+
+
 @pytest.mark.spark
-def test_python_blocks_run(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [PAGE, README], ids=lambda path: path.name)
+def test_page_runs_as_pasted(
+    page: Path, java_home: str, wheel: Path, tmp_path: Path
 ) -> None:
-    """In order, in an empty directory; those that start a session are compiled."""
-    # Relative paths are those of the session, not of a test.
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"spark": spark}
-    for block in BLOCKS.finditer(TEXT):
-        source = block[2]
-        for name in ("data", "clean", "checkpoint", "shouted-checkpoint"):
-            source = re.sub(
-                rf"""(["']){name}\1""", rf"\g<1>{tmp_path / name}\1", source
-            )
-        code = compile(source, str(PAGE), "exec")
-        if block[1] == "python":
-            exec(code, names)
+    """Every block, in order, in an environment that has only what the page installs;
+    the jobs for Kafka as their comments move them over. What the README has for the
+    shell of a checkout is run by tests/unit/test_pages.py."""
+    python = make_environment(tmp_path / "venv")
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    printed = run_page(
+        page,
+        folder,
+        python,
+        wheel,
+        spark=True,
+        java_home=java_home,
+        leave_out=r"\bmake \w|examples/",
+    )
+    assert printed.endswith("--- done\n")
+    assert "needs Spark" not in printed
+    if page == README:
+        with logstore.open(folder / "data", read_only=True) as store:
+            counts = [sum(p.end_offset for p in store.topic(t)) for t in TOPICS]
+        assert counts == [5, 5]
+
+
+def test_jobs_for_kafka_say_how_they_move_over() -> None:
+    """Both: the source's and the sink's. Nothing of Kafka's is left."""
+    jobs = [b.text for b in blocks_of(TEXT) if page_runner.KAFKA_JOB.search(b.text)]
+    assert len(jobs) == 2
+    for job in jobs:
+        moved = page_runner.moved(job)
+        assert 'format("logstore")' in moved
+        assert '.option("path", "data")' in moved
+        assert not page_runner.KAFKA_JOB.search(moved)
+        assert "bootstrap" not in moved

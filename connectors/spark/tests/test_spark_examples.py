@@ -1,4 +1,4 @@
-"""``examples/`` and ``make demo``: one command each, and what they print is right."""
+"""``examples/`` for Spark: one command each, and what they print is right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import logstore
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
 PROGRAMS = sorted(
-    path.name for path in EXAMPLES.glob("*.py") if "__main__" in path.read_text()
+    path.name
+    for path in EXAMPLES.glob("*.py")
+    if "spark_session.start" in path.read_text()
 )
 NOON_MS = 1_700_049_600_000
 HIDE = "import sys\nsys.modules['pyspark'] = None\n"
@@ -41,13 +43,14 @@ def run(*arguments: str, java_home: str = "", **settings: str) -> str:
 
 def test_examples_are_those_that_are_tested() -> None:
     """A new one needs a test."""
-    assert PROGRAMS == ["late_readings.py", "word_count.py"]
+    assert PROGRAMS == ["demo_spark.py", "late_readings.py", "word_count.py"]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_help_needs_no_spark(name: str) -> None:
     """And says what there is to choose."""
-    assert "--dir" in run(f"examples/{name}", "--help", JAVA_HOME="/nonexistent")
+    text = run(f"examples/{name}", "--help", JAVA_HOME="/nonexistent")
+    assert re.search(r"--(dir|records)", text)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -129,44 +132,47 @@ def test_late_readings_are_dropped(java_home: str, tmp_path: Path) -> None:
     assert numbers == ["0", "2", "0"]
 
 
-DEMO = "from logstore import demo\nsys.exit(demo.main(['--records', '4000']))"
-
-
 @pytest.mark.spark
-def test_demo_streams_with_spark(java_home: str) -> None:
+def test_demo_streams_each_record_once(java_home: str) -> None:
     """All that is in the store, and then what is new; it compares them itself."""
     pytest.importorskip("pyspark", reason="pyspark is not installed")
-    text = run("-c", f"import sys\n{DEMO}", java_home=java_home)
-    assert text.endswith("all well\n")
-    # Half of one of the four partitions was deleted before.
-    counts = re.findall(r"^  ([\d,]+) records \(", text, re.M)
-    assert counts == ["3,500", "4"]
+    text = run("examples/demo_spark.py", "--records", "4000", java_home=java_home)
+    assert "all well" in text
+    assert re.findall(r"([\d,]+) rows from store to store", text) == ["4,000", "4,000"]
+    assert "8,000 records streamed from store to store, each once" in text
 
 
-def test_demo_without_pyspark_tells_how_to_install_it() -> None:
-    """It shows everything else."""
-    text = run("-c", HIDE + DEMO)
-    assert "not shown: streams with Spark" in text
-    assert f"{sys.executable} -m pip install '.[spark]'" in text
-    assert text.endswith("all well\n")
+def fails(program: str, **settings: str) -> str:
+    """What an example says that cannot start; no traceback."""
+    result = subprocess.run(
+        [sys.executable, program],
+        cwd=ROOT,
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    return result.stderr
 
 
-def test_demo_without_java_tells_how_to_install_it(tmp_path: Path) -> None:
-    """The same where pyspark is there and Java is not."""
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
-    hide = "import os, sys\nos.environ.pop('JAVA_HOME', '')\n"
-    text = run("-c", hide + DEMO, PATH=str(tmp_path))
-    assert "Java 17 or later is not installed" in text
-    assert text.endswith("all well\n")
+def test_missing_java_is_told_before_anything_is_installed(tmp_path: Path) -> None:
+    """`make demo-spark` begins so; it needs no package for that."""
+    settings = {"PATH": str(tmp_path), "JAVA_HOME": ""}
+    said = fails("examples/spark_session.py", **settings)
+    assert "apt install openjdk-17-jre-headless" in said
+    recipe = (ROOT / "Makefile").read_text().partition("\ndemo-spark:")[2]
+    assert recipe.startswith("\n\t@$(PYTHON) examples/spark_session.py\n")
+    assert run("examples/spark_session.py", JAVA_HOME=str(tmp_path)) == ""
 
 
-def test_demo_where_spark_does_not_start_goes_on(tmp_path: Path) -> None:
-    """With a Java that is too old, for one."""
+def test_java_that_does_not_start_is_told(tmp_path: Path) -> None:
+    """One that is too old, for one."""
     pytest.importorskip("pyspark", reason="pyspark is not installed")
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\nexit 1\n")
     java.chmod(0o755)
-    text = run("-c", f"import sys\n{DEMO}", JAVA_HOME=str(tmp_path))
-    assert "Spark needs Java 17 or later" in text
-    assert text.endswith("all well\n")
+    said = fails("examples/demo_spark.py", JAVA_HOME=str(tmp_path))
+    assert "Spark needs Java 17 or later" in said

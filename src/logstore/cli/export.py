@@ -51,7 +51,7 @@ def _pyarrow(name: str) -> Any:
     except ModuleNotFoundError as error:
         raise logstore.UnsupportedError(
             "parquet and arrow files need pyarrow; install it with "
-            "`pip install logstore[arrow]`, or export to .jsonl or .csv"
+            "`pip install 'pylogstore[arrow]'`, or export to .jsonl or .csv"
         ) from error
 
 

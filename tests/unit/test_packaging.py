@@ -1,0 +1,316 @@
+"""The distribution: its name, its extras, its wheel, and what the set-up does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import parse_wheel_filename
+
+import logstore
+from support.wheels import shared_wheel
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # the parser that ruff and mypy bring along
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+
+# --------------------------------------------------------------------- the name
+
+# What would install somebody else's package: the old name behind `pip install`, or
+# with an extra.
+OLD_ADVICE = re.compile(
+    r"""
+    (?<![\w.-])logstore\[[a-z]+(,\ ?[a-z]+)*\]
+    |\b(?:install|add)\ [^\n`]*(?<![\w./-])logstore\b(?![-/.])
+    |metadata\.version\(["']logstore["']\)
+    """,
+    re.VERBOSE,
+)
+# What tells of the past, or of the old name itself.
+EXEMPT = {"CHANGELOG.md", "tests/unit/test_packaging.py", "tools/old_name.py"}
+TEXTS = {".py", ".md", ".toml", ".yml", ".cfg", ".sh", ".ipynb", ".txt", ""}
+
+
+def repository_files() -> list[Path]:
+    """The text files of the tree, without what was built and without golden files."""
+    found = []
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [
+            name
+            for name in folders
+            if name not in ("build", "dist", "data", "__pycache__", "broker_disk")
+            and not name.endswith(".egg-info")
+            and (not name.startswith(".") or name in (".ci", ".github"))
+        ]
+        found += [
+            path
+            for name in names
+            if (path := Path(folder, name)).suffix in TEXTS and not path.is_symlink()
+        ]
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install logstore",
+        "pip install 'logstore[spark]'",
+        "python -m pip install --upgrade logstore",
+        "with `logstore[arrow]`",
+        "uv add logstore",
+    ],
+)
+def test_old_advice_is_recognized(text: str) -> None:
+    """Every way to say it."""
+    assert OLD_ADVICE.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install pylogstore",
+        "pip install 'pylogstore[spark]'",
+        "pip install '.[spark]'",
+        'logstore["orders"]',
+        "import logstore",
+    ],
+)
+def test_right_advice_is_not_taken_for_the_old_one(text: str) -> None:
+    """The import keeps its name."""
+    assert not OLD_ADVICE.search(text)
+
+
+def test_nothing_tells_people_to_install_the_package_of_somebody_else() -> None:
+    """`logstore` on the package index is another project."""
+    files = repository_files()
+    assert len(files) > 300
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in files
+        if path.relative_to(ROOT).as_posix() not in EXEMPT
+        for number, line in enumerate(
+            path.read_text(encoding="utf-8", errors="replace").splitlines(), 1
+        )
+        if OLD_ADVICE.search(line)
+    ]
+    assert found == []
+
+
+def test_distribution_and_package_have_their_names() -> None:
+    """`pip install pylogstore`, `import logstore`, `logstore-dump`."""
+    assert PROJECT["project"]["name"] == "pylogstore"
+    assert list(PROJECT["project"]["scripts"]) == ["logstore-dump"]
+    # The version is stated once, in the package.
+    assert PROJECT["project"]["dynamic"] == ["version"]
+    source = PROJECT["tool"]["setuptools"]["dynamic"]["version"]
+    assert source == {"attr": "logstore.__version__"}
+
+
+# ------------------------------------------------------------------- the extras
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {Requirement(text).name for text in requirements}
+
+
+def test_extras_for_users_are_apart_from_those_for_development() -> None:
+    """`all` brings what users may want; no linter, no test tool."""
+    assert set(EXTRAS) == {"arrow", "spark", "metrics", "all", "test", "dev"}
+    assert names(EXTRAS["arrow"]) == {"pyarrow"}
+    assert names(EXTRAS["spark"]) == {"pyspark", "pyarrow"}
+    assert names(EXTRAS["metrics"]) == {"opentelemetry-api"}
+    (everything,) = map(Requirement, EXTRAS["all"])
+    assert everything.name == "pylogstore"
+    assert everything.extras == {"arrow", "spark", "metrics"}
+    assert "pytest" in names(EXTRAS["test"])
+    assert Requirement(EXTRAS["dev"][0]).extras == {"test"}
+
+
+IMPORT = """
+import sys
+import logstore
+heavy = {"click", "rich", "orjson", "pyarrow", "pandas", "polars", "duckdb", "numpy"}
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+def test_import_loads_none_of_the_large_packages() -> None:
+    """Services pay for none of them."""
+    result = subprocess.run(
+        [sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True
+    )
+    assert result.stdout == "[]\n"
+
+
+def test_wheels_are_built_for_every_python_that_is_promised() -> None:
+    """The classifiers, cibuildwheel's list and the lower bound agree."""
+    classifiers = "\n".join(PROJECT["project"]["classifiers"])
+    promised = re.findall(r"Python :: 3\.(\d+)", classifiers)
+    assert promised == ["10", "11", "12", "13", "14"]
+    build = PROJECT["tool"]["cibuildwheel"]["build"]
+    assert build.split() == [f"cp3{minor}-*" for minor in promised]
+    assert PROJECT["project"]["requires-python"] == f">=3.{promised[0]}"
+    workflow = (ROOT / ".github" / "workflows" / "wheels.yml").read_text()
+    assert "make wheels" in workflow
+    assert "ubuntu-24.04-arm" in workflow
+
+
+# -------------------------------------------------------------------- the wheel
+
+
+@pytest.mark.slow
+def test_wheel_is_manylinux_and_works_alone(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One wheel for all versions of Python; installed into an empty environment, with
+    what it depends on, it writes, reads and has its command."""
+    wheel = shared_wheel(tmp_path_factory)
+    search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", "dist", wheel],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": search},
+        capture_output=True,
+        check=True,
+    )
+    (repaired,) = (tmp_path / "dist").glob("*.whl")
+    name, version, _, tags = parse_wheel_filename(repaired.name)
+    assert (name, str(version)) == ("pylogstore", logstore.__version__)
+    for tag in tags:
+        assert (tag.interpreter, tag.abi) == ("cp310", "abi3")
+        assert re.match(r"(manylinux|musllinux)", tag.platform)
+    python = environment_with(repaired, tmp_path / "venv")
+    result = subprocess.run(
+        [python, ROOT / "tests" / "wheel_check.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "no problems" in result.stdout
+    assert f"pylogstore {logstore.__version__} works" in result.stdout
+
+
+def environment_with(wheel: Path, folder: Path) -> Path:
+    """An environment in which the wheel is installed; what it depends on comes from the
+    environment of this test, so that no network is needed."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    # What PYTHONPATH leads to would count as installed.
+    alone = {**os.environ, "PYTHONPATH": ""}
+    install = [*pip, "install", "--no-index", "--no-deps", wheel]
+    subprocess.run(install, env=alone, check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    shared = [path for path in sys.path if path.endswith("site-packages")]
+    # Below the environment's own: the wheel is found first.
+    (packages / "shared.pth").write_text("\n".join(shared))
+    return python
+
+
+# ------------------------------------------------------------------- the set-up
+
+OLD_METADATA = "Metadata-Version: 2.1\nName: logstore\nVersion: 0.1.0\n"
+ASK = "import importlib.metadata as m; print(m.version('logstore'))"
+
+
+@pytest.mark.slow
+def test_old_installation_is_removed(tmp_path: Path) -> None:
+    """An environment that has the distribution under its old name loses it; a second
+    run finds nothing to do."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    old = packages / "logstore-0.1.0.dist-info"
+    old.mkdir()
+    (old / "METADATA").write_text(OLD_METADATA)
+    (old / "INSTALLER").write_text("pip\n")
+    (packages / "__editable__.logstore-0.1.0.pth").write_text(str(ROOT / "src"))
+    listed = ["METADATA", "INSTALLER", "RECORD"]
+    record = [f"logstore-0.1.0.dist-info/{name},," for name in listed]
+    record.append("__editable__.logstore-0.1.0.pth,,")
+    (old / "RECORD").write_text("\n".join(record) + "\n")
+    environment = {**os.environ, "PYTHONPATH": ""}
+    ask = [python, "-c", ASK]
+    before = subprocess.run(ask, env=environment, capture_output=True, text=True)
+    assert before.stdout == "0.1.0\n"
+    remove = [python, ROOT / "tools" / "old_name.py"]
+    for said in ("removing the distribution under its old name, logstore\n", ""):
+        done = subprocess.run(remove, env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, said), done.stderr
+    assert subprocess.run(ask, env=environment, capture_output=True).returncode == 1
+    assert not list(packages.glob("*logstore*"))
+
+
+def test_make_removes_the_old_installation_before_each_new_one() -> None:
+    """In every recipe that installs the package."""
+    text = (ROOT / "Makefile").read_text()
+    installing = re.findall(r"^\$\(\w+_STAMP\):.*\n((?:\t.*\n)+)", text, re.MULTILINE)
+    recipes = [recipe for recipe in installing if "--editable" in recipe]
+    assert len(recipes) == 3
+    for recipe in recipes:
+        assert recipe.startswith("\t@$(VPY) tools/old_name.py\n")
+
+
+STEP = [sys.executable, str(ROOT / "tools" / "step.py")]
+
+
+def test_step_of_the_set_up_says_what_it_does_and_how_long_it_took() -> None:
+    """Two lines in a file; the output of the command is for failures."""
+    command = [*STEP, "2/3", "installing", "--", "echo", "noise"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert re.fullmatch(
+        r"2/3 installing \.\.\.\n2/3 installing: done in [\d.]+ s\n", done.stdout
+    )
+
+
+def test_failed_step_shows_the_output_and_gives_its_status() -> None:
+    """So that make stops, and somebody can see why."""
+    command = [*STEP, "1/3", "label", "--", "sh", "-c", "echo no disk >&2; exit 7"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 7
+    assert "no disk\n" in done.stderr
+    assert "1/3 label: failed with status 7" in done.stderr
+
+
+def test_step_without_its_command_says_so() -> None:
+    """A command that is not there, and arguments that are missing."""
+    gone = subprocess.run(
+        [*STEP, "1/3", "x", "--", "/no/such"], capture_output=True, text=True
+    )
+    assert gone.returncode == 127
+    assert "/no/such" in gone.stderr
+    assert subprocess.run(STEP, capture_output=True).returncode == 2
+
+
+def test_step_shows_a_bar_on_a_terminal() -> None:
+    """With the last line of the command, cut to the width."""
+    command = [*STEP, "3/3", "building", "--", "sh", "-c", "echo Collecting; sleep 0.4"]
+    terminal, other_end = os.openpty()
+    process = subprocess.Popen(command, stdout=other_end, stdin=subprocess.DEVNULL)
+    os.close(other_end)
+    output = bytearray()
+    # The system's end of file, once the process has closed its end.
+    with contextlib.suppress(OSError):
+        while data := os.read(terminal, 1024):
+            output += data
+    os.close(terminal)
+    assert process.wait() == 0
+    text = output.decode()
+    assert re.search(r"\[#+\.+\] 3/3 building \(\d s\) Collecting", text)
+    assert "3/3 building: done in" in text

@@ -1,0 +1,38 @@
+"""What an installed wheel must do: `python tests/wheel_check.py`, run by cibuildwheel
+for each interpreter, and by a test in an empty environment.
+
+It needs the wheel and what that depends on, nothing else.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+import logstore
+
+
+def main() -> None:
+    """Write and read with every codec, then look at the store with the command."""
+    assert version("pylogstore") == logstore.__version__
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data"
+        with logstore.open(path) as store:
+            for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+                config = logstore.TopicConfig(message_format=2, compression_type=codec)
+                partition = store.create_topic(codec, config=config)[0]
+                partition.append_many([b"%d" % n for n in range(1000)])
+                partition.flush()
+                values = [record.value for record in partition.read()]
+                assert values == [b"%d" % n for n in range(1000)], codec
+        command = Path(sys.executable).with_name("logstore-dump")
+        for arguments in (["--version"], ["ls", path], ["verify", "--deep", path]):
+            subprocess.run([command, *arguments], check=True, timeout=60)
+    print(f"pylogstore {logstore.__version__} works, Python {sys.version.split()[0]}")
+
+
+if __name__ == "__main__":
+    main()
