@@ -8,14 +8,31 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+import click
+
 import logstore
-from logstore.cli.arguments import build_parser
+from logstore.cli import (  # noqa: F401  (each adds its subcommands, in this order)
+    batches,
+    doctor,
+    index,
+    ls,
+    rebuild,
+    records,
+    repair,
+    report,
+    shell,
+    stat,
+    verify,
+)
+from logstore.cli.app import cli, usage_text
+from logstore.cli.export import command as _export  # noqa: F401
 from logstore.cli.output import Printer
 
 CLEAN: Final = 0
 PROBLEMS: Final = 1
 UNUSABLE: Final = 2
 INTERRUPTED: Final = 130
+PROGRAM: Final = "logstore-dump"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,27 +44,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments; None: those of the process.
     """
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        args = build_parser().parse_args(argv)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else UNUSABLE
-    printer = Printer()
-    try:
-        status: int = args.command(args, printer)
-        printer.flush()
+        status = cli.main(arguments, PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
     except BrokenPipeError:
         _forget_output()
         return CLEAN
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         with contextlib.suppress(OSError):
-            printer.flush()
+            sys.stdout.flush()
         return INTERRUPTED
+    except SystemExit as end:  # the shell asks for completions
+        return end.code if isinstance(end.code, int) else UNUSABLE
+    except click.UsageError as error:
+        return _failed(usage_text(error), UNUSABLE)
+    except click.ClickException as error:
+        return _failed(error.format_message(), UNUSABLE)
     except logstore.CorruptionError as error:
-        printer.warn(str(error))
-        return PROBLEMS
+        return _failed(str(error), PROBLEMS)
     except (logstore.LogStoreError, OSError, ValueError) as error:
-        printer.warn(str(error))
-        return UNUSABLE
+        return _failed(str(error), UNUSABLE)
+    return status if isinstance(status, int) else CLEAN
+
+
+def _failed(message: str, status: int) -> int:
+    printer = Printer()
+    first, *rest = message.split("\n")
+    try:
+        printer.warn(first)
+        for line in rest:
+            printer.err.write(line + "\n")
+    except BrokenPipeError:
+        _forget_output()
     return status
 
 
@@ -57,7 +86,3 @@ def _forget_output() -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
