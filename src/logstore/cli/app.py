@@ -39,12 +39,8 @@ ORDER: Final = (
     "completion",
     "man",
 )
-_CONFIG_OPTIONS: Final = (
-    "group_access",
-    "allow_shared_directory",
-    "allow_network_filesystem",
-    "max_batch_decompressed_bytes",
-)
+_FLAGS: Final = ("group_access", "allow_shared_directory", "allow_network_filesystem")
+_LIMIT: Final = "max_batch_decompressed_bytes"
 
 
 class Command(click.Command):
@@ -66,6 +62,10 @@ class Command(click.Command):
                 formatter.write(f"  logstore-dump {example}\n")
 
 
+class ClosedPipeError(Exception):
+    """Nobody reads any more what is printed (`| head`)."""
+
+
 class Group(click.Group):
     """All subcommands, in the order of the documentation."""
 
@@ -85,6 +85,12 @@ class Group(click.Group):
         if close:
             return f"; did you mean {close[0]}?"
         return f"; there are {', '.join(ORDER)}"
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ClosedPipeError from error  # click would make status 1 of it
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()
@@ -122,7 +128,8 @@ def command(
         examples: command lines without the program's name.
         path: what the argument PATH may be.
     """
-    text = f"{summary}\n\nPATH is {path}." if path else summary
+    name_of = "FILE" if name == "index" else "PATH"
+    text = f"{summary}\n\n{name_of} is {path}." if path else summary
 
     def decorate(function: Callable[..., int]) -> click.Command:
         made = click.command(
@@ -136,8 +143,9 @@ def command(
 
 def store_config(given: dict[str, Any]) -> logstore.StoreConfig:
     """The settings of the store that the subcommand has options for."""
-    found = {name: given.get(name) for name in _CONFIG_OPTIONS}
-    return logstore.StoreConfig(**{k: v for k, v in found.items() if v})
+    found = {name: given.get(name) or None for name in _FLAGS}
+    found[_LIMIT] = given.get(_LIMIT)
+    return logstore.StoreConfig(**{k: v for k, v in found.items() if v is not None})
 
 
 def usage_text(error: click.UsageError) -> str:

@@ -22,10 +22,10 @@ EXAMPLES: Final = [
 
 @command(
     "index",
-    "Print the entries of an index, snapshot, checkpoint or state file.\n\nFILE is an "
-    ".index, .timeindex, .txnindex, .snapshot, a checkpoint, or a file of logstore's "
-    "own.",
+    "Print the entries of an index, snapshot, checkpoint or state file.",
     EXAMPLES,
+    path="an .index, .timeindex, .txnindex or .snapshot file, a checkpoint, or a file "
+    "of logstore's own",
 )
 @options.path("FILE")
 @options.skip

@@ -24,7 +24,7 @@ from logstore.cli import (  # noqa: F401  (each adds its subcommands, in this or
     stat,
     verify,
 )
-from logstore.cli.app import cli, usage_text
+from logstore.cli.app import ClosedPipeError, cli, usage_text
 from logstore.cli.export import command as _export  # noqa: F401
 from logstore.cli.output import Printer
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = cli.main(arguments, PROGRAM, standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, ClosedPipeError):
         _forget_output()
         return CLEAN
     except (click.exceptions.Abort, KeyboardInterrupt):

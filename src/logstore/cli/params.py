@@ -21,7 +21,10 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 # Generic since click 8.5, and only for type checkers.
-_ParamType = click.ParamType[Any] if TYPE_CHECKING else click.ParamType
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType
 
 
 class FromEnd(int):

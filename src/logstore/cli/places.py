@@ -57,7 +57,11 @@ def kind_of(path: str, shown: str = "") -> str:
     names = os.listdir(path)
     if _has_partition_files(names):
         return PARTITION
-    if not _STORE_FILES.isdisjoint(names) or _has_partitions(path, names):
+    if (
+        not _STORE_FILES.isdisjoint(names)
+        or _is_empty_store(names)
+        or _has_partitions(path, names)
+    ):
         return STORE
     parent = os.path.dirname(path)
     if _DIRECTORY.fullmatch(os.path.basename(path)) and not _STORE_FILES.isdisjoint(
@@ -72,6 +76,14 @@ def kind_of(path: str, shown: str = "") -> str:
 
 def _has_partition_files(names: list[str]) -> bool:
     return any(_SEGMENT.fullmatch(name) or name in _PARTITION_FILES for name in names)
+
+
+def _is_empty_store(names: list[str]) -> bool:
+    """Whether there is a lock and nothing else: many programs have a `.lock`."""
+    return ".lock" in names and all(
+        name == ".lock" or name.startswith(".logstore") or _DIRECTORY.fullmatch(name)
+        for name in names
+    )
 
 
 def _has_partitions(path: str, names: list[str]) -> bool:

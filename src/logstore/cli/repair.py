@@ -60,14 +60,16 @@ def repair(path: str, **given: Any) -> int:
         given["copy_to"] = given["copy_alias"]
     if given["dry_run"] and given["copy_to"] is not None:
         raise click.UsageError("--dry-run and --copy-to exclude each other")
-    mode = given["mode"] or _choose(path, given, printer)
+    mode, is_confirmed = given["mode"], given["yes"] or given["copy_to"] is not None
+    if mode is None:
+        mode, is_confirmed = _choose(path, given, printer, is_confirmed)
     if mode is None:
         return 1
     if given["dry_run"]:
         plan = _plan(path, mode, given, printer)
         _print(given, printer, plan)
         return 0 if plan.ok and not plan.actions else 1
-    if not (given["yes"] or given["copy_to"] is not None) and given["mode"]:
+    if not is_confirmed:
         plan = _plan(path, mode, given, printer)
         if plan.actions:
             _print(given, printer, plan)
@@ -101,17 +103,22 @@ def _repair(
 # ------------------------------------------------------------------ without a mode
 
 
-def _choose(path: str, given: dict[str, Any], printer: Printer) -> str | None:
-    """Show what each mode would lose, and have one chosen. None: it was a dry run, and
-    there is something to do."""
+def _choose(
+    path: str, given: dict[str, Any], printer: Printer, is_confirmed: bool
+) -> tuple[str | None, bool]:
+    """Show what each mode would lose, and have one chosen.
+
+    Returns (mode, whether a person has confirmed it). No mode: it was a dry run, and
+    there is something to do.
+    """
     plans = {mode: _plan(path, mode, given, printer) for mode in MODES}
     losses = [loss_of(plan) for plan in plans.values()]
-    if not any(loss.actions for loss in losses):
-        return "cut"  # any: nothing is taken out of a log
+    if not any(loss.partitions for loss in losses):
+        return "cut", is_confirmed  # or skip: nothing is taken out of a log
     _print_choice(given, printer, plans, losses)
     if given["dry_run"]:
-        return None
-    if given["yes"] or given["copy_to"] is not None or not _is_asked(printer):
+        return None, False
+    if is_confirmed or not _is_asked(printer):
         raise click.UsageError(
             "nothing was changed: say --mode cut or --mode skip, and --yes if there is "
             "no terminal; --dry-run shows what each would do"
@@ -121,7 +128,7 @@ def _choose(path: str, given: dict[str, Any], printer: Printer) -> str | None:
     )
     if answer not in MODES:
         raise click.UsageError("nothing was changed: that is neither cut nor skip")
-    return answer
+    return answer, True
 
 
 def _print_choice(

@@ -89,7 +89,22 @@ def _unicode_escapes(match: re.Match[bytes]) -> bytes:
     return b"".join(b"\\u%04x" % ord(char) for char in match[0].decode())
 
 
+class JsonText:
+    """JSON that is put into a line as it is.
+
+    Attributes:
+        text: without line ends.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, JsonText):
+        return orjson.Fragment(value.text.encode())
     if isinstance(value, tuple | set | frozenset):
         return list(value)
     if isinstance(value, bytes):
@@ -106,8 +121,8 @@ def _storable(value: Any) -> Any:
         return [_storable(item) for item in value]
     if value is None or isinstance(value, int | float):
         return value
-    if type(value).__name__ == "Fragment":
-        return json.loads(value.contents)
+    if isinstance(value, JsonText):
+        return json.loads(value.text)
     return _storable(_plain(value))
 
 
@@ -143,7 +158,7 @@ def payload_value(data: bytes, payload: str) -> Any:
     if payload == "json":
         text = parsed_json(data)
         if text is not None:
-            return orjson.Fragment(text.encode())
+            return JsonText(text)
     return data.decode("utf-8", "backslashreplace")
 
 

@@ -89,7 +89,7 @@ def is_store(root: Directory, names: list[str]) -> bool:
     """Whether a directory with these names in it is a store (a log directory): it has
     the files of one, or a directory with a partition's name that has a partition's
     files. Names of directories alone say nothing: `/etc` has ``dbus-1``."""
-    if not _ROOT_FILES.isdisjoint(names):
+    if not _ROOT_FILES.isdisjoint(names) or _is_empty_store(names):
         return True
     for name in names:
         if parse_partition_directory(name):
@@ -102,6 +102,16 @@ def is_store(root: Directory, names: list[str]) -> bool:
             finally:
                 child.close()
     return False
+
+
+def _is_empty_store(names: list[str]) -> bool:
+    """Whether there is a lock and nothing else: many programs have a `.lock`."""
+    return layout.LOCK in names and all(
+        name == layout.LOCK
+        or name.startswith(layout.OWN_PREFIX)
+        or parse_partition_directory(name)
+        for name in names
+    )
 
 
 def no_log_directory(path: str) -> StoreNotFoundError:

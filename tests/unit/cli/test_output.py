@@ -54,18 +54,11 @@ def test_times_are_in_utc(milliseconds: int, text: str) -> None:
     assert time_text(milliseconds) == text
 
 
-class Terminal(io.StringIO):
-    """Standard error that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
 def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """And gone at the end."""
     monkeypatch.setenv("TERM", "xterm")
     for screen in (Terminal(), io.StringIO()):
-        with Progress("working", screen) as progress:
+        with Progress("working", screen, delay_s=0) as progress:
             progress(1, 2)
         assert ("50%" in screen.getvalue()) == screen.isatty()
         assert screen.getvalue().strip("\r ").count("\n") == 0

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import logstore
 from logstore.cli.lazy import load
 from logstore.cli.schema import (
+    JsonText,
     dumps,
     headers_value,
     payload_value,
@@ -190,8 +191,8 @@ class CsvRows:
         if self._payload == "none":
             return str(len(data))
         value = payload_value(data, self._payload)
-        if not isinstance(value, str):
-            value = value.contents.decode()
+        if isinstance(value, JsonText):
+            value = value.text
         return _cell(_UNSAFE.sub(_escaped, value))
 
 

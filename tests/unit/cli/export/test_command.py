@@ -118,7 +118,7 @@ def test_export_without_pyarrow_says_so(
     monkeypatch.setattr(importlib, "import_module", without)
     result = run("export", partition, "--to", tmp_path / "out.parquet")
     assert result.status == 2
-    assert "pip install logstore[arrow]" in result.err
+    assert "pip install 'pylogstore[arrow]'" in result.err
     assert run("export", partition, "--to", tmp_path / "out.csv").status == 0
 
 
