@@ -1,88 +1,33 @@
-"""`logstore-dump`: from arguments to an exit status."""
+"""`logstore-dump`: the entry point, which needs nothing but Python."""
 
 from __future__ import annotations
 
-import contextlib
-import os
+import importlib
 import sys
 from collections.abc import Sequence
 from typing import Final
 
-import click
-
-import logstore
-from logstore.cli import (  # noqa: F401  (each adds its subcommands, in this order)
-    batches,
-    doctor,
-    index,
-    ls,
-    rebuild,
-    records,
-    repair,
-    report,
-    shell,
-    stat,
-    verify,
-)
-from logstore.cli.app import ClosedPipeError, cli, usage_text
-from logstore.cli.export import command as _export  # noqa: F401
-from logstore.cli.output import Printer
-
-CLEAN: Final = 0
-PROBLEMS: Final = 1
 UNUSABLE: Final = 2
-INTERRUPTED: Final = 130
-PROGRAM: Final = "logstore-dump"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `logstore-dump` and return its exit status.
 
     0 clean, 1 problems found, 2 unusable arguments or unreadable path, 130 interrupted.
-    A pipe that was closed ends it quietly with 0.
+    A pipe that was closed ends it quietly with 0. The process goes on.
 
     Args:
         argv: the arguments; None: those of the process.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        status = cli.main(arguments, PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
-    except (BrokenPipeError, ClosedPipeError):
-        _forget_output()
-        return CLEAN
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-        return INTERRUPTED
-    except SystemExit as end:  # the shell asks for completions
-        return end.code if isinstance(end.code, int) else UNUSABLE
-    except click.UsageError as error:
-        return _failed(usage_text(error), UNUSABLE)
-    except click.ClickException as error:
-        return _failed(error.format_message(), UNUSABLE)
-    except logstore.CorruptionError as error:
-        return _failed(str(error), PROBLEMS)
-    except (logstore.LogStoreError, OSError, ValueError) as error:
-        return _failed(str(error), UNUSABLE)
-    return status if isinstance(status, int) else CLEAN
-
-
-def _failed(message: str, status: int) -> int:
-    printer = Printer()
-    first, *rest = message.split("\n")
-    try:
-        printer.warn(first)
-        for line in rest:
-            printer.err.write(line + "\n")
-    except BrokenPipeError:
-        _forget_output()
+        module = importlib.import_module("logstore.cli.run")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "click":
+            raise
+        sys.stderr.write(
+            "logstore-dump: this command needs click; install it with "
+            "`pip install pylogstore`\n"
+        )
+        return UNUSABLE
+    status: int = module.run(argv)
     return status
-
-
-def _forget_output() -> None:
-    """Have nothing left to be written when the interpreter ends."""
-    with contextlib.suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-        os.close(null)

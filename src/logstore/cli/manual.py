@@ -61,7 +61,7 @@ def _subcommand(made: Command, context: click.Context) -> Iterator[str]:
     yield _text(made.help or "")
     for parameter in made.params:
         record = parameter.get_help_record(context)
-        if record is not None:
+        if record is not None and record[1]:
             yield f".TP\n.B {_escaped(record[0])}\n{_escaped(record[1])}\n"
     if made.examples:
         yield ".PP\nExamples:\n.PP\n.nf\n"

@@ -119,7 +119,7 @@ def _choose(
     if given["dry_run"]:
         return None, False
     if is_confirmed or not _is_asked(printer):
-        raise click.UsageError(
+        raise click.ClickException(
             "nothing was changed: say --mode cut or --mode skip, and --yes if there is "
             "no terminal; --dry-run shows what each would do"
         )
@@ -127,7 +127,7 @@ def _choose(
         printer, f"Repair {_name(path)} with cut or skip? Anything else ends it: "
     )
     if answer not in MODES:
-        raise click.UsageError("nothing was changed: that is neither cut nor skip")
+        raise click.ClickException("nothing was changed: that is neither cut nor skip")
     return answer, True
 
 
@@ -169,12 +169,12 @@ def _answer(printer: Printer, question: str) -> str:
 def _ask_name(path: str, printer: Printer) -> None:
     """Have the name of what is to be changed typed, by a person."""
     if not _is_asked(printer):
-        raise click.UsageError(
+        raise click.ClickException(
             "nothing was changed: repeat it with --yes, or with --dry-run to look only"
         )
     name = os.path.basename(os.path.abspath(path))
     if _answer(printer, f"Type {_name(path)} to go on: ") != name:
-        raise click.UsageError("nothing was changed: that is not its name")
+        raise click.ClickException("nothing was changed: that is not its name")
 
 
 # ------------------------------------------------------------------ the report

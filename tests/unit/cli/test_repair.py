@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.cli import Terminal
+from support.cli import RECORDS, Terminal
 from support.damage import (
     flip_bit,
     frames,
@@ -28,11 +28,80 @@ def test_repair_in_a_pipe_needs_yes(run: Any, partition: Path) -> None:
     """It prints the plan, changes nothing, and ends with 2."""
     log = damaged(partition)
     before = log.read_bytes()
-    result = run("repair", partition)
+    result = run("repair", partition, "--mode", "cut")
     assert result.status == 2
     assert "--yes" in result.err
     assert result.lines[0].startswith("would do: cut: ")
     assert log.read_bytes() == before
+
+
+@pytest.mark.parametrize("options", [[], ["--yes"], ["--to", "x"]], ids=" ".join)
+def test_repair_has_no_default_mode(
+    run: Any, partition: Path, options: list[str]
+) -> None:
+    """Without one it shows what each would lose, changes nothing, and says what to
+    say."""
+    log = damaged(partition)
+    before = sorted(partition.parent.rglob("*"))
+    frame = frames(log)[1]
+    lost = frames(log)[2].offset - frame.offset
+    result = run("repair", partition, *options)
+    assert result.status == 2
+    assert "say --mode cut or --mode skip" in result.err
+    rows = {line.split()[0]: line.split() for line in result.lines if line}
+    behind = RECORDS - frame.offset
+    cut = ["cut", "1", str(behind), "at", "most", f"{behind},", str(behind - lost)]
+    assert rows["cut"][:7] == cut
+    assert rows["skip"][:7] == ["skip", "1", str(lost), "at", "most", f"{lost},", "0"]
+    assert sorted(partition.parent.rglob("*")) == before
+
+
+def test_repair_without_a_mode_in_a_dry_run_shows_both(
+    run: Any, partition: Path
+) -> None:
+    """Status 1: there is something to do. JSON lines have each plan and its loss."""
+    damaged(partition)
+    result = run("repair", partition, "--dry-run")
+    assert result.status == 1
+    assert "cut would do: cut: " in result.out
+    assert "skip would do: skipped: " in result.out
+    lines = run("repair", partition, "--dry-run", "--format", "jsonl").json
+    losses = {line["mode"]: line for line in lines if line["type"] == "loss"}
+    assert losses["cut"]["offsets"] > losses["skip"]["offsets"] > 0
+    assert losses["cut"]["readable"] > losses["skip"]["readable"] == 0
+
+
+def test_repair_needs_no_mode_if_nothing_is_lost(run: Any, partition: Path) -> None:
+    """An index is made from the log, whatever the mode."""
+    flip_bit(logs_in(partition)[0].with_suffix(".index"), 8 * 9)
+    assert run("verify", partition).status == 1
+    result = run("repair", partition, "--yes")
+    assert (result.status, "index-rebuilt" in result.out) == (0, True)
+    assert run("verify", partition).status == 0
+    assert run("repair", partition).status == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"), [("skip\n", 0), ("cut\n", 0), ("yes\n", 2), ("", 2)]
+)
+def test_repair_on_a_terminal_asks_for_the_mode(
+    run: Any,
+    partition: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    status: int,
+) -> None:
+    """What is typed is done, and asked for once."""
+    log = damaged(partition)
+    before = log.read_bytes()
+    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    result = run("repair", partition)
+    assert result.status == status
+    assert "Repair orders-0 with cut or skip?" in result.err
+    assert (log.read_bytes() == before) == (status == 2)
+    if status == 0:
+        assert run("verify", "--deep", partition).status == 0
 
 
 @pytest.mark.parametrize("mode", ["cut", "skip"])
@@ -48,7 +117,7 @@ def test_repair_with_yes_mends(run: Any, partition: Path, mode: str) -> None:
     again = run("repair", partition, "--mode", mode)
     assert (again.status, again.lines) == (
         0,
-        ["done: 0 actions, 0 B out of the log, no problems left"],
+        ["done: no actions, 0 B out of the log, no problems left"],
     )
 
 
@@ -59,11 +128,12 @@ def test_repair_jsonl_has_actions_and_a_summary(
     damaged(partition)
     aside = tmp_path / "aside"
     result = run(
-        "repair", partition, "--yes", "--quarantine", aside, "--format", "jsonl"
+        *("repair", partition, "--mode", "cut", "--yes"),
+        *("--quarantine", aside, "--format", "jsonl"),
     )
     assert [line["type"] for line in result.json][-1] == "summary"
     assert result.json[0]["label"] == "cut"
-    assert result.json[0]["kept_at"].startswith(str(aside))
+    assert result.json[0]["keptAt"].startswith(str(aside))
     assert result.json[-1]["ok"] is True
 
 
@@ -77,7 +147,9 @@ def test_repair_to_another_directory_asks_nothing(
     assert run("repair", partition.parent, "--mode", "skip", "--to", to).status == 0
     assert log.read_bytes() == before
     assert run("verify", to).status == 0
-    assert run("repair", partition, "--to", to, "--dry-run").status == 2
+    assert (
+        run("repair", partition, "--mode", "cut", "--to", to, "--dry-run").status == 2
+    )
 
 
 def test_repair_of_what_is_left_alone_exits_one(run: Any, partition: Path) -> None:
@@ -106,16 +178,7 @@ def test_repair_on_a_terminal_asks_for_the_name(
     keyboard = Terminal(answer)
     monkeypatch.setattr(sys, "stdin", keyboard)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    result = run("repair", partition)
+    result = run("repair", partition, "--mode", "cut")
     assert result.status == status
     assert "Type orders-0 to go on: " in result.err
     assert (log.read_bytes() == before) == (status == 2)
-
-
-def test_verify_threads(run: Any, partition: Path) -> None:
-    """The same lines for any number."""
-    damaged(partition)
-    one = run("verify", partition, "--threads", 1)
-    assert one.status == 1
-    assert run("verify", partition, "--threads", 3).lines == one.lines
-    assert run("verify", partition, "--threads", 0).status == 2
