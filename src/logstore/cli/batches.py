@@ -23,7 +23,7 @@ EXAMPLES: Final = [
     "batches --kafka data/orders-0/00000000000000000000.log",
 ]
 
-Located = tuple[str | None, int | None, logstore.RecordBatch]
+Located = tuple[str | None, int | None, "logstore.RecordBatch"]
 
 
 def batch_text(topic: str | None, number: int | None, batch: Any) -> str:

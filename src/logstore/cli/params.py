@@ -141,7 +141,8 @@ class TopicType(_ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        path = ctx.params.get("path")
+        # What was typed is not a whole command line: the path is what is left of it.
+        path = ctx.params.get("path") or next(iter(ctx.args), None)
         try:
             names = os.listdir(path) if path else []
         except OSError:

@@ -15,7 +15,7 @@ _TOKEN: Final = re.compile(
 )
 _ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"0": b"\0", b"\\": b"\\"}
 
-Piece = Callable[[str | None, int | None, logstore.Record], bytes]
+Piece = Callable[[str | None, int | None, "logstore.Record"], bytes]
 
 
 def _bytes(data: bytes | None) -> bytes:

@@ -52,7 +52,7 @@ def test_ls_sums_up_and_sorts(run: Any, store: Path) -> None:
         "clicks-1",
     ]
     assert lines[-1].split()[:2] == ["3", "partitions"]
-    assert "5.1 KiB" in lines[-1]
+    assert "5.3 KiB" in lines[-1]
     names = [line.split()[0] for line in run("ls", store, "--sort", "partition").lines]
     assert names[1:4] == ["clicks-0", "clicks-1", "orders-0"]
 

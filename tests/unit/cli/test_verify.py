@@ -50,14 +50,15 @@ def test_verify_threads(run: Any, partition: Path) -> None:
 def test_verify_prints_problems_last(run: Any, tmp_path: Path) -> None:
     """Behind the notes, and the counts behind both."""
     path = write_store(tmp_path / "store", RECORDS, magic=2, **SMALL)
-    with logstore.open(path.parent):
-        flip_bit(logs_in(path)[0], 8 * 30)
+    flip_bit(logs_in(path)[0], 8 * 30)
+    with logstore.open(path.parent) as store:
+        store.create_topic("other")[0].append(b"x")
         result = run("verify", path.parent)
     kinds = [line.split(":")[0] for line in result.lines]
     assert kinds[0] == "note"
     assert kinds[-2] == "problem"
     assert kinds[:-1] == sorted(kinds[:-1])
-    assert result.lines[-1].startswith("checked 3 segments, ")
+    assert result.lines[-1].startswith("checked 4 segments, ")
     assert result.lines[-1].endswith("1 problem, 1 note")
 
 
