@@ -73,7 +73,7 @@ def dumps(value: Any) -> bytes:
         data: bytes = orjson.dumps(value, default=_plain)
     except (TypeError, ValueError):
         # A name with bytes that are not UTF-8, or an integer above 64 bits.
-        data = json.dumps(_storable(value), allow_nan=False).encode()
+        data = orjson.dumps(_storable(value), default=_plain)
     return printable(data)
 
 
@@ -119,10 +119,10 @@ def _storable(value: Any) -> Any:
         return {encodable(str(k)): _storable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_storable(item) for item in value]
-    if value is None or isinstance(value, int | float):
+    if isinstance(value, int) and value.bit_length() > 63:
+        return JsonText(str(value))
+    if value is None or isinstance(value, int | float | JsonText):
         return value
-    if isinstance(value, JsonText):
-        return json.loads(value.text)
     return _storable(_plain(value))
 
 

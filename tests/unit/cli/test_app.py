@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,10 @@ import click
 import pytest
 
 import logstore
-from logstore.cli.app import ORDER, Command, cli
+from logstore.cli.app import ORDER, Command
 from logstore.cli.main import main
 from logstore.cli.params import FromEnd, parse_bound
+from logstore.cli.run import cli
 from support.cli import command
 from support.values import append_one, new_partition
 
@@ -343,3 +345,70 @@ def test_it_can_be_called_in_a_program(
     assert main(["records", os.fspath(tmp_path)]) == 0
     assert main(["nonsense"]) == 2
     capsys.readouterr()
+
+
+# ------------------------------------------------------------------ the page
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the store that the examples speak of, and the working one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path in (".zfunc", ".config/fish/completions", "mnt"):
+        (tmp_path / path).mkdir(parents=True)
+    config = logstore.TopicConfig(message_format=2, index_interval_bytes=100)
+    with logstore.open(tmp_path / "data") as store:
+        for name, count in (("orders", 2), ("clicks", 1)):
+            topic = store.create_topic(name, partitions=count, config=config)
+            for part in topic:
+                values = [b'{"n": %d}' % number for number in range(2500)]
+                part.append_many(values, [b"user-00%d" % (len(v) % 3) for v in values])
+    return tmp_path
+
+
+def examples() -> list[str]:
+    """The lines of docs/cli.md that are indented as code."""
+    return re.findall(r"^    (logstore-dump .*)$", DOCS.read_text("utf-8"), re.M)
+
+
+def test_the_page_has_the_examples_of_all_subcommands() -> None:
+    """And no others."""
+    known = {f"logstore-dump {e}" for name in SUBCOMMANDS for e in made(name).examples}
+    assert set(examples()) == known
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in examples() if " -f -n 0 " not in line]
+)
+def test_an_example_of_the_page_runs_as_pasted(
+    shop: Path, line: str, monkeypatch: pytest.MonkeyPatch, run: Any
+) -> None:
+    """Those with a pipe or a file in a shell, the others in this process."""
+
+    class Report:
+        def __init__(self, path: str) -> None:
+            self.path = path
+
+        def to_html(self) -> str:
+            return "<html></html>"
+
+    if not hasattr(logstore, "report"):
+        monkeypatch.setattr(logstore, "report", Report, raising=False)
+    if line.startswith(("logstore-dump metrics", "logstore-dump report data >")):
+        pytest.importorskip("logstore.metrics")
+    line = line.replace("/mnt/other", f"{shop}/mnt")
+    if "|" not in line and ">" not in line:
+        words = [word.replace("~", str(shop)) for word in shlex.split(line)]
+        # Without a terminal, and with nothing to repair.
+        assert run(*words[1:]).status == 0
+        return
+    if "man -l" in line and shutil.which("man") is None:
+        line = line.replace("man -l -", "cat")
+    script = shop / "logstore-dump"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m logstore "$@"\n')
+    script.chmod(0o755)
+    env = os.environ | {"PATH": f"{shop}:{os.environ['PATH']}", "MANPAGER": "cat"}
+    words = ["bash", "-c", f"set -o pipefail; {line}"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -410,3 +410,90 @@ def test_tail_follows_a_writer_until_interrupted(tmp_path: Path) -> None:
     assert (first["offset"], found) == (0, [1, 2, 3])
     assert process.returncode == 130
     assert "Traceback" not in error
+
+
+# ------------------------------------------------------------------ what is chosen
+
+
+@pytest.fixture
+def shelves(tmp_path: Path) -> Path:
+    """Topics a, ab and b, of two partitions with ten records each."""
+    path = tmp_path / "shelves"
+    with logstore.open(path) as opened:
+        for name in ("a", "ab", "b"):
+            for part in opened.create_topic(name, partitions=2):
+                for number in range(10):
+                    part.append(b"%d" % number)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--topic", "a"], {"a-0", "a-1"}),
+        (["--topic", "a*"], {"a-0", "a-1", "ab-0", "ab-1"}),
+        (["--topic", "a", "--topic", "b"], {"a-0", "a-1", "b-0", "b-1"}),
+        (["--topic", "?b", "--partition", 1], {"ab-1"}),
+        (["--topic", "b", "--partition", 1, "--partition", 0], {"b-0", "b-1"}),
+    ],
+)
+@pytest.mark.parametrize("name", ["records", "batches", "tail", "ls", "stat"])
+def test_topics_are_chosen_by_patterns(
+    run: Any, shelves: Path, name: str, options: list[object], names: set[str]
+) -> None:
+    """In every subcommand that reads partitions; both options may be repeated."""
+    result = run(name, shelves, "--format", "jsonl", *options)
+    assert result.status == 0
+    assert {f"{x['topic']}-{x['partition']}" for x in result.json} == names
+
+
+def test_a_pattern_that_chooses_nothing_exits_two(run: Any, shelves: Path) -> None:
+    """With what was meant, or what there is."""
+    result = run("records", shelves, "--topic", "x*")
+    assert (result.status, "it has a, ab, b" in result.err) == (2, True)
+    assert run("records", shelves, "--partition", 7).status == 2
+
+
+def test_the_last_records_are_counted_from_the_end(run: Any, shelves: Path) -> None:
+    """Of each partition; `--until -N` ends before them."""
+
+    def offsets(*options: object) -> list[tuple[str, int]]:
+        lines = run("records", shelves, "--format", "jsonl", *options).json
+        return [(line["topic"], line["offset"]) for line in lines]
+
+    some = ("--topic", "ab", "--partition", 0)
+    assert offsets(*some, "--from", -3) == [("ab", 7), ("ab", 8), ("ab", 9)]
+    assert offsets(*some, "--until", -8) == [("ab", 0), ("ab", 1)]
+    assert offsets(*some, "--from", -4, "--until", -2) == [("ab", 6), ("ab", 7)]
+    assert len(offsets("--from", -2)) == 12
+    assert len(offsets("--from", -1000)) == 60
+    assert offsets("--from", "-0") == []
+
+
+def test_the_last_records_are_records(run: Any) -> None:
+    """Markers of transactions are none, and aborted records neither if so asked."""
+    for isolation in ("read_uncommitted", "read_committed"):
+        options = ("--format", "jsonl", "--isolation", isolation)
+        every = run("records", TXN, *options).json
+        assert run("records", TXN, *options, "--from", -7).json == every[-7:]
+
+
+def test_the_last_records_of_a_file(run: Any, partition: Path) -> None:
+    """As of a partition."""
+    log = logs_in(partition)[0]
+    every = run("records", log, "--format", "jsonl").json
+    assert run("records", log, "--format", "jsonl", "--from", -4).json == every[-4:]
+    assert run("records", log, "--format", "jsonl", "--until", -4).json == every[:-4]
+
+
+@pytest.mark.parametrize("name", ["records", "batches"])
+def test_skip_comes_before_limit(run: Any, shelves: Path, name: str) -> None:
+    """Both count what would be shown."""
+    every = run(name, shelves).lines
+    assert run(name, shelves, "--skip", 5, "--limit", 10).lines == every[5:15]
+    assert run(name, shelves, "--skip", 1000).lines == []
+    huge = "9" * 30
+    assert run(name, shelves, "--skip", huge, "--limit", huge).lines == []
+    if name == "records":
+        options = ("--grep", "^[5-9]$", "--skip", 3, "--limit", 1)
+        assert [line.split()[1] for line in run(name, shelves, *options).lines] == ["8"]

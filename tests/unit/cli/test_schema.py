@@ -1,4 +1,4 @@
-"""The JSON schema of all subcommands: nothing is lost, and every line is strict JSON."""
+"""The JSON schema: nothing is lost, and every line of every subcommand has it."""
 
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from logstore.cli.app import ORDER, cli
+from logstore.cli.app import ORDER
 from logstore.cli.manual import manual
+from logstore.cli.run import cli
 from logstore.cli.shell import VARIABLE
 
 PAGE = Path(__file__).parents[3] / "docs" / "logstore-dump.1"
