@@ -129,7 +129,7 @@ def test_progress_rises_to_the_end(partition: Path) -> None:
     damage(partition)
     told: list[tuple[int, int]] = []
     logstore.repair(
-        partition, on_progress=lambda done, total: told.append((done, total))
+        partition, "cut", on_progress=lambda done, total: told.append((done, total))
     )
     assert told == sorted(told)
     assert len({total for _, total in told}) == 1

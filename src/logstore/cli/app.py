@@ -18,6 +18,7 @@ a broker works."""
 _STATUS: Final = """\
 Exit status: 0 clean (also with notes), 1 problems found, 2 unusable arguments or
 unreadable path, 130 interrupted. `logstore-dump SUBCOMMAND --help` has examples."""
+PROGRAM: Final = "logstore-dump"
 # What PATH may be.
 LOGS: Final = "a store, a partition directory or a .log file"
 PARTITIONS: Final = "a store or a partition directory"
@@ -148,9 +149,8 @@ def store_config(given: dict[str, Any]) -> logstore.StoreConfig:
     return logstore.StoreConfig(**{k: v for k, v in found.items() if v is not None})
 
 
-def usage_text(error: click.UsageError) -> str:
-    """An error of the arguments in one line, and where to look."""
+def usage_text(error: click.UsageError) -> tuple[str, str]:
+    """(an error of the arguments in one line, where to look)."""
     message = error.format_message().rstrip(".")
-    if error.ctx is None:
-        return message
-    return f"{message}\nTry '{error.ctx.command_path} --help'"
+    where = PROGRAM if error.ctx is None else error.ctx.command_path
+    return message, f"Try '{where} --help'"

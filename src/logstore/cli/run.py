@@ -24,7 +24,7 @@ from logstore.cli import (  # noqa: F401  (each adds its subcommands)
     stat,
     verify,
 )
-from logstore.cli.app import ClosedPipeError, cli, usage_text
+from logstore.cli.app import PROGRAM, ClosedPipeError, cli, usage_text
 from logstore.cli.export import command as _export  # noqa: F401
 from logstore.cli.output import Printer
 
@@ -32,7 +32,6 @@ CLEAN: Final = 0
 PROBLEMS: Final = 1
 UNUSABLE: Final = 2
 INTERRUPTED: Final = 130
-PROGRAM: Final = "logstore-dump"
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +50,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # the shell asks for completions
         return end.code if isinstance(end.code, int) else UNUSABLE
     except click.UsageError as error:
-        return _failed(usage_text(error), UNUSABLE)
+        message, hint = usage_text(error)
+        return _failed(message, UNUSABLE, hint)
     except click.ClickException as error:
         return _failed(error.format_message(), UNUSABLE)
     except logstore.CorruptionError as error:
@@ -61,13 +61,13 @@ def run(argv: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else CLEAN
 
 
-def _failed(message: str, status: int) -> int:
+def _failed(message: str, status: int, hint: str = "") -> int:
+    """Print an error, escaped as a whole, and below it where to look."""
     printer = Printer()
-    first, *rest = message.split("\n")
     try:
-        printer.warn(first)
-        for line in rest:
-            printer.err.write(line + "\n")
+        printer.warn(message)
+        if hint:
+            printer.err.write(f"{hint}\n")
     except BrokenPipeError:
         _forget_output()
     return status

@@ -7,11 +7,10 @@ from typing import Any, Final
 import click
 from click.shell_completion import get_completion_class
 
-from logstore.cli.app import cli, command
+from logstore.cli.app import PROGRAM, cli, command
 from logstore.cli.manual import manual
 from logstore.cli.output import Printer
 
-PROGRAM: Final = "logstore-dump"
 VARIABLE: Final = "_LOGSTORE_DUMP_COMPLETE"
 
 
