@@ -28,7 +28,7 @@ EXAMPLES: Final = [
     "export data -o - | wc -l",
     "export data --on-corruption skip -o saved.jsonl",
 ]
-_CHUNK_RECORDS: Final = 4096
+_CHUNK_RECORDS: Final = 1024
 _UNKNOWN: Final = "unknown"
 
 

@@ -24,7 +24,7 @@ from logstore.cli.schema import (
     put_payload,
     timestamp_value,
 )
-from logstore.cli.text import decode, encodable
+from logstore.cli.text import encodable
 
 # What a text in CSV may hold: the rest is base64, since CSV has no escapes.
 _UNSAFE: Final = re.compile(
@@ -152,72 +152,89 @@ class CsvRows:
         partition: int | None,
         records: Sequence[logstore.Record],
     ) -> bytes:
-        front = f"{_cell(topic)},{'' if partition is None else partition},"
-        kinds = {kind: kind.kafka_name for kind in logstore.TimestampType}
+        number = b"" if partition is None else b"%d" % partition
+        front = b"%b,%b," % (_cell(topic), number)
+        kinds = {kind: kind.kafka_name.encode() for kind in logstore.TimestampType}
         row = self._auto if self._payload == "auto" else self._other
-        lines = [
-            f"{front}{record.offset},{self._stamp(record)},"
-            f"{kinds[record.timestamp_type]},{row(record)}\n"
-            for record in records
-        ]
-        return "".join(lines).encode("utf-8", "backslashreplace")
+        return b"".join(
+            [
+                b"%b%d,%b,%b,%b\n"
+                % (
+                    front,
+                    record.offset,
+                    self._stamp(record),
+                    kinds[record.timestamp_type],
+                    row(record),
+                )
+                for record in records
+            ]
+        )
 
-    def _stamp(self, record: logstore.Record) -> str:
+    def _stamp(self, record: logstore.Record) -> bytes:
         if record.timestamp_type < 0:
-            return ""
+            return b""
         if self._times == "ms":
-            return str(record.timestamp_ms)
-        return timestamp_value(record.timestamp_ms, self._times) or ""
+            return b"%d" % record.timestamp_ms
+        return (timestamp_value(record.timestamp_ms, self._times) or "").encode()
 
-    def _auto(self, record: logstore.Record) -> str:
+    def _auto(self, record: logstore.Record) -> bytes:
         key, key64 = _auto_cells(record.key)
         value, value64 = _auto_cells(record.value)
-        headers = headers64 = ""
+        headers = headers64 = b""
         if record.headers:
             found = headers_value(record.headers, "auto")
             headers = _json_cell(found.get("headers"))
             headers64 = _json_cell(found.get("headersBase64"))
-        return f"{key},{value},{headers},{key64},{value64},{headers64}"
+        return b"%b,%b,%b,%b,%b,%b" % (
+            key,
+            value,
+            headers,
+            key64,
+            value64,
+            headers64,
+        )
 
-    def _other(self, record: logstore.Record) -> str:
+    def _other(self, record: logstore.Record) -> bytes:
         cells = [self._payload_cell(data) for data in (record.key, record.value)]
         found = headers_value(record.headers, self._payload)["headers"]
-        cells.append(_json_cell(found) if record.headers else "")
-        return ",".join(cells)
+        cells.append(_json_cell(found) if record.headers else b"")
+        return b",".join(cells)
 
-    def _payload_cell(self, data: bytes | None) -> str:
+    def _payload_cell(self, data: bytes | None) -> bytes:
         if data is None:
-            return ""
+            return b""
         if self._payload == "none":
-            return str(len(data))
+            return b"%d" % len(data)
         value = payload_value(data, self._payload)
         if isinstance(value, JsonText):
             value = value.text
         return _cell(_UNSAFE.sub(_escaped, value))
 
 
-def _auto_cells(data: bytes | None) -> tuple[str, str]:
+def _auto_cells(data: bytes | None) -> tuple[bytes, bytes]:
     """(cell of the text, cell of the base64): one of them, or none for null."""
     if data is None:
-        return "", ""
+        return b"", b""
     try:
         text = str(data, "utf-8")
     except UnicodeDecodeError:
-        return "", binascii.b2a_base64(data, newline=False).decode()
+        return b"", binascii.b2a_base64(data, newline=False)
     if text.isprintable() or _UNSAFE.search(text) is None:
-        return _cell(text), ""
-    return "", binascii.b2a_base64(data, newline=False).decode()
+        return _quoted(data), b""
+    return b"", binascii.b2a_base64(data, newline=False)
 
 
-def _cell(text: str | None) -> str:
+def _quoted(data: bytes) -> bytes:
+    return b'"%b"' % data.replace(b'"', b'""')
+
+
+def _cell(text: str | None) -> bytes:
     """A quoted text; null is nothing."""
-    if text is None:
-        return ""
-    return '"' + encodable(text).replace('"', '""') + '"'
+    return b"" if text is None else _quoted(encodable(text).encode())
 
 
-def _json_cell(value: Any) -> str:
-    return "" if value is None else _cell(decode(dumps(value)))
+def _json_cell(value: Any) -> bytes:
+    return b"" if value is None else _quoted(dumps(value))
 
 
 def _escaped(match: re.Match[str]) -> str:
