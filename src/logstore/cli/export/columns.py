@@ -13,7 +13,6 @@ from logstore.cli.sources import FileSource, Sources
 
 _COLUMNS: Final = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 _BATCH_RECORDS: Final = 65536
-_FILE_RECORDS: Final = 8192
 
 
 class ColumnWriter:
