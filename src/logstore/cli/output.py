@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Final, TextIO
+from typing import Any, ClassVar, Final, TextIO
 
 from logstore.cli.lazy import load
 from logstore.cli.schema import dumps
@@ -49,6 +49,8 @@ class Printer:
 
     def line(self, text: str, style: str = "") -> None:
         """Print a line, in whatever encoding standard output has."""
+        if is_terminal(self.out):
+            Progress.clear()
         if style and has_colour(self.out):
             text = f"{_COLOURS[style]}{text}{_RESET}"
         try:
@@ -76,6 +78,7 @@ class Printer:
     def warn(self, text: str, style: str = "error") -> None:
         """A line on standard error, with relative paths."""
         self.flush()
+        Progress.clear()
         shown = f"logstore-dump: {escape(relative(text))}"
         if has_colour(self.err):
             shown = f"{_COLOURS[style]}{shown}{_RESET}"
@@ -159,6 +162,8 @@ class Progress:
         delay_s: for how many seconds nothing is shown.
     """
 
+    _shown: ClassVar[Progress | None] = None
+
     def __init__(
         self,
         what: str,
@@ -183,8 +188,20 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._remove()
+
+    @classmethod
+    def clear(cls) -> None:
+        """Take the bar away before a line is printed; the next call of it draws it
+        again, below that line."""
+        if cls._shown is not None:
+            cls._shown._remove()
+
+    def _remove(self) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            Progress._shown = None
+            bar.stop()
 
     def __call__(self, done: int, total: int) -> None:
         """Show that `done` of `total` is done."""
@@ -224,3 +241,4 @@ class Progress:
         )
         self._task = self._bar.add_task(self._what, **self._texts(0))
         self._bar.start()
+        Progress._shown = self

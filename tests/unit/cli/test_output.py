@@ -173,3 +173,22 @@ def test_a_table_in_a_pipe_is_not_cut(run: Any, tmp_path: Path) -> None:
         store.create_topic(name, partitions=2)
     lines = run("ls", tmp_path).lines
     assert [line.split()[0] for line in lines[1:3]] == [f"{name}-0", f"{name}-1"]
+
+
+def test_a_line_is_not_printed_into_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar goes before a warning or a line, and comes again below it."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Terminal()
+    printer = Printer(screen, screen)
+    with Progress("working", screen, delay_s=0) as progress:
+        progress(1, 4)
+        printer.warn("look")
+        progress(2, 4)
+        printer.line("done")
+    text = screen.getvalue()
+    erased = "\x1b[1A\x1b[2K"
+    assert f"{erased}logstore-dump: look\n" in text
+    assert f"{erased}done\n" in text
+    assert text.index("25%") < text.index("look") < text.index("50%")
+    assert text.endswith("done\n")
