@@ -42,7 +42,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("store",),
     ("verify", "diagnosis"),
     ("repair",),
+    ("_public",),
     ("cli", "spark"),
+    ("__main__",),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
 

@@ -11,136 +11,64 @@
 Everything promised is in ``logstore.__all__``.
 """
 
-from logstore.batches import Chunk, ControlRecord, RecordBatch
-from logstore.config import StoreConfig, TopicConfig
-from logstore.cuts import LogMark
-from logstore.diagnosis import Diagnosis, Observation, doctor
-from logstore.errors import (
-    ConfigError,
-    CorruptCheckpointError,
-    CorruptIndexError,
-    CorruptionError,
-    CorruptRecordError,
-    DiskFullError,
-    ForkedError,
-    LogStoreError,
-    OffsetConflictError,
-    OffsetOutOfRangeError,
-    PartitionNotFoundError,
-    PublicationConflictError,
-    ReadOnlyError,
-    RecordTooLargeError,
-    ReentrantCallError,
-    StorageError,
-    StoreClosedError,
-    StoreLockedError,
-    StoreNotFoundError,
-    SyncFailedError,
-    TopicExistsError,
-    TopicNotFoundError,
-    UnsupportedError,
-)
-from logstore.partition import Partition
-from logstore.partition_writers import RecoveryProgress
-from logstore.partitioners import (
-    ConsistentHashPartitioner,
-    KafkaPartitioner,
-    Partitioner,
-)
-from logstore.publishing import Publication
-from logstore.records import Record, RecordMetadata, TimestampType
-from logstore.recovery import RecoveryAction, RecoveryReport
-from logstore.repair import RepairAction, RepairReport, repair
-from logstore.retention import (
-    Deletion,
-    RetainAge,
-    RetainBytes,
-    RetainFreeSpace,
-    RetentionPolicy,
-)
-from logstore.segment import SegmentInfo
-from logstore.staging import Stage, Staged, StagedLog
-from logstore.store import Store
-from logstore.store import open_store as open
-from logstore.topic import Topic
-from logstore.verify import (
-    FileContents,
-    LogEntry,
-    Note,
-    Problem,
-    VerifyReport,
-    inspect_file,
-    rebuild_index,
-    verify,
-)
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from logstore._public import *  # noqa: F403
+    from logstore._public import __all__ as __all__
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Chunk",
-    "ConfigError",
-    "ConsistentHashPartitioner",
-    "ControlRecord",
-    "CorruptCheckpointError",
-    "CorruptIndexError",
-    "CorruptRecordError",
-    "CorruptionError",
-    "Deletion",
-    "Diagnosis",
-    "DiskFullError",
-    "FileContents",
-    "ForkedError",
-    "KafkaPartitioner",
-    "LogEntry",
-    "LogMark",
-    "LogStoreError",
-    "Note",
-    "Observation",
-    "OffsetConflictError",
-    "OffsetOutOfRangeError",
-    "Partition",
-    "PartitionNotFoundError",
-    "Publication",
-    "PublicationConflictError",
-    "Partitioner",
-    "Problem",
-    "ReadOnlyError",
-    "ReentrantCallError",
-    "Record",
-    "RecordBatch",
-    "RecordMetadata",
-    "RecordTooLargeError",
-    "RecoveryAction",
-    "RecoveryProgress",
-    "RecoveryReport",
-    "RepairAction",
-    "RepairReport",
-    "RetainAge",
-    "RetainBytes",
-    "RetainFreeSpace",
-    "RetentionPolicy",
-    "SegmentInfo",
-    "Stage",
-    "Staged",
-    "StagedLog",
-    "StorageError",
-    "Store",
-    "StoreClosedError",
-    "StoreConfig",
-    "StoreLockedError",
-    "StoreNotFoundError",
-    "SyncFailedError",
-    "TimestampType",
-    "Topic",
-    "TopicConfig",
-    "TopicExistsError",
-    "TopicNotFoundError",
-    "UnsupportedError",
-    "VerifyReport",
-    "doctor",
-    "inspect_file",
-    "open",
-    "rebuild_index",
-    "repair",
-    "verify",
-]
+# Public functions; those of the second line have the names of packages, too.
+_FUNCTIONS = frozenset({"doctor", "inspect_file", "open", "rebuild_index"})
+_SHADOWED = frozenset({"repair", "verify"})
+
+
+class _Package(ModuleType):
+    """This package. Its public names (`logstore._public`) are imported all at once when
+    the first of them is used: `logstore-dump --help` does not wait for the engine."""
+
+    def __getattr__(self, name: str) -> Any:
+        is_public = name in _FUNCTIONS or name in _SHADOWED or name[0].isupper()
+        if name == "__all__" or is_public:
+            return self._public_name(name)
+        if name.startswith("__"):
+            raise _missing(name)
+        try:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{self.__name__}.{name}":
+                raise
+        return self._public_name(name)
+
+    def _public_name(self, name: str) -> Any:
+        public = sys.modules.get("logstore._public")
+        if public is None:
+            public = importlib.import_module("logstore._public")
+            names = {key: getattr(public, key) for key in public.__all__}
+            self.__dict__.update(names, __all__=public.__all__)
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise _missing(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # The import system sets the package here when a module inside it is imported:
+        # `logstore.verify` is the function all the same.
+        if not (name in _SHADOWED and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.__getattr__("__all__")})
+
+
+def _missing(name: str) -> AttributeError:
+    return AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+
+
+sys.modules[__name__].__class__ = _Package

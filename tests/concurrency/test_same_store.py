@@ -54,7 +54,7 @@ def test_second_writer_by_a_bind_mount_raises_store_locked(
         with pytest.raises(logstore.StoreLockedError):
             logstore.rebuild_index(twin)
         with pytest.raises(logstore.StoreLockedError):
-            logstore.repair(twin)
+            logstore.repair(twin, "cut")
     assert append_next(twin) == 11
 
 

@@ -10,6 +10,8 @@ taken away again, so this is a program and not a function of a test.
 from __future__ import annotations
 
 import contextlib
+import importlib
+import io
 import os
 import shutil
 import sys
@@ -19,6 +21,8 @@ from typing import Any
 
 import logstore
 from logstore.cli.main import main
+from logstore.cli.output import Printer
+from logstore.cli.schema import dumps
 from support.damage import append_garbage, frames, logs_in, overwrite
 from support.values import FORMATS, append_records, config_of, fill
 
@@ -111,6 +115,14 @@ def live(store: Path) -> None:
         assert main(arguments) == 0, arguments
 
 
+def load_all() -> None:
+    """Import what comes at its first use: imports are not what is watched."""
+    assert logstore.open
+    importlib.import_module("logstore.cli.run")
+    Printer(io.StringIO()).table(["name"], [["value"]])
+    dumps({})
+
+
 def audited(store: Path) -> None:
     """The same with an audit hook; what it finds ends the process with status 3."""
     roots = {str(store), str(store.with_name("torn")), str(store.parent)}
@@ -146,6 +158,7 @@ def audited(store: Path) -> None:
             if not is_output and any(args[number] == -1 for number in RELATIVE[event]):
                 complain(event, args)
 
+    load_all()
     sys.addaudithook(hook)
     live(store)
     # A hook that saw nothing would prove nothing.

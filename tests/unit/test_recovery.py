@@ -429,7 +429,7 @@ def test_damage_seen_in_a_closed_store_is_not_forgotten(
                 fill(opened.topic("other")[0], 1)
             assert log.read_bytes() == damaged
     # By a repair, or by hand, it is a log as others are.
-    assert logstore.repair(store).ok
+    assert logstore.repair(store, "cut").ok
     logs_in(live / "orders-0")[-1].write_bytes(sound)
     for path in (store, live):
         with open_store(path, files=Unsynced()) as opened:

@@ -92,9 +92,9 @@ def test_dry_run_needs_no_lock(partition: Path) -> None:
     """It may run while a writer works; a repair may not."""
     damage(partition)
     with logstore.open(partition.parent):
-        assert logstore.repair(partition.parent, dry_run=True).actions
+        assert logstore.repair(partition.parent, "cut", dry_run=True).actions
         with pytest.raises(logstore.StoreLockedError):
-            logstore.repair(partition.parent)
+            logstore.repair(partition.parent, "cut")
 
 
 def test_actions_say_what_went_and_where_it_is(partition: Path) -> None:
@@ -119,7 +119,7 @@ def test_actions_say_what_went_and_where_it_is(partition: Path) -> None:
 def test_repair_of_a_sound_store_changes_nothing(partition: Path) -> None:
     """But for the lock file nothing is touched, and nothing is reported."""
     before = snapshot_of(partition.parent)
-    report = logstore.repair(partition.parent)
+    report = logstore.repair(partition.parent, "cut")
     assert (report.ok, report.actions, report.quarantine) == (True, (), ())
     assert snapshot_of(partition.parent) == before
 
@@ -129,7 +129,7 @@ def test_progress_rises_to_the_end(partition: Path) -> None:
     damage(partition)
     told: list[tuple[int, int]] = []
     logstore.repair(
-        partition, on_progress=lambda done, total: told.append((done, total))
+        partition, "cut", on_progress=lambda done, total: told.append((done, total))
     )
     assert told == sorted(told)
     assert len({total for _, total in told}) == 1
@@ -206,7 +206,7 @@ def test_full_disk_leaves_the_log_as_it_was(partition: Path, mode: str) -> None:
 def test_deleting_the_topic_removes_its_quarantine(partition: Path) -> None:
     """The directory inside of the partition's goes with it."""
     damage(partition)
-    assert logstore.repair(partition).quarantine
+    assert logstore.repair(partition, "cut").quarantine
     store = partition.parent
     with open_store(store, files=Unsynced()) as found:
         config = found.topic("orders").config
@@ -269,7 +269,7 @@ def test_salvage_into_what_is_there_is_refused(partition: Path) -> None:
     """Nothing is ever overwritten."""
     for to in (partition, partition.parent):
         with pytest.raises(logstore.ConfigError, match="not empty"):
-            logstore.repair(partition, to=to)
+            logstore.repair(partition, "cut", to=to)
 
 
 # ------------------------------------------------------------------ small files
@@ -278,7 +278,7 @@ def test_salvage_into_what_is_there_is_refused(partition: Path) -> None:
 def test_damaged_state_is_made_anew(partition: Path) -> None:
     """From the log; the bad one is kept."""
     overwrite(partition / ".logstore-state", 40, b"?")
-    report = logstore.repair(partition)
+    report = logstore.repair(partition, "cut")
     assert labels(report) == ["state-rebuilt"]
     assert report.ok
     check_mended(partition.parent, list(range(COUNT)), COUNT)
@@ -289,7 +289,7 @@ def test_damaged_owner_is_put_aside(partition: Path) -> None:
     store = partition.parent
     bad = (store / ".logstore-owner").read_bytes()[:-9]
     (store / ".logstore-owner").write_bytes(bad)
-    report = logstore.repair(store)
+    report = logstore.repair(store, "cut")
     assert report.ok
     (action,) = report.actions
     assert action.kept_at is not None
@@ -314,7 +314,7 @@ def test_damaged_small_file_is_put_aside(partition: Path, name: str) -> None:
     """And verify has nothing to say any more."""
     store = partition.parent
     (store / name).write_bytes(b"no such thing\n\xff")
-    kept = logstore.repair(store)
+    kept = logstore.repair(store, "cut")
     assert kept.ok, kept.remaining
     assert kept.actions
     copies = [a.kept_at for a in kept.actions if os.path.basename(name) in a.path]
@@ -329,7 +329,7 @@ def test_start_offset_survives_the_loss_of_its_checkpoint(partition: Path) -> No
     with open_store(store, files=Unsynced()) as found:
         found.topic("orders")[0].delete_before(20)
     (store / "log-start-offset-checkpoint").write_bytes(b"\xff")
-    assert logstore.repair(store).ok
+    assert logstore.repair(store, "cut").ok
     assert (store / "log-start-offset-checkpoint").read_text() == "0\n1\norders 0 20\n"
     check_mended(store, list(range(20, COUNT)), COUNT)
 
@@ -340,7 +340,7 @@ def test_damaged_or_missing_index_is_built(partition: Path, suffix: str) -> None
     before = log_bytes(partition)
     logs_in(partition)[0].with_suffix(suffix).write_bytes(b"\x01" * 24)
     logs_in(partition)[1].with_suffix(".index").unlink()
-    report = logstore.repair(partition)
+    report = logstore.repair(partition, "cut")
     assert set(labels(report)) == {"index-rebuilt"}
     assert report.ok
     assert log_bytes(partition) == before
@@ -389,12 +389,12 @@ def test_bad_arguments(partition: Path, tmp_path: Path) -> None:
     with pytest.raises(logstore.ConfigError, match="mode"):
         logstore.repair(partition, "mend")
     with pytest.raises(logstore.ConfigError, match="dry_run"):
-        logstore.repair(partition, dry_run=True, to=tmp_path / "x")
+        logstore.repair(partition, "cut", dry_run=True, to=tmp_path / "x")
     with pytest.raises(logstore.StoreNotFoundError):
-        logstore.repair(tmp_path / "nothing")
+        logstore.repair(tmp_path / "nothing", "cut")
     (tmp_path / "empty").mkdir()
     with pytest.raises(logstore.StoreNotFoundError):
-        logstore.repair(tmp_path / "empty")
+        logstore.repair(tmp_path / "empty", "cut")
     with pytest.raises(logstore.ConfigError):
         logstore.verify(partition, threads=0)
 
@@ -436,3 +436,9 @@ def test_start_of_a_retained_log_survives_a_cut_before_it(partition: Path) -> No
 def test_batches_of_support_agree(partition: Path) -> None:
     """The helper that the corruption tests believe."""
     assert sum(len(batch.offsets) for batch in batches_in(partition)) == COUNT
+
+
+def test_repair_has_no_default_mode(tmp_path: Path) -> None:
+    """Which loss to take is the caller's to say."""
+    with pytest.raises(TypeError, match="mode"):
+        logstore.repair(tmp_path)  # type: ignore[call-arg]

@@ -1038,8 +1038,12 @@ def test_repair_decompresses_up_to_the_limit_that_it_is_given(
     fix_crc(path, frame)
     small = logstore.StoreConfig(max_batch_decompressed_bytes=size // 2)
     large = logstore.StoreConfig(max_batch_decompressed_bytes=2 * size)
-    assert logstore.repair(tmp_path, dry_run=True, store_config=small).actions == ()
-    assert logstore.repair(tmp_path, dry_run=True, store_config=large).actions != ()
+    assert (
+        logstore.repair(tmp_path, "cut", dry_run=True, store_config=small).actions == ()
+    )
+    assert (
+        logstore.repair(tmp_path, "cut", dry_run=True, store_config=large).actions != ()
+    )
 
 
 def test_directory_that_cannot_be_listed_is_a_named_error(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import logstore
-from logstore.cli.output import Printer, escape
+from logstore.cli.output import Printer
 from logstore.cli.sources import FileSource
+from logstore.cli.text import escape
 
 _SEQUENCE_MAX: Final = (1 << 31) - 1
 _END_MARKERS: Final = ("ABORT", "COMMIT")

@@ -1,35 +1,72 @@
-"""`records`, `tail` and `batches`: what is in logs."""
+"""`records` and `tail`: the records in logs."""
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import itertools
 import re
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import click
 
 import logstore
-from logstore.cli import kafka
-from logstore.cli.output import (
-    Printer,
-    escape,
-    payload_json,
-    payload_text,
-    size_text,
-    time_text,
-)
-from logstore.cli.sources import (
-    Bound,
-    FileSource,
-    Found,
-    Sources,
-    milliseconds_of,
-    sources_of,
-)
+from logstore.cli import kafka, options
+from logstore.cli.app import LOGS, command, store_config
+from logstore.cli.damage import DamageLog
+from logstore.cli.output import Printer, Progress, is_terminal
+from logstore.cli.params import Bound, FromEnd
+from logstore.cli.schema import dumps, parsed_json, payload_value, record_line
+from logstore.cli.sources import Sources, offset_from_end
+from logstore.cli.template import compiled
+from logstore.cli.text import decode, escape, quoted, time_text
 
 _POLL_SECONDS: Final = 0.1
+_STEP: Final = 1000  # records between two looks at the clock
+
+EXAMPLES: Final = [
+    "records data/orders-0",
+    "records data/orders-0 --from 1000 --until 2000",
+    "records data --topic 'orders*' --topic clicks --from -10",
+    "records data --topic orders --from 2024-05-01T00:00:00Z --skip 5 --limit 10",
+    "records data/orders-0 --grep 'user-00[12]' --payload json",
+    "records data/orders-0 --format jsonl --time iso",
+    "records data/orders-0 -f '%t %p %o %k %s\\n'",
+    "records data --on-corruption skip",
+    "records --kafka data/orders-0/00000000000000000000.log",
+]
+TAIL_EXAMPLES: Final = [
+    "tail data/orders-0",
+    "tail -f -n 0 data",
+    "tail -n 100 data --topic orders",
+]
+
+
+class Found(NamedTuple):
+    """A record and where it is: topic and partition None if no name tells."""
+
+    topic: str | None
+    partition: int | None
+    record: logstore.Record
+
+
+def payload_text(data: bytes | None, payload: str) -> str:
+    """A key or value for the text format."""
+    if data is None:
+        return "null"
+    if payload in ("hex", "base64"):
+        return str(payload_value(data, payload))
+    if payload == "none":
+        return f"({len(data)} bytes)"
+    if payload == "json":
+        parsed = parsed_json(data)
+        if parsed is not None and not parsed.startswith('"'):
+            return escape(parsed)
+        if parsed is not None:
+            return quoted(decode(data).strip()[1:-1].encode("utf-8", "replace"))
+    return quoted(data)
 
 
 def record_text(found: Found, payload: str) -> str:
@@ -53,35 +90,48 @@ def record_text(found: Found, payload: str) -> str:
     return " ".join(parts)
 
 
-def record_json(found: Found, payload: str) -> dict[str, Any]:
-    """A record as a value for JSON."""
-    record = found.record
-    value: dict[str, Any] = {
-        "topic": found.topic,
-        "partition": found.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-        "timestampType": record.timestamp_type.kafka_name,
-    }
-    if payload == "none":
-        value["keySize"] = None if record.key is None else len(record.key)
-        value["valueSize"] = None if record.value is None else len(record.value)
-        value["headers"] = [[name, None] for name, _ in record.headers]
-        return value
-    value["key"] = payload_json(record.key, payload)
-    value["value"] = payload_json(record.value, payload)
-    value["headers"] = [
-        [name, payload_json(data, payload)] for name, data in record.headers
-    ]
-    return value
+@dataclasses.dataclass(frozen=True, slots=True)
+class Style:
+    """How records are printed."""
+
+    form: str
+    payload: str
+    times: str
+    template: str | None = None
+
+    def printing(self, printer: Printer) -> Callable[[Found], None]:
+        """A function that prints a record."""
+        if self.template is not None:
+            return self._by_template(printer, self.template)
+        if self.form == "jsonl":
+            return lambda found: printer.raw(
+                dumps(record_line(*found, self.payload, self.times)) + b"\n"
+            )
+        return lambda found: printer.line(record_text(found, self.payload))
+
+    @staticmethod
+    def _by_template(printer: Printer, text: str) -> Callable[[Found], None]:
+        render = compiled(text)
+        if not is_terminal(printer.out):
+            return lambda found: printer.raw(render(*found))
+
+        def shown(found: Found) -> None:
+            # Line ends and tabs are the template's business, all else does nothing.
+            parts = re.split(r"([\n\t])", decode(render(*found)))
+            clean = "".join(p if p in ("\n", "\t") else escape(p) for p in parts)
+            printer.raw(clean.encode("utf-8", "backslashreplace"))
+
+        return shown
 
 
-def matching(records: Iterator[Found], pattern: str | None) -> Iterator[Found]:
+def matching(
+    records: Iterator[Found], pattern: re.Pattern[bytes] | None
+) -> Iterator[Found]:
     """The records whose key or value has a match."""
     if pattern is None:
         yield from records
         return
-    search = re.compile(pattern.encode("utf-8", "surrogateescape")).search
+    search = pattern.search
     for found in records:
         record = found.record
         if any(
@@ -90,198 +140,165 @@ def matching(records: Iterator[Found], pattern: str | None) -> Iterator[Found]:
             yield found
 
 
-def _print_record(found: Found, args: argparse.Namespace, printer: Printer) -> None:
-    if args.format == "jsonl":
-        printer.json(record_json(found, args.payload))
-    else:
-        printer.line(record_text(found, args.payload))
-
-
-def run_records(args: argparse.Namespace, printer: Printer) -> int:
-    """`logstore-dump records`."""
-    with sources_of(args) as sources:
-        if args.kafka:
-            return _dump_files(sources, printer, deep=True)
-        _tell_broken(sources, printer)
-        records = sources.records(
-            printer, args.first, args.stop, isolation=args.isolation
-        )
-        for found in itertools.islice(matching(records, args.grep), args.limit):
-            _print_record(found, args, printer)
-        return 1 if sources.is_damaged else 0
-
-
-def _tell_broken(sources: Sources, printer: Printer) -> None:
-    for name, error in sources.broken:
-        printer.warn(f"{name}: {error}")
-
-
-def _dump_files(sources: Sources, printer: Printer, *, deep: bool) -> int:
-    sound = [kafka.dump_file(source, printer, deep=deep) for source in sources.files]
-    return 0 if all(sound) else 1
-
-
-# ------------------------------------------------------------------ batches
-
-
-def batch_json(name: str | None, batch: logstore.RecordBatch) -> dict[str, Any]:
-    """A batch as a value for JSON."""
-    return {
-        "partition": name,
-        "baseOffset": batch.base_offset,
-        "lastOffset": batch.last_offset,
-        "position": batch.position,
-        "size": batch.size_bytes,
-        "magic": batch.magic,
-        "codec": batch.compression,
-        "records": batch.record_count,
-        "timestampType": batch.timestamp_type.kafka_name,
-        "maxTimestamp": batch.max_timestamp_ms,
-        "leaderEpoch": batch.leader_epoch,
-        "producerId": batch.producer_id,
-        "producerEpoch": batch.producer_epoch,
-        "baseSequence": batch.base_sequence,
-        "isTransactional": batch.is_transactional,
-        "isControl": batch.is_control,
-        "deleteHorizonMs": batch.delete_horizon_ms,
-        "crc": batch.crc,
-    }
-
-
-def batch_text(name: str | None, batch: logstore.RecordBatch) -> str:
-    """A batch as a line of text."""
-    parts = [] if name is None else [escape(name)]
-    parts += [
-        f"{batch.base_offset}..{batch.last_offset}",
-        f"at {batch.position}",
-        size_text(batch.size_bytes),
-        f"magic {batch.magic}",
-        batch.compression,
-        f"{batch.record_count} record{'' if batch.record_count == 1 else 's'}",
-    ]
-    if batch.timestamp_type >= 0:
-        label = batch.timestamp_type.kafka_name
-        parts.append(f"{label} {time_text(batch.max_timestamp_ms)}")
-    if batch.producer_id >= 0:
-        parts.append(
-            f"producer {batch.producer_id} epoch {batch.producer_epoch} "
-            f"sequence {batch.base_sequence}"
-        )
-    if batch.is_transactional:
-        parts.append("transactional")
-    if batch.is_control:
-        control = batch.control_record()
-        parts.append(f"control {control.type_name if control else 'emptied'}")
-    parts.append(f"crc {batch.crc:#010x}")
-    return "  ".join(parts)
-
-
-def _batches(
-    sources: Sources, args: argparse.Namespace, printer: Printer
-) -> Iterator[tuple[str | None, logstore.RecordBatch]]:
+def all_records(
+    sources: Sources, start: Bound, stop: Bound, isolation: str
+) -> Iterator[Found]:
+    """All records, partition after partition, with a bar if it takes long."""
     for partition in sources.partitions:
-        first = sources.clamped(partition, args.first)
-        for batch in partition.read_batches(first, args.stop):
-            yield partition.name, batch
+        low, total = partition.start_offset, 0
+        name, topic, number = partition.name, partition.topic, partition.number
+        found = sources.read(partition, start, stop, isolation, partition.read)
+        with _bar(sources, name) as progress:
+            total = partition.end_offset - low
+            for count, record in enumerate(found):
+                if count % _STEP == 0:
+                    progress(min(record.offset - low, total), total)
+                yield Found(topic, number, record)
     for source in sources.files:
-        name = None if source.topic is None else f"{source.topic}-{source.partition}"
-        for batch in _file_batches(source, args, printer):
-            yield name, batch
+        for record in source.records(start, stop):
+            yield Found(source.topic, source.partition, record)
 
 
-def _file_batches(
-    source: FileSource, args: argparse.Namespace, printer: Printer
-) -> Iterator[logstore.RecordBatch]:
-    begun = False
-    for batch in source.batches(printer):
-        begun = begun or _reaches(batch, args.first, is_start=True)
-        if not begun:
-            continue
-        if args.stop is not None and _reaches(batch, args.stop, is_start=False):
-            return
-        yield batch
+def _bar(sources: Sources, name: str) -> Progress:
+    # Records that are printed on the same terminal are progress enough.
+    progress = Progress(f"reading {name}", unit="offsets")
+    if sources.damage.prints_to_terminal:
+        progress.hide()
+    return progress
 
 
-def _reaches(batch: logstore.RecordBatch, bound: Bound, *, is_start: bool) -> bool:
-    """Whether a batch reaches an offset or time (a stop: begins at or after it)."""
-    if bound is None:
-        return True
-    if isinstance(bound, int):
-        return (batch.last_offset if is_start else batch.base_offset) >= bound
-    return batch.max_timestamp_ms >= milliseconds_of(bound)
+@command("records", "Print the records.", EXAMPLES, path=LOGS)
+@options.path()
+@options.choice
+@options.bounds
+@options.hidden_until
+@options.skip
+@options.limit
+@options.grep
+@options.output_format()
+@options.template("-f")
+@options.payload
+@options.times
+@options.isolation
+@options.on_corruption
+@options.kafka
+@options.decompressed
+def records(path: str, **given: Any) -> int:
+    """`logstore-dump records`."""
+    printer = Printer()
+    damage = DamageLog(printer, given["on_corruption"])
+    style = Style(given["form"], given["payload"], given["times"], given["template"])
+    put = style.printing(printer)
+    with opened_sources(path, damage, given) as sources:
+        if given["kafka"]:
+            return dump_files(sources, printer, deep=True)
+        found = all_records(
+            sources, given["first"], until_of(given), given["isolation"]
+        )
+        chosen = matching(found, given["grep"])
+        for one in shown(chosen, given["skip"], given["limit"]):
+            put(one)
+    printer.flush()
+    return damage.finish()
 
 
-def run_batches(args: argparse.Namespace, printer: Printer) -> int:
-    """`logstore-dump batches`."""
-    with sources_of(args) as sources:
-        if args.kafka:
-            return _dump_files(sources, printer, deep=False)
-        _tell_broken(sources, printer)
-        batches = _batches(sources, args, printer)
-        for name, batch in itertools.islice(batches, args.limit):
-            if args.format == "jsonl":
-                printer.json(batch_json(name, batch))
-            else:
-                printer.line(batch_text(name, batch))
-        return 1 if sources.is_damaged else 0
+def until_of(given: dict[str, Any]) -> Bound:
+    """``--until``, or the other name of it."""
+    stop: Bound = given["stop"]
+    alias: Bound = given.get("stop_alias")
+    if stop is not None and alias is not None:
+        raise click.UsageError("--to is another name of --until; give one of them")
+    return alias if stop is None else stop
+
+
+def shown(found: Iterator[Any], skip: int, limit: int | None) -> Iterator[Any]:
+    """What is left after ``--skip`` and ``--limit``."""
+    return itertools.islice(
+        found, skip, None if limit is None else min(skip + limit, (1 << 63) - 1)
+    )
+
+
+def opened_sources(path: str, damage: DamageLog, given: dict[str, Any]) -> Sources:
+    """What a subcommand that reads records was given."""
+    return Sources(
+        path,
+        damage,
+        topics=given["topics"],
+        numbers=given["numbers"],
+        raw=given.get("kafka", False),
+        config=store_config(given),
+    )
+
+
+def dump_files(sources: Sources, printer: Printer, *, deep: bool) -> int:
+    """Print files as Kafka's own tool does."""
+    intact = [kafka.dump_file(source, printer, deep=deep) for source in sources.files]
+    return 0 if all(intact) else 1
 
 
 # ------------------------------------------------------------------ tail
 
 
-def last_records(
-    partition: logstore.Partition, count: int, isolation: str
-) -> list[logstore.Record]:
-    """The last records of a partition, oldest first."""
-    start, end = partition.start_offset, partition.end_offset
-    reach = count
-    while count:
-        first = max(end - reach, start)
-        kept = deque(partition.read(first, end, isolation=isolation), maxlen=count)
-        if len(kept) == count or first == start:
-            return list(kept)
-        # Compaction and transactions leave offsets without a record.
-        reach *= 4
-    return []
-
-
-def run_tail(args: argparse.Namespace, printer: Printer) -> int:
+@command(
+    "tail",
+    "Print the last records of each partition, and go on with -f.",
+    TAIL_EXAMPLES,
+    path=LOGS,
+)
+@options.path()
+@options.choice
+@options.records
+@options.follow
+@options.output_format()
+@options.template()
+@options.payload
+@options.times
+@options.isolation
+@options.on_corruption
+@options.decompressed
+def tail(path: str, **given: Any) -> int:
     """`logstore-dump tail`."""
-    with sources_of(args) as sources:
-        _tell_broken(sources, printer)
-        if sources.files and args.follow:
-            raise logstore.ConfigError(
-                "tail -f follows partitions and stores, not single files",
-                name="--follow",
+    printer = Printer()
+    damage = DamageLog(printer, given["on_corruption"])
+    style = Style(given["form"], given["payload"], given["times"], given["template"])
+    put = style.printing(printer)
+    with opened_sources(path, damage, given) as sources:
+        if sources.files and given["follow"]:
+            raise click.UsageError(
+                "tail -f follows partitions and stores, not single files"
             )
+        count, isolation = given["records"], given["isolation"]
         for source in sources.files:
-            kept = deque(source.records(None, None, printer), maxlen=args.records)
+            kept = deque(source.records(None, None), maxlen=min(count, 1 << 31))
             for record in kept:
-                found = Found(source.topic, source.partition, record)
-                _print_record(found, args, printer)
+                put(Found(source.topic, source.partition, record))
         ends = {p.name: p.end_offset for p in sources.partitions}
         for partition in sources.partitions:
-            for record in last_records(partition, args.records, args.isolation):
-                found = Found(partition.topic, partition.number, record)
-                _print_record(found, args, printer)
-                ends[partition.name] = max(ends[partition.name], record.offset + 1)
-        if args.follow:
-            _follow(sources.partitions, ends, args, printer)
-        return 1 if sources.is_damaged else 0
+            end = ends[partition.name]
+            last = sources.read(
+                partition, FromEnd(count), end, isolation, partition.read
+            )
+            for record in last:
+                put(Found(partition.topic, partition.number, record))
+        if given["follow"]:
+            _follow(sources, ends, isolation, put, printer)
+    printer.flush()
+    return damage.finish()
 
 
 def _follow(
-    partitions: list[logstore.Partition],
+    sources: Sources,
     ends: dict[str, int],
-    args: argparse.Namespace,
+    isolation: str,
+    put: Callable[[Found], None],
     printer: Printer,
 ) -> None:
     """Print what is appended, until interrupted."""
-    committed = args.isolation == "read_committed"
+    committed = isolation == "read_committed"
     while True:
         printer.flush()
         any_read = False
-        for partition in partitions:
+        for partition in sources.partitions:
             at, end = ends[partition.name], partition.end_offset
             if at < partition.start_offset:
                 printer.warn(
@@ -289,11 +306,14 @@ def _follow(
                     f"were deleted before they were read"
                 )
                 at = partition.start_offset
-            for record in partition.read(at, end, isolation=args.isolation):
-                found = Found(partition.topic, partition.number, record)
-                _print_record(found, args, printer)
+            found = sources.read(partition, at, end, isolation, partition.read)
+            for record in found:
+                put(Found(partition.topic, partition.number, record))
                 at, any_read = record.offset + 1, True
             # What is not committed yet may still come.
             ends[partition.name] = at if committed else max(at, end)
         if not any_read:
             time.sleep(_POLL_SECONDS)
+
+
+__all__ = ["Found", "offset_from_end", "records", "tail"]

@@ -2,107 +2,87 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import datetime
+import difflib
+import fnmatch
 import os
 import re
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
 
 import logstore
-from logstore.cli.output import Printer, config_of, sayable
+from logstore.cli.damage import DamageLog
+from logstore.cli.params import Bound, FromEnd, milliseconds_of
+from logstore.cli.places import FILE, PARTITION, kind_of
+from logstore.cli.schema import partition_of
+from logstore.cli.text import counted
 
-_PARTITION: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_DIRECTORY: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _LOG: Final = re.compile(r"[0-9]{20}\.log")
-_MILLISECONDS: Final = re.compile(r"(-?[0-9]+)ms")
-_STORE_FILES: Final = frozenset(
-    {
-        ".lock",
-        ".kafka_cleanshutdown",
-        "meta.properties",
-        ".logstore-owner",
-        ".logstore-topics",
-        "recovery-point-offset-checkpoint",
-        "log-start-offset-checkpoint",
-        "replication-offset-checkpoint",
-    }
-)
-_OFFSET_MAX: Final = (1 << 63) - 1
-_PARTITION_MAX: Final = (1 << 31) - 1
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+# Also one that waits for its removal, 000.log.deleted, but not .logstore-state.
+_LOG_FILE: Final = re.compile(r"\.log(\.|$)")
 
-Bound = int | datetime.datetime | None
-
-
-def parse_bound(text: str) -> int | datetime.datetime:
-    """An offset, or a time: ISO 8601, or Unix milliseconds followed by ``ms``.
-
-    Raises:
-        ValueError, OverflowError: neither.
-    """
-    milliseconds = _MILLISECONDS.fullmatch(text)
-    if milliseconds is not None:
-        return _EPOCH + datetime.timedelta(milliseconds=int(milliseconds[1]))
-    if text.isascii() and text.isdigit():
-        return min(int(text), _OFFSET_MAX)
-    iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
-    when = datetime.datetime.fromisoformat(iso)
-    milliseconds_of(when)  # no calendar has the ends of the first and last year in UTC
-    return when
-
-
-def milliseconds_of(when: datetime.datetime) -> int:
-    """Unix milliseconds, rounded up; without a zone it is local time."""
-    delta = when.astimezone(datetime.timezone.utc) - _EPOCH
-    return -(-(delta // datetime.timedelta(microseconds=1)) // 1000)
-
-
-class Found(NamedTuple):
-    """A record and where it is: topic None where no name tells."""
-
-    topic: str | None
-    partition: int | None
-    record: logstore.Record
+Position = int | datetime.datetime | None
 
 
 class FileSource:
-    """One `.log` file as it is."""
+    """One `.log` file as it is.
 
-    def __init__(self, path: str, config: logstore.StoreConfig) -> None:
+    Attributes:
+        path: as it was given, or below the path that was given.
+        topic, partition: from the name of its directory; None if that tells nothing.
+    """
+
+    def __init__(
+        self, path: str, config: logstore.StoreConfig, damage: DamageLog
+    ) -> None:
         self.path = path
         self.config = config
-        parsed = _PARTITION.fullmatch(
-            os.path.basename(os.path.dirname(os.path.abspath(path)))
-        )
-        # Anything may be the name of a directory.
-        self.topic: str | None = sayable(parsed[1]) if parsed else None
-        number = int(parsed[2]) if parsed else -1
-        self.partition = number if 0 <= number <= _PARTITION_MAX else None
-        self.is_damaged = False
+        self.topic, self.partition = partition_of(path)
+        self.size_bytes = os.path.getsize(path)
+        self._damage = damage
+
+    @property
+    def name(self) -> str | None:
+        """``topic-number``; None if nothing tells."""
+        return None if self.topic is None else f"{self.topic}-{self.partition}"
 
     def entries(self) -> Iterator[Any]:
         """All of its `LogEntry` values."""
         contents = logstore.inspect_file(self.path, store_config=self.config)
         return iter(contents.entries)
 
-    def batches(self, printer: Printer) -> Iterator[logstore.RecordBatch]:
-        """The sound batches; damage is told on standard error and remembered."""
+    def batches(self) -> Iterator[logstore.RecordBatch]:
+        """The intact batches. With ``raise`` they end at the first damage; a torn end
+        is told and is no damage."""
+        last = -1
+        broken: tuple[int, Any] | None = None
         for entry in self.entries():
             if entry.damage is None:
+                if broken is not None:
+                    self._tell(broken[1], broken[0], entry.batch.base_offset)
+                    broken = None
+                last = entry.batch.last_offset
                 yield entry.batch
-                continue
-            self.is_damaged = self.is_damaged or not entry.is_torn
-            what = "the end is no whole batch" if entry.is_torn else "damaged"
-            printer.warn(
-                f"{self.path} at byte {entry.position}: {what} ({entry.damage}); "
-                f"{entry.size_bytes} bytes are left out"
-            )
+            elif entry.is_torn:
+                self._damage.torn(self, entry)
+            elif self._damage.is_strict_in_files:
+                self._tell(entry, last + 1, None)
+                return
+            else:
+                if broken is not None:
+                    self._tell(broken[1], broken[0], broken[0])
+                broken = (last + 1, entry)
+        if broken is not None:
+            self._tell(broken[1], broken[0], None)
 
-    def _records_of(
-        self, batch: logstore.RecordBatch, printer: Printer
-    ) -> list[logstore.Record]:
-        """The records of a sound batch; none where what is inside cannot be read."""
+    def _tell(self, entry: Any, first: int, next_offset: int | None) -> None:
+        self._damage.in_file(self, entry, first, next_offset)
+
+    def _records_of(self, batch: logstore.RecordBatch) -> list[logstore.Record] | None:
+        """The records of an intact batch; None if what is inside cannot be read."""
         try:
             return list(batch)
         except (
@@ -110,23 +90,39 @@ class FileSource:
             logstore.RecordTooLargeError,
             logstore.UnsupportedError,
         ) as error:
-            self.is_damaged = True
-            printer.warn(f"{error}; {batch.size_bytes} bytes are left out")
-            return []
+            self._damage.in_batch(self, batch, error)
+            return None
 
-    def records(
-        self, start: Bound, stop: Bound, printer: Printer
-    ) -> Iterator[logstore.Record]:
+    def offset_from_end(self, count: int) -> int:
+        """The offset of the `count`-th last record; 0 if there are fewer."""
+        if not count:
+            return (1 << 63) - 1
+        quiet = FileSource(self.path, self.config, DamageLog.silent())
+        offsets = deque((r.offset for r in quiet.records(None, None)), maxlen=count)
+        return offsets[0] if len(offsets) == count else 0
+
+    def resolve(self, bound: Bound) -> Position:
+        """A bound with ``-N`` made an offset."""
+        return self.offset_from_end(bound) if isinstance(bound, FromEnd) else bound
+
+    def records(self, start: Bound, stop: Bound) -> Iterator[logstore.Record]:
+        """The records of the intact batches, between two bounds."""
+        start, stop = self.resolve(start), self.resolve(stop)
         begun = not isinstance(start, datetime.datetime)
         first = start if isinstance(start, int) else 0
         since = milliseconds_of(start) if isinstance(start, datetime.datetime) else 0
         until = milliseconds_of(stop) if isinstance(stop, datetime.datetime) else None
-        for batch in self.batches(printer):
+        for batch in self.batches():
             if batch.last_offset < first:
                 continue
             if isinstance(stop, int) and batch.base_offset >= stop:
                 return
-            for record in self._records_of(batch, printer):
+            found = self._records_of(batch)
+            if found is None:
+                if self._damage.is_strict_in_files:
+                    return
+                continue
+            for record in found:
                 begun = begun or record.timestamp_ms >= since
                 if not begun or record.offset < first:
                     continue
@@ -142,27 +138,36 @@ class Sources:
 
     Attributes:
         partitions: open partitions; empty for files.
-        files: paths of `.log` files; empty where there are partitions.
-        broken: partitions that cannot be opened, with the reason.
+        files: `.log` files; empty if there are partitions.
+
+    Args:
+        path: a store, a partition directory, or a `.log` file.
+        damage: where partitions that cannot be opened are told.
+        topics: patterns of topic names; empty: all.
+        numbers: partition numbers; empty: all.
+        raw: all `.log` files, as they are, in place of partitions.
+        config: settings of the store.
     """
 
     def __init__(
         self,
         path: str,
+        damage: DamageLog,
         *,
-        topic: str | None = None,
-        partition: int | None = None,
+        topics: Sequence[str] = (),
+        numbers: Sequence[int] = (),
         raw: bool = False,
         config: logstore.StoreConfig | None = None,
     ) -> None:
         self.path = path
+        self.damage = damage
         self.config = config or logstore.StoreConfig()
         self.partitions: list[logstore.Partition] = []
         self.files: list[FileSource] = []
-        self.broken: list[tuple[str, logstore.LogStoreError]] = []
+        self._topics, self._numbers = tuple(topics), frozenset(numbers)
         self._stack = contextlib.ExitStack()
         try:
-            self._find(os.path.abspath(path), topic, partition, raw)
+            self._find(os.path.abspath(path), raw)
         except BaseException:
             self._stack.close()
             raise
@@ -173,139 +178,154 @@ class Sources:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _find(
-        self, full: str, topic: str | None, partition: int | None, raw: bool
-    ) -> None:
-        if not os.path.isdir(full):
-            self.files = [_file(self.path, full, self.config)]
+    def _find(self, full: str, raw: bool) -> None:
+        kind = kind_of(full, self.path)
+        if kind == FILE:
+            if not _LOG_FILE.search(os.path.basename(full)):
+                raise logstore.StoreNotFoundError(
+                    f"{self.path} is not a .log file; `logstore-dump index` shows "
+                    f"other files",
+                    path=full,
+                )
+            self.files = [self._file(self.path)]
             return
-        names = sorted(os.listdir(full))
-        parsed = _PARTITION.fullmatch(os.path.basename(full))
-        has_logs = any(_LOG.fullmatch(name) for name in names)
-        inside = [name for name in names if _PARTITION.fullmatch(name)]
-        is_partition = has_logs or (parsed is not None and not _is_store(names, inside))
-        if raw or (is_partition and parsed is None):
-            self._find_files(names if is_partition else None, inside, topic, partition)
+        parsed = _DIRECTORY.fullmatch(os.path.basename(full))
+        if raw or (kind == PARTITION and parsed is None):
+            self._find_files(kind == PARTITION)
             return
-        if not is_partition and not _is_store(names, inside):
-            raise logstore.StoreNotFoundError(
-                f"{self.path} is neither a store nor a partition directory nor a file "
-                f"of one",
-                path=self.path,
-            )
-        root = os.path.dirname(full) if is_partition else full
+        root = os.path.dirname(full) if kind == PARTITION else full
         store = self._stack.enter_context(
             logstore.open(root, read_only=True, config=self.config)
         )
-        if is_partition and parsed is not None:
+        if kind == PARTITION and parsed is not None:
             self.partitions = [store.topic(parsed[1])[int(parsed[2])]]
-            return
-        self._find_partitions(store, inside, topic, partition)
+        else:
+            self._find_partitions(store, sorted(os.listdir(full)))
 
-    def _find_partitions(
-        self,
-        store: logstore.Store,
-        inside: list[str],
-        topic: str | None,
-        partition: int | None,
-    ) -> None:
-        names = store.topics() if topic is None else [store.topic(topic).name]
-        for name in names:
-            found = store.topic(name)
-            numbers = _numbers(inside, name) if partition is None else [partition]
-            for number in numbers:
+    def _find_partitions(self, store: logstore.Store, names: list[str]) -> None:
+        for topic in self._chosen(store.topics()):
+            found = store.topic(topic)
+            numbers = _numbers(names, topic)
+            for number in sorted(self._numbers) or numbers:
+                if number not in numbers:
+                    continue
                 try:
                     self.partitions.append(found[number])
-                except logstore.PartitionNotFoundError:
-                    if topic is not None:
-                        raise
                 except logstore.LogStoreError as error:
-                    self.broken.append((f"{name}-{number}", error))
+                    self.damage.broken(topic, number, error)
+        if self._numbers and not (self.partitions or self.damage.has_broken):
+            wanted = min(self._numbers)
+            raise logstore.PartitionNotFoundError(
+                f"{self.path} has no partition {wanted} of what --topic chooses",
+                topic=", ".join(self._topics),
+                partition=wanted,
+            )
 
-    def _find_files(
-        self,
-        names: list[str] | None,
-        inside: list[str],
-        topic: str | None,
-        partition: int | None,
-    ) -> None:
-        if names is not None:
-            logs = [name for name in names if _LOG.fullmatch(name)]
-            self.files = [
-                FileSource(os.path.join(self.path, name), self.config) for name in logs
+    def _chosen(self, names: list[str]) -> list[str]:
+        """The topics that the patterns choose."""
+        if not self._topics:
+            return names
+        chosen: set[str] = set()
+        for pattern in self._topics:
+            found = fnmatch.filter(names, pattern)
+            if not found:
+                raise logstore.TopicNotFoundError(
+                    _no_topic(self.path, pattern, names), topic=pattern
+                )
+            chosen.update(found)
+        return [name for name in names if name in chosen]
+
+    def _file(self, path: str) -> FileSource:
+        return FileSource(path, self.config, self.damage)
+
+    def _find_files(self, is_partition: bool) -> None:
+        directories = [self.path]
+        if not is_partition:
+            inside = sorted(os.listdir(self.path))
+            topics = {m[1] for name in inside if (m := _DIRECTORY.fullmatch(name))}
+            chosen = self._chosen(sorted(topics))
+            directories = [
+                os.path.join(self.path, name)
+                for name in inside
+                if (m := _DIRECTORY.fullmatch(name))
+                and m[1] in chosen
+                and (not self._numbers or int(m[2]) in self._numbers)
+                and os.path.isdir(os.path.join(self.path, name))
             ]
-            return
-        for directory in inside:
-            parsed = _PARTITION.fullmatch(directory)
-            if parsed is None or topic not in (None, parsed[1]):
-                continue
-            if partition not in (None, int(parsed[2])):
-                continue
-            path = os.path.join(self.path, directory)
-            if os.path.isdir(path):
-                self.files += [
-                    FileSource(os.path.join(path, name), self.config)
-                    for name in sorted(os.listdir(path))
-                    if _LOG.fullmatch(name)
-                ]
+        for directory in directories:
+            for name in sorted(os.listdir(directory)):
+                if _LOG.fullmatch(name):
+                    self.files.append(self._file(os.path.join(directory, name)))
 
-    def clamped(
-        self, partition: logstore.Partition, bound: Bound
-    ) -> int | datetime.datetime | None:
-        """A bound for one of several partitions: offsets are held within its log."""
-        if isinstance(bound, int) and len(self.partitions) > 1:
+    # -------------------------------------------------------------- bounds
+
+    def position(
+        self, partition: logstore.Partition, bound: Bound, isolation: str
+    ) -> Position:
+        """A bound for one partition: ``-N`` is made an offset, and of several
+        partitions each holds an offset within its log."""
+        if isinstance(bound, FromEnd):
+            return offset_from_end(partition, bound, isolation)
+        if (
+            isinstance(bound, int)
+            and not isinstance(bound, bool)
+            and len(self.partitions) > 1
+        ):
             return min(max(bound, partition.start_offset), partition.end_offset)
         return bound
 
-    def records(
+    def read(
         self,
-        printer: Printer,
-        start: Bound = None,
-        stop: Bound = None,
-        isolation: str = "read_uncommitted",
-    ) -> Iterator[Found]:
-        """All records, partition after partition."""
-        for partition in self.partitions:
-            first = self.clamped(partition, start)
-            for record in partition.read(first, stop, isolation=isolation):
-                yield Found(partition.topic, partition.number, record)
-        for source in self.files:
-            for record in source.records(start, stop, printer):
-                yield Found(source.topic, source.partition, record)
+        partition: logstore.Partition,
+        start: Bound,
+        stop: Bound,
+        isolation: str,
+        reading: Callable[..., Iterator[Any]],
+    ) -> Iterator[Any]:
+        """What `reading` (a method of the partition) yields between two bounds, over
+        damage as `DamageLog` says."""
 
-    @property
-    def is_damaged(self) -> bool:
-        """Whether damage was met in a file, or a partition cannot be opened."""
-        return bool(self.broken) or any(source.is_damaged for source in self.files)
+        def bounds() -> tuple[Position, Position]:
+            return (
+                self.position(partition, start, isolation),
+                self.position(partition, stop, isolation),
+            )
+
+        return self.damage.over(partition, bounds, reading, isolation)
 
 
-def sources_of(args: argparse.Namespace) -> Sources:
-    """What a subcommand that reads records was given."""
-    return Sources(
-        args.path,
-        topic=args.topic,
-        partition=args.partition,
-        raw=getattr(args, "kafka", False),
-        config=config_of(args),
-    )
+def offset_from_end(partition: logstore.Partition, count: int, isolation: str) -> int:
+    """The offset of the `count`-th last record; the start if there are fewer.
+
+    Compaction, transactions and damage leave offsets without a record, so that it is
+    read further back until there are enough.
+    """
+    start, end = partition.start_offset, partition.end_offset
+    reach: int = count
+    while count:
+        first = max(end - reach, start)
+        records = partition.read(first, end, isolation=isolation, on_corruption="skip")
+        kept = deque((record.offset for record in records), maxlen=min(count, 1 << 31))
+        if len(kept) >= count:
+            return kept[0]
+        if first == start:
+            return start
+        reach *= 4
+    return end
 
 
-def _is_store(names: list[str], inside: list[str]) -> bool:
-    return bool(inside) or not _STORE_FILES.isdisjoint(names)
+def _no_topic(path: str, pattern: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(pattern, names, 1)
+    hint = f"; did you mean {close[0]}?" if close else f"; it has {_listed(names)}"
+    return f"{path} has no topic {pattern}{hint}"
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) <= 8:
+        return ", ".join(names) or "none"
+    return ", ".join(names[:8]) + f" and {counted(len(names) - 8, 'more topic')}"
 
 
 def _numbers(directories: list[str], topic: str) -> list[int]:
-    parsed = (_PARTITION.fullmatch(name) for name in directories)
+    parsed = (_DIRECTORY.fullmatch(name) for name in directories)
     return sorted(int(found[2]) for found in parsed if found and found[1] == topic)
-
-
-def _file(path: str, full: str, config: logstore.StoreConfig) -> FileSource:
-    if not os.path.lexists(full):
-        raise logstore.StoreNotFoundError(f"there is nothing at {path}", path=path)
-    # Also one that waits for its removal, 000.log.deleted, but not .logstore-state.
-    if not re.search(r"\.log(\.|$)", os.path.basename(full)):
-        raise logstore.StoreNotFoundError(
-            f"{path} is no .log file; `logstore-dump index` shows other files",
-            path=path,
-        )
-    return FileSource(path, config)

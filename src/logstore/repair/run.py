@@ -12,7 +12,6 @@ from logstore.errors import (
     ConfigError,
     LogStoreError,
     StorageError,
-    StoreNotFoundError,
     storage_error,
 )
 from logstore.layout import parse_partition_directory
@@ -27,7 +26,12 @@ from logstore.verify import Problem
 from logstore.verify.check import StoreCheck
 from logstore.verify.facts import StoreFacts, topic_config
 from logstore.verify.partition import PartitionCheck, log_bytes
-from logstore.verify.places import is_partition, is_store, open_root
+from logstore.verify.places import (
+    is_partition,
+    is_store,
+    no_log_directory,
+    open_root,
+)
 from logstore.verify.report import UNREADABLE, Progress, Run
 from logstore.verify.threads import check_threads, run_jobs
 
@@ -36,7 +40,7 @@ PathLike = str | os.PathLike[str]
 
 def repair(
     path: PathLike,
-    mode: str = "cut",
+    mode: str,
     quarantine: PathLike | None = None,
     *,
     dry_run: bool = False,
@@ -55,9 +59,11 @@ def repair(
 
     Args:
         path: a store, or one partition directory.
-        mode: ``"cut"``: the log ends at its first damage. ``"skip"``: only what is
-            damaged goes; what is sound in front of it and behind stays, with a gap in
-            the offsets, and offsets that were durable are never given out again.
+        mode: which of two losses to take; there is no default, and `dry_run` shows
+            what each takes out. ``"cut"``: the log ends at its first damage.
+            ``"skip"``: only what is damaged goes; what is sound in front of it and
+            behind stays, with a gap in the offsets, and offsets that were durable are
+            never given out again.
         quarantine: where to keep what is taken out, in a directory for each partition
             there; made if missing. None: in a directory ``.logstore-quarantine-*``
             inside that of the partition. A manifest in it says where all of it was.
@@ -137,10 +143,8 @@ def _open(
         root = open_root(files, os.path.dirname(full))
         stack.callback(root.close)
         return root, [given.name], False
-    if not is_store(names) or is_partition(given, names):
-        raise StoreNotFoundError(
-            f"{full} is neither a store nor a partition directory", path=full
-        )
+    if is_partition(given, names) or not is_store(given, names):
+        raise no_log_directory(full)
     return given, _partitions(given), True
 
 

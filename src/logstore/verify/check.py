@@ -39,6 +39,7 @@ from logstore.verify.places import (
     is_partition,
     is_store,
     kind_of_file,
+    no_log_directory,
     open_root,
 )
 from logstore.verify.report import (
@@ -321,10 +322,8 @@ def _target(run: Run, path: str) -> Check:
         names = root.names()
         if is_partition(root, names):
             return OnePartition(run, root)
-        if not is_store(names):
-            raise StoreNotFoundError(
-                f"{path} is neither a store nor a partition directory", path=path
-            )
+        if not is_store(root, names):
+            raise no_log_directory(path)
         return StoreCheck(run, root)
     except BaseException as error:
         root.close()

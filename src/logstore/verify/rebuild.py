@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from logstore import _binding as native
 from logstore._files import Directory, Files
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
@@ -15,9 +16,11 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.index import add_closing_entry
+from logstore.index import OffsetEntries, TimeEntries, add_closing_entry
 from logstore.layout import (
+    INDEX,
     LOG,
+    TIME_INDEX,
     parse_partition_directory,
     parse_segment_file,
     segment_file,
@@ -25,8 +28,17 @@ from logstore.layout import (
 from logstore.locking import StoreLock
 from logstore.place import prepare_root
 from logstore.recovery import index_segment, rebuild
+from logstore.tail import scan_log
+from logstore.verify.check import verify
 from logstore.verify.facts import topic_config
-from logstore.verify.places import is_directory, is_partition, is_store, open_root
+from logstore.verify.places import (
+    is_directory,
+    is_partition,
+    is_store,
+    no_log_directory,
+    open_root,
+)
+from logstore.verify.report import TORN_TAIL
 
 PathLike = str | os.PathLike[str]
 
@@ -42,7 +54,8 @@ def rebuild_index(
     """Build the offset and time indexes anew from the log.
 
     Takes the writer's lock of the store for the time; what is built replaces the old
-    files one by one, each whole.
+    files one by one, each whole. A torn tail, which `verify` notes and the next opening
+    for writing cuts, is not damage: the indexes are those of the log before it.
 
     Args:
         path: a store, a partition directory, or one `.log`, `.index` or `.timeindex`.
@@ -79,18 +92,22 @@ def rebuild_index(
         except OSError as error:
             raise storage_error(error, "rebuild the indexes of", full) from error
         if is_partition(given, names):
+            if parse_partition_directory(given.name) is None:
+                raise StoreNotFoundError(
+                    f"{full} has files of a partition, but its name is not that of one "
+                    f"(topic-0); nothing was done",
+                    path=full,
+                )
             root = open_root(files, os.path.dirname(full))
             stack.callback(root.close)
             partitions = [given]
-        elif is_store(names):
+        elif is_store(given, names):
             root = given
             partitions = [
                 given.child(name) for name in names if parse_partition_directory(name)
             ]
         else:
-            raise StoreNotFoundError(
-                f"{full} is neither a store nor a partition directory", path=full
-            )
+            raise no_log_directory(full)
         if not dry_run:
             prepare_root(root, store_config or StoreConfig())
             for partition in partitions:
@@ -120,9 +137,8 @@ def _rebuild_all(
             for base in logs:
                 if only is not None and base != only:
                     continue
-                make = _dry_rebuild if dry_run else rebuild
                 try:
-                    counts = make(directory, base, chosen)
+                    counts = _rebuild_one(directory, base, chosen, dry_run=dry_run)
                 except (CorruptRecordError, UnsupportedError) as error:
                     failure = failure or error
                     continue
@@ -139,6 +155,55 @@ def _rebuild_all(
         path = partitions[0].path_of(segment_file(only, LOG))
         raise StoreNotFoundError(f"there is no log {path}", path=path)
     return tuple(built)
+
+
+def _rebuild_one(
+    directory: Directory, base: int, config: TopicConfig, *, dry_run: bool
+) -> tuple[int, int]:
+    """Build the indexes of a segment; returns the numbers of their entries."""
+    try:
+        return (_dry_rebuild if dry_run else rebuild)(directory, base, config)
+    except CorruptRecordError as error:
+        path = directory.path_of(segment_file(base, LOG))
+        if not _is_torn_tail(directory, path, error.position):
+            raise
+        end = error.position
+    assert end is not None  # of a record error
+    state, index, times = _index_until(directory, base, end, config)
+    add_closing_entry(state, times)
+    if not dry_run:
+        directory.write_file(segment_file(base, TIME_INDEX), times.data())
+        directory.write_file(segment_file(base, INDEX), index.data())
+    return index.count, times.count
+
+
+def _is_torn_tail(directory: Directory, path: str, position: int | None) -> bool:
+    """Whether `verify` takes what begins at a position for a torn tail, and finds no
+    problem in that log."""
+    report = verify(directory.path, files=directory.files)
+    return not any(problem.path == path for problem in report.problems) and any(
+        note.kind == TORN_TAIL and note.path == path and note.position == position
+        for note in report.notes
+    )
+
+
+def _index_until(
+    directory: Directory, base: int, end: int, config: TopicConfig
+) -> tuple[native.SegmentState, OffsetEntries, TimeEntries]:
+    """What `index_segment` returns, of the first `end` bytes of a log."""
+    state = native.SegmentState(base, 0)
+    index, times = OffsetEntries(), TimeEntries()
+    with directory.opened(segment_file(base, LOG)) as fd:
+        scan_log(
+            directory,
+            fd,
+            end,
+            state,
+            index=index,
+            times=times,
+            interval=config.index_interval_bytes,
+        )
+    return state, index, times
 
 
 def _dry_rebuild(

@@ -1,0 +1,156 @@
+"""The command `logstore-dump`: its group, its help, its errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import click
+
+import logstore
+
+_SUMMARY: Final = """\
+Look at stores, partitions and single files of logstore and of Kafka. PATH is a store
+(a Kafka log directory is one), a partition directory or one file. Everything but
+rebuild-index, repair and doctor --write-test only reads, and may run while a writer or
+a broker works."""
+_STATUS: Final = """\
+Exit status: 0 clean (also with notes), 1 problems found, 2 unusable arguments or
+unreadable path, 130 interrupted. `logstore-dump SUBCOMMAND --help` has examples."""
+PROGRAM: Final = "logstore-dump"
+# What PATH may be.
+LOGS: Final = "a store, a partition directory or a .log file"
+PARTITIONS: Final = "a store or a partition directory"
+# The order of the help and of docs/cli.md.
+ORDER: Final = (
+    "ls",
+    "stat",
+    "records",
+    "batches",
+    "tail",
+    "index",
+    "export",
+    "verify",
+    "doctor",
+    "repair",
+    "rebuild-index",
+    "report",
+    "metrics",
+    "completion",
+    "man",
+)
+_FLAGS: Final = ("group_access", "allow_shared_directory", "allow_network_filesystem")
+_LIMIT: Final = "max_batch_decompressed_bytes"
+
+
+class Command(click.Command):
+    """A subcommand: its help ends with examples that can be pasted.
+
+    Attributes:
+        examples: without ``logstore-dump``.
+    """
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            formatter.write_paragraph()
+            formatter.write("Examples:\n")
+            for example in self.examples:
+                formatter.write(f"  logstore-dump {example}\n")
+
+
+class ClosedPipeError(Exception):
+    """Nobody reads any more what is printed (`| head`)."""
+
+
+class Group(click.Group):
+    """All subcommands, in the order of the documentation."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in ORDER if name in self.commands]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            raise click.UsageError(f"no subcommand {name!r}{self._hint(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def _hint(self, name: str) -> str:
+        close = difflib.get_close_matches(name, self.commands, 1, 0.5)
+        if close:
+            return f"; did you mean {close[0]}?"
+        return f"; there are {', '.join(ORDER)}"
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ClosedPipeError from error  # click would make status 1 of it
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_paragraph()
+        formatter.write_text(_STATUS)
+
+
+def _without_subcommand(ctx: click.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        raise click.UsageError("which subcommand?", ctx)
+
+
+@click.group(
+    "logstore-dump",
+    cls=Group,
+    help=_SUMMARY,
+    invoke_without_command=True,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+)
+@click.version_option(logstore.__version__, message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    _without_subcommand(ctx)
+
+
+def command(
+    name: str, summary: str, examples: Sequence[str], *, path: str = ""
+) -> Callable[[Callable[..., int]], click.Command]:
+    """Make a function a subcommand. It returns the exit status.
+
+    Args:
+        summary: a sentence.
+        examples: command lines without the program's name.
+        path: what the argument PATH may be.
+    """
+    name_of = "FILE" if name == "index" else "PATH"
+    text = f"{summary}\n\n{name_of} is {path}." if path else summary
+
+    def decorate(function: Callable[..., int]) -> click.Command:
+        made = click.command(
+            name, cls=Command, help=text, examples=examples, short_help=summary
+        )(function)
+        cli.add_command(made)
+        return made
+
+    return decorate
+
+
+def store_config(given: dict[str, Any]) -> logstore.StoreConfig:
+    """The settings of the store that the subcommand has options for."""
+    found = {name: given.get(name) or None for name in _FLAGS}
+    found[_LIMIT] = given.get(_LIMIT)
+    return logstore.StoreConfig(**{k: v for k, v in found.items() if v is not None})
+
+
+def usage_text(error: click.UsageError) -> tuple[str, str]:
+    """(an error of the arguments in one line, where to look)."""
+    message = error.format_message().rstrip(".")
+    where = PROGRAM if error.ctx is None else error.ctx.command_path
+    return message, f"Try '{where} --help'"

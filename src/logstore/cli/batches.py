@@ -1,0 +1,125 @@
+"""`batches`: the batches in logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import logstore
+from logstore.cli import options
+from logstore.cli.app import LOGS, command
+from logstore.cli.damage import DamageLog
+from logstore.cli.output import Printer
+from logstore.cli.params import milliseconds_of
+from logstore.cli.records import dump_files, opened_sources, shown, until_of
+from logstore.cli.schema import batch_line
+from logstore.cli.sources import FileSource, Position, Sources
+from logstore.cli.text import counted, escape, size_text, time_text
+
+EXAMPLES: Final = [
+    "batches data/orders-0",
+    "batches data/orders-0/00000000000000000000.log",
+    "batches data --topic orders --from 1000 --limit 20",
+    "batches --kafka data/orders-0/00000000000000000000.log",
+]
+
+Located = tuple[str | None, int | None, "logstore.RecordBatch"]
+
+
+def batch_text(topic: str | None, number: int | None, batch: Any) -> str:
+    """A batch as a line of text."""
+    parts = [] if topic is None else [escape(f"{topic}-{number}")]
+    parts += [
+        f"{batch.base_offset}..{batch.last_offset}",
+        f"at {batch.position}",
+        size_text(batch.size_bytes),
+        f"magic {batch.magic}",
+        batch.compression,
+        counted(batch.record_count, "record"),
+    ]
+    if batch.timestamp_type >= 0:
+        label = batch.timestamp_type.kafka_name
+        parts.append(f"{label} {time_text(batch.max_timestamp_ms)}")
+    if batch.producer_id >= 0:
+        parts.append(
+            f"producer {batch.producer_id} epoch {batch.producer_epoch} "
+            f"sequence {batch.base_sequence}"
+        )
+    if batch.is_transactional:
+        parts.append("transactional")
+    if batch.is_control:
+        control = batch.control_record()
+        parts.append(f"control {control.type_name if control else 'emptied'}")
+    parts.append(f"crc {batch.crc:#010x}")
+    return "  ".join(parts)
+
+
+def _all_batches(sources: Sources, given: dict[str, Any]) -> Iterator[Located]:
+    start, stop = given["first"], until_of(given)
+    for partition in sources.partitions:
+        found = sources.read(
+            partition, start, stop, given["isolation"], partition.read_batches
+        )
+        for batch in found:
+            yield partition.topic, partition.number, batch
+    for source in sources.files:
+        low, high = source.resolve(start), source.resolve(stop)
+        for batch in _file_batches(source, low, high):
+            yield source.topic, source.partition, batch
+
+
+def _file_batches(
+    source: FileSource, start: Position, stop: Position
+) -> Iterator[logstore.RecordBatch]:
+    begun = False
+    for batch in source.batches():
+        begun = begun or _reaches(batch, start, is_start=True)
+        if not begun:
+            continue
+        if stop is not None and _reaches(batch, stop, is_start=False):
+            return
+        yield batch
+
+
+def _reaches(batch: logstore.RecordBatch, bound: Position, *, is_start: bool) -> bool:
+    """Whether a batch reaches an offset or time (a stop: begins at or after it)."""
+    if bound is None:
+        return True
+    if isinstance(bound, int):
+        return (batch.last_offset if is_start else batch.base_offset) >= bound
+    return batch.max_timestamp_ms >= milliseconds_of(bound)
+
+
+@command(
+    "batches",
+    "Print the batches: offsets, position, size, codec, producer.",
+    EXAMPLES,
+    path=LOGS,
+)
+@options.path()
+@options.choice
+@options.bounds
+@options.hidden_until
+@options.skip
+@options.limit
+@options.output_format()
+@options.times
+@options.isolation
+@options.on_corruption
+@options.kafka
+@options.decompressed
+def batches(path: str, **given: Any) -> int:
+    """`logstore-dump batches`."""
+    printer = Printer()
+    damage = DamageLog(printer, given["on_corruption"])
+    with opened_sources(path, damage, given) as sources:
+        if given["kafka"]:
+            return dump_files(sources, printer, deep=False)
+        found = _all_batches(sources, given)
+        for topic, number, batch in shown(found, given["skip"], given["limit"]):
+            if given["form"] == "jsonl":
+                printer.json(batch_line(topic, number, batch, given["times"]))
+            else:
+                printer.line(batch_text(topic, number, batch))
+    printer.flush()
+    return damage.finish()

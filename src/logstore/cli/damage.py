@@ -1,0 +1,240 @@
+"""Reading over damage: it is told at once, the next partitions follow, and the end says
+what is missing.
+
+With ``raise`` a partition ends at its first damage; with ``skip`` reading goes on at
+the next offset that can be read. Partitions have ``raise`` unless told otherwise,
+single files ``skip``: they are read as they are. A partition that cannot be read for
+another reason (a limit, a format that is not understood) is told likewise, and makes
+the status 2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import logstore
+from logstore.cli.output import Printer, is_terminal
+from logstore.cli.text import counted, offsets_text
+
+if TYPE_CHECKING:
+    from logstore.cli.sources import FileSource
+
+CLEAN, PROBLEMS, UNUSABLE = 0, 1, 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Missing:
+    """Offsets that were not delivered: [first, next_offset), None if nobody can tell
+    where they end. Not every offset had a record."""
+
+    name: str
+    first: int
+    next_offset: int | None
+
+
+class DamageLog:
+    """What one run of a command met.
+
+    Attributes:
+        missing: what was not delivered.
+        status: the exit status because of it.
+    """
+
+    def __init__(
+        self, printer: Printer | None, on_corruption: str | None = None
+    ) -> None:
+        self.missing: list[Missing] = []
+        self.status = CLEAN
+        self.has_broken = False
+        self.damaged: set[str] = set()
+        self.is_strict = on_corruption != "skip"
+        self.is_strict_in_files = on_corruption == "raise"
+        self._printer = printer
+        self._is_inexact = False
+
+    @classmethod
+    def silent(cls) -> DamageLog:
+        """One that goes on over damage and tells nothing."""
+        return cls(None, "skip")
+
+    @property
+    def prints_to_terminal(self) -> bool:
+        """Whether what is read is printed on a terminal."""
+        return self._printer is not None and is_terminal(self._printer.out)
+
+    def _warn(self, text: str, style: str = "error") -> None:
+        if self._printer is not None:
+            self._printer.warn(text, style)
+
+    def _raise_status(self, status: int) -> None:
+        self.status = max(self.status, status)
+
+    def broken(self, topic: str, number: int, error: Exception) -> None:
+        """A partition that cannot be opened."""
+        self.has_broken = True
+        self.damaged.add(f"{topic}-{number}")
+        self._raise_status(PROBLEMS)
+        self._warn(f"{topic}-{number}: {error}")
+
+    def refused(self, name: str, error: Exception) -> None:
+        """A partition that cannot be read, for another reason than damage."""
+        self.damaged.add(name)
+        self._raise_status(UNUSABLE)
+        self._warn(f"{name}: {error}")
+
+    # -------------------------------------------------------------- partitions
+
+    def over(
+        self,
+        partition: logstore.Partition,
+        bounds: Callable[[], tuple[Any, Any]],
+        reading: Callable[..., Iterator[Any]],
+        isolation: str,
+    ) -> Iterator[Any]:
+        """What a method of the partition yields, over damage.
+
+        Args:
+            bounds: gives start and stop as the method takes them.
+            reading: `read`, `read_batches` or `read_arrow` with all else bound.
+        """
+        name = partition.name
+        try:
+            start, stop = bounds()
+            at, on_corruption = start, "raise"
+            while True:
+                try:
+                    yield from reading(
+                        at, stop, isolation=isolation, on_corruption=on_corruption
+                    )
+                    return
+                except logstore.CorruptRecordError as error:
+                    found = self._met(partition, error, stop)
+                if self.is_strict or found is None:
+                    return
+                if isinstance(at, int) and found <= at:
+                    # Nothing tells these apart any more: the rest without what is
+                    # damaged in it.
+                    self._is_inexact, on_corruption = True, "skip"
+                else:
+                    at = found
+        except logstore.CorruptionError as error:
+            self.damaged.add(name)
+            self._raise_status(PROBLEMS)
+            self._warn(f"{name}: {error}")
+        except logstore.LogStoreError as error:
+            self.refused(name, error)
+
+    def _met(
+        self,
+        partition: logstore.Partition,
+        error: logstore.CorruptRecordError,
+        stop: Any,
+    ) -> int | None:
+        """Tell damage; returns where to go on, None at the end."""
+        name, end = partition.name, partition.end_offset
+        self.damaged.add(name)
+        self._raise_status(PROBLEMS)
+        if isinstance(stop, int):
+            end = min(end, stop)
+        following = error.next_offset
+        if following is None:
+            following = _next_readable(partition, error.offset)
+        following = min(end if following is None else following, end)
+        until = end if self.is_strict else following
+        self.missing.append(Missing(name, error.offset, until))
+        what = (
+            "the rest of it"
+            if self.is_strict
+            else offsets_text(error.offset, following)
+        )
+        self._warn(f"{name}: {error} Left out: {what}.")
+        return following if following < end else None
+
+    # -------------------------------------------------------------- files
+
+    def torn(self, source: FileSource, entry: Any) -> None:
+        """A file ends as a crash, or a writer that is at work, leaves it."""
+        self._warn(
+            f"{source.path} at byte {entry.position}: the end is no whole batch "
+            f"({entry.damage}); {counted(entry.size_bytes, 'byte')} left out",
+            "note",
+        )
+
+    def in_file(
+        self, source: FileSource, entry: Any, first: int, next_offset: int | None
+    ) -> None:
+        """Damaged bytes of a file, and the offsets between its neighbours."""
+        name = source.name or source.path
+        self.damaged.add(name)
+        self._raise_status(PROBLEMS)
+        self.missing.append(Missing(name, first, next_offset))
+        left = (
+            source.size_bytes - entry.position
+            if self.is_strict_in_files
+            else entry.size_bytes
+        )
+        self._warn(
+            f"{source.path} at byte {entry.position}: damaged ({entry.damage}); "
+            f"{counted(left, 'byte')} left out"
+        )
+
+    def in_batch(
+        self,
+        source: FileSource,
+        batch: logstore.RecordBatch,
+        error: logstore.LogStoreError,
+    ) -> None:
+        """An intact batch of a file whose records cannot be read."""
+        name = source.name or source.path
+        self.damaged.add(name)
+        self._raise_status(PROBLEMS)
+        following = None if self.is_strict_in_files else batch.next_offset
+        self.missing.append(Missing(name, batch.base_offset, following))
+        self._warn(f"{error}; {counted(batch.size_bytes, 'byte')} left out")
+
+    # -------------------------------------------------------------- the end
+
+    def finish(self) -> int:
+        """Print what is missing, and return the exit status."""
+        if self.missing:
+            for one in self.missing:
+                self._warn(f"missing: {_missing_text(one)}", "problem")
+            known = [m for m in self.missing if m.next_offset is not None]
+            count = sum((m.next_offset or 0) - m.first for m in known)
+            least = self._is_inexact or len(known) < len(self.missing)
+            names = {m.name for m in self.missing}
+            text = f"{counted(count, 'offset')} of {counted(len(names), 'partition')}"
+            self._warn(
+                f"missing in all: {'at least ' * least}{text}"
+                + ("" if least else f", at most {counted(count, 'record')}")
+                + (
+                    "; --on-corruption skip reads on behind the damage"
+                    if self.is_strict
+                    else ""
+                ),
+                "problem",
+            )
+        return self.status
+
+
+def _missing_text(one: Missing) -> str:
+    if one.next_offset is None:
+        return f"{one.name} from offset {one.first} on"
+    count = one.next_offset - one.first
+    return (
+        f"{one.name} offsets {offsets_text(one.first, one.next_offset)} "
+        f"({counted(count, 'offset')}, at most {counted(count, 'record')})"
+    )
+
+
+def _next_readable(partition: logstore.Partition, offset: int) -> int | None:
+    """The first offset behind damage that can be read."""
+    try:
+        for batch in partition.read_batches(offset, on_corruption="skip"):
+            if batch.base_offset >= offset:
+                return batch.base_offset
+    except logstore.LogStoreError:
+        return None
+    return None

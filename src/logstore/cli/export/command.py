@@ -1,0 +1,205 @@
+"""The subcommand `export`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import click
+
+from logstore.cli import options
+from logstore.cli.app import LOGS, command
+from logstore.cli.damage import DamageLog
+from logstore.cli.export.columns import ColumnWriter, partition_batches
+from logstore.cli.export.rows import rows_of
+from logstore.cli.export.targets import STDOUT, TEXT_KINDS, Target, path_for_topic
+from logstore.cli.output import Printer, Progress
+from logstore.cli.records import opened_sources
+from logstore.cli.schema import line
+from logstore.cli.sources import FileSource, Sources
+from logstore.cli.text import counted, relative
+
+EXAMPLES: Final = [
+    "export data/orders-0 -o orders.parquet",
+    "export data --topic orders -o orders.jsonl.zst",
+    "export data -o all.arrow --until 2024-05-01T00:00:00Z",
+    "export data --per-topic -o '{topic}.csv.gz' --time iso",
+    "export data -o - | wc -l",
+    "export data --on-corruption skip -o saved.jsonl",
+]
+_CHUNK_RECORDS: Final = 1024
+_UNKNOWN: Final = "unknown"
+
+
+class Job(NamedTuple):
+    """One file of an export, and what goes into it."""
+
+    target: Target
+    partitions: Sequence[Any]
+    files: Sequence[FileSource]
+
+
+@command(
+    "export",
+    "Write the records to JSON lines, CSV, parquet or Arrow, compressed by .gz or "
+    ".zst at the end of the name.",
+    EXAMPLES,
+    path=LOGS,
+)
+@options.path()
+@options.output(alias=True)
+@options.kind
+@options.per_topic
+@options.force
+@options.choice
+@options.bounds
+@options.output_format()
+@options.payload
+@options.times
+@options.isolation
+@options.on_corruption
+@options.decompressed
+def export(path: str, **given: Any) -> int:
+    """`logstore-dump export`."""
+    output = _output_of(given)
+    printer = Printer()
+    damage = DamageLog(printer, given["on_corruption"])
+    with opened_sources(path, damage, given) as sources:
+        total = sum(p.end_offset - p.start_offset for p in sources.partitions)
+        with Progress("exporting", printer.err, unit="records") as progress:
+            done = 0
+            for job in _jobs(sources, output, given):
+                before = done
+
+                def tell(count: int, before: int = before) -> None:
+                    progress(before + count, max(total, before + count))
+
+                count = _Export(sources, job, given, printer).run(tell)
+                done += count
+                _tell_written(printer, given, job, count)
+    printer.flush()
+    return damage.finish()
+
+
+def _output_of(given: dict[str, Any]) -> str:
+    output, alias = given["output"], given["output_alias"]
+    if output is not None and alias is not None:
+        raise click.UsageError("--to is another name of --output; give one of them")
+    found: str | None = output or alias
+    if found is None:
+        raise click.UsageError("where to? -o FILE, or -o - for standard output")
+    return found
+
+
+def _jobs(sources: Sources, output: str, given: dict[str, Any]) -> Iterator[Job]:
+    kind, force = given["kind"], given["force"]
+    if not given["per_topic"]:
+        target = Target(output, kind, force=force)
+        yield Job(target, sources.partitions, sources.files)
+        return
+    if output == STDOUT:
+        raise click.UsageError("--per-topic writes files; -o - is standard output")
+    topics = dict.fromkeys(
+        [p.topic for p in sources.partitions]
+        + [f.topic or _UNKNOWN for f in sources.files]
+    )
+    # All names first: nothing is written if one of them cannot be.
+    jobs = [
+        Job(
+            Target(path_for_topic(output, kind, topic), kind, force=force),
+            [p for p in sources.partitions if p.topic == topic],
+            [f for f in sources.files if (f.topic or _UNKNOWN) == topic],
+        )
+        for topic in topics
+    ]
+    yield from jobs
+
+
+def _tell_written(
+    printer: Printer, given: dict[str, Any], job: Job, count: int
+) -> None:
+    target = job.target
+    if target.is_stdout:
+        return
+    if not target.keep:
+        printer.warn(
+            f"{target.path} was not written: nothing that belongs in it is whole; "
+            f"--on-corruption skip writes what can be read"
+        )
+    elif given["form"] == "jsonl":
+        values = {"path": target.path, "records": count}
+        printer.json(line("export", topic=None, partition=None, **values))
+    else:
+        shown = relative(target.path)
+        printer.line(f"wrote {counted(count, 'record')} to {shown}")
+
+
+class _Export:
+    """Writes one file."""
+
+    def __init__(
+        self, sources: Sources, job: Job, given: dict[str, Any], printer: Printer
+    ) -> None:
+        self._sources, self._job, self._given = sources, job, given
+        self._printer = printer
+        self._stop = given["stop"]
+        self._count = 0
+
+    def run(self, tell: Callable[[int], None]) -> int:
+        """Write it; returns the number of records."""
+        target = self._job.target
+        write = self._text if target.kind in TEXT_KINDS else self._columns
+        with target.opened(self._printer) as file:
+            whole = sum(write(file, tell))
+            places = len(self._job.partitions) + len(self._job.files)
+            # A file that has nothing whole in it would pass for an export.
+            damage = self._sources.damage
+            strict = (
+                damage.is_strict if self._job.partitions else damage.is_strict_in_files
+            )
+            target.keep = not (strict and places and not whole)
+        return self._count
+
+    def _is_whole(self, name: str) -> bool:
+        return name not in self._sources.damage.damaged
+
+    def _text(self, file: BinaryIO, tell: Callable[[int], None]) -> Iterator[bool]:
+        given = self._given
+        rows = rows_of(self._job.target.kind, given["payload"], given["times"])
+        file.write(rows.head())
+        for name, topic, number, records in self._records():
+            while chunk := list(itertools.islice(records, _CHUNK_RECORDS)):
+                file.write(rows.encode(topic, number, chunk))
+                self._count += len(chunk)
+                tell(self._count)
+            yield self._is_whole(name)
+
+    def _records(self) -> Iterator[tuple[str, Any, Any, Iterator[Any]]]:
+        start, stop, isolation = self._given["first"], self._stop, self._isolation
+        for p in self._job.partitions:
+            found = self._sources.read(p, start, stop, isolation, p.read)
+            yield p.name, p.topic, p.number, found
+        for f in self._job.files:
+            yield f.name or f.path, f.topic, f.partition, f.records(start, stop)
+
+    @property
+    def _isolation(self) -> str:
+        return str(self._given["isolation"])
+
+    def _columns(self, file: BinaryIO, tell: Callable[[int], None]) -> Iterator[bool]:
+        start, stop = self._given["first"], self._stop
+        with ColumnWriter(self._job.target.kind, file) as writer:
+            for p in self._job.partitions:
+                for batch in partition_batches(
+                    self._sources, p, start, stop, self._isolation
+                ):
+                    self._count += writer.add(p.topic, p.number, batch)
+                    tell(self._count)
+                yield self._is_whole(p.name)
+            for f in self._job.files:
+                records = f.records(start, stop)
+                while chunk := list(itertools.islice(records, _CHUNK_RECORDS)):
+                    self._count += writer.add_rows(f, chunk)
+                    tell(self._count)
+                yield self._is_whole(f.name or f.path)

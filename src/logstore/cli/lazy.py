@@ -1,0 +1,53 @@
+"""Packages of the command line, imported at their first use.
+
+`logstore-dump --help` is to answer at once, so that rich and orjson wait until there is
+something to print. A package that is missing (`pip install --no-deps`) is an error with
+the command that installs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import logstore
+
+# A top-level module and what is to be installed for it.
+_INSTALL = {
+    "click": "pip install pylogstore",
+    "rich": "pip install pylogstore",
+    "orjson": "pip install pylogstore",
+    "pyarrow": "pip install 'pylogstore[arrow]'",
+}
+
+
+def load(name: str) -> Any:
+    """Import a module of another distribution.
+
+    Raises:
+        UnsupportedError: its distribution is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0]
+        raise logstore.UnsupportedError(
+            f"this command needs {package}; install it with `{_INSTALL[package]}`"
+        ) from error
+
+
+class Lazy:
+    """A module that is imported when something of it is used."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._module: ModuleType | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if self._module is None:
+            self._module = load(self._name)
+        return getattr(self._module, name)
+
+
+orjson: Any = Lazy("orjson")

@@ -1,0 +1,82 @@
+"""The manual page, from the definitions of the subcommands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import click
+
+import logstore
+from logstore.cli.app import Command, Group
+
+_HEAD: Final = """\
+.\\" Written by docs/make_man.py from the definitions of the subcommands.
+.TH LOGSTORE-DUMP 1 "" "pylogstore {version}" "User Commands"
+.SH NAME
+logstore-dump \\- look at stores and partitions of logstore and of Kafka
+.SH SYNOPSIS
+.B logstore-dump
+.I SUBCOMMAND
+[OPTIONS] PATH
+.SH DESCRIPTION
+"""
+_TAIL: Final = """\
+.SH EXIT STATUS
+.TP
+.B 0
+clean; also with notes: a torn tail, a log in use
+.TP
+.B 1
+problems found, or damage met while reading
+.TP
+.B 2
+unusable arguments, unreadable path, or no log directory
+.TP
+.B 130
+interrupted
+.SH ENVIRONMENT
+.TP
+.B NO_COLOR
+if it is set, nothing is coloured
+"""
+
+
+def manual(group: click.Command) -> str:
+    """The page in the format of man(7)."""
+    assert isinstance(group, Group)
+    context = click.Context(group, info_name="logstore-dump")
+    parts = [_HEAD.format(version=logstore.__version__), _text(group.help or "")]
+    parts.append(".SH SUBCOMMANDS\n")
+    for name in group.list_commands(context):
+        made = group.get_command(context, name)
+        if isinstance(made, Command):
+            parts += _subcommand(made, click.Context(made, context, name))
+    return "".join([*parts, _TAIL])
+
+
+def _subcommand(made: Command, context: click.Context) -> Iterator[str]:
+    usage = " ".join(made.collect_usage_pieces(context))
+    yield f".SS {_escaped(f'{made.name} {usage}')}\n"
+    yield _text(made.help or "")
+    for parameter in made.params:
+        record = parameter.get_help_record(context)
+        if record is not None and record[1]:
+            yield f".TP\n.B {_escaped(record[0])}\n{_escaped(record[1])}\n"
+    if made.examples:
+        yield ".PP\nExamples:\n.PP\n.nf\n"
+        for example in made.examples:
+            yield f"    {_escaped(f'logstore-dump {example}')}\n"
+        yield ".fi\n"
+
+
+def _text(text: str) -> str:
+    paragraphs = text.split("\n\n")
+    return ".PP\n".join(_escaped(" ".join(p.split())) + "\n" for p in paragraphs)
+
+
+def _escaped(text: str) -> str:
+    r"""Text in which groff finds no command: ``\``, ``-``, and ``.`` or ``'`` in front
+    of a line."""
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return f"\\&{text}" if text.startswith((".", "'")) else text

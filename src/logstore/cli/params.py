@@ -1,0 +1,176 @@
+"""The kinds of values that options take, as click parameter types."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+_COUNT_MAX: Final = (1 << 63) - 1
+_DIGITS_MAX: Final = 20
+_MILLISECONDS: Final = re.compile(r"(-?[0-9]+)ms")
+_FROM_END: Final = re.compile(r"-[0-9]+", re.ASCII)
+_SIZE: Final = re.compile(r"([0-9]+) ?(|B|KiB|MiB|GiB)", re.ASCII)
+_UNIT_BITS: Final = {"": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30}
+_PARTITION: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+# Generic since click 8.5, and only for type checkers.
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType
+
+
+class FromEnd(int):
+    """An offset counted from the end of a log: 10 is the tenth last."""
+
+
+Bound = int | datetime.datetime | FromEnd | None
+
+
+def parse_bound(text: str) -> int | datetime.datetime:
+    """An offset, ``-N`` (the N last: `FromEnd`), or a time: ISO 8601, or Unix
+    milliseconds followed by ``ms``.
+
+    Raises:
+        ValueError, OverflowError: none of these.
+    """
+    milliseconds = _MILLISECONDS.fullmatch(text)
+    if milliseconds is not None:
+        return _EPOCH + datetime.timedelta(milliseconds=int(milliseconds[1]))
+    if text.isascii() and text.isdigit():
+        return _clipped(text)
+    if _FROM_END.fullmatch(text):
+        return FromEnd(_clipped(text[1:]))
+    iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
+    when = datetime.datetime.fromisoformat(iso)
+    milliseconds_of(when)  # no calendar has the ends of the first and last year in UTC
+    return when
+
+
+def milliseconds_of(when: datetime.datetime) -> int:
+    """Unix milliseconds, rounded up; without a zone it is local time."""
+    delta = when.astimezone(datetime.timezone.utc) - _EPOCH
+    return -(-(delta // datetime.timedelta(microseconds=1)) // 1000)
+
+
+def _clipped(digits: str) -> int:
+    # More than any log has: what counts with machine words takes no more.
+    return min(int(digits[:_DIGITS_MAX]), _COUNT_MAX)
+
+
+class CountType(_ParamType):
+    """A number from 0 on."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        if not (value.isascii() and value.isdigit()):
+            self.fail(f"{value!r} is not a number from 0 on", param, ctx)
+        return _clipped(value)
+
+
+class SizeType(_ParamType):
+    """A number of bytes, or one with a unit."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        if isinstance(value, int):
+            return value
+        match = _SIZE.fullmatch(value)
+        if match is None:
+            self.fail(
+                f"{value!r} is not a size: a number of bytes, or one followed by "
+                f"KiB, MiB, GiB",
+                param,
+                ctx,
+            )
+        return _clipped(match[1]) << _UNIT_BITS[match[2]]
+
+
+class BoundType(_ParamType):
+    """An offset, the N last records, or a time."""
+
+    name = "N|-N|TIME"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return parse_bound(value)
+        except (ValueError, OverflowError):
+            self.fail(
+                f"{value!r} is not an offset, a number from the end such as -10, an "
+                f"ISO 8601 time, or milliseconds such as 1714564800000ms",
+                param,
+                ctx,
+            )
+
+
+class PatternType(_ParamType):
+    """A regular expression over bytes."""
+
+    name = "RE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> re.Pattern[bytes]:
+        if isinstance(value, re.Pattern):
+            return value
+        try:
+            return re.compile(value.encode("utf-8", "surrogateescape"))
+        except re.error as error:
+            self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
+
+
+class TopicType(_ParamType):
+    """A topic's name or a glob; a shell completes the names in PATH."""
+
+    name = "GLOB"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        return str(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        # What was typed is not a whole command line: the path is what is left of it.
+        path = ctx.params.get("path") or next(iter(ctx.args), None)
+        try:
+            names = os.listdir(path) if path else []
+        except OSError:
+            return []
+        parsed = (_PARTITION.fullmatch(name) for name in names)
+        topics = sorted({found[1] for found in parsed if found})
+        return [CompletionItem(name) for name in topics if name.startswith(incomplete)]
+
+
+class FileType(_ParamType):
+    """A path, which a shell completes; whether it is there the command finds out."""
+
+    name = "PATH"
+
+    def __init__(self, name: str = "PATH") -> None:
+        self.name = name
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> str:
+        return os.fsdecode(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
+
+
+COUNT: Final = CountType()
+SIZE: Final = SizeType()
+BOUND: Final = BoundType()
+PATTERN: Final = PatternType()
+TOPIC: Final = TopicType()

@@ -1,0 +1,221 @@
+"""`repair`: what it would lose, the question, and the report."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, Final
+
+import click
+
+import logstore
+from logstore.cli import options
+from logstore.cli.app import PARTITIONS, command, store_config
+from logstore.cli.losses import Loss, loss_of
+from logstore.cli.output import Printer, Progress
+from logstore.cli.schema import finding, line
+from logstore.cli.tables import Column, print_table
+from logstore.cli.text import counted, escape, grouped, relative, size_text
+
+EXAMPLES: Final = [
+    "repair data",
+    "repair data --dry-run",
+    "repair data/orders-0 --mode skip",
+    "repair data/orders-0 --mode cut --quarantine /mnt/other/aside --yes",
+    "repair data --mode skip --copy-to data.salvaged",
+]
+MODES: Final = ("cut", "skip")
+_TELL: Final = {True: "would do", False: "done"}
+_COLUMNS: Final = (
+    Column("mode", lambda loss: loss.mode),
+    Column("partitions", lambda loss: loss.partitions, grouped, True),
+    Column("offsets lost", lambda loss: loss.offsets, grouped, True),
+    Column("records lost", lambda loss: loss.records_text),
+    Column("bytes", lambda loss: loss.bytes, size_text, True),
+)
+
+
+@command(
+    "repair",
+    "Repair a damaged store or partition, and keep what is taken out (needs the "
+    "writer's lock).",
+    EXAMPLES,
+    path=PARTITIONS,
+)
+@options.path()
+@options.mode
+@options.dry_run
+@options.quarantine
+@options.copy_to
+@options.yes
+@options.output_format()
+@options.permissions
+@options.decompressed
+def repair(path: str, **given: Any) -> int:
+    """`logstore-dump repair`."""
+    printer = Printer()
+    if given["copy_alias"] is not None:
+        if given["copy_to"] is not None:
+            raise click.UsageError("--to is another name of --copy-to; give one")
+        given["copy_to"] = given["copy_alias"]
+    if given["dry_run"] and given["copy_to"] is not None:
+        raise click.UsageError("--dry-run and --copy-to exclude each other")
+    mode, is_confirmed = given["mode"], given["yes"] or given["copy_to"] is not None
+    if mode is None:
+        mode, is_confirmed = _choose(path, given, printer, is_confirmed)
+    if mode is None:
+        return 1
+    if given["dry_run"]:
+        plan = _plan(path, mode, given, printer)
+        _print(given, printer, plan)
+        return 0 if plan.ok and not plan.actions else 1
+    if not is_confirmed:
+        plan = _plan(path, mode, given, printer)
+        if plan.actions:
+            _print(given, printer, plan)
+            _ask_name(path, printer)
+    report = _repair(path, mode, given, printer, dry_run=False)
+    _print(given, printer, report)
+    return 0 if report.ok else 1
+
+
+def _plan(
+    path: str, mode: str, given: dict[str, Any], printer: Printer
+) -> logstore.RepairReport:
+    return _repair(path, mode, given, printer, dry_run=True)
+
+
+def _repair(
+    path: str, mode: str, given: dict[str, Any], printer: Printer, *, dry_run: bool
+) -> logstore.RepairReport:
+    with Progress("checking" if dry_run else "repairing", printer.err) as progress:
+        return logstore.repair(
+            path,
+            mode,
+            given["quarantine"],
+            dry_run=dry_run,
+            to=None if dry_run else given["copy_to"],
+            on_progress=progress,
+            store_config=store_config(given),
+        )
+
+
+# ------------------------------------------------------------------ without a mode
+
+
+def _choose(
+    path: str, given: dict[str, Any], printer: Printer, is_confirmed: bool
+) -> tuple[str | None, bool]:
+    """Show what each mode would lose, and have one chosen.
+
+    Returns (mode, whether a person has confirmed it). No mode: it was a dry run, and
+    there is something to do.
+    """
+    plans = {mode: _plan(path, mode, given, printer) for mode in MODES}
+    losses = [loss_of(plan) for plan in plans.values()]
+    if not any(loss.partitions for loss in losses):
+        return "cut", is_confirmed  # or skip: nothing is taken out of a log
+    _print_choice(given, printer, plans, losses)
+    if given["dry_run"]:
+        return None, False
+    if is_confirmed or not _is_asked(printer):
+        raise click.ClickException(
+            "nothing was changed: say --mode cut or --mode skip, and --yes if there is "
+            "no terminal; --dry-run shows what each would do"
+        )
+    answer = _answer(
+        printer, f"Repair {_name(path)} with cut or skip? Anything else ends it: "
+    )
+    if answer not in MODES:
+        raise click.ClickException("nothing was changed: that is neither cut nor skip")
+    return answer, True
+
+
+def _print_choice(
+    given: dict[str, Any],
+    printer: Printer,
+    plans: dict[str, logstore.RepairReport],
+    losses: list[Loss],
+) -> None:
+    if given["form"] == "jsonl":
+        for plan, loss in zip(plans.values(), losses, strict=True):
+            _print_json(printer, plan)
+            printer.json(loss.to_json())
+        return
+    for mode, plan in plans.items():
+        for action in plan.actions:
+            text = f"{mode} would do: {action.label}: {action.message}"
+            printer.line(escape(relative(text)))
+    printer.line("")
+    print_table(printer, _COLUMNS, losses)
+    printer.line("")
+
+
+def _is_asked(printer: Printer) -> bool:
+    return sys.stdin.isatty() and printer.err.isatty()
+
+
+def _name(path: str) -> str:
+    return escape(os.path.basename(os.path.abspath(path)))
+
+
+def _answer(printer: Printer, question: str) -> str:
+    printer.flush()
+    printer.err.write(question)
+    printer.err.flush()
+    return sys.stdin.readline().rstrip("\n")
+
+
+def _ask_name(path: str, printer: Printer) -> None:
+    """Have the name of what is to be changed typed, by a person."""
+    if not _is_asked(printer):
+        raise click.ClickException(
+            "nothing was changed: repeat it with --yes, or with --dry-run to look only"
+        )
+    name = os.path.basename(os.path.abspath(path))
+    if _answer(printer, f"Type {_name(path)} to go on: ") != name:
+        raise click.ClickException("nothing was changed: that is not its name")
+
+
+# ------------------------------------------------------------------ the report
+
+
+def _print_json(printer: Printer, report: logstore.RepairReport) -> None:
+    value: dict[str, Any] = report.to_dict()
+    about = {"mode": report.mode, "dry_run": report.dry_run}
+    for action in value.pop("actions"):
+        printer.json(finding("action", {**about, **action}))
+    for problem in value.pop("remaining"):
+        printer.json(finding("problem", problem))
+    printer.json(
+        line(
+            "summary",
+            ok=report.ok,
+            mode=report.mode,
+            dryRun=report.dry_run,
+            quarantine=list(report.quarantine),
+            actions=len(report.actions),
+            problems=len(report.remaining),
+        )
+    )
+
+
+def _print(
+    given: dict[str, Any], printer: Printer, report: logstore.RepairReport
+) -> None:
+    if given["form"] == "jsonl":
+        _print_json(printer, report)
+        return
+    how = _TELL[report.dry_run]
+    for action in report.actions:
+        printer.line(escape(relative(f"{how}: {action.label}: {action.message}")))
+        if action.kept_at is not None:
+            printer.line(f"  kept at {escape(relative(action.kept_at))}")
+    if not report.dry_run:
+        for problem in report.remaining:
+            text = f"problem: {problem.kind}: {problem.message}"
+            printer.line(escape(relative(text)), "problem")
+    loss = loss_of(report)
+    counts = f"{counted(len(report.actions), 'action')}, {loss.text}"
+    left = counted(len(report.remaining), "problem")
+    printer.line(f"{how}: {counts}" + ("" if report.dry_run else f", {left} left"))

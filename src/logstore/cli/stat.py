@@ -1,0 +1,235 @@
+"""`stat`: counts over the batches of each partition."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import logstore
+from logstore.cli import options
+from logstore.cli.app import LOGS, command
+from logstore.cli.damage import DamageLog
+from logstore.cli.output import Printer, Progress
+from logstore.cli.records import opened_sources
+from logstore.cli.schema import line, timestamp_value
+from logstore.cli.sources import FileSource, Sources
+from logstore.cli.tables import Column, names_of, print_table, sorted_by
+from logstore.cli.text import counted, escape, grouped, relative, size_text, time_text
+
+EXAMPLES: Final = [
+    "stat data",
+    "stat data --topic 'orders*' --sort -records",
+    "stat data/orders-0 --format jsonl",
+]
+
+
+@dataclasses.dataclass(slots=True)
+class Tally:
+    """Counts over the batches of one partition or file."""
+
+    name: str
+    topic: str | None
+    partition: int | None
+    start: int = -1
+    end: int = -1
+    durable: int = -1
+    segments: int = 0
+    size: int = 0
+    batches: int = 0
+    control: int = 0
+    records: int = 0
+    batch_bytes: int = 0
+    magics: Counter[int] = dataclasses.field(default_factory=Counter)
+    codecs: Counter[str] = dataclasses.field(default_factory=Counter)
+    producers: set[int] = dataclasses.field(default_factory=set)
+    first_time: int = -1
+    last_time: int = -1
+
+    @classmethod
+    def of(cls, partition: logstore.Partition) -> Tally:
+        """The counts of a partition before its batches are read."""
+        segments = partition.segments
+        return cls(
+            partition.name,
+            partition.topic,
+            partition.number,
+            partition.start_offset,
+            partition.end_offset,
+            partition.durable_offset,
+            len(segments),
+            sum(segment.size_bytes for segment in segments),
+        )
+
+    def add(self, batch: logstore.RecordBatch) -> None:
+        self.batches += 1
+        self.batch_bytes += batch.size_bytes
+        if self.start < 0:
+            self.start = batch.base_offset
+        if batch.is_control:
+            self.control += 1
+            return
+        self.records += batch.record_count
+        self.magics[batch.magic] += batch.record_count
+        self.codecs[batch.compression] += batch.record_count
+        if batch.producer_id >= 0:
+            self.producers.add(batch.producer_id)
+        time_ms = batch.max_timestamp_ms
+        if time_ms >= 0:
+            self.last_time = max(self.last_time, time_ms)
+            first = self.first_time
+            self.first_time = time_ms if first < 0 else min(first, time_ms)
+
+    def to_json(self, times: str) -> dict[str, Any]:
+        return line(
+            "statistics",
+            topic=self.topic,
+            partition=self.partition,
+            startOffset=self.start,
+            endOffset=self.end,
+            durableOffset=self.durable,
+            segments=self.segments,
+            size=self.size,
+            batches=self.batches,
+            controlBatches=self.control,
+            records=self.records,
+            recordsByMagic={str(k): n for k, n in sorted(self.magics.items())},
+            recordsByCodec=dict(sorted(self.codecs.items())),
+            producers=len(self.producers),
+            smallestBatchTimestamp=timestamp_value(self.first_time, times),
+            largestTimestamp=timestamp_value(self.last_time, times),
+        )
+
+    def to_text(self) -> list[str]:
+        per_record = self.batch_bytes / self.records if self.records else 0.0
+        per_batch = self.records / self.batches if self.batches else 0.0
+        magics = ", ".join(f"{n} of magic {k}" for k, n in sorted(self.magics.items()))
+        codecs = ", ".join(f"{n} {k}" for k, n in sorted(self.codecs.items()))
+        durable = f", durable below {self.durable}" if self.durable >= 0 else ""
+        last = "none" if self.end <= self.start else f"{self.start}..{self.end - 1}"
+        control = counted(self.control, "control batch")
+        return [
+            self.name,
+            f"  offsets    {last}{durable}",
+            f"  size       {size_text(self.size)} in "
+            f"{counted(self.segments, 'segment')}",
+            f"  records    {self.records}, {size_text(per_record)} each on disk",
+            f"  batches    {self.batches}, {per_batch:.1f} records each, {control}",
+            f"  magic      {magics or '-'}",
+            f"  codec      {codecs or '-'}",
+            f"  producers  {len(self.producers)} with an id",
+            f"  time       {time_text(self.first_time)} to {time_text(self.last_time)}",
+        ]
+
+
+def _counts(rows: Iterable[Counter[Any]]) -> Counter[Any]:
+    total: Counter[Any] = Counter()
+    for row in rows:
+        total.update(row)
+    return total
+
+
+def _codecs(counts: Counter[str]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in counts.most_common()) or "-"
+
+
+def _earliest(times: Iterable[int]) -> int:
+    return min((t for t in times if t >= 0), default=-1)
+
+
+COLUMNS: Final = (
+    Column(
+        "partition",
+        lambda t: (t.topic or t.name, t.partition or 0, t.name),
+        lambda v: v[2],
+    ),
+    Column("records", lambda t: t.records, grouped, True, sum),
+    Column("batches", lambda t: t.batches, grouped, True, sum),
+    Column("segments", lambda t: t.segments, grouped, True, sum),
+    Column("size", lambda t: t.size, size_text, True, sum),
+    Column("codec", lambda t: t.codecs, _codecs, False, _counts),
+    Column("first time", lambda t: t.first_time, time_text, False, _earliest),
+    Column("last time", lambda t: t.last_time, time_text, False, max),
+)
+SORTABLE: Final = tuple(n for n in names_of(COLUMNS) if n != "codec")
+
+
+@command(
+    "stat",
+    "Count sizes, offsets, records by magic and codec, and times.",
+    EXAMPLES,
+    path=LOGS,
+)
+@options.path()
+@options.choice
+@options.sort(SORTABLE)
+@options.output_format()
+@options.times
+@options.on_corruption
+@options.decompressed
+def stat(path: str, **given: Any) -> int:
+    """`logstore-dump stat`."""
+    printer = Printer()
+    damage = DamageLog(printer, given["on_corruption"])
+    with opened_sources(path, damage, given) as sources:
+        tallies = [*_partitions(sources, damage)]
+        tallies += [_file_tally(source) for source in sources.files]
+        tallies = sorted_by(tallies, COLUMNS, given["sort"])
+        if given["form"] == "jsonl":
+            for tally in tallies:
+                printer.json(tally.to_json(given["times"]))
+        else:
+            _print(printer, tallies)
+    printer.flush()
+    return damage.finish()
+
+
+def _print(printer: Printer, tallies: list[Tally]) -> None:
+    for tally in tallies:
+        for text in tally.to_text():
+            printer.line(escape(text))
+    if len(tallies) > 1:
+        printer.line("")
+        total = counted(len(tallies), "partition")
+        print_table(printer, COLUMNS, tallies, total=total)
+
+
+def _partitions(sources: Sources, damage: DamageLog) -> Iterable[Tally]:
+    tallies = []
+    for partition in sources.partitions:
+        try:
+            tallies.append((partition, Tally.of(partition)))
+        except logstore.LogStoreError as error:
+            damage.broken(partition.topic, partition.number, error)
+    total = sum(tally.size for _, tally in tallies)
+    done = 0
+    with Progress("reading") as progress:
+        for partition, tally in tallies:
+            _read(sources, partition, tally, lambda n: progress(done + n, total))  # noqa: B023
+            done += tally.size
+            yield tally
+
+
+def _read(
+    sources: Sources,
+    partition: logstore.Partition,
+    tally: Tally,
+    tell: Callable[[int], None],
+) -> None:
+    batches = sources.read(
+        partition, None, None, "read_uncommitted", partition.read_batches
+    )
+    for batch in batches:
+        tally.add(batch)
+        tell(tally.batch_bytes)
+
+
+def _file_tally(source: FileSource) -> Tally:
+    name = relative(source.path)
+    tally = Tally(name, source.topic, source.partition, segments=1, end=0)
+    for batch in source.batches():
+        tally.add(batch)
+        tally.end = batch.next_offset
+    tally.size = tally.batch_bytes
+    return tally

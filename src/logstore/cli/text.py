@@ -1,0 +1,123 @@
+r"""Text for people: escapes, sizes, times, counts, paths.
+
+Nothing that comes from data reaches a terminal as a control sequence: what cannot be
+printed is escaped (``\n``, ``\x1b``).
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+from typing import Final
+
+_SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+def escape(text: str) -> str:
+    r"""Text that does nothing to a terminal: what cannot be printed becomes ``\n``,
+    ``\r``, ``\t`` or the bytes of its UTF-8 form as ``\xNN``."""
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(map(_escaped, text))
+
+
+def _escaped(char: str) -> str:
+    short = _SHORT_ESCAPES.get(char)
+    if short is not None:
+        return short
+    if char.isprintable():
+        return char
+    return "".join(f"\\x{byte:02x}" for byte in _bytes_of(char))
+
+
+def _bytes_of(char: str) -> bytes:
+    """A character as it came: the byte that one of `decode` stands for, else its UTF-8
+    form, also of half a surrogate pair."""
+    try:
+        return char.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return char.encode("utf-8", "surrogatepass")
+
+
+def decode(data: bytes) -> str:
+    """Bytes as text; those that are not UTF-8 stay, as escapes, when it is printed."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def quoted(data: bytes) -> str:
+    """Bytes as escaped text in quotation marks."""
+    return '"' + escape(decode(data)).replace('"', '\\"') + '"'
+
+
+def encodable(text: str) -> str:
+    """A text that UTF-8 can hold: half a surrogate pair is an escape in it."""
+    if text.isascii():
+        return text
+    return "".join(
+        "".join(f"\\x{byte:02x}" for byte in _bytes_of(char))
+        if "\ud800" <= char <= "\udfff"
+        else char
+        for char in text
+    )
+
+
+def size_text(count: float) -> str:
+    """Bytes for people: ``1.5 MiB``."""
+    value = float(count)
+    for unit in _UNITS:
+        if value < 1024 or unit == _UNITS[-1]:
+            break
+        value /= 1024
+    return f"{int(count)} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A timestamp in UTC; ``-`` for none; the number if no calendar has it."""
+    if timestamp_ms < 0:
+        return "-" if timestamp_ms == -1 else str(timestamp_ms)
+    try:
+        when = _EPOCH + datetime.timedelta(milliseconds=timestamp_ms)
+    except OverflowError:
+        return str(timestamp_ms)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def plural(word: str) -> str:
+    """The plural of the last word: entries, batches, indexes, days."""
+    if re.search(r"[^aeiou]y$", word):
+        return word[:-1] + "ies"
+    return word + ("es" if re.search(r"(s|x|ch|sh)$", word) else "s")
+
+
+def counted(number: int, word: str) -> str:
+    """``1 record``, ``12 345 records``, ``no records``."""
+    if number == 1:
+        return f"1 {word}"
+    return f"{grouped(number) if number else 'no'} {plural(word)}"
+
+
+def grouped(number: int) -> str:
+    """A number with a space between groups of three digits, from five digits on."""
+    return f"{number:,}".replace(",", " ") if abs(number) > 9999 else str(number)
+
+
+def offsets_text(first: int, next_offset: int) -> str:
+    """A half-open range of offsets as people write it: ``25..29``, ``25``, ``-``."""
+    if next_offset <= first:
+        return "-"
+    return str(first) if next_offset == first + 1 else f"{first}..{next_offset - 1}"
+
+
+def relative(text: str) -> str:
+    """A text whose paths below the working directory are relative to it."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return text
+    if here == os.sep or here not in text:
+        return text
+    text = re.sub(rf"(?<![\w./-]){re.escape(here)}/", "", text)
+    return re.sub(rf"(?<![\w./-]){re.escape(here)}(?![\w./-])", ".", text)

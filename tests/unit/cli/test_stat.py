@@ -1,0 +1,69 @@
+"""`logstore-dump stat`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import logstore
+from support.cli import RECORDS, SMALL
+from support.damage import flip_bit, frames, logs_in
+from support.values import timestamp_of, write_store
+
+
+def test_stat_counts_records_by_magic_and_codec(run: Any, tmp_path: Path) -> None:
+    """Of partitions, and of files."""
+    partition = write_store(tmp_path / "store", RECORDS, 2, "lz4", call=20, **SMALL)
+    [line] = run("stat", partition.parent, "--format", "jsonl").json
+    assert line["records"] == RECORDS
+    assert line["recordsByMagic"] == {"2": RECORDS}
+    assert line["recordsByCodec"] == {"lz4": RECORDS}
+    assert (line["startOffset"], line["endOffset"]) == (0, RECORDS)
+    assert line["segments"] == len(logs_in(partition))
+    assert line["largestTimestamp"] == max(map(timestamp_of, range(RECORDS)))
+    text = run("stat", partition).out
+    assert f"{RECORDS} of magic 2" in text
+    assert f"{RECORDS} lz4" in text
+    path = logs_in(partition)[0]
+    [line] = run("stat", path, "--format", "jsonl").json
+    assert line["size"] == path.stat().st_size
+
+
+def test_stat_of_damage_exits_one(run: Any, partition: Path) -> None:
+    """After what could be counted."""
+    flip_bit(logs_in(partition)[1], 8 * 30)
+    result = run("stat", partition)
+    assert result.status == 1
+    assert "records" in result.out
+    assert result.err
+
+
+def test_stat_sums_up(run: Any, store: Path) -> None:
+    """Below the partitions a table with totals, sorted as asked."""
+    with logstore.open(store) as opened:
+        opened.topic("clicks")[1].append(b"one more")
+    lines = run("stat", store, "--sort", "-records").lines
+    assert lines[0] == "clicks-1"
+    assert "in 1 segment" in lines[2]
+    head = next(i for i, line in enumerate(lines) if line.startswith("partition"))
+    assert [line.split()[:2] for line in lines[head + 1 : -1]] == [
+        ["clicks-1", "4"],
+        ["clicks-0", "3"],
+        ["orders-0", "3"],
+    ]
+    assert lines[-1].split()[:3] == ["3", "partitions", "10"]
+
+
+def test_stat_reads_on_behind_damage(run: Any, partition: Path) -> None:
+    """With `skip`: the batches behind it count, and the end says what is missing."""
+    log = logs_in(partition)[1]
+    flip_bit(log, 8 * 30)
+    first, following = frames(log)[:2]
+    strict = run("stat", partition, "--format", "jsonl")
+    [line] = strict.json
+    assert (strict.status, line["records"]) == (1, first.offset)
+    skipping = run("stat", partition, "--format", "jsonl", "--on-corruption", "skip")
+    lost = following.offset - first.offset
+    [line] = skipping.json
+    assert (skipping.status, line["records"]) == (1, RECORDS - lost)
+    assert f"missing in all: {lost} offsets of 1 partition" in skipping.err
