@@ -41,7 +41,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("topic",),
     ("store",),
     ("verify", "diagnosis"),
-    ("repair",),
+    ("repair", "reporting"),
     ("cli", "demo", "spark"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
@@ -50,8 +50,8 @@ NATIVE_IMPORTERS = {"_native", "_binding"}
 PUBLIC_NAMES_ONLY = {"cli", "demo", "spark"}
 
 # Modules that may open files themselves: the seam, and those that also handle files
-# which are no store's (the output of an export). `_native` has the build script.
-FILE_USERS = {"_native", "_files", "cli", "demo"}
+# which are no store's (the output of an export, a report). `_native` has the build script.
+FILE_USERS = {"_native", "_files", "cli", "demo", "reporting"}
 # What the others may take from `os`: nothing of it looks at a file.
 OS_PURE = {
     "PathLike",

@@ -51,6 +51,7 @@ from logstore.publishing import Publication
 from logstore.records import Record, RecordMetadata, TimestampType
 from logstore.recovery import RecoveryAction, RecoveryReport
 from logstore.repair import RepairAction, RepairReport, repair
+from logstore.reporting import Report, report
 from logstore.retention import (
     Deletion,
     RetainAge,
@@ -115,6 +116,7 @@ __all__ = [
     "RecoveryReport",
     "RepairAction",
     "RepairReport",
+    "Report",
     "RetainAge",
     "RetainBytes",
     "RetainFreeSpace",
@@ -142,5 +144,6 @@ __all__ = [
     "open",
     "rebuild_index",
     "repair",
+    "report",
     "verify",
 ]
