@@ -37,11 +37,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("publications", "log_files", "leader_epochs"),
     ("live", "log_writer"),
     ("writer",),
-    ("partition", "partition_writers", "publishing"),
+    ("partition", "partition_writers", "publishing", "measures"),
     ("topic",),
     ("store",),
     ("verify", "diagnosis"),
-    ("repair", "reporting"),
+    ("repair", "reporting", "metrics"),
     ("cli", "demo", "spark"),
 )
 LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
@@ -50,7 +50,8 @@ NATIVE_IMPORTERS = {"_native", "_binding"}
 PUBLIC_NAMES_ONLY = {"cli", "demo", "spark"}
 
 # Modules that may open files themselves: the seam, and those that also handle files
-# which are no store's (the output of an export, a report). `_native` has the build script.
+# which are no store's (the output of an export, a report). `_native` has the build
+# script.
 FILE_USERS = {"_native", "_files", "cli", "demo", "reporting"}
 # What the others may take from `os`: nothing of it looks at a file.
 OS_PURE = {

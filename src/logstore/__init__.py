@@ -11,6 +11,10 @@
 Everything promised is in ``logstore.__all__``.
 """
 
+import importlib as _importlib
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
+
 from logstore.batches import Chunk, ControlRecord, RecordBatch
 from logstore.config import StoreConfig, TopicConfig
 from logstore.cuts import LogMark
@@ -51,7 +55,6 @@ from logstore.publishing import Publication
 from logstore.records import Record, RecordMetadata, TimestampType
 from logstore.recovery import RecoveryAction, RecoveryReport
 from logstore.repair import RepairAction, RepairReport, repair
-from logstore.reporting import Report, report
 from logstore.retention import (
     Deletion,
     RetainAge,
@@ -74,6 +77,10 @@ from logstore.verify import (
     rebuild_index,
     verify,
 )
+
+if _TYPE_CHECKING:
+    from logstore import metrics
+    from logstore.reporting import Report, report
 
 __version__ = "0.1.0"
 
@@ -141,9 +148,28 @@ __all__ = [
     "VerifyReport",
     "doctor",
     "inspect_file",
+    "metrics",
     "open",
     "rebuild_index",
     "repair",
     "report",
     "verify",
 ]
+
+# What is loaded when it is first used: a service that never looks at a report does not
+# pay the 40 ms of its start.
+_LATER = {"Report": "logstore.reporting", "report": "logstore.reporting"}
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "metrics":
+        return _importlib.import_module("logstore.metrics")
+    module = _LATER.get(name)
+    if module is None:
+        raise AttributeError(f"module 'logstore' has no attribute {name!r}")
+    found = globals()[name] = getattr(_importlib.import_module(module), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -113,7 +113,9 @@ def _unclean(facts: StoreFacts) -> Iterator[Finding]:
     if facts.is_partition and facts.writer == "nobody":
         return  # taken out of its store: nobody can know
     torn = sum(kind == "torn-tail" for p in facts.partitions for kind, _ in p.notes)
-    tail = f" {count_text(torn, 'log')} end in a torn batch." if torn else ""
+    tail = (
+        f" {count_text(torn, 'log ends', 'logs end')} in a torn batch." if torn else ""
+    )
     yield Finding(
         WARNING,
         "unclean",

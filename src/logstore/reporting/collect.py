@@ -198,7 +198,8 @@ class _Collector:
                     self.facts.free_bytes = free
                     text = f"{size_text(free)} of {size_text(total)} are free"
                 if only is None or seen.kind in _OF_THE_DISK:
-                    self.facts.environment.append((seen.kind, seen.level, seen.message))
+                    row = seen.kind, seen.level, text
+                    self.facts.environment.append(row)
 
     def _offsets(self, name: str) -> dict[tuple[str, int], int]:
         try:
