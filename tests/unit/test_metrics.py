@@ -1,4 +1,4 @@
-"""The numbers of a store: `Store.metrics`, and what `logstore.metrics` makes of them."""
+"""The numbers of a store: `Store.metrics`, and what `logstore.metrics` makes of it."""
 
 from __future__ import annotations
 
@@ -386,8 +386,8 @@ def test_opentelemetry_keeps_no_store_open(tmp_path: Path) -> None:
     store = logstore.open(tmp_path / "data")
     metrics.opentelemetry(store, meter)
     assert collected(reader)
+    del store
     with pytest.warns(ResourceWarning):
-        del store
         gc.collect()
     assert collected(reader) == {}
     with logstore.open(tmp_path / "data"):

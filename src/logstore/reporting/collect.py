@@ -370,17 +370,20 @@ class _Collector:
         self, found: Iterable[Problem | Note], looks: dict[str, _Look]
     ) -> None:
         lost: dict[str, list[tuple[int, int]]] = {}
+        # The page says once where the store is.
+        prefix = self.root.path.rstrip(os.sep) + os.sep
         for one in found:
+            text = one.message.replace(prefix, "")
             inner = os.path.relpath(one.path, self.root.path).split(os.sep)
             look = looks.get(inner[0])
             if look is None:
-                self.facts.root_notes.append((one.kind, one.message))
+                self.facts.root_notes.append((one.kind, text))
                 continue
             if isinstance(one, Note):
-                look.facts.notes.append((one.kind, one.message))
+                look.facts.notes.append((one.kind, text))
                 continue
-            look.facts.problems.append((one.kind, one.message))
-            _mark(look, one, inner[-1])
+            look.facts.problems.append((one.kind, text))
+            _mark(look, one, inner[-1], text)
             if one.kind in LOG_KINDS and one.first_offset is not None:
                 last = one.last_offset
                 end = look.facts.end_offset - 1 if last is None else last
@@ -459,7 +462,7 @@ def _segments_of(
     return found
 
 
-def _mark(look: _Look, problem: Problem, file: str) -> None:
+def _mark(look: _Look, problem: Problem, file: str, text: str) -> None:
     """Note a problem at the segment whose file has it."""
     parsed = parse_segment_file(file)
     if parsed is None:
@@ -468,7 +471,7 @@ def _mark(look: _Look, problem: Problem, file: str) -> None:
         if segment.base_offset != parsed.base_offset:
             continue
         if parsed.suffix != LOG:
-            segment.index_damage = segment.index_damage or problem.message
+            segment.index_damage = segment.index_damage or text
             return
         # What lies behind the end of what readers see is shown as well.
         size = max(look.sizes.get(name, 0), segment.size_bytes)
@@ -479,7 +482,7 @@ def _mark(look: _Look, problem: Problem, file: str) -> None:
                 segment.damage_at = min(problem.position / size, 1.0)
             if problem.first_offset is not None:
                 segment.damage_offset = problem.first_offset
-        segment.damage = segment.damage or problem.message
+        segment.damage = segment.damage or text
         return
 
 

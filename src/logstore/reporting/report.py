@@ -15,6 +15,7 @@ from logstore.errors import storage_error
 from logstore.reporting.attention import findings_of
 from logstore.reporting.broker import broker_facts
 from logstore.reporting.collect import Progress, collect
+from logstore.reporting.markup import printable
 from logstore.reporting.model import Finding, StoreFacts
 from logstore.reporting.page import page_of, title_of
 from logstore.verify import VerifyReport
@@ -93,7 +94,7 @@ class Report:
     def _repr_html_(self) -> str:
         """For notebooks: the page in a frame, so that its style stays its own."""
         inner = html.escape(self.to_html(), quote=True)
-        title = html.escape(title_of(self._facts), quote=True)
+        title = html.escape(printable(title_of(self._facts)), quote=True)
         return (
             f'<iframe srcdoc="{inner}" title="logstore report on {title}" '
             f'sandbox="allow-scripts" width="100%" height="{_FRAME_HEIGHT}" '

@@ -17,7 +17,7 @@ from logstore._files import Directory
 from logstore.config import CODECS
 from logstore.decoding import Damage, open_payload
 from logstore.descriptors import Descriptors
-from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
+from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
 from logstore.reporting.model import Codec, PartitionFacts, Producer, SegmentFacts
 from logstore.segment import Place
 from logstore.verify.sound import RawSegment, next_sound
@@ -129,13 +129,15 @@ class Sampler:
             )
             if segment.next_offset > segment.base_offset:
                 raw.next_offset = segment.next_offset
-            with contextlib.suppress(OSError, StorageError):
-                found += self._segment(raw, facts)
+            with contextlib.suppress(OSError, LogStoreError):
+                found += self._segment(raw, facts, segment.last_time_ms)
         return found
 
     # -- one segment
 
-    def _segment(self, raw: RawSegment, facts: PartitionFacts) -> list[Interval]:
+    def _segment(
+        self, raw: RawSegment, facts: PartitionFacts, last_ms: int
+    ) -> list[Interval]:
         opened_max = 0
         if self._segments % self._every == 0:
             opened_max = _OPENED_OF_SEGMENT
@@ -154,7 +156,7 @@ class Sampler:
         weight = raw.size / seen_bytes
         for part in stretches:
             self._add(facts, part, weight)
-        return _spread(stretches, weight)
+        return _spread(stretches, weight, last_ms)
 
     def _whole_of(self, raw: RawSegment, opened_max: int) -> tuple[list[_Seen], bool]:
         """All batches of a segment, and whether it was walked over to its end: there
@@ -172,20 +174,22 @@ class Sampler:
         count = self._stretches if known else 1
         span = raw.next_offset - raw.base_offset
         parts = []
-        last_pos = -1
+        end = 0  # of the stretch before
         for number in range(count):
             place = raw.start
             if number:
                 place = raw.locate(raw.base_offset + span * number // count)
-            if place.pos <= last_pos:
+            if number and place.pos < end:
                 continue  # the index is coarse, or gone
-            part = []
+            part: list[_Seen] = []
+            size = 0
             for one in self._headers(raw, place, self._small, opened_max):
                 part.append(one)
-                if len(part) >= _STRETCH_BATCHES:
+                size += one.header.size
+                if len(part) >= _STRETCH_BATCHES or size >= _STRETCH_BYTES:
                     break
             opened_max = 0
-            last_pos = place.pos
+            end = place.pos + size
             parts.append(part)
         return parts
 
@@ -286,8 +290,11 @@ def _at(seen: _Seen) -> Interval:
     return Interval(time_ms, time_ms, seen.records, seen.header.size)
 
 
-def _spread(stretches: list[list[_Seen]], weight: float) -> list[Interval]:
-    """What each stretch stands for: the time from its begin to that of the next one."""
+def _spread(
+    stretches: list[list[_Seen]], weight: float, last_ms: int
+) -> list[Interval]:
+    """What each stretch stands for: the time from its begin to that of the next one,
+    or to the last one of the segment."""
     found = []
     parts = [part for part in stretches if part]
     times = [
@@ -298,7 +305,9 @@ def _spread(stretches: list[list[_Seen]], weight: float) -> list[Interval]:
         if not times[at]:
             continue
         first, last = min(times[at]), max(times[at])
-        if at + 1 < len(parts) and times[at + 1]:
+        if at + 1 == len(parts):
+            last = max(last, last_ms)
+        elif times[at + 1]:
             last = max(last, min(times[at + 1]))
         records = sum(one.records for one in part) * weight
         size = sum(one.header.size for one in part) * weight

@@ -56,9 +56,9 @@ border-radius:99px;font-weight:600;font-size:14px;white-space:nowrap}
 .pill.ok{background:var(--ok-bg);color:var(--ok)}
 .icon{width:16px;height:16px;flex:none}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(132px,1fr));gap:1px;
-background:var(--line);border:1px solid var(--line);border-radius:12px;overflow:hidden;
+background:var(--card);border:1px solid var(--line);border-radius:12px;overflow:hidden;
 box-shadow:var(--shadow)}
-.tile{background:var(--card);padding:13px 16px}
+.tile{box-shadow:0 0 0 1px var(--line);padding:13px 16px}
 .tile b{display:block;font-size:20px;font-weight:650;letter-spacing:-.01em;
 font-variant-numeric:tabular-nums;line-height:1.3}
 .tile span{color:var(--soft);font-size:13px}
