@@ -247,7 +247,7 @@ def _topics(facts: StoreFacts) -> list[Html]:
         scale.legend(),
     ]
     parts += [topic_section(topic, scale, is_open=at < 12)
-              for at, topic in enumerate(shown)]  # fmt: skip
+        for at, topic in enumerate(sorted(shown, key=_rank))]  # fmt: skip
     rest = len(facts.topics) - len(shown)
     if rest:
         parts.append(
@@ -260,14 +260,14 @@ def _topics(facts: StoreFacts) -> list[Html]:
 def _shown(topics: Sequence[TopicFacts]) -> list[TopicFacts]:
     """The topics that have a place on the page: those with problems, and the largest,
     in the order of their names."""
-    ranked = sorted(
-        topics,
-        key=lambda topic: (
-            not any(p.problems or p.error for p in topic.partitions),
-            -topic.size_bytes,
-        ),
-    )
+    ranked = sorted(topics, key=_rank)
     return sorted(ranked[:_TOPICS_MAX], key=lambda topic: topic.name)
+
+
+def _rank(topic: TopicFacts) -> tuple[bool, int]:
+    """Topics with problems first, then the largest."""
+    has_problems = any(one.problems or one.error for one in topic.partitions)
+    return not has_problems, -topic.size_bytes
 
 
 def _topic_table(topics: Sequence[TopicFacts]) -> Html:
