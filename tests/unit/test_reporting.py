@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 import time
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -227,6 +228,46 @@ def test_report_beside_a_writer_tells_who_has_the_store(tmp_path: Path) -> None:
         assert ("info", "unsynced") in kinds(report)
         assert all(one.level == "info" for one in report.findings)
         partition.append(b"still the writer")
+
+
+def test_report_beside_a_busy_writer_finds_no_damage(tmp_path: Path) -> None:
+    """While it appends, rolls, deletes records and makes and deletes topics."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def write(store: logstore.Store) -> None:
+        try:
+            number = 0
+            while not stop.is_set():
+                name = f"brief-{number % 3}"
+                topic = store.create_topic(name, config=SMALL, exist_ok=True)
+                topic[0].append_many([b"x" * 100] * 50)
+                keep = store.topic("keep")[0]
+                keep.append_many([b"y" * 200] * 50, durable=number % 2 == 0)
+                if keep.end_offset > 2000:
+                    keep.delete_before(keep.end_offset - 1000)
+                if number % 3 == 2:
+                    store.delete_topic(name)
+                number += 1
+        except BaseException as error:
+            failures.append(error)
+
+    with logstore.open(tmp_path / "data") as store:
+        store.create_topic("keep", config=SMALL)
+        thread = threading.Thread(target=write, args=(store,))
+        thread.start()
+        try:
+            for _ in range(25):
+                report = logstore.report(tmp_path / "data")
+                assert report.verified.problems == ()
+                assert all(one.level == "info" for one in report.findings), kinds(
+                    report
+                )
+                assert "keep" in report.to_html()
+        finally:
+            stop.set()
+            thread.join()
+    assert failures == []
 
 
 def test_report_on_one_partition_directory(store: Path) -> None:

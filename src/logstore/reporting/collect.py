@@ -24,17 +24,12 @@ from logstore.errors import (
     is_system_error,
     storage_error,
 )
-from logstore.layout import LOG, parse_partition_directory, parse_segment_file
+from logstore.layout import LOG, parse_partition_directory
 from logstore.locking import holder_of
 from logstore.marks import Marks
-from logstore.partition import Partition
 from logstore.recovery import RecoveryAction
-from logstore.reporting.model import (
-    PartitionFacts,
-    SegmentFacts,
-    StoreFacts,
-    TopicFacts,
-)
+from logstore.reporting.looks import Look, look_at, mark, segments_of, union
+from logstore.reporting.model import PartitionFacts, StoreFacts, TopicFacts
 from logstore.reporting.sampling import Interval, Sampler
 from logstore.reporting.series import bounds_of, series_of
 from logstore.reporting.units import size_text
@@ -50,6 +45,8 @@ Progress = Callable[[int, int], None]
 # What retention deletes within this time is "soon".
 SOON_MS: Final = 24 * 3600 * 1000
 _PRODUCERS_MAX: Final = 200
+# So often a partition is looked for whose topic is made or deleted meanwhile.
+_TRIES: Final = 5
 # Kinds of problems that concern the records themselves; the others are of what is
 # derived from them, or of the marks.
 LOG_KINDS: Final = frozenset(
@@ -64,20 +61,6 @@ LOG_KINDS: Final = frozenset(
         "digest",
     }
 )
-
-
-@dataclasses.dataclass(slots=True)
-class _Look:
-    """What one look at a partition's directory found.
-
-    `segments`: with the name of their `.log` files.
-    """
-
-    facts: PartitionFacts
-    directory: Directory
-    sizes: dict[str, int]
-    segments: list[tuple[SegmentFacts, str]]
-    partition: Partition | None = None
 
 
 def collect(
@@ -160,7 +143,7 @@ class _Collector:
             look
             for name in names
             if only is not None or parse_partition_directory(name) is not None
-            if (look := self._look(name)) is not None
+            if (look := look_at(self.root, name, self.points)) is not None
         ]
         store, reason = self._open_store()
         with store or contextlib.nullcontext():
@@ -230,33 +213,6 @@ class _Collector:
 
     # -- partitions
 
-    def _look(self, name: str) -> _Look | None:
-        """The files of a partition directory; None where it is none, or gone."""
-        directory = self.root.child(name)
-        topic, number = parse_partition_directory(name) or (name, -1)
-        facts = PartitionFacts(topic, number, name, directory.path)
-        sizes: dict[str, int] = {}
-        try:
-            with directory.use() as fd:
-                for one in self.files.list(fd):
-                    with contextlib.suppress(OSError):
-                        info = self.files.stat_name(fd, one)
-                        if info.is_file:
-                            sizes[one] = info.size
-        except NotADirectoryError:
-            return None
-        except OSError as error:
-            if not self.root.exists(name):
-                return None
-            facts.error = str(storage_error(error, "read", directory.path))
-        facts.recovery_point = self.points.get((topic, number), 0)
-        for one in sizes:
-            parsed = parse_segment_file(one)
-            if parsed is not None and parsed.transition:
-                known = facts.leftovers.get(parsed.transition, 0)
-                facts.leftovers[parsed.transition] = known + 1
-        return _Look(facts, directory, sizes, [])
-
     def _open_store(self) -> tuple[Store | None, str]:
         """The store for reading, or why there is none."""
         root, config = self.root.path, self.config
@@ -266,17 +222,14 @@ class _Collector:
             return None, str(error)
         return store, ""
 
-    def _open(
-        self, store: Store | None, looks: list[_Look], reason: str
-    ) -> list[_Look]:
+    def _open(self, store: Store | None, looks: list[Look], reason: str) -> list[Look]:
         """What a reader sees of the partitions; returns those that are still there."""
         topics: dict[str, TopicFacts] = {}
         kept = []
         for look in looks:
             facts = look.facts
-            self._open_one(store, look, facts.error or reason)
-            if facts.error and not self.root.exists(facts.name):
-                continue  # its topic was deleted meanwhile
+            if not self._open_one(store, look, facts.error or reason):
+                continue  # its topic is being made or deleted
             topic = topics.get(facts.topic)
             if topic is None:
                 topic = topics[facts.topic] = TopicFacts(facts.topic)
@@ -302,22 +255,32 @@ class _Collector:
             if getattr(config, field.name) != getattr(usual, field.name)
         }
 
-    def _open_one(self, store: Store | None, look: _Look, reason: str) -> None:
+    def _open_one(self, store: Store | None, look: Look, reason: str) -> bool:
+        """Look at a partition as a reader does; False where it is not there any more,
+        or not yet."""
         facts = look.facts
         infos: tuple[SegmentInfo, ...] = ()
-        if store is not None and facts.number >= 0 and not reason:
-            try:
-                look.partition = store.topic(facts.topic)[facts.number]
-                infos = self._bounds(look.partition, facts)
-            except (TopicNotFoundError, PartitionNotFoundError) as error:
-                facts.error = f"it is not part of the store any more: {error}"
-            except LogStoreError as error:
-                facts.error = str(error)
-        elif facts.number < 0:
+        if facts.number < 0:
             facts.error = f"{facts.name} is not named as a partition: topic-number"
-        else:
+        elif store is None or reason:
             facts.error = reason
-        look.segments = _segments_of(look, infos)
+        else:
+            for _ in range(_TRIES):
+                try:
+                    infos = self._bounds(store, look)
+                    facts.error = ""
+                    break
+                except (TopicNotFoundError, PartitionNotFoundError) as error:
+                    facts.error = f"it is not part of the store: {error}"
+                    if not self.root.exists(facts.name):
+                        return False
+                except LogStoreError as error:
+                    facts.error = str(error)
+                    break
+            else:
+                if self.facts.holder is not None:
+                    return False
+        look.segments = segments_of(look, infos)
         facts.segments = [segment for segment, _ in look.segments]
         facts.size_bytes = sum(segment.size_bytes for segment in facts.segments)
         facts.missing_indexes = sum(
@@ -325,10 +288,11 @@ class _Collector:
             for _, name in look.segments
         )
         facts.other_bytes = max(sum(look.sizes.values()) - facts.size_bytes, 0)
+        return True
 
-    def _bounds(
-        self, partition: Partition, facts: PartitionFacts
-    ) -> tuple[SegmentInfo, ...]:
+    def _bounds(self, store: Store, look: Look) -> tuple[SegmentInfo, ...]:
+        facts = look.facts
+        partition = look.partition = store.topic(facts.topic)[facts.number]
         infos = partition.segments
         facts.start_offset = partition.start_offset
         facts.end_offset = partition.end_offset
@@ -357,7 +321,7 @@ class _Collector:
             sum(one.segment.size_bytes for one in soon) - facts.retention_due_bytes
         )
 
-    def _transactions(self, looks: list[_Look]) -> None:
+    def _transactions(self, looks: list[Look]) -> None:
         """The last stable offsets, where there are transactions: it may take a walk."""
         for look in looks:
             if look.facts.has_transactions and look.partition is not None:
@@ -367,7 +331,7 @@ class _Collector:
     # -- what verify says
 
     def _findings(
-        self, found: Iterable[Problem | Note], looks: dict[str, _Look]
+        self, found: Iterable[Problem | Note], looks: dict[str, Look]
     ) -> None:
         lost: dict[str, list[tuple[int, int]]] = {}
         # The page says once where the store is.
@@ -383,17 +347,17 @@ class _Collector:
                 look.facts.notes.append((one.kind, text))
                 continue
             look.facts.problems.append((one.kind, text))
-            _mark(look, one, inner[-1], text)
+            mark(look, one, inner[-1], text)
             if one.kind in LOG_KINDS and one.first_offset is not None:
                 last = one.last_offset
                 end = look.facts.end_offset - 1 if last is None else last
                 lost.setdefault(inner[0], []).append((one.first_offset, end))
         for name, ranges in lost.items():
-            looks[name].facts.lost_records = _union(ranges)
+            looks[name].facts.lost_records = union(ranges)
 
     # -- headers
 
-    def _sample(self, looks: list[_Look]) -> None:
+    def _sample(self, looks: list[Look]) -> None:
         facts = self.facts
         segments = [segment for look in looks for segment in look.facts.segments]
         sampler = Sampler(
@@ -428,70 +392,3 @@ _OF_THE_DISK: Final = frozenset({"file-system", "mount", "space", "inodes", "lim
 
 def _ignore(action: RecoveryAction) -> None:
     """`verify` says the same."""
-
-
-def _segments_of(
-    look: _Look, infos: tuple[SegmentInfo, ...]
-) -> list[tuple[SegmentFacts, str]]:
-    """What readers see of the segments, and behind that what is on disk beside it."""
-    found = []
-    for info in infos:
-        last = info.max_timestamp_ms
-        segment = SegmentFacts(
-            info.base_offset,
-            info.next_offset,
-            info.size_bytes,
-            info.modified_ms if last < 0 else last,
-            is_active=info.is_active,
-        )
-        found.append((segment, os.path.basename(info.path)))
-    end = infos[-1].base_offset if infos else -1
-    others = sorted(
-        (parsed.base_offset, name)
-        for name in look.sizes
-        if (parsed := parse_segment_file(name)) is not None
-        if parsed.suffix == LOG and not parsed.transition and parsed.base_offset > end
-    )
-    for at, (base, name) in enumerate(others):
-        after = others[at + 1][0] if at + 1 < len(others) else -1
-        modified = -1
-        with contextlib.suppress(OSError):
-            modified = look.directory.stat(name).mtime_ns // 1_000_000
-        segment = SegmentFacts(base, after, look.sizes[name], modified)
-        found.append((segment, name))
-    return found
-
-
-def _mark(look: _Look, problem: Problem, file: str, text: str) -> None:
-    """Note a problem at the segment whose file has it."""
-    parsed = parse_segment_file(file)
-    if parsed is None:
-        return
-    for segment, name in look.segments:
-        if segment.base_offset != parsed.base_offset:
-            continue
-        if parsed.suffix != LOG:
-            segment.index_damage = segment.index_damage or text
-            return
-        # What lies behind the end of what readers see is shown as well.
-        size = max(look.sizes.get(name, 0), segment.size_bytes)
-        look.facts.size_bytes += size - segment.size_bytes
-        segment.size_bytes = size
-        if not segment.damage:
-            if problem.position is not None and size:
-                segment.damage_at = min(problem.position / size, 1.0)
-            if problem.first_offset is not None:
-                segment.damage_offset = problem.first_offset
-        segment.damage = segment.damage or text
-        return
-
-
-def _union(ranges: list[tuple[int, int]]) -> int:
-    """Offsets in some ranges (both ends inclusive), each counted once."""
-    total, end = 0, -1
-    for first, last in sorted(ranges):
-        first = max(first, end + 1)
-        if last >= first:
-            total += last - first + 1
-            end = last
-    return total
