@@ -838,3 +838,20 @@ def test_picture_of_the_documentation_is_small() -> None:
     images = Path(__file__).parents[2] / "docs" / "images"
     for name in ("report.png", "report-dark.png"):
         assert 20_000 < (images / name).stat().st_size <= 200_000
+
+
+def test_legend_tells_its_ages_apart(tmp_path: Path) -> None:
+    """By days, by minutes or by seconds, whatever it takes."""
+    for step, sample in ((DAY, r"^\d{4}-\d\d-\d\d$"), (60_000, r":\d\d$")):
+        path = tmp_path / f"data-{step}"
+        with logstore.open(path) as store:
+            partition = store.create_topic("t", config=SMALL)[0]
+            for number in range(12):
+                when = NOW - (40 - number) * step
+                partition.append(b"x" * 100, timestamp_ms=when)
+                partition.roll()
+        page = logstore.report(path).to_html()
+        (legend,) = re.findall(r'<div class="legend">(.*?)</div>', page)
+        shown = re.findall(r"from ([0-9: -]+)<", legend)
+        assert len(shown) == len(set(shown)) == AGES
+        assert all(re.search(sample, text) for text in shown)

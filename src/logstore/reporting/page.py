@@ -40,6 +40,10 @@ __all__ = ["page_of", "title_of"]
 
 _FINDINGS_MAX: Final = 60
 _TOPICS_MAX: Final = 200
+_NO_SETTINGS: Final = (
+    " Where no settings of a topic are shown, they are not in this directory: a broker "
+    "keeps them in its cluster's metadata."
+)
 _WRITERS: Final = {
     "logstore": "logstore wrote it last",
     "kafka": "a Kafka broker wrote it last",
@@ -242,6 +246,7 @@ def _topics(facts: StoreFacts) -> list[Html]:
             "p",
             "One row a partition. Width is bytes, on one scale in each topic; colour "
             "is the age of the last record. A hint tells offsets and times.",
+            _NO_SETTINGS if any(t.settings is None for t in facts.topics) else None,
             cls="lead",
         ),
         scale.legend(),

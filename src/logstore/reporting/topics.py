@@ -65,26 +65,28 @@ class MapScale:
         edges = self.edges[shift:]
         starts = (self.oldest_ms, *edges)
         parts = []
-        for at, start in enumerate(starts):
-            group = shift + at
-            text = _since(start, self.oldest_ms, self.newest_ms)
-            text = f"oldest, from {text}" if at == 0 else f"from {text}"
-            if len(starts) == 1:
-                text = _since(start, self.oldest_ms, self.newest_ms)
-            swatch = tag("i", style=f"background:var(--a{group})")
+        for at, text in enumerate(_distinct(starts)):
+            if len(starts) > 1:
+                text = f"oldest, from {text}" if at == 0 else f"from {text}"
+            swatch = tag("i", style=f"background:var(--a{shift + at})")
             parts.append(tag("span", swatch, text))
         parts.append(tag("span", tag("i", cls="hurt"), "damaged"))
         parts.append(tag("span", tag("i", cls="idx"), "index damaged"))
         return tag("div", parts, cls="legend")
 
 
-def _since(when: int, oldest: int, newest: int) -> str:
-    text = time_text(when, seconds=newest - oldest < 600_000)
-    return text[:10] if newest - oldest > 4 * 86_400_000 else text
+def _distinct(times: tuple[int, ...]) -> list[str]:
+    """Times as texts, as short as they can be told apart: days, minutes, seconds."""
+    whole = [time_text(when) for when in times]
+    for length in (10, 16):
+        short = [text[:length] for text in whole]
+        if len(set(short)) == len(set(whole)):
+            return short
+    return whole
 
 
 def topic_section(topic: TopicFacts, scale: MapScale, *, is_open: bool) -> Html:
-    """One topic; closed ones open by a click."""
+    """One topic; a click opens one that is closed."""
     partitions = topic.partitions
     problems = sum(len(one.problems) + bool(one.error) for one in partitions)
     segments = sum(len(one.segments) for one in partitions)
@@ -136,8 +138,7 @@ def _shown(partitions: list[PartitionFacts], most: int) -> list[PartitionFacts]:
 
 def _settings(topic: TopicFacts) -> Html:
     if topic.settings is None:
-        text = "Settings are not in this directory: a broker keeps them in its cluster."
-        return tag("p", text, cls="small", style="margin-top:0")
+        return join()  # the page says so once
     if not topic.settings:
         return tag("p", "All settings are the defaults.", cls="small",
                    style="margin-top:0")  # fmt: skip
