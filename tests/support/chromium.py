@@ -120,7 +120,7 @@ class Picture:
             elif kind == b"IDAT":
                 packed += body
             pos += length + 12
-        self._rows = self._unfiltered(zlib.decompress(packed))
+        self.rows = self._unfiltered(zlib.decompress(packed))
 
     def _unfiltered(self, raw: bytes) -> list[bytes]:
         size, step = self.width * self.channels, self.channels
@@ -137,7 +137,7 @@ class Picture:
     def pixel(self, x: int, y: int) -> tuple[int, int, int]:
         """Red, green and blue."""
         begin = x * self.channels
-        red, green, blue = self._rows[y][begin : begin + 3]
+        red, green, blue = self.rows[y][begin : begin + 3]
         return red, green, blue
 
     def lightness(self) -> float:

@@ -138,8 +138,13 @@ def test_page_is_read_without_its_script(chromium: Chromium, page: Path) -> None
     bare = page.with_name("bare.html")
     bare.write_text(re.sub(r"<script>.*</script>", "", text, flags=re.DOTALL))
     with_it = chromium.picture(page, height=1600)
-    without = chromium.picture(bare, height=1600)
-    assert without.lightness() == pytest.approx(with_it.lightness(), abs=1)
+    for _ in range(5):
+        # A busy machine may take a picture before all is drawn.
+        without = chromium.picture(bare, height=1600)
+        if without.rows == with_it.rows:
+            break
+        with_it = chromium.picture(page, height=1600)
+    assert without.rows == with_it.rows
     assert DAMAGE[False] in without.colours()
 
 
