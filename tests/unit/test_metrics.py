@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -421,3 +422,34 @@ def test_module_is_there_without_an_import_of_its_own() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert "nonsense" in done.stdout
+
+
+@pytest.mark.parametrize("page", ["metrics.md", "report.md"])
+def test_examples_of_the_page_run_as_they_stand(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each Python block, one after the other, in one directory."""
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+    if "metrics_server" in names:
+        with logstore.open("data") as store:
+            served(names["metrics_server"](store, 0))
+    else:
+        assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def served(server: Any) -> None:
+    """The page of the example answers with the metrics."""
+    thread = threading.Thread(target=server.handle_request)
+    thread.start()
+    with server:
+        url = f"http://127.0.0.1:{server.server_address[1]}/metrics"
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            assert answer.headers["Content-Type"] == metrics.CONTENT_TYPE
+            assert b"kafka_log_log_logendoffset" in answer.read()
+        thread.join()
