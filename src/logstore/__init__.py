@@ -156,19 +156,17 @@ __all__ = [
     "verify",
 ]
 
-# What is loaded when it is first used: a service that never looks at a report does not
-# pay the 40 ms of its start.
-_LATER = {"Report": "logstore.reporting", "report": "logstore.reporting"}
-
 
 def __getattr__(name: str) -> _Any:
+    """What is loaded when it is first used: a service that never looks at a report does
+    not pay for it at its start, some 40 ms."""
     if name == "metrics":
         return _importlib.import_module("logstore.metrics")
-    module = _LATER.get(name)
-    if module is None:
-        raise AttributeError(f"module 'logstore' has no attribute {name!r}")
-    found = globals()[name] = getattr(_importlib.import_module(module), name)
-    return found
+    if name in ("Report", "report"):
+        reporting = _importlib.import_module("logstore.reporting")
+        globals().update(Report=reporting.Report, report=reporting.report)
+        return globals()[name]
+    raise AttributeError(f"module 'logstore' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
