@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Final
 
+from logstore import layout
 from logstore._files import Directory
 from logstore.errors import LogStoreError
 from logstore.layout import LOG, parse_segment_file
@@ -18,14 +19,49 @@ from logstore.log_writer import LogWriter
 from logstore.marks import Marks
 from logstore.segment import Segment
 
-__all__ = ["IdleLogs", "log_row", "store_row"]
+__all__ = ["IdleLogs", "is_log_directory", "log_row", "store_row"]
 
 TopicPartition = tuple[str, int]
 
 # Of the dictionary. It rises where a key changes its meaning or goes away.
 SCHEMA_VERSION: Final = 1
 
+# Files in the root of a log directory that no other program has. (Many have a `.lock`.)
+_ROOT_FILES: Final = frozenset(
+    {
+        layout.CLEAN_SHUTDOWN,
+        layout.META_PROPERTIES,
+        layout.OWNER,
+        layout.TOPICS,
+        layout.RECOVERY_CHECKPOINT,
+        layout.LOG_START_CHECKPOINT,
+    }
+)
+_PARTITION_FILES: Final = frozenset(
+    {layout.PARTITION_STATE, layout.LEADER_EPOCHS, layout.PARTITION_METADATA}
+)
+
 _TOTALS: Final = ("size_bytes", "segments", "unsynced_records")
+
+
+def is_log_directory(root: Directory, names: list[str]) -> bool:
+    """Whether a directory with these names in it is a store, or one of its partitions:
+    because of the files in it, or in a directory in it that is named as a partition.
+    Such a name alone says nothing: `/etc` has ``dbus-1``."""
+    if not _ROOT_FILES.isdisjoint(names) or _has_log(names):
+        return True
+    if layout.LOCK in names and len(names) == 1:
+        return True  # a store that nothing was written to
+    for name in names:
+        if layout.parse_partition_directory(name):
+            with contextlib.suppress(OSError):
+                if _has_log(root.child(name).names()):
+                    return True
+    return False
+
+
+def _has_log(names: list[str]) -> bool:
+    return any(name in _PARTITION_FILES or parse_segment_file(name) for name in names)
 
 
 def log_row(

@@ -26,8 +26,9 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.locking import holder_of
+from logstore.measures import is_log_directory
 from logstore.store import Store, open_store
-from logstore.verify.places import is_directory, is_partition, is_store, open_root
+from logstore.verify.places import is_directory, is_partition, open_root
 
 __all__ = ["CONTENT_TYPE", "of_directory", "opentelemetry", "prometheus", "text"]
 
@@ -151,14 +152,14 @@ def _holder(files: Files, path: str) -> int | None:
     root = open_root(files, path)
     try:
         names = root.names()
+        if not is_log_directory(root, names):
+            raise StoreNotFoundError(f"{path} is no store", path=path)
         if is_partition(root, names):
             raise StoreNotFoundError(
                 f"{path} is a partition directory; the store is its parent, "
                 f"{os.path.dirname(path)}",
                 path=path,
             )
-        if not is_store(names):
-            raise StoreNotFoundError(f"{path} is no store", path=path)
         try:
             return holder_of(root)
         except FileNotFoundError:

@@ -254,11 +254,13 @@ def test_directory_that_is_no_store_is_a_named_error(
 ) -> None:
     """One that is not there, one without a log, a partition's, and a file."""
     (tmp_path / "empty").mkdir()
+    (tmp_path / "etc" / "dbus-1").mkdir(parents=True)
     (tmp_path / "file").write_bytes(b"")
     store.topic("orders").flush()
     for path, word in (
         (tmp_path / "missing", "nothing"),
         (tmp_path / "empty", "no store"),
+        (tmp_path / "etc", "no store"),
         (Path(store.path) / "orders-0", "parent"),
         (tmp_path / "file", "file"),
     ):

@@ -308,13 +308,28 @@ def test_path_that_is_no_log_directory_is_a_named_error(
     """One that is not there, one without a log, and a file."""
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "notes.txt").write_text("hello")
+    # What has a partition's name is none for that: /etc has dbus-1.
+    (tmp_path / "etc" / "dbus-1").mkdir(parents=True)
+    (tmp_path / "etc" / "dbus-1" / "session.conf").write_text("")
+    (tmp_path / "etc" / ".lock").write_text("")
     for path in (
         tmp_path / "missing",
         tmp_path / "plain",
+        tmp_path / "etc",
+        tmp_path / "etc" / "dbus-1",
         logs_in(store / "orders-0")[0],
     ):
         with pytest.raises(logstore.StoreNotFoundError):
             logstore.report(path)
+
+
+def test_partition_that_has_lost_all_its_files_is_still_one(store: Path) -> None:
+    """Its name and the store around it say so: that is damage, no wrong path."""
+    for file in (store / "orders-1").iterdir():
+        file.unlink()
+    report = logstore.report(store / "orders-1")
+    assert not report.ok
+    assert report.to_dict()["is_partition"] is True
 
 
 def test_report_on_a_store_of_a_later_version(store: Path) -> None:

@@ -27,6 +27,7 @@ from logstore.errors import (
 from logstore.layout import LOG, parse_partition_directory
 from logstore.locking import holder_of
 from logstore.marks import Marks
+from logstore.measures import is_log_directory
 from logstore.recovery import RecoveryAction
 from logstore.reporting.looks import Look, look_at, mark, segments_of, union
 from logstore.reporting.model import PartitionFacts, StoreFacts, TopicFacts
@@ -81,10 +82,10 @@ def collect(
             path=path,
         )
     begun = files.monotonic()
+    only = _partition_of(files, path)
     verified = verify(
         path, deep, on_progress, threads=threads, store_config=config, files=files
     )
-    only = _partition_of(files, path)
     root_path = path if only is None else os.path.dirname(path)
     root = open_root(files, root_path)
     try:
@@ -103,15 +104,39 @@ def collect(
 
 
 def _partition_of(files: Files, path: str) -> str | None:
-    """The name of the directory where it is a partition's, else None."""
+    """The name of the directory where it is a partition's, None where it is a store.
+
+    Raises:
+        StoreNotFoundError: it is neither.
+    """
     directory = open_root(files, path)
     try:
-        found = is_partition(directory, directory.names())
-        return directory.name if found else None
+        names = directory.names()
+        is_one = is_partition(directory, names)
+        if not is_log_directory(directory, names) and not (
+            is_one and _is_in_store(files, path)
+        ):
+            raise StoreNotFoundError(
+                f"{path} is no log directory: neither a store nor a partition "
+                f"directory",
+                path=path,
+            )
+        return directory.name if is_one else None
     except OSError as error:
+        if not is_system_error(error):
+            raise
         raise storage_error(error, "read", path) from error
     finally:
         directory.close()
+
+
+def _is_in_store(files: Files, path: str) -> bool:
+    """Whether the parent is a store: then a partition may have lost all its files."""
+    parent = open_root(files, os.path.dirname(path))
+    try:
+        return is_log_directory(parent, parent.names())
+    finally:
+        parent.close()
 
 
 class _Collector:
