@@ -58,6 +58,9 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "Problem",
         "rebuild_index",
         "repair",
+        "report",
+        "Report",
+        "metrics",
     ),
     "Errors": (
         "LogStoreError",
@@ -320,6 +323,16 @@ def name_lines(name: str) -> Iterator[str]:
     """The part of the page about one public name."""
     value = getattr(logstore, name)
     yield from (f"### `logstore.{name}`", "")
+    if inspect.ismodule(value):
+        yield from markdown(inspect.getdoc(value) or "")
+        yield ""
+        for inner in value.__all__:
+            if callable(function := getattr(value, inner)):
+                yield from (f"#### `{name}.{inner}`", "")
+                yield from code(signature_text(f"logstore.{name}.{inner}", function))
+                yield from markdown(inspect.getdoc(function) or "")
+                yield ""
+        return
     if not inspect.isclass(value):
         yield from code(signature_text(f"logstore.{name}", value))
         yield from markdown(inspect.getdoc(value) or "")

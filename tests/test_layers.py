@@ -37,11 +37,11 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("publications", "log_files", "leader_epochs"),
     ("live", "log_writer"),
     ("writer",),
-    ("partition", "partition_writers", "publishing"),
+    ("partition", "partition_writers", "publishing", "measures"),
     ("topic",),
     ("store",),
     ("verify", "diagnosis"),
-    ("repair",),
+    ("repair", "reporting", "metrics"),
     ("_public",),
     ("cli", "spark"),
     ("__main__",),
@@ -52,8 +52,9 @@ NATIVE_IMPORTERS = {"_native", "_binding"}
 PUBLIC_NAMES_ONLY = {"cli", "spark"}
 
 # Modules that may open files themselves: the seam, and those that also handle files
-# which are no store's (the output of an export). `_native` has the build script.
-FILE_USERS = {"_native", "_files", "cli"}
+# which are no store's (the output of an export, a report). `_native` has the build
+# script.
+FILE_USERS = {"_native", "_files", "cli", "reporting"}
 # What the others may take from `os`: nothing of it looks at a file.
 OS_PURE = {
     "PathLike",

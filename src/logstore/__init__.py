@@ -27,6 +27,10 @@ __version__ = "0.1.0"
 # Public functions; those of the second line have the names of packages, too.
 _FUNCTIONS = frozenset({"doctor", "inspect_file", "open", "rebuild_index"})
 _SHADOWED = frozenset({"repair", "verify"})
+# Public, too, but loaded when they are used themselves: a service that never looks at a
+# report does not wait for it.
+_REPORTING = frozenset({"Report", "report"})
+_LATE = frozenset({*_REPORTING, "metrics"})
 
 
 class _Package(ModuleType):
@@ -34,6 +38,10 @@ class _Package(ModuleType):
     the first of them is used: `logstore-dump --help` does not wait for the engine."""
 
     def __getattr__(self, name: str) -> Any:
+        if name in _REPORTING:
+            reporting = importlib.import_module("logstore.reporting")
+            self.__dict__.update({key: getattr(reporting, key) for key in _REPORTING})
+            return self.__dict__[name]
         is_public = name in _FUNCTIONS or name in _SHADOWED or name[0].isupper()
         if name == "__all__" or is_public:
             return self._public_name(name)
@@ -50,7 +58,8 @@ class _Package(ModuleType):
         public = sys.modules.get("logstore._public")
         if public is None:
             public = importlib.import_module("logstore._public")
-            names = {key: getattr(public, key) for key in public.__all__}
+            now = [key for key in public.__all__ if key not in _LATE]
+            names = {key: getattr(public, key) for key in now}
             self.__dict__.update(names, __all__=public.__all__)
         try:
             return self.__dict__[name]

@@ -1,4 +1,9 @@
-"""The public names, gathered from all layers; `logstore` takes them from here."""
+"""The public names, gathered from all layers; `logstore` takes them from here.
+
+`Report`, `report` and `metrics` it loads itself, when they are used.
+"""
+
+from typing import TYPE_CHECKING
 
 from logstore.batches import Chunk, ControlRecord, RecordBatch
 from logstore.config import StoreConfig, TopicConfig
@@ -63,6 +68,10 @@ from logstore.verify import (
     verify,
 )
 
+if TYPE_CHECKING:
+    from logstore import metrics
+    from logstore.reporting.report import Report, report
+
 __all__ = [
     "Chunk",
     "ConfigError",
@@ -102,6 +111,7 @@ __all__ = [
     "RecoveryReport",
     "RepairAction",
     "RepairReport",
+    "Report",
     "RetainAge",
     "RetainBytes",
     "RetainFreeSpace",
@@ -126,8 +136,10 @@ __all__ = [
     "VerifyReport",
     "doctor",
     "inspect_file",
+    "metrics",
     "open",
     "rebuild_index",
     "repair",
+    "report",
     "verify",
 ]

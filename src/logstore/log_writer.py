@@ -216,6 +216,9 @@ class LogWriter:
         self._is_blocked = loaded.damage is not None
         # False where a full disk kept the end of the log from being written down.
         self.is_noted = True
+        # Syncs of the log so far, and how long they took; `sync_lock` guards them.
+        self.flushes = 0
+        self.flush_seconds = self.flush_seconds_max = 0.0
         self._synced = loaded.durable_offset
         self._active_state = loaded.active_state
         self._active_index = loaded.index
@@ -1184,10 +1187,15 @@ class LogWriter:
                 path=active.path,
                 action="sync",
             )
+        begun = self.files.monotonic()
         try:
             self.files.sync(active.fd if fd is None else fd)
         except OSError as error:
             raise self._sync_failed(active, error) from error
+        took = self.files.monotonic() - begun
+        self.flushes += 1
+        self.flush_seconds += took
+        self.flush_seconds_max = max(self.flush_seconds_max, took)
 
     def _sync_failed(self, active: SegmentWriter, error: OSError) -> SyncFailedError:
         return SyncFailedError(

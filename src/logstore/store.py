@@ -16,7 +16,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from logstore import _binding as native
 from logstore import checkpoints, layout
@@ -48,8 +48,9 @@ from logstore.housekeeper import Housekeeper
 from logstore.live import ATTEMPTS, LiveLog
 from logstore.locking import StoreLock, forget_locks
 from logstore.locks import RANK_CLOSE, RANK_MARKS, RANK_STORE, logger, new_group
-from logstore.log_writer import Gate
+from logstore.log_writer import Gate, LogWriter
 from logstore.marks import Marks
+from logstore.measures import IdleLogs, log_row, store_row
 from logstore.partition import Partition
 from logstore.partition_writers import PartitionWriters, RecoveryProgress
 from logstore.partitioners import Partitioner
@@ -177,6 +178,7 @@ class Store:
         self._keeper = Housekeeper(files, os.path.basename(path))
         self._writers = PartitionWriters(self, self._root, self._catalog, self._marks)
         self._writers.on_recovery = on_recovery
+        self._idle = IdleLogs()
         self._publications = Publications(self._root)
         self._publisher = Publisher(
             self._root,
@@ -356,6 +358,69 @@ class Store:
                 f"store {self.path} has no topic {topic!r}", topic=topic
             )
         return self._catalog.config(topic)
+
+    # ------------------------------------------------------------ numbers
+
+    def metrics(self) -> dict[str, Any]:
+        """The store and its partitions in numbers, as plain values (docs/metrics.md).
+
+        Cheap: it walks over no log, recovers nothing and waits for no append, sync or
+        read. What is not known without that is None. `logstore.metrics` writes it for
+        Prometheus and OpenTelemetry. With `read_only`, it looks at the files again.
+
+        Raises:
+            StoreClosedError, ForkedError.
+            StorageError: the directory cannot be read (with `read_only`).
+        """
+        self.check_open()
+        if self.read_only:
+            self._rescan()
+        keys = [
+            (topic, number)
+            for topic, numbers in sorted(self._catalog.numbers.copy().items())
+            for number in numbers
+        ]
+        rows = []
+        for key in keys:
+            try:
+                rows.append(log_row(*key, self._measured(key)))
+            except (TopicNotFoundError, PartitionNotFoundError):
+                continue  # it was deleted meanwhile
+        free_bytes: int | None = None
+        with contextlib.suppress(OSError):
+            free_bytes = self._root.free_bytes()
+        marks = self._marks_now() if self.read_only else self._marks
+        return store_row(
+            self.path,
+            rows,
+            time_ms=self._files.now_ms(),
+            read_only=self.read_only,
+            is_clean=marks.is_clean and not marks.is_writing,
+            free_bytes=free_bytes,
+            waiting_bytes=self.waiting_bytes(),
+            open_files=len(self.descriptors),
+        )
+
+    def _measured(
+        self, key: TopicPartition
+    ) -> LogWriter | LiveLog | LogStoreError | dict[str, Any]:
+        """What there is of a partition, without a look into its log."""
+        if self.read_only:
+            try:
+                return self.open_partition(*key)._refreshed()
+            except (TopicNotFoundError, PartitionNotFoundError):
+                raise
+            except LogStoreError as error:
+                return error
+        writer = self._writers.loaded.get(key)
+        if writer is not None:
+            self._idle.forget(key)
+            return writer
+        broken = self._writers.broken.get(key)
+        if broken is not None:
+            return broken
+        directory = self._root.child(layout.partition_directory(*key))
+        return self._idle.row(directory, key, self._marks)
 
     # ------------------------------------------------------------ guards
 

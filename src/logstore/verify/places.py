@@ -89,23 +89,27 @@ def is_store(root: Directory, names: list[str]) -> bool:
     """Whether a directory with these names in it is a store (a log directory): it has
     the files of one, or a directory with a partition's name that has a partition's
     files. Names of directories alone say nothing: `/etc` has ``dbus-1``."""
-    if not _ROOT_FILES.isdisjoint(names) or _is_empty_store(names):
+    if not _ROOT_FILES.isdisjoint(names):
         return True
+    inside: list[str] = []
     for name in names:
         if parse_partition_directory(name):
             child = root.child(name)
             try:
-                if _has_log(child.names()):
-                    return True
+                found = child.names()
             except OSError:
                 continue
             finally:
                 child.close()
-    return False
+            if _has_log(found):
+                return True
+            inside += found
+    return not inside and _is_empty_store(names)
 
 
 def _is_empty_store(names: list[str]) -> bool:
-    """Whether there is a lock and nothing else: many programs have a `.lock`."""
+    """Whether there is a lock and nothing else but directories of partitions (which are
+    empty): many programs have a `.lock`."""
     return layout.LOCK in names and all(
         name == layout.LOCK
         or name.startswith(layout.OWN_PREFIX)

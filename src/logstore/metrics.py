@@ -1,0 +1,337 @@
+"""Metrics of a store for monitoring: Prometheus text, OpenTelemetry, or plain values.
+
+    text = logstore.metrics.prometheus(store)       # what a /metrics page answers with
+    logstore.metrics.opentelemetry(store)           # gauges, read at each collection
+    logstore.metrics.of_directory("data")           # of a store that another has open
+
+What Kafka's users know has the name under which they know it: that which jmx_exporter
+makes of Kafka's MBeans (``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size``), so
+dashboards and alerts for brokers work on a store as they are. What a broker does not
+have is called ``logstore_...``. docs/metrics.md lists all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from logstore._files import Files
+from logstore.config import StoreConfig
+from logstore.errors import (
+    LogStoreError,
+    StoreNotFoundError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.locking import holder_of
+from logstore.store import Store, open_store
+from logstore.verify.places import (
+    is_directory,
+    is_partition,
+    is_store,
+    open_root,
+)
+
+__all__ = ["CONTENT_TYPE", "of_directory", "opentelemetry", "prometheus", "text"]
+
+# What a page with `prometheus` or `text` in it is served as.
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+GAUGE: Final = "gauge"
+COUNTER: Final = "counter"
+# So long several gauges of one collection share a look at the store.
+_SHARED_S: Final = 0.5
+
+
+class Metric(NamedTuple):
+    """One metric, under its names.
+
+    Attributes:
+        key: in the dictionary of `Store.metrics`, or in each of its ``partitions``.
+        prometheus, otel: its names; Prometheus' may come with a unit, as its rules say.
+        kind: gauge or counter.
+        unit: of OpenTelemetry.
+        help: in a sentence.
+    """
+
+    key: str
+    prometheus: str
+    otel: str
+    kind: str
+    unit: str
+    help: str
+
+
+OF_PARTITION: Final = (
+    Metric("size_bytes", "kafka_log_log_size", "kafka.log.size", GAUGE, "By",
+           "Bytes of the .log files of a partition"),
+    Metric("segments", "kafka_log_log_numlogsegments", "kafka.log.segments", GAUGE,
+           "{segment}", "Segments of a partition"),
+    Metric("log_start_offset", "kafka_log_log_logstartoffset",
+           "kafka.partition.oldest_offset", GAUGE, "{offset}",
+           "First offset that can be read"),
+    Metric("log_end_offset", "kafka_log_log_logendoffset",
+           "kafka.partition.current_offset", GAUGE, "{offset}",
+           "Next offset to be assigned"),
+    Metric("durable_offset", "logstore_log_durable_offset",
+           "logstore.log.durable_offset", GAUGE, "{offset}",
+           "Everything below this offset is on stable storage"),
+    Metric("unsynced_records", "logstore_log_unsynced_records",
+           "logstore.log.unsynced_records", GAUGE, "{record}",
+           "Offsets that a power cut may take"),
+    Metric("is_online", "logstore_log_online", "logstore.log.online", GAUGE, "1",
+           "1 where the partition can be read, else 0"),
+    Metric("is_writable", "logstore_log_writable", "logstore.log.writable", GAUGE, "1",
+           "1 where this process can append to the partition, else 0"),
+    Metric("flushes", "logstore_log_flushes_total", "logstore.log.flushes", COUNTER,
+           "{flush}", "Syncs of a partition since the store was opened"),
+    Metric("flush_seconds", "logstore_log_flush_seconds_total",
+           "logstore.log.flush.time", COUNTER, "s",
+           "Time that syncs of a partition took since the store was opened"),
+    Metric("flush_seconds_max", "logstore_log_flush_seconds_max",
+           "logstore.log.flush.time.max", GAUGE, "s",
+           "Longest sync of a partition since the store was opened"),
+)  # fmt: skip
+
+OF_STORE: Final = (
+    Metric("flushes", "kafka_log_logflushstats_logflushrateandtimems_count",
+           "kafka.logs.flush.time.count", COUNTER, "{flush}",
+           "Syncs of all logs since the store was opened"),
+    Metric("partition_count", "kafka_server_replicamanager_partitioncount",
+           "kafka.partition.count", GAUGE, "{partition}", "Partitions of the store"),
+    Metric("offline_partitions", "kafka_server_replicamanager_offlinereplicacount",
+           "kafka.partition.offline", GAUGE, "{partition}",
+           "Partitions that cannot be opened"),
+    Metric("topic_count", "logstore_topics", "logstore.topics", GAUGE, "{topic}",
+           "Topics of the store"),
+    Metric("loaded_partitions", "logstore_loaded_partitions",
+           "logstore.partitions.loaded", GAUGE, "{partition}",
+           "Partitions that were used, or recovered, since the store was opened"),
+    Metric("flush_seconds", "logstore_flush_seconds_total", "logstore.flush.time",
+           COUNTER, "s", "Time that all syncs took since the store was opened"),
+    Metric("is_clean", "logstore_clean", "logstore.clean", GAUGE, "1",
+           "1 where the directory is marked as closed cleanly, else 0"),
+    Metric("free_bytes", "logstore_free_bytes", "logstore.free", GAUGE, "By",
+           "Bytes free on the file system"),
+    Metric("waiting_bytes", "logstore_deletion_pending_bytes",
+           "logstore.deletion_pending", GAUGE, "By",
+           "Bytes of deleted files that wait for file_delete_delay_ms"),
+    Metric("open_files", "logstore_open_files", "logstore.open_files", GAUGE, "{file}",
+           "Files of segments that are open in this process"),
+    Metric("is_held", "logstore_writer_present", "logstore.writer_present", GAUGE, "1",
+           "1 where a process has the store open for writing, else 0"),
+)  # fmt: skip
+
+
+def of_directory(
+    path: str | os.PathLike[str],
+    *,
+    store_config: StoreConfig | None = None,
+    files: Files | None = None,
+) -> dict[str, Any]:
+    """The numbers of a store that this process does not hold: `Store.metrics` of a
+    read-only one, with ``holder_pid`` (of the writer; 0 where it cannot be known, None:
+    there is none) and ``is_held``.
+
+    Changes and locks nothing. What only its writer knows (``flushes``) is None.
+
+    Raises:
+        StoreNotFoundError: nothing is there, or it is no store.
+        StorageError: it cannot be read.
+    """
+    files = files or Files()
+    full = os.path.abspath(os.fspath(path))
+    holder = _holder(files, full)
+    with open_store(full, read_only=True, config=store_config, files=files) as store:
+        found = store.metrics()
+    return {**found, "holder_pid": holder, "is_held": holder is not None}
+
+
+def _holder(files: Files, path: str) -> int | None:
+    """The writer of the store at a path; or why that is none."""
+    if not is_directory(files, path):
+        raise StoreNotFoundError(f"{path} is a file, not a store", path=path)
+    root = open_root(files, path)
+    try:
+        names = root.names()
+        if is_partition(root, names):
+            raise StoreNotFoundError(
+                f"{path} is a partition directory; the store is its parent, "
+                f"{os.path.dirname(path)}",
+                path=path,
+            )
+        if not is_store(root, names):
+            raise StoreNotFoundError(f"{path} is no store", path=path)
+        try:
+            return holder_of(root)
+        except FileNotFoundError:
+            return None
+    except OSError as error:
+        if isinstance(error, LogStoreError):
+            raise
+        raise storage_error(error, "look at", path) from error
+    finally:
+        root.close()
+
+
+# ------------------------------------------------------------------ Prometheus
+
+
+def prometheus(store: Store) -> str:
+    """The metrics of an open store in Prometheus' text format, version 0.0.4.
+
+    Raises: as `Store.metrics`.
+    """
+    return text(store.metrics())
+
+
+def text(metrics: Mapping[str, Any]) -> str:
+    """What `Store.metrics` or `of_directory` returned, in Prometheus' text format."""
+    lines = [
+        "# HELP logstore_info The store that the other metrics are of",
+        "# TYPE logstore_info gauge",
+        f"logstore_info{_labels({'path': metrics['path']})} 1",
+    ]
+    for metric in OF_STORE:
+        lines += _family(metric, [({}, metrics.get(metric.key))])
+    partitions = metrics["partitions"]
+    labels = [
+        {"topic": row["topic"], "partition": str(row["partition"])}
+        for row in partitions
+    ]
+    for metric in OF_PARTITION:
+        values = (row.get(metric.key) for row in partitions)
+        lines += _family(metric, zip(labels, values, strict=True))
+    return "\n".join(lines) + "\n"
+
+
+def _family(
+    metric: Metric, values: Iterable[tuple[dict[str, str], Any]]
+) -> Iterator[str]:
+    rows = [
+        f"{metric.prometheus}{_labels(labels)} {_number(value)}"
+        for labels, value in values
+        if value is not None
+    ]
+    if rows:
+        yield f"# HELP {metric.prometheus} {metric.help}"
+        yield f"# TYPE {metric.prometheus} {metric.kind}"
+        yield from rows
+
+
+def _number(value: Any) -> str:
+    return repr(float(value)) if isinstance(value, float) else str(int(value))
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    parts = (f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return "{" + ",".join(parts) + "}"
+
+
+def _escaped(value: str) -> str:
+    r"""A label's value: ``\``, ``"`` and line ends escaped, and what UTF-8 cannot say
+    (bytes in the name of a directory) as ``\xNN``."""
+    data = value.encode("utf-8", "surrogateescape")
+    said = data.decode("utf-8", "backslashreplace").replace("\r", "\\r")
+    return said.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+# ------------------------------------------------------------------ OpenTelemetry
+
+
+class _Shared:
+    """A look at a store that the gauges of one collection share; nothing where the
+    store was closed, or forgotten: no gauge keeps it open."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = weakref.ref(store)
+        self._files = store.descriptors.files
+        self._until = 0.0
+        self._found: dict[str, Any] | None = None
+
+    def now(self) -> dict[str, Any] | None:
+        store = self._store()
+        if store is None:
+            return None
+        now = self._files.monotonic()
+        try:
+            store.check_open()
+            if self._found is None or now >= self._until:
+                self._found = store.metrics()
+                self._until = now + _SHARED_S
+        except LogStoreError:
+            self._found = None
+        return self._found
+
+
+def opentelemetry(store: Store, meter: Any = None) -> tuple[Any, ...]:
+    """Register observable gauges and counters for an open store.
+
+    Each collection looks at the store once. They observe nothing once the store is
+    closed, and do not keep it open.
+
+    Args:
+        meter: of OpenTelemetry; None: that of the global provider, called "logstore".
+
+    Returns the instruments.
+
+    Raises:
+        UnsupportedError: there is no OpenTelemetry.
+    """
+    try:
+        from opentelemetry import metrics as api
+    except ImportError as error:
+        raise UnsupportedError(
+            "OpenTelemetry metrics need its API; install it with "
+            "`pip install pylogstore[metrics]`"
+        ) from error
+    if meter is None:
+        meter = api.get_meter("logstore")
+    shared = _Shared(store)
+    path = store.path
+
+    def of_store(key: str) -> Callable[[Any], Iterator[Any]]:
+        def observe(options: Any) -> Iterator[Any]:
+            found = shared.now()
+            value = None if found is None else found.get(key)
+            if value is not None:
+                yield api.Observation(_plain(value), {"logstore.path": path})
+
+        return observe
+
+    def of_partitions(key: str) -> Callable[[Any], Iterator[Any]]:
+        def observe(options: Any) -> Iterator[Any]:
+            found = shared.now()
+            for row in found["partitions"] if found is not None else ():
+                if row.get(key) is not None:
+                    labels = {
+                        "logstore.path": path,
+                        "topic": row["topic"],
+                        "partition": row["partition"],
+                    }
+                    yield api.Observation(_plain(row[key]), labels)
+
+        return observe
+
+    return tuple(
+        _instrument(meter, metric, callback(metric.key))
+        for metrics, callback in ((OF_STORE, of_store), (OF_PARTITION, of_partitions))
+        for metric in metrics
+    )
+
+
+def _plain(value: Any) -> int | float:
+    return int(value) if isinstance(value, bool) else value
+
+
+def _instrument(meter: Any, metric: Metric, callback: Callable[[Any], Any]) -> Any:
+    make = meter.create_observable_gauge
+    if metric.kind == COUNTER:
+        make = meter.create_observable_counter
+    return make(
+        metric.otel, callbacks=[callback], unit=metric.unit, description=metric.help
+    )

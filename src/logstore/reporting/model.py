@@ -1,0 +1,298 @@
+"""The facts of a report, as plain values.
+
+All of it can be written as JSON (`Report.to_dict`); what is drawn is made of nothing
+else. Times are Unix milliseconds, -1 for none; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+__all__ = [
+    "CRITICAL",
+    "INFO",
+    "WARNING",
+    "BrokerFacts",
+    "BrokerStep",
+    "Codec",
+    "Finding",
+    "PartitionFacts",
+    "Producer",
+    "SegmentFacts",
+    "Series",
+    "StoreFacts",
+    "TopicFacts",
+]
+
+CRITICAL: Final = "critical"
+WARNING: Final = "warning"
+INFO: Final = "info"
+
+
+@dataclasses.dataclass(slots=True)
+class Finding:
+    """Something that needs attention.
+
+    Attributes:
+        level: ``critical`` (records are damaged, lost or about to be), ``warning`` (to
+            be looked at), ``info`` (worth knowing).
+        kind: ``damage``, ``unsynced``, ``retention``, ``skew``, ``clock``,
+            ``environment``, ``unclean``, ``unreadable``, ``transaction``.
+        title: in a few words.
+        detail: as sentences.
+        advice: a command, or what to do; "" for nothing.
+        where: topic, partition or path it is about.
+    """
+
+    level: str
+    kind: str
+    title: str
+    detail: str = ""
+    advice: str = ""
+    where: str = ""
+
+
+@dataclasses.dataclass(slots=True)
+class SegmentFacts:
+    """A segment of a partition, or a run of them.
+
+    Attributes:
+        base_offset, next_offset: half open; `next_offset` is -1 where it is not known.
+        size_bytes: of the `.log` file.
+        last_time_ms: largest record timestamp; else when the file was changed.
+        damage: what `verify` says of its log; "" for nothing.
+        damage_at: where that begins, from 0 to 1; None where there is no position.
+        damage_offset: the first offset that cannot be read for it; -1 unknown.
+        index_damage: what it says of the files beside the log; "" for nothing.
+        is_active: whether it is the one appended to.
+    """
+
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+    last_time_ms: int
+    damage: str = ""
+    damage_at: float | None = None
+    damage_offset: int = -1
+    index_damage: str = ""
+    is_active: bool = False
+
+
+@dataclasses.dataclass(slots=True)
+class Codec:
+    """What is compressed in one way.
+
+    Attributes:
+        records, batches, bytes: of it; estimated where the report is sampled.
+        sampled_bytes, sampled_raw_bytes: of the batches that were decompressed, as they
+            are on disk and as they are inside.
+    """
+
+    name: str
+    records: float = 0
+    batches: float = 0
+    bytes: float = 0
+    sampled_bytes: int = 0
+    sampled_raw_bytes: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        """Raw bytes for one on disk; None where nothing was decompressed."""
+        if not self.sampled_bytes:
+            return None
+        return self.sampled_raw_bytes / self.sampled_bytes
+
+
+@dataclasses.dataclass(slots=True)
+class Producer:
+    """What one producer id wrote; -1 stands for all without an id."""
+
+    producer_id: int
+    epoch: int = -1
+    is_transactional: bool = False
+    records: float = 0
+    bytes: float = 0
+    partitions: list[str] = dataclasses.field(default_factory=list)
+    last_time_ms: int = -1
+
+
+@dataclasses.dataclass(slots=True)
+class Series:
+    """Records and bytes over time, in buckets of `step_ms` from `start_ms` on.
+
+    Attributes:
+        outside: records with a timestamp before or behind the buckets: so few that the
+            scale is not theirs.
+        untimed: records without a timestamp.
+    """
+
+    start_ms: int = -1
+    step_ms: int = 0
+    records: list[float] = dataclasses.field(default_factory=list)
+    bytes: list[float] = dataclasses.field(default_factory=list)
+    outside: float = 0
+    untimed: float = 0
+
+
+@dataclasses.dataclass(slots=True)
+class PartitionFacts:
+    """One partition.
+
+    Attributes:
+        name: ``topic-number``, the name of its directory.
+        start_offset, end_offset, durable_offset: -1 where it cannot be opened.
+        stable_offset: where read_committed stops, if there are transactions; else -1.
+        recovery_point: Kafka's, from its checkpoint; 0 where there is none.
+        size_bytes: of `.log` files; `other_bytes`: of all others in the directory.
+        records: in the log: counted where `is_counted`, else the offsets in use.
+        first_time_ms, last_time_ms: of batches that were seen.
+        magics: records by magic.
+        problems, notes: what `verify` says, as (kind, message).
+        lost_records: offsets that cannot be read, where that can be told.
+        leftovers: files that are about to go, by suffix.
+        error: why it cannot be opened; "" where it can.
+    """
+
+    topic: str
+    number: int
+    name: str
+    path: str
+    start_offset: int = -1
+    end_offset: int = -1
+    durable_offset: int = -1
+    recovery_point: int = 0
+    size_bytes: int = 0
+    other_bytes: int = 0
+    records: float = 0
+    batches: float = 0
+    is_counted: bool = False
+    first_time_ms: int = -1
+    last_time_ms: int = -1
+    magics: dict[int, float] = dataclasses.field(default_factory=dict)
+    control_batches: float = 0
+    segments: list[SegmentFacts] = dataclasses.field(default_factory=list)
+    problems: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    notes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    lost_records: int = 0
+    missing_indexes: int = 0
+    leftovers: dict[str, int] = dataclasses.field(default_factory=dict)
+    retention_due_bytes: int = 0
+    retention_due_segments: int = 0
+    retention_soon_bytes: int = 0
+    retention_soon_segments: int = 0
+    has_transactions: bool = False
+    stable_offset: int = -1
+    error: str = ""
+
+    @property
+    def unsynced(self) -> int:
+        """Records that a power cut may take."""
+        if self.end_offset < 0 or self.durable_offset < 0:
+            return 0
+        return max(self.end_offset - self.durable_offset, 0)
+
+
+@dataclasses.dataclass(slots=True)
+class TopicFacts:
+    """One topic; `settings` are those that differ from the defaults, None where the
+    directory does not say (a broker keeps them in its cluster's metadata)."""
+
+    name: str
+    partitions: list[PartitionFacts] = dataclasses.field(default_factory=list)
+    settings: dict[str, str] | None = None
+    series: Series = dataclasses.field(default_factory=Series)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its logs."""
+        return sum(partition.size_bytes for partition in self.partitions)
+
+    @property
+    def records(self) -> float:
+        """Of its partitions together."""
+        return sum(partition.records for partition in self.partitions)
+
+
+@dataclasses.dataclass(slots=True)
+class BrokerStep:
+    """One thing that a Kafka broker would do with the directory, or would not like.
+
+    `level` is ``ok``, ``info``, ``warning`` or ``critical``.
+    """
+
+    level: str
+    title: str
+    detail: str = ""
+
+
+@dataclasses.dataclass(slots=True)
+class BrokerFacts:
+    """What a Kafka broker would do with the directory.
+
+    Attributes:
+        verdict: in a sentence.
+        level: of the worst step.
+        recovered_segments, recovered_bytes: read again at its start.
+        cut_records: records that it would cut off.
+    """
+
+    verdict: str = ""
+    level: str = "ok"
+    steps: list[BrokerStep] = dataclasses.field(default_factory=list)
+    recovered_segments: int = 0
+    recovered_bytes: int = 0
+    cut_records: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class StoreFacts:
+    """All of it.
+
+    Attributes:
+        path: absolute path that was given; `root` the store's.
+        writer: ``logstore``, ``kafka`` (any other program) or ``nobody``.
+        is_clean: the last writer stopped cleanly.
+        holder: process that has it open for writing; None: none.
+        has_marker: Kafka's marker of a clean stop is there.
+        has_meta: a broker's `meta.properties` is there.
+        foreign: directories in the store's that are no partitions.
+        is_sampled: counts by codec, producer, size and time are estimates.
+        read_bytes: of logs that were read for them.
+        batch_sizes: batches by the power of two of their size; `record_sizes`: records
+            by that of the average size in their batch.
+    """
+
+    path: str
+    root: str
+    version: str
+    made_ms: int
+    writer: str = "nobody"
+    is_clean: bool = False
+    holder: int | None = None
+    has_marker: bool = False
+    has_meta: bool = False
+    foreign: list[str] = dataclasses.field(default_factory=list)
+    is_partition: bool = False
+    topics: list[TopicFacts] = dataclasses.field(default_factory=list)
+    codecs: list[Codec] = dataclasses.field(default_factory=list)
+    producers: list[Producer] = dataclasses.field(default_factory=list)
+    producer_count: int = 0
+    batch_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
+    record_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
+    series: Series = dataclasses.field(default_factory=Series)
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    environment: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
+    broker: BrokerFacts = dataclasses.field(default_factory=BrokerFacts)
+    root_notes: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    free_bytes: int = -1
+    is_sampled: bool = False
+    read_bytes: int = 0
+    verified_bytes: int = 0
+    verified_records: int = 0
+    seconds: float = 0.0
+
+    @property
+    def partitions(self) -> list[PartitionFacts]:
+        """Of all topics, in order."""
+        return [p for topic in self.topics for p in topic.partitions]
