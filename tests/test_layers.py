@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "locking",
         "place",
     ),
-    ("arrow", "batches", "digests", "encoder"),
+    ("arrow", "background_retention", "batches", "digests", "encoder"),
     ("segment", "producer_batches", "staging"),
     ("resync", "tail", "view"),
     ("segment_writer", "reader", "recovery", "retention"),

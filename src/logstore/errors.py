@@ -35,6 +35,7 @@ __all__ = [
     "TopicNotFoundError",
     "UnsupportedError",
     "is_system_error",
+    "renamed_error",
     "storage_error",
 ]
 
@@ -59,6 +60,12 @@ def _made_again(
     for name, value in facts.items():
         setattr(error, name, value)
     return error
+
+
+def renamed_error(error: LogStoreError, where: str) -> LogStoreError:
+    """The same error, with all its facts, and a message that begins with `where`."""
+    _, (kind, args, facts) = error.__reduce__()
+    return _made_again(kind, (f"{where}: {error}", *args[1:]), facts)
 
 
 class ConfigError(LogStoreError, ValueError):
@@ -134,14 +141,22 @@ class StoreLockedError(LogStoreError):
     Attributes:
         path: the store's directory.
         holder_pid: process id of the holder, or None when it cannot be known.
+        opened_at: ``file:line`` of the call that opened it, if this process did; else
+            None.
     """
 
     def __init__(
-        self, message: str, *, path: str, holder_pid: int | None = None
+        self,
+        message: str,
+        *,
+        path: str,
+        holder_pid: int | None = None,
+        opened_at: str | None = None,
     ) -> None:
         super().__init__(message)
         self.path = path
         self.holder_pid = holder_pid
+        self.opened_at = opened_at
 
 
 class StoreClosedError(LogStoreError):

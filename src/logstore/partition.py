@@ -102,6 +102,7 @@ class Partition:
         guard: Callable[[], None],
         decompressed_max: int,
         topic_id: str = "",
+        begin: Callable[[], None] | None = None,
     ) -> None:
         self._topic = topic
         self._number = number
@@ -110,6 +111,8 @@ class Partition:
         self._log = log
         self._writer = log if isinstance(log, PartitionWriter) else None
         self._guard = guard
+        # The same for calls that write: it raises what failed in the background, too.
+        self._begin = begin or guard
         self._decompressed_max = decompressed_max
         self._name = f"{topic}-{number}"
         self._source = _Source(log, guard)
@@ -210,7 +213,7 @@ class Partition:
         return log
 
     def _write(self) -> PartitionWriter:
-        self._guard()
+        self._begin()
         if self._writer is None:
             raise ReadOnlyError(
                 f"{self._name} belongs to a store that was opened read-only; nothing "
@@ -815,19 +818,46 @@ class Partition:
         See `Topic.apply_retention`.
         """
         self._check_alive()
-        log = self._refreshed() if dry_run else self._write()
-        if now_ms is None:
-            now_ms = log.directory.files.now_ms()
+        if not dry_run:
+            self._write()
         if policies is None:
             policies = retention.policies_of(self.config)
+        return self._retain(self._now_ms(now_ms), policies, dry_run)
+
+    def _now_ms(self, now_ms: int | None) -> int:
+        if now_ms is None:
+            return self._log.directory.files.now_ms()
+        return _as_integer("now_ms", now_ms, "milliseconds (int)")
+
+    def apply_due_retention(self) -> None:
+        """Apply the retention of the settings, for the background of the store: where
+        nothing can be due, it looks at the oldest segment only."""
+        self._check_alive()
+        segments, now_ms = self._refreshed().segments, self._now_ms(None)
+        policies = retention.policies_of(self.config)
+        if policies and segments:
+            oldest = segments[0].info(
+                segments[0].next_offset, is_active=len(segments) == 1
+            )
+            size = sum(segment.size for segment in segments)
+            if retention.may_be_due(self.config, oldest, size, now_ms):
+                self._retain(now_ms, policies, False)
+
+    def _retain(
+        self,
+        now_ms: int,
+        policies: Sequence[retention.RetentionPolicy],
+        dry_run: bool,
+    ) -> list[retention.Deletion]:
+        log = self._refreshed()
         infos = _infos(log.segments, log.high_watermark)
         try:
             free_bytes = log.free_bytes()
         except OSError as error:
             raise storage_error(error, "look for space on", self.path) from error
         deletions = retention.plan(self._number, infos, policies, now_ms, free_bytes)
-        if deletions and not dry_run:
-            self._write().delete_before(
+        if deletions and self._writer is not None and not dry_run:
+            self._writer.delete_before(
                 max(deletions[-1].segment.next_offset, self.start_offset),
                 deletions[-1].reason,
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import operator
 import os
 import uuid
@@ -21,12 +22,14 @@ from typing import Final
 from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files, settled
+from logstore.background_retention import BackgroundRetention
 from logstore.catalog import Catalog, leading
 from logstore.config import (
     PARTITIONS_MAX,
     StoreConfig,
     TopicConfig,
     check_int,
+    check_kind,
     to_stored,
 )
 from logstore.descriptors import Descriptors
@@ -39,6 +42,7 @@ from logstore.errors import (
     ReadOnlyError,
     StorageError,
     StoreClosedError,
+    StoreLockedError,
     StoreNotFoundError,
     TopicExistsError,
     TopicNotFoundError,
@@ -175,6 +179,9 @@ class Store:
         self._catalog = Catalog(self._root, read_only=read_only)
         self.descriptors = Descriptors(files, _open_files_max(config, files), group)
         self._keeper = Housekeeper(files, os.path.basename(path))
+        self._retention = BackgroundRetention(
+            self, files, os.path.basename(path), config.retention_check_ms
+        )
         self._writers = PartitionWriters(self, self._root, self._catalog, self._marks)
         self._writers.on_recovery = on_recovery
         self._publications = Publications(self._root)
@@ -191,12 +198,15 @@ class Store:
         self._is_finished = False
         try:
             if not read_only:
-                self._store_lock = StoreLock(self._root)
+                self._store_lock = _take_lock(self._root)
             self._load()
             if not read_only and (on_recovery or on_progress):
                 self._writers.recover(on_progress)
+            if not read_only:
+                self._retention.begin()
         except BaseException:
             self._closed = True
+            self._retention.stop()
             self._keeper.stop()
             self._let_go()
             raise
@@ -222,11 +232,17 @@ class Store:
         if getattr(self, "_is_finished", True) or self._forked:
             return
         try:
-            if not self.read_only:
-                warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1)
+            self._warn_unclosed()
         finally:
             # The collector runs anywhere, so perhaps where this thread holds a lock.
             native.defer(self._close_forgotten)
+
+    def _warn_unclosed(self) -> None:
+        if self._store_lock is not None:
+            where = self._store_lock.opened_at
+            opened = f", opened at {where}," if where else ""
+            text = f"{self!r}{opened} was not closed"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def _close_forgotten(self) -> None:
         try:
@@ -368,8 +384,14 @@ class Store:
                 f"store {self.path} was opened before a fork; open it in the child"
             )
 
-    def _check_writable(self, what: str) -> None:
+    def begin_call(self) -> None:
+        """`check_open`, for a call that begins; and raise what failed in the background
+        since the last one, if anything did."""
         self.check_open()
+        self._retention.raise_failure()
+
+    def _check_writable(self, what: str) -> None:
+        self.begin_call()
         if self.read_only:
             raise ReadOnlyError(
                 f"store {self.path} was opened read-only; cannot {what}"
@@ -379,7 +401,7 @@ class Store:
 
     def topics(self) -> list[str]:
         """Names of the topics, sorted."""
-        self.check_open()
+        self.begin_call()
         if self.read_only:
             self._rescan()
         return sorted(self._catalog.numbers)
@@ -399,13 +421,16 @@ class Store:
         Raises:
             TopicNotFoundError: there is none of this name.
         """
-        self.check_open()
-        if self.read_only:
-            self._rescan()
-        topic = self._topic(name)
+        self.begin_call()
+        topic = self._topic_now(name)
         if partitioner is not None:
             topic.partitioner = partitioner
         return topic
+
+    def _topic_now(self, name: str) -> Topic:
+        if self.read_only:
+            self._rescan()
+        return self._topic(name)
 
     def _topic(self, name: str) -> Topic:
         if name not in self._catalog.numbers:
@@ -434,7 +459,8 @@ class Store:
         Args:
             name: 1 to 249 characters out of ``[A-Za-z0-9._-]``, not ``.`` or ``..``.
             partitions: how many (1 to 1,000,000).
-            config: its settings, kept in the store; None: the defaults.
+            config: its settings, kept in the store; None:
+                ``StoreConfig.topic_defaults``.
             exist_ok: return a topic that is there, if it is as asked for.
 
         Raises:
@@ -445,12 +471,16 @@ class Store:
         self._check_writable(f"create topic {name!r}")
         layout.check_new_topic_name(name)
         check_int("partitions", partitions, 1, PARTITIONS_MAX)
+        if config is not None:
+            check_kind("config", config, TopicConfig)
         with self._lock:
             self.check_open()
             if name in self._catalog.numbers:
                 return self._existing(name, partitions, config, exist_ok)
             self._catalog.check_collision(name)
-            self._create(name, range(partitions), config or TopicConfig())
+            if config is None:
+                config = self.config.topic_defaults
+            self._create(name, range(partitions), config)
             return self._topic(name)
 
     def _existing(
@@ -504,6 +534,7 @@ class Store:
                 raise
             raise storage_error(error, f"create topic {name} in", self.path) from error
         self._catalog.add(name, there)
+        self._retention.begin()
 
     def _forget_marks(self, keys: Iterable[TopicPartition]) -> None:
         """Take what Kafka's checkpoints say of partitions that were deleted out of
@@ -515,6 +546,7 @@ class Store:
 
     def configure_topic(self, name: str, config: TopicConfig) -> None:
         self._check_writable(f"configure topic {name}")
+        check_kind("config", config, TopicConfig)
         with self._lock:
             self._configure_held(name, config)
 
@@ -532,6 +564,7 @@ class Store:
             raise storage_error(
                 error, f"write the settings of {name} in", self.path
             ) from error
+        self._retention.begin()
         failure: LogStoreError | None = None
         for number in numbers:
             writer = self._writers.loaded.get((name, number))
@@ -629,7 +662,19 @@ class Store:
         self._catalog.write_if_room(name, None)
         logger.info("topic %s with %d partitions deleted", name, len(numbers))
         # A read that has begun finishes on the files that it began with.
-        self._keeper.when_unused(users, lambda: self._remove(renamed), delay_ms)
+        self._keeper.when_unused(users, self._removal_of(renamed), delay_ms)
+
+    def _removal_of(self, names: list[str]) -> Callable[[], None]:
+        """A task that removes directories, and does not keep the store for it: the next
+        opening removes them, too."""
+        found = weakref.WeakMethod(self._remove)
+
+        def remove() -> None:
+            method = found()
+            if method is not None:
+                method(names)
+
+        return remove
 
     def _remove(self, names: list[str]) -> None:
         """Remove the directories of deleted topics; with room again, catch up.
@@ -700,9 +745,19 @@ class Store:
                     self.check_open,
                     self.config.max_batch_decompressed_bytes,
                     self._catalog.topic_id(topic),
+                    self.begin_call,
                 )
                 self._partitions[key] = partition
             return partition
+
+    def retaining_partitions(self) -> list[TopicPartition]:
+        """For the background: the partitions whose topics set a retention."""
+        return self._catalog.retaining()
+
+    def retain(self, topic: str, number: int) -> None:
+        """For the background: apply the retention of a partition."""
+        self.check_open()
+        self.open_partition(topic, number).apply_due_retention()
 
     def _live(self, key: TopicPartition) -> LiveLog:
         topic, number = key
@@ -743,7 +798,7 @@ class Store:
         Args:
             identity, sequence: as they will be given to `publish`.
         """
-        self.check_open()
+        self.begin_call()
         if self.read_only:
             # The one file that is made without the lock: its owner has to be able to
             # read it.
@@ -887,7 +942,7 @@ class Store:
 
     def _writer_of(self, key: TopicPartition) -> PartitionWriter:
         topic, number = key
-        self.topic(topic)[number]  # or why there is none
+        self._topic_now(topic)[number]  # or why there is none
         with self._lock:
             self._topic(topic)  # it may have been deleted meanwhile
             return self._writers.get(key)
@@ -899,7 +954,7 @@ class Store:
         count = writer.end_offset - base
         if count <= 0:
             return
-        partition = self.topic(topic)[number]
+        partition = self._topic_now(topic)[number]
         try:
             partition.truncate_to(base)
         except BaseException as error:
@@ -928,6 +983,7 @@ class Store:
             self._keeper.start()
             with self._marks_lock:
                 self._begin_writing()
+            self._retention.begin()
 
     def _begin_writing(self) -> None:
         if self._marks.is_writing:
@@ -936,7 +992,7 @@ class Store:
         dying, self._catalog.dying = self._catalog.dying, []
         if dying:
             delay_ms = TopicConfig().file_delete_delay_ms
-            self._keeper.later(delay_ms, lambda: self._remove(dying))
+            self._keeper.later(delay_ms, self._removal_of(dying))
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
         # A task that is due in a year does not keep what it is for.
@@ -1012,6 +1068,7 @@ class Store:
                 return
             self._closed = True
             # Not under the lock: a task that is running now may wait for it.
+            self._retention.stop()
             self._keeper.stop()
             failure: LogStoreError | None = None
             if not self.read_only:
@@ -1074,9 +1131,22 @@ class Store:
 
     def _after_fork(self) -> None:
         self._keeper.abandon()
+        self._retention.abandon()
         if self._store_lock is not None:
             # The parent's lock must not live on here when the parent has let go of it.
             self._store_lock.abandon()
+
+
+def _take_lock(root: Directory) -> StoreLock:
+    """Take the writer's lock. A store that was forgotten in a reference cycle keeps it
+    until the garbage collector finds that store: so it looks once."""
+    try:
+        return StoreLock(root)
+    except StoreLockedError as error:
+        if error.holder_pid != os.getpid():
+            raise
+    gc.collect()
+    return StoreLock(root)
 
 
 def _ignore(action: RecoveryAction) -> None:
@@ -1103,11 +1173,13 @@ def _mark_forked() -> None:
 
 def _close_at_exit() -> None:
     """Stores that are open when the program ends: what was appended is synced."""
-    for store in list(_open_stores):
-        if not store._is_finished and not store._forked and not store.read_only:
-            warnings.warn(f"{store!r} was not closed", ResourceWarning, stacklevel=1)
-            with contextlib.suppress(LogStoreError):
-                store.close()
+    with contextlib.ExitStack() as stack:
+        for store in list(_open_stores):
+            if not store._is_finished and not store._forked and not store.read_only:
+                # The last one is called first, and where one raises (warnings may be
+                # errors), the others still are.
+                stack.callback(store._close_forgotten)
+                stack.callback(store._warn_unclosed)
 
 
 os.register_at_fork(after_in_child=_mark_forked)

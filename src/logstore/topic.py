@@ -30,6 +30,8 @@ class Owner(Protocol):
 
     def check_open(self) -> None: ...
 
+    def begin_call(self) -> None: ...
+
     def open_partition(self, topic: str, partition: int) -> Partition: ...
 
     def partition_numbers(self, topic: str) -> tuple[int, ...]: ...
@@ -199,7 +201,7 @@ class Topic:
     def _each(self, act: Callable[[Partition], None]) -> None:
         """Do something with each partition. One that is damaged, or lost, does not keep
         the others from it; its error is raised at the end."""
-        self._owner.check_open()
+        self._owner.begin_call()
         failure: LogStoreError | None = None
         for number in self._numbers():
             try:
