@@ -29,6 +29,7 @@ from logstore.errors import (
     PartitionNotFoundError,
     PublicationConflictError,
     ReadOnlyError,
+    RecordNotFoundError,
     RecordTooLargeError,
     ReentrantCallError,
     StorageError,
@@ -48,7 +49,7 @@ from logstore.partitioners import (
     Partitioner,
 )
 from logstore.publishing import Publication
-from logstore.records import Record, RecordMetadata, TimestampType
+from logstore.records import Record, RecordMetadata, TimestampType, TopicRecord
 from logstore.recovery import RecoveryAction, RecoveryReport
 from logstore.repair import RepairAction, RepairReport, repair
 from logstore.retention import (
@@ -109,6 +110,7 @@ __all__ = [
     "Record",
     "RecordBatch",
     "RecordMetadata",
+    "RecordNotFoundError",
     "RecordTooLargeError",
     "RecoveryAction",
     "RecoveryProgress",
@@ -135,6 +137,7 @@ __all__ = [
     "TopicConfig",
     "TopicExistsError",
     "TopicNotFoundError",
+    "TopicRecord",
     "UnsupportedError",
     "VerifyReport",
     "doctor",

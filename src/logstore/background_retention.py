@@ -76,7 +76,8 @@ class BackgroundRetention:
         try:
             self._later(min(_FIRST_MS, self._check_ms))
             self._has_begun = True
-        except StorageError as error:  # no thread to be had; the next change tries again
+        except StorageError as error:
+            # No thread is to be had: the next change tries again.
             self._failed(None, error)
 
     def stop(self) -> None:

@@ -27,6 +27,8 @@ from logstore.recovery import LOST_SEGMENT, STATE_DAMAGED, RecoveryAction
 
 __all__ = ["Catalog", "leading"]
 
+_RETENTION = ("retention_ms", "retention_bytes")
+
 # So many lost directories of a topic are told of one by one.
 LOST_MAX = 10_000
 
@@ -222,7 +224,7 @@ class Catalog:
         for topic, known in list(self.settings.items()):
             config = known.get("config") or {}
             # Only of these: to make the settings of ten thousand topics takes a second.
-            if any(config.get(n, -1) != -1 for n in ("retention_ms", "retention_bytes")):
+            if any(config.get(name, -1) != -1 for name in _RETENTION):
                 numbers = self.numbers.get(topic, ())
                 if numbers and "delete" in self.config(topic).cleanup_policy:
                     found += [(topic, number) for number in numbers]

@@ -9,7 +9,7 @@ from typing import Any
 
 from logstore.errors import ReentrantCallError, UnsupportedError
 
-__all__ = ["arrow_module"]
+__all__ = ["arrow_module", "arrow_routing_module"]
 
 
 def arrow_module() -> Any:
@@ -19,7 +19,16 @@ def arrow_module() -> Any:
         UnsupportedError: there is no pyarrow.
         ReentrantCallError: this call came in from inside the import.
     """
-    found = sys.modules.get("logstore.arrow")
+    return _module("logstore.arrow")
+
+
+def arrow_routing_module() -> Any:
+    """`logstore.arrow_routing`, which needs pyarrow, too. Raises: as `arrow_module`."""
+    return _module("logstore.arrow_routing")
+
+
+def _module(name: str) -> Any:
+    found = sys.modules.get(name)
     if found is not None and hasattr(found, "IS_COMPLETE"):
         return found
     thread = get_ident()
@@ -30,7 +39,7 @@ def arrow_module() -> Any:
         )
     try:
         _importing.append(thread)
-        return importlib.import_module("logstore.arrow")
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             "Arrow needs pyarrow; install it with `pip install logstore[arrow]`"

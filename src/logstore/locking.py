@@ -146,9 +146,7 @@ def holder_of(root: Directory) -> int | None:
             return root.files.lock_holder(fd)
 
 
-def _locked(
-    root: Directory, pid: int | None, opened_at: str = ""
-) -> StoreLockedError:
+def _locked(root: Directory, pid: int | None, opened_at: str = "") -> StoreLockedError:
     who = f"process {pid}" if pid else "another process"
     if pid == os.getpid():
         who = f"this process ({pid})"

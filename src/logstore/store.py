@@ -15,13 +15,14 @@ import os
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Final
+from typing import Final, NoReturn
 
 from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files, settled
+from logstore.arguments import refuse_pickling
 from logstore.background_retention import BackgroundRetention
 from logstore.catalog import Catalog, leading
 from logstore.config import (
@@ -121,6 +122,10 @@ def open_store(
             and `config` does not allow that (never with `read_only`).
         StorageError: the system refuses.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path is {type(path).__name__}, not a str or os.PathLike")
+    if config is not None:
+        check_kind("config", config, StoreConfig)
     return Store(
         os.path.abspath(os.fspath(path)),
         read_only=read_only,
@@ -214,6 +219,21 @@ class Store:
     def __repr__(self) -> str:
         mode = "read-only" if self.read_only else "read-write"
         return f"<logstore.Store {self.path} ({mode})>"
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(self, self.path)
+
+    def __getitem__(self, name: str) -> Topic:
+        """As `topic`."""
+        return self.topic(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a topic of this name."""
+        return isinstance(name, str) and name in self.topics()
+
+    def __iter__(self) -> Iterator[Topic]:
+        """The topics, sorted by name."""
+        return iter([self._topic(name) for name in self.topics()])
 
     def __enter__(self) -> Store:
         return self
@@ -433,7 +453,8 @@ class Store:
         return self._topic(name)
 
     def _topic(self, name: str) -> Topic:
-        if name not in self._catalog.numbers:
+        given: object = name
+        if not isinstance(given, str) or name not in self._catalog.numbers:
             raise TopicNotFoundError(
                 f"store {self.path} has no topic {name!r}", topic=str(name)
             )
