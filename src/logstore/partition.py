@@ -556,13 +556,17 @@ class Partition:
     ) -> ChunkReader:
         """What decodes: not many more records at a time than are wanted, and than its
         share, where several partitions are read at the same time."""
+        wanted = self._wanted(view, first, isolation, skip)
+        most = self._decompressed_max
+        if limit is None and share == 1:
+            return ChunkReader(most, with_headers=with_headers, wanted=wanted)
         capacity = _DECODED // share
         if limit is not None:
             capacity = min(capacity, limit)
         return ChunkReader(
-            self._decompressed_max,
+            most,
             with_headers=with_headers,
-            wanted=self._wanted(view, first, isolation, skip),
+            wanted=wanted,
             capacity=max(capacity, _DECODED_MIN),
         )
 

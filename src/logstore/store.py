@@ -58,7 +58,7 @@ from logstore.marks import Marks
 from logstore.partition import Partition
 from logstore.partition_writers import PartitionWriters, RecoveryProgress
 from logstore.partitioners import Partitioner
-from logstore.place import prepare_root, staging_access
+from logstore.place import check_is_store, prepare_root, staging_access
 from logstore.publications import Publications
 from logstore.publishing import Publication, Publisher
 from logstore.recovery import (
@@ -115,7 +115,8 @@ def open_store(
         files: the system calls to use (for tests).
 
     Raises:
-        StoreNotFoundError: nothing is there and it is not to be created.
+        StoreNotFoundError: nothing is there and it is not to be created; or it is the
+            directory of a partition, or, with `read_only`, has nothing of a log.
         StoreLockedError: another writer has it.
         UnsupportedError: a later version of logstore has written to it.
         ConfigError: others may change the directory, or it is on a network file system,
@@ -286,12 +287,13 @@ class Store:
             ) from error
         except OSError as error:
             raise storage_error(error, "open", self.path) from error
-        if not self.read_only:
-            try:
+        try:
+            check_is_store(root, must_exist=self.read_only)
+            if not self.read_only:
                 prepare_root(root, self.config, made=bool(made))
-            except BaseException:
-                root.close()
-                raise
+        except BaseException:
+            root.close()
+            raise
         return root
 
     def _load(self) -> None:
