@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,10 @@ def test_service_that_is_stopped_closes_its_store(tmp_path: Path, number: int) -
     )
     assert service.stdout is not None
     assert service.stdout.readline() == "ready\n"
+    logs = tmp_path / "data" / "orders-0"
+    while not any(file.stat().st_size for file in logs.glob("*.log")):
+        assert service.poll() is None
+        time.sleep(0.01)
     service.send_signal(number)
     _, said = service.communicate(timeout=60)
     assert (service.returncode, said) == (0, "")
@@ -43,7 +48,7 @@ def test_service_that_is_stopped_closes_its_store(tmp_path: Path, number: int) -
 def test_unit_file_is_one() -> None:
     """It has the sections, and each name once; the times leave room for a close."""
     (text,) = re.findall(r"```ini\n(.*?)```", CHAPTER, re.DOTALL)
-    unit = configparser.ConfigParser(comment_prefixes="#")
+    unit = configparser.ConfigParser(comment_prefixes="#", interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
     unit.read_string(text)
     assert unit.sections() == ["Unit", "Service", "Install"]
