@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -13,7 +14,7 @@ from logstore.errors import PartitionNotFoundError
 from logstore.locks import wait_for_any
 from logstore.partition import POLL_MAX_S, POLL_MIN_S, Partition, Turn
 from logstore.reader import check_choice, first_of
-from logstore.records import Record, TopicRecord
+from logstore.records import Record, TopicRecord, topic_record
 
 __all__ = [
     "Cursor",
@@ -25,6 +26,7 @@ __all__ = [
     "per_partition",
 ]
 
+_TIME_OF: Final = operator.attrgetter("timestamp_ms")
 _ORDERS: Final = ("time", "partition")
 
 
@@ -59,13 +61,9 @@ def per_partition(
 
 def labelled(partition: Partition, records: Iterator[Record]) -> Iterator[TopicRecord]:
     """Records with the place they are from."""
-    topic, number = partition.topic, partition.number
+    place = partition.topic, partition.number
     for record in records:
-        yield TopicRecord(topic, number, *record)
-
-
-def _time_of(record: TopicRecord) -> int:
-    return record.timestamp_ms
+        yield topic_record(place, record)
 
 
 def merged(
@@ -75,7 +73,7 @@ def merged(
     if order == "partition":
         return first_of(itertools.chain.from_iterable(records), limit)
     # Of equal times, the partition of the lower number comes first.
-    return first_of(heapq.merge(*records, key=_time_of), limit)
+    return first_of(heapq.merge(*records, key=_TIME_OF), limit)
 
 
 class Cursor:
@@ -104,12 +102,12 @@ class Cursor:
 
     def records(self) -> Iterator[TopicRecord]:
         """Those up to the end as it is now."""
-        topic, number = self.partition.topic, self.partition.number
+        place = self.partition.topic, self.partition.number
         for found in self._found:
             if isinstance(found, Turn):
                 self.turn = found
                 return
-            yield TopicRecord(topic, number, *found)
+            yield topic_record(place, found)
 
 
 def follow(

@@ -91,12 +91,18 @@ class RecordColumns(NamedTuple):
 def columns_of(values: Any, keys: Any, timestamps: Any, headers: Any) -> RecordColumns:
     """What `append_many` was given, walked over once. Raises: as `as_columns`."""
     columns = RecordColumns(*as_columns(values, keys, timestamps, headers))
-    for name, column in (("value", columns.values), ("key", columns.keys)):
-        for place, item in enumerate(column or ()):
+    keys = None if columns.keys is None else _plain(columns.keys, "key")
+    return columns._replace(values=_plain(columns.values, "value"), keys=keys)
+
+
+def _plain(column: Sequence[Any], name: str) -> list[bytes | None]:
+    """A column as bytes as they are now: a partitioner may change what is mutable."""
+    plain = list(column)
+    for place, item in enumerate(plain):
+        if type(item) is not bytes and item is not None:
             check_payload_type(item, name, place)
-    # As they are now: a partitioner may change what is mutable.
-    keys = columns.keys and [as_bytes(key) for key in columns.keys]
-    return columns._replace(values=[*map(as_bytes, columns.values)], keys=keys)
+            plain[place] = as_bytes(item)
+    return plain
 
 
 def route(columns: RecordColumns, choose: Choose) -> dict[int, list[int]]:
@@ -104,7 +110,7 @@ def route(columns: RecordColumns, choose: Choose) -> dict[int, list[int]]:
     routed: dict[int, list[int]] = {}
     keys = columns.keys or [None] * len(columns.values)
     for place, (value, key) in enumerate(zip(columns.values, keys, strict=True)):
-        size = length_of(value) + length_of(key)
+        size = len(value or b"") + len(key or b"")
         routed.setdefault(choose(key, size), []).append(place)
     return routed
 
