@@ -10,7 +10,6 @@ import contextlib
 import datetime
 import math
 import operator
-import pickle
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -38,15 +37,15 @@ _TIMES: Final = "a datetime, a date or an ISO 8601 text"
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
-class CannotPickleError(pickle.PicklingError, TypeError):
-    """What stands for files that are open cannot be pickled."""
-
-
 def refuse_pickling(thing: object, path: str, rest: str = "") -> NoReturn:
     """Say what to do instead of pickling a store, topic or partition: to open it where
-    it is needed. `rest` leads from the store to it."""
+    it is needed. `rest` leads from the store to it.
+
+    Raises:
+        TypeError: as Python itself does for what cannot be pickled.
+    """
     kind = type(thing).__name__
-    raise CannotPickleError(
+    raise TypeError(
         f"a {kind} cannot be pickled or copied: it stands for files that are open in "
         f"this process. Send its path, and open it there: "
         f"logstore.open({path!r}, read_only=True){rest}"

@@ -19,15 +19,15 @@ def arrow_module() -> Any:
         UnsupportedError: there is no pyarrow.
         ReentrantCallError: this call came in from inside the import.
     """
-    return _module("logstore.arrow")
+    return _pyarrow("logstore.arrow")
 
 
 def arrow_routing_module() -> Any:
     """`logstore.arrow_routing`, which needs pyarrow, too. Raises: as `arrow_module`."""
-    return _module("logstore.arrow_routing")
+    return _pyarrow("logstore.arrow_routing")
 
 
-def _module(name: str) -> Any:
+def _pyarrow(name: str) -> Any:
     found = sys.modules.get(name)
     if found is not None and hasattr(found, "IS_COMPLETE"):
         return found

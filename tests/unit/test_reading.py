@@ -293,9 +293,8 @@ def test_pickling_says_what_to_do_instead(
         topic = store.create_topic("orders", 2)
         topic[1].append(b"there")
         thing = {"Store": store, "Topic": topic, "Partition": topic[1]}[what]
-        with pytest.raises(pickle.PicklingError, match=f"a {what} cannot") as caught:
+        with pytest.raises(TypeError, match=f"a {what} cannot be pickled") as caught:
             how(thing)
-        assert isinstance(caught.value, TypeError)
         advice = str(caught.value).rpartition("open it there: ")[2]
         made = eval(advice, {"logstore": logstore})
         assert repr(made).startswith(f"<logstore.{what} ")
