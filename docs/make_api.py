@@ -32,6 +32,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Records": (
         "Record",
         "RecordMetadata",
+        "TopicRecord",
         "TimestampType",
         "RecordBatch",
         "Chunk",

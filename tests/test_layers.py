@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "logstore"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors"),
-    ("_binding", "layout", "config", "records", "extras"),
+    ("_binding", "arguments", "config", "extras", "layout", "records"),
     ("locks",),
     ("_files", "compression", "cuts", "index", "parallel", "partitioners"),
     (
@@ -29,7 +29,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "locking",
         "place",
     ),
-    ("arrow", "batches", "digests", "encoder"),
+    (
+        "arrow",
+        "arrow_routing",
+        "background_retention",
+        "batches",
+        "digests",
+        "encoder",
+    ),
     ("segment", "producer_batches", "staging"),
     ("resync", "tail", "view"),
     ("segment_writer", "reader", "recovery", "retention"),
@@ -38,7 +45,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("live", "log_writer"),
     ("writer",),
     ("partition", "partition_writers", "publishing", "measures"),
-    ("topic",),
+    ("merging", "routing", "topic"),
     ("store",),
     ("verify", "diagnosis"),
     ("repair", "reporting", "metrics"),

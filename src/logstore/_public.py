@@ -23,6 +23,7 @@ from logstore.errors import (
     PartitionNotFoundError,
     PublicationConflictError,
     ReadOnlyError,
+    RecordNotFoundError,
     RecordTooLargeError,
     ReentrantCallError,
     StorageError,
@@ -42,7 +43,7 @@ from logstore.partitioners import (
     Partitioner,
 )
 from logstore.publishing import Publication
-from logstore.records import Record, RecordMetadata, TimestampType
+from logstore.records import Record, RecordMetadata, TimestampType, TopicRecord
 from logstore.recovery import RecoveryAction, RecoveryReport
 from logstore.repair import RepairAction, RepairReport, repair
 from logstore.retention import (
@@ -105,6 +106,7 @@ __all__ = [
     "Record",
     "RecordBatch",
     "RecordMetadata",
+    "RecordNotFoundError",
     "RecordTooLargeError",
     "RecoveryAction",
     "RecoveryProgress",
@@ -132,6 +134,7 @@ __all__ = [
     "TopicConfig",
     "TopicExistsError",
     "TopicNotFoundError",
+    "TopicRecord",
     "UnsupportedError",
     "VerifyReport",
     "doctor",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
@@ -19,6 +21,7 @@ from logstore.decoding import (
     open_payload,
     slicer_of,
 )
+from logstore.errors import LogStoreError
 from logstore.records import TIMESTAMP_TYPES, Record
 
 __all__ = ["Chunk", "ControlRecord", "RecordBatch"]
@@ -307,6 +310,21 @@ class Chunk:
                 yield from iter_records(columns)
         except Damage as damage:
             raise self._raise(damage) from damage
+
+    def first(self, limit: int) -> Chunk:
+        """The same chunk with its first `limit` records only: `next_offset` is behind
+        the last of them. The bytes in `buffer` stay whole."""
+        records = iter(self)
+        taken = list(itertools.islice(records, limit))
+        # Damage behind them is for who reads on.
+        with contextlib.suppress(LogStoreError):
+            if next(records, None) is None:
+                return self
+        chunk = Chunk.__new__(Chunk)
+        for name in self.__slots__:
+            setattr(chunk, name, getattr(self, name))
+        chunk._stop = chunk.next_offset = taken[-1].offset + 1 if taken else self._start
+        return chunk
 
     def __len__(self) -> int:
         return len(self.buffer)

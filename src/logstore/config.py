@@ -39,6 +39,12 @@ def check_int(name: str, value: object, low: int, high: int) -> None:
         )
 
 
+def check_kind(name: str, value: object, kind: type) -> None:
+    """Raise `TypeError` unless `value` is of this class."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {type(value).__name__}, not {kind.__name__}")
+
+
 def worker_threads(config: StoreConfig) -> int:
     """How many threads ``recovery_threads`` stands for."""
     cores = len(os.sched_getaffinity(0))
@@ -65,6 +71,10 @@ class StoreConfig:
         min_free_bytes: appends are refused with `DiskFullError` when fewer bytes would
             be left on the file system (0: no reserve).
         max_batch_decompressed_bytes: limit on one decompressed batch (bombs).
+        topic_defaults: settings of topics that are created without any.
+        retention_check_ms: how often the store applies the retention of its topics, in
+            those that set one (milliseconds, >= 1); the first time after 30 s, or this
+            if it is less. What fails then is raised by the next call.
         flush_checkpoint_ms: how often, at the most, the durable point of a partition is
             written down while it is being flushed. A longer time makes recovery longer,
             nothing else.
@@ -84,6 +94,10 @@ class StoreConfig:
     max_open_files: int = 1024
     min_free_bytes: int = 0
     max_batch_decompressed_bytes: int = 256 << 20
+    topic_defaults: TopicConfig = dataclasses.field(
+        default_factory=lambda: TopicConfig()  # below
+    )
+    retention_check_ms: int = 300_000
     flush_checkpoint_ms: int = 5_000
     recovery_threads: int = 0
     group_access: bool = False
@@ -99,6 +113,8 @@ class StoreConfig:
             1024,
             INT32_MAX,
         )
+        check_kind("topic_defaults", self.topic_defaults, TopicConfig)
+        check_int("retention_check_ms", self.retention_check_ms, 1, INT64_MAX)
         check_int("flush_checkpoint_ms", self.flush_checkpoint_ms, 0, INT64_MAX)
         check_int("recovery_threads", self.recovery_threads, 0, 256)
         for name in (
@@ -115,7 +131,8 @@ class StoreConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """Settings of a topic: Kafka's, in snake case, with Kafka's units and defaults.
+    """Settings of a topic: Kafka's, in snake case, with Kafka's units and, but for
+    `retention_ms` (Kafka: 7 days), Kafka's defaults.
 
     Attributes:
         segment_bytes: a segment is rolled before it would grow beyond this (bytes).
@@ -123,7 +140,9 @@ class TopicConfig:
         segment_jitter_ms: at random up to this much earlier, per segment.
         segment_index_bytes: size at which an index file is full, which rolls, too.
         index_interval_bytes: bytes of log between two index entries, at least.
-        retention_ms: age at which a segment may be deleted; -1 never.
+        retention_ms: age at which a segment is deleted; -1 (default) never. Where this
+            or the next is set, the store applies it by itself, see
+            ``StoreConfig.retention_check_ms``.
         retention_bytes: size the log is kept near; -1 any.
         max_message_bytes: largest batch (magic 2, or compressed) or message (magic 0
             and 1), in bytes, with the 12 of offset and length.
@@ -140,7 +159,7 @@ class TopicConfig:
         flush_ms: sync at the latest this long after an append (S), in milliseconds.
         segment_digests: write a side file with a digest (XXH3) of each segment when it
             is rolled, by which `verify` tells any change. Reads the segment once more.
-        cleanup_policy: kept for Kafka; logstore deletes, it does not compact.
+        cleanup_policy: "delete"; "" deletes nothing. logstore does not compact.
     """
 
     segment_bytes: int = 1 << 30
@@ -148,7 +167,7 @@ class TopicConfig:
     segment_jitter_ms: int = 0
     segment_index_bytes: int = 10 << 20
     index_interval_bytes: int = 4096
-    retention_ms: int = 7 * 24 * 3600 * 1000
+    retention_ms: int = -1
     retention_bytes: int = -1
     max_message_bytes: int = 1048588
     compression_type: str = "none"
@@ -191,10 +210,16 @@ class TopicConfig:
                 value=self.cleanup_policy,
             )
         policies = {part.strip() for part in self.cleanup_policy.split(",")}
-        if not policies <= {"delete", "compact", ""}:
+        if "compact" in policies:
             raise ConfigError(
-                f"cleanup_policy={self.cleanup_policy!r} is not a list of delete, "
-                f"compact",
+                f"cleanup_policy={self.cleanup_policy!r} cannot be used: logstore does "
+                f"not compact yet, so the log would grow without an end. Use 'delete'",
+                name="cleanup_policy",
+                value=self.cleanup_policy,
+            )
+        if not policies <= {"delete", ""}:
+            raise ConfigError(
+                f"cleanup_policy={self.cleanup_policy!r} is not 'delete'",
                 name="cleanup_policy",
                 value=self.cleanup_policy,
             )
@@ -241,14 +266,13 @@ class TopicConfig:
 
 # What a setting is that a topics file (docs/format.md) leaves out: the file is written
 # whole at each change. These never change: a later default of `TopicConfig` is one for
-# new topics.
+# new topics. Not among them: `retention_ms`, see `from_stored`.
 _LEFT_OUT: Final[Mapping[str, Any]] = {
     "segment_bytes": 1_073_741_824,
     "segment_ms": 604_800_000,
     "segment_jitter_ms": 0,
     "segment_index_bytes": 10_485_760,
     "index_interval_bytes": 4096,
-    "retention_ms": 604_800_000,
     "retention_bytes": -1,
     "max_message_bytes": 1_048_588,
     "compression_type": "none",
@@ -278,12 +302,21 @@ def from_stored(settings: Mapping[str, Any]) -> TopicConfig:
     """The settings of a topic out of a topics file; those of a later version are not
     used.
 
+    Earlier versions left out a `retention_ms` of 7 days, whether somebody had asked for
+    it or not, and deleted nothing by themselves: without one, nothing is deleted. They
+    took a `cleanup_policy` of "compact" and did nothing about it: nor is it done now.
+
     Raises:
         ConfigError, TypeError: they cannot be.
     """
     known = TopicConfig.__dataclass_fields__
     kept = {name: value for name, value in settings.items() if name in known}
-    return TopicConfig(**{**_LEFT_OUT, **kept})
+    policy = kept.get("cleanup_policy")
+    if isinstance(policy, str):
+        parts = [part.strip() for part in policy.split(",")]
+        if "compact" in parts:
+            kept["cleanup_policy"] = "delete" if "delete" in parts else ""
+    return TopicConfig(**{"retention_ms": -1, **_LEFT_OUT, **kept})
 
 
 def _parse(name: str, text: object, kind: object) -> object:

@@ -7,10 +7,11 @@ columns come from `logstore.arrow`. `Encoder` turns rows into runs of whole batc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from logstore import _binding as native
 from logstore import compression
+from logstore.arguments import as_items
 from logstore.config import CODECS, TopicConfig
 from logstore.errors import ConfigError, RecordTooLargeError, UnsupportedError
 
@@ -97,7 +98,8 @@ def _flatten_headers(
     names: list[bytes] = []
     values: list[Any] = []
     for index, one in enumerate(headers):
-        pairs = () if one is None else tuple(one)
+        of = "(str, bytes | None) pairs"
+        pairs = () if one is None else tuple(as_sequence(one, "headers", of))
         if len(pairs) > native.HEADERS_MAX:
             raise RecordTooLargeError(
                 f"record {index} has {len(pairs)} headers, more than "
@@ -148,9 +150,40 @@ def check_headers(rows: native.Rows, magic: int) -> None:
         )
 
 
-def as_sequence(items: Any) -> Sequence[Any]:
+def as_sequence(items: Any, name: str, of: str) -> Sequence[Any]:
     """The items of any iterable, walked over once, as a plain list or tuple."""
-    return items if type(items) is list or type(items) is tuple else list(items)
+    if type(items) is list or type(items) is tuple:
+        return items
+    return list(as_items(name, items, of=of))
+
+
+OptionalColumn: TypeAlias = "Sequence[Any] | None"
+
+
+def as_columns(
+    values: Any, keys: Any, timestamps_ms: Any, headers: Any
+) -> tuple[Sequence[Any], OptionalColumn, OptionalColumn, OptionalColumn]:
+    """The columns of `append_many` as plain lists or tuples of one length.
+
+    Raises:
+        TypeError: one is nothing to be walked over, or a single value.
+        ConfigError: they differ in length.
+    """
+    value_list = as_sequence(values, "values", "bytes")
+    kinds = {"keys": "bytes", "timestamps_ms": "milliseconds", "headers": "headers"}
+    columns: list[OptionalColumn] = []
+    given = (keys, timestamps_ms, headers)
+    for (name, of), items in zip(kinds.items(), given, strict=True):
+        column = None if items is None else as_sequence(items, name, of)
+        if column is not None and len(column) != len(value_list):
+            raise ConfigError(
+                f"{name} has {len(column)} elements, values has {len(value_list)}; "
+                f"nothing was written",
+                name=name,
+                value=len(column),
+            )
+        columns.append(column)
+    return value_list, columns[0], columns[1], columns[2]
 
 
 def pack_rows(
@@ -172,23 +205,11 @@ def pack_rows(
         TypeError, ConfigError: a value, key, header or timestamp that cannot be stored.
         UnsupportedError: headers in magic 0 or 1.
     """
-    value_list = as_sequence(values)
+    value_list, key_list, stamp_list, header_list = as_columns(
+        values, keys, timestamps_ms, headers
+    )
     count = len(value_list)
-    columns: dict[str, Sequence[Any] | None] = {
-        "keys": None if keys is None else as_sequence(keys),
-        "timestamps_ms": None if timestamps_ms is None else as_sequence(timestamps_ms),
-        "headers": None if headers is None else as_sequence(headers),
-    }
-    for name, column in columns.items():
-        if column is not None and len(column) != count:
-            raise ConfigError(
-                f"{name} has {len(column)} elements, values has {count}; nothing was "
-                f"written",
-                name=name,
-                value=len(column),
-            )
     value_column = pack_column(value_list, "value")
-    key_list, stamp_list, header_list = columns.values()
     key_column = None if key_list is None else pack_column(key_list, "key")
     timestamps, untimed = None, []
     if stamp_list is not None:
@@ -275,6 +296,21 @@ class Encoder:
             if error.status != native.E_TOO_LARGE:
                 raise
             raise self._too_large(error.offset, error.found) from error
+
+    def check_sizes(self, rows: native.Rows) -> None:
+        """Raise `RecordTooLargeError` where a record cannot be stored; it encodes them
+        all where nobody can tell otherwise: one may fit when it is compressed."""
+        self.measure(rows)
+        if self.codec:
+            try:
+                rows.measure(self.magic, self.config.max_message_bytes)
+            except native.NativeError:
+                mark = rows.mark()
+                rows.set_time(0)
+                # One of its own: this one belongs to whoever appends.
+                for _ in Encoder(self.config).encode(rows, 0, 0, 0):
+                    pass
+                rows.restore(mark)
 
     def _too_large(self, index: int, size: int) -> RecordTooLargeError:
         limit = self.config.max_message_bytes

@@ -24,6 +24,7 @@ __all__ = [
     "PartitionNotFoundError",
     "PublicationConflictError",
     "ReadOnlyError",
+    "RecordNotFoundError",
     "ReentrantCallError",
     "RecordTooLargeError",
     "StorageError",
@@ -35,12 +36,23 @@ __all__ = [
     "TopicNotFoundError",
     "UnsupportedError",
     "is_system_error",
+    "partly_done",
+    "renamed_error",
     "storage_error",
 ]
 
 
 class LogStoreError(Exception):
-    """Base of all errors raised by logstore. They can be pickled."""
+    """Base of all errors raised by logstore. They can be pickled.
+
+    Attributes:
+        appended: what is in the log although the call failed, as (partition, range)
+            pairs: `Topic.append_many` and `Topic.append_arrow` append to several
+            partitions, one after the other, and a disk may be full in between. Empty
+            for every other call: one that fails has changed nothing.
+    """
+
+    appended: tuple[tuple[int, range], ...] = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
         facts = dict(self.__dict__)
@@ -59,6 +71,26 @@ def _made_again(
     for name, value in facts.items():
         setattr(error, name, value)
     return error
+
+
+def renamed_error(error: LogStoreError, where: str) -> LogStoreError:
+    """The same error, with all its facts, and a message that begins with `where`."""
+    _, (kind, args, facts) = error.__reduce__()
+    return _made_again(kind, (f"{where}: {error}", *args[1:]), facts)
+
+
+def partly_done(
+    error: LogStoreError, appended: tuple[tuple[int, range], ...]
+) -> LogStoreError:
+    """The same error, of a call that had appended to some partitions before."""
+    _, (kind, args, facts) = error.__reduce__()
+    there = ", ".join(
+        f"offsets {span.start} to {span.stop - 1} of partition {number}"
+        for number, span in appended
+        if span
+    )
+    text = f"{error}. Appended before that, and there: {there}"
+    return _made_again(kind, (text, *args[1:]), {**facts, "appended": appended})
 
 
 class ConfigError(LogStoreError, ValueError):
@@ -134,14 +166,22 @@ class StoreLockedError(LogStoreError):
     Attributes:
         path: the store's directory.
         holder_pid: process id of the holder, or None when it cannot be known.
+        opened_at: ``file:line`` of the call that opened it, if this process did; else
+            None.
     """
 
     def __init__(
-        self, message: str, *, path: str, holder_pid: int | None = None
+        self,
+        message: str,
+        *,
+        path: str,
+        holder_pid: int | None = None,
+        opened_at: str | None = None,
     ) -> None:
         super().__init__(message)
         self.path = path
         self.holder_pid = holder_pid
+        self.opened_at = opened_at
 
 
 class StoreClosedError(LogStoreError):
@@ -201,6 +241,24 @@ class OffsetOutOfRangeError(LogStoreError, IndexError):
         self.end = end
         self.partition = partition
         self.cut_to = cut_to
+
+
+class RecordNotFoundError(LogStoreError, LookupError):
+    """The log has no record at this offset: it lies in a gap, which compaction left,
+    or where a marker of a transaction is.
+
+    Attributes:
+        offset: the offset that was asked for.
+        partition: ``topic-number``.
+    """
+
+    def __init__(self, offset: int, *, partition: str) -> None:
+        super().__init__(
+            f"{partition} has no record at offset {offset}: compaction has removed it, "
+            f"or no reader is to see it. read(start={offset}) begins at the next one"
+        )
+        self.offset = offset
+        self.partition = partition
 
 
 class OffsetConflictError(LogStoreError):
@@ -342,7 +400,8 @@ class CorruptRecordError(CorruptionError):
 
     Attributes:
         offset: first offset that is not delivered.
-        next_offset: first offset past the damage if known (where ``skip`` goes on).
+        next_offset: where reading can go on: the first offset behind the damage (where
+            ``skip`` goes on). None where nobody can tell.
     """
 
     def __init__(
@@ -354,16 +413,25 @@ class CorruptRecordError(CorruptionError):
         offset: int,
         next_offset: int | None = None,
     ) -> None:
-        super().__init__(
-            f"{reason}: {path} at byte {position}. Records from offset {offset} on "
-            f"cannot be read here. Keep a copy of the file, then run "
-            f"`logstore-dump verify` on its directory.",
-            path=path,
-            position=position,
-            reason=reason,
-        )
+        super().__init__(reason, path=path, position=position, reason=reason)
         self.offset = offset
         self.next_offset = next_offset
+        self.goes_on_at(next_offset)
+
+    def goes_on_at(self, next_offset: int | None) -> None:
+        """Note where reading can go on, in the message, too."""
+        self.next_offset = next_offset
+        what = f"Records from offset {self.offset} on cannot be read here"
+        if next_offset is not None and next_offset > self.offset:
+            last = next_offset - 1
+            what = f"Records {self.offset} to {last} cannot be read here"
+            if last == self.offset:
+                what = f"Record {last} cannot be read here"
+            what += f", reading can go on at offset {next_offset}"
+        self.args = (
+            f"{self.reason}: {self.path} at byte {self.position}. {what}. Keep a copy "
+            f"of the file, then run `logstore-dump verify` on its directory.",
+        )
 
 
 class CorruptIndexError(CorruptionError):

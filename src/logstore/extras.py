@@ -9,7 +9,7 @@ from typing import Any
 
 from logstore.errors import ReentrantCallError, UnsupportedError
 
-__all__ = ["arrow_module", "frames_module"]
+__all__ = ["arrow_module", "arrow_routing_module", "frames_module"]
 
 
 def arrow_module() -> Any:
@@ -19,15 +19,20 @@ def arrow_module() -> Any:
         UnsupportedError: there is no pyarrow.
         ReentrantCallError: this call came in from inside the import.
     """
-    return _module("logstore.arrow")
+    return _pyarrow("logstore.arrow")
+
+
+def arrow_routing_module() -> Any:
+    """`logstore.arrow_routing`, which needs pyarrow, too. Raises: as `arrow_module`."""
+    return _pyarrow("logstore.arrow_routing")
 
 
 def frames_module(name: str) -> Any:
     """`logstore.frames.<name>`, which needs pyarrow, too. Raises: as `arrow_module`."""
-    return _module(f"logstore.frames.{name}")
+    return _pyarrow(f"logstore.frames.{name}")
 
 
-def _module(name: str) -> Any:
+def _pyarrow(name: str) -> Any:
     found = sys.modules.get(name)
     if found is not None and hasattr(found, "IS_COMPLETE"):
         return found

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import weakref
 from typing import Final
 
@@ -33,6 +34,9 @@ _guard = native.Mutex(RANK_LEAF, "the locks of this process")
 class StoreLock:
     """The writer's lock on a store's directory, taken when made.
 
+    Attributes:
+        opened_at: ``file:line`` of the call of logstore that made it; "": unknown.
+
     Raises:
         StoreLockedError: another process, or this one, has it.
         StorageError: the system refuses.
@@ -41,6 +45,7 @@ class StoreLock:
     def __init__(self, root: Directory) -> None:
         self._files = root.files
         self._file: native.OpenFile | None = None
+        self.opened_at = caller()
         with _guard:
             try:
                 self._take(root)
@@ -50,8 +55,9 @@ class StoreLock:
     def _take(self, root: Directory) -> None:
         files = root.files
         with contextlib.suppress(FileNotFoundError):
-            if _is_held(root.stat(LOCK)):
-                raise _locked(root, os.getpid())
+            opened_at = _holder_here(root.stat(LOCK))
+            if opened_at is not None:
+                raise _locked(root, os.getpid(), opened_at)
         try:
             file = held_open(files, root.create(LOCK))
         except FileExistsError:
@@ -104,10 +110,24 @@ _held: weakref.WeakValueDictionary[tuple[int, int], StoreLock]
 _held = weakref.WeakValueDictionary()
 
 
-def _is_held(info: FileInfo) -> bool:
-    """Whether this process has the lock of a file."""
+def _holder_here(info: FileInfo) -> str | None:
+    """Where this process took the lock of a file ("" unknown); None if it has none."""
     lock = _held.get((info.device, info.inode))
-    return lock is not None and lock.is_held
+    return lock.opened_at if lock is not None and lock.is_held else None
+
+
+# Frames of the package's own code are not the caller.
+_PACKAGE: Final = os.path.dirname(__file__) + os.sep
+
+
+def caller() -> str:
+    """``file:line`` of the code outside this package that called it; "": unknown."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return ""
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def holder_of(root: Directory) -> int | None:
@@ -120,21 +140,24 @@ def holder_of(root: Directory) -> int | None:
         OSError: as the system gives it; there may be no lock file at all.
     """
     with _guard:
-        if _is_held(root.stat(LOCK)):
+        if _holder_here(root.stat(LOCK)) is not None:
             return os.getpid()
         with root.opened(LOCK) as fd:
             return root.files.lock_holder(fd)
 
 
-def _locked(root: Directory, pid: int | None) -> StoreLockedError:
+def _locked(root: Directory, pid: int | None, opened_at: str = "") -> StoreLockedError:
     who = f"process {pid}" if pid else "another process"
     if pid == os.getpid():
-        who = "this process"
+        who = f"this process ({pid})"
+        if opened_at:
+            who += f", opened at {opened_at}"
     return StoreLockedError(
         f"store {root.path} is open for writing in {who}; open it with "
         f"read_only=True, or close it there",
         path=root.path,
         holder_pid=pid,
+        opened_at=opened_at or None,
     )
 
 

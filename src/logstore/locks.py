@@ -18,11 +18,12 @@ import itertools
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from logstore import _binding as native
 
-__all__ = ["Signal", "logger", "new_group"]
+__all__ = ["Signal", "logger", "new_group", "wait_for_any"]
 
 # Closing a store; what publishes to one; its topics and partitions.
 RANK_CLOSE: Final = 1
@@ -82,6 +83,15 @@ class Signal:
             with contextlib.suppress(ValueError):
                 waiters.remove(lock)
 
+    def join(self, waiter: Waiter) -> None:
+        """Wake a waiter that is registered with another signal, too."""
+        self._waiters.append(waiter.lock)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Wake a waiter no more."""
+        with contextlib.suppress(ValueError):  # woken
+            self._waiters.remove(waiter.lock)
+
     def wait(self, seconds: float | None = None) -> bool:
         """Register, and wait at most `seconds`; True if woken."""
         return self.register().wait(seconds)
@@ -108,6 +118,22 @@ class Waiter:
         """Wait no more."""
         with contextlib.suppress(ValueError):  # woken right now
             self._waiters.remove(self.lock)
+
+
+def wait_for_any(
+    signals: Sequence[Signal], is_there: Callable[[], bool], seconds: float
+) -> None:
+    """Sleep until one of the signals is set, at most `seconds`; not at all where what
+    is waited for `is_there`."""
+    waiter = signals[0].register()
+    try:
+        for signal in signals[1:]:
+            signal.join(waiter)
+        if not is_there():
+            waiter.wait(seconds)
+    finally:
+        for signal in signals:
+            signal.leave(waiter)
 
 
 class _Logger:

@@ -394,6 +394,23 @@ class LogWriter:
             self._sync_appended(end, durable)
         return base, end, now_ms
 
+    def check_append(self, groups: Sequence[native.Rows], durable: bool) -> None:
+        """Raise now what `append_rows` would raise, as far as that can be known: for
+        calls that append to several logs, one after the other. It may be called with no
+        lock held; what it does not foresee is that the disk fails or is full."""
+        self._check_can_sync(durable)
+        if not self.lock.may_wait:
+            raise ReentrantCallError(
+                f"an append to several partitions, {self.name} among them, came in "
+                f"from inside another call of this thread; nothing was written"
+            )
+        with self.lock:
+            self._check()
+        encoder = self.encoder
+        for rows in groups:
+            check_headers(rows, encoder.magic)
+            encoder.check_sizes(rows)
+
     def append_one(
         self,
         value: Any,
@@ -1356,6 +1373,11 @@ class LogWriter:
     def wake_readers(self) -> None:
         """Let those that wait look again."""
         self._appended.set()
+
+    @property
+    def appended(self) -> Signal:
+        """Set whenever there may be more to read, or the log was closed."""
+        return self._appended
 
     def wait_for_more(self, is_there: Callable[[], bool], seconds: float) -> None:
         """Sleep until what a follower waits for `is_there`, for so many seconds at the

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import operator
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from logstore import _binding as native
 from logstore import producers, reader, retention
+from logstore.arguments import (
+    Start,
+    Time,
+    as_integer,
+    as_items,
+    as_limit,
+    as_offset,
+    as_time_ms,
+    as_timeout,
+    is_time,
+    refuse_pickling,
+    to_milliseconds,
+)
 from logstore.batches import Chunk, RecordBatch
+from logstore.config import check_kind
 from logstore.cuts import Cuts, LogMark
 from logstore.decoding import ChunkReader, Wanted
 from logstore.encoder import as_bytes, check_payload_type, check_timestamp, pack_rows
@@ -19,6 +32,7 @@ from logstore.errors import (
     ConfigError,
     OffsetOutOfRangeError,
     ReadOnlyError,
+    RecordNotFoundError,
     StorageError,
     UnsupportedError,
     storage_error,
@@ -26,10 +40,11 @@ from logstore.errors import (
 from logstore.extras import arrow_module, frames_module
 from logstore.frames.log import Log
 from logstore.live import LiveLog
+from logstore.locks import Signal
 from logstore.producer_batches import prepare
 from logstore.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.records import Record
-from logstore.segment import Segment, SegmentInfo
+from logstore.segment import LOOKUP_BYTES, READ_BYTES, Segment, SegmentInfo
 from logstore.view import Bounds, ChangedError, View
 from logstore.writer import PartitionWriter
 
@@ -42,13 +57,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Partition"]
 
-Start = int | datetime.datetime | None
 _Found = TypeVar("_Found")
 
 # How long a follower in another process sleeps before it looks again: quickly at first,
 # then less and less often while nothing comes.
-_POLL_MIN_S = 0.001
-_POLL_MAX_S = 0.050
+POLL_MIN_S = 0.001
+POLL_MAX_S = 0.050
+# Records that are decoded at a time, and for several readers at least by each.
+_DECODED = 16384
+_DECODED_MIN = 64
 
 
 class _Source:
@@ -86,6 +103,18 @@ class _Source:
         return log.cuts.serial == serial
 
 
+class Turn(NamedTuple):
+    """A follower has come to the end of a view.
+
+    Attributes:
+        view: where it has come to the end.
+        has_moved: it went on since the turn before; else it may wait.
+    """
+
+    view: View
+    has_moved: bool
+
+
 class Partition:
     """One partition of a topic: an append-only log of records.
 
@@ -105,6 +134,7 @@ class Partition:
         guard: Callable[[], None],
         decompressed_max: int,
         topic_id: str = "",
+        begin: Callable[[], None] | None = None,
     ) -> None:
         self._topic = topic
         self._number = number
@@ -113,6 +143,8 @@ class Partition:
         self._log = log
         self._writer = log if isinstance(log, PartitionWriter) else None
         self._guard = guard
+        # The same for calls that write: it raises what failed in the background, too.
+        self._begin = begin or guard
         self._decompressed_max = decompressed_max
         self._name = f"{topic}-{number}"
         self._source = _Source(log, guard)
@@ -120,6 +152,20 @@ class Partition:
 
     def __repr__(self) -> str:
         return f"<logstore.Partition {self._name} at {self.path}>"
+
+    def __len__(self) -> int:
+        """How many offsets lie between its start and its end: the number of its
+        records, unless compaction or transactions have left gaps."""
+        log = self._refreshed()
+        return max(log.high_watermark - log.start_offset, 0)
+
+    def __bool__(self) -> bool:
+        """True: an empty partition is one, too."""
+        return True
+
+    def __reduce__(self) -> NoReturn:
+        name = f"{self._topic!r})[{self._number}]"
+        refuse_pickling(self, os.path.dirname(self.path), f".topic({name}")
 
     # ------------------------------------------------------------ what it is
 
@@ -183,6 +229,7 @@ class Partition:
         None: nobody knows. So it is where the log has been cut more than thirty times
         since, or where nobody keeps account of it any more.
         """
+        check_kind("mark", mark, LogMark)
         known = self._history()
         if known is None:
             return None
@@ -213,7 +260,7 @@ class Partition:
         return log
 
     def _write(self) -> PartitionWriter:
-        self._guard()
+        self._begin()
         if self._writer is None:
             raise ReadOnlyError(
                 f"{self._name} belongs to a store that was opened read-only; nothing "
@@ -275,7 +322,7 @@ class Partition:
         if timestamp_ms is not None:
             timestamp_ms = check_timestamp(timestamp_ms)
         if expected_offset is not None:
-            expected_offset = _as_offset("expected_offset", expected_offset)
+            expected_offset = as_offset("expected_offset", expected_offset)
         if not headers and writer.encoder.is_plain:
             return writer.append_one(
                 value, key, timestamp_ms, expected_offset, bool(durable)
@@ -325,7 +372,7 @@ class Partition:
         durable: bool,
     ) -> range:
         if expected_offset is not None:
-            expected_offset = _as_offset("expected_offset", expected_offset)
+            expected_offset = as_offset("expected_offset", expected_offset)
         base, end, _ = writer.append_rows(
             groups, expected_offset=expected_offset, durable=bool(durable)
         )
@@ -345,14 +392,19 @@ class Partition:
         positions lead out of its buffers (pyarrow does not look at what comes over
         IPC); `RecordTooLargeError` for an element of 2 GiB or more.
         """
-        arrow = arrow_module()
         writer = self._write()
-        magic, now_ms = writer.encoder.magic, self._log.directory.files.now_ms()
-        groups = [
-            arrow.rows_of(batch, now_ms=now_ms, magic=magic)
-            for batch in arrow.tables_of(data)
-        ]
+        groups = self.rows_of_arrow(arrow_module().tables_of(data))
         return self._append_rows(writer, groups, expected_offset, durable)
+
+    def begin_append(self) -> PartitionWriter:
+        """For `Topic`: what appends, where the store can be written to."""
+        return self._write()
+
+    def rows_of_arrow(self, batches: Iterable[Any]) -> list[native.Rows]:
+        """For `Topic`: rows of record batches, as `append_arrow` takes them."""
+        arrow, writer = arrow_module(), self._write()
+        magic, now_ms = writer.encoder.magic, self._log.directory.files.now_ms()
+        return [arrow.rows_of(batch, now_ms=now_ms, magic=magic) for batch in batches]
 
     def append_batches(
         self,
@@ -411,14 +463,14 @@ class Partition:
         self._check_alive()
         return self._view_of(self._source.look(), durable_only)
 
-    def _stable_of(self, view: View, *, skip: bool = False) -> int:
-        """The last stable offset of a view; with `skip`, damage is left out.
+    def _stable_of(self, view: View, first: int, skip: bool) -> int:
+        """The last stable offset of a view, for a read that begins at `first`.
 
         Raises:
             ChangedError: the log was changed meanwhile.
         """
         try:
-            return self._stable.of(view, skip=skip)
+            return self._stable.of(view, first, skip=skip)
         except StorageError:
             self._refreshed()  # or why not: it was deleted meanwhile
             raise
@@ -443,15 +495,18 @@ class Partition:
             self._source,
         )
 
-    def _resolve(self, view: View, start: Start) -> int:
+    def _resolve(self, view: View, start: Start, skip: bool) -> int:
         if start is None:
             return view.start_offset
-        if isinstance(start, datetime.datetime):
-            found = reader.first_offset_at(view, to_milliseconds(start))
-            return view.end_offset if found is None else found
-        offset = _as_offset("start", start)
+        if is_time(start):
+            return self._at_time(view, to_milliseconds("start", start), skip)
+        offset = as_offset("start", start, or_time=True)
         view.check(offset)
         return offset
+
+    def _at_time(self, view: View, timestamp_ms: int, skip: bool) -> int:
+        found = reader.first_offset_at(view, timestamp_ms, skip=skip)
+        return view.end_offset if found is None else found
 
     def _bounds(
         self,
@@ -460,13 +515,13 @@ class Partition:
         durable_only: bool,
         isolation: str,
         *,
-        to_stable: bool = False,
         skip: bool = False,
+        to_stable: bool = False,
     ) -> tuple[View, int, int]:
         """(the log as it is now, where to begin, where to stop).
 
         Args:
-            skip: whether damage is left out where the end of a transaction is sought.
+            skip: damage is left out.
             to_stable: stop at the last stable offset also where the reader's filter
                 would find the first open transaction by itself.
         """
@@ -474,22 +529,22 @@ class Partition:
 
         def bounds() -> tuple[View, int, int]:
             view = self._view(durable_only)
-            first = self._resolve(view, start)
+            first = self._resolve(view, start, skip)
             if stop is None:
                 end = view.end_offset
             else:
-                end = min(self._resolve_stop(view, stop), view.end_offset)
+                end = min(self._resolve_stop(view, stop, skip), view.end_offset)
             is_limited = to_stable or first > view.start_offset
             if isolation == "read_committed" and is_limited:
-                end = min(end, self._stable_of(view, skip=skip))
+                end = min(end, self._stable_of(view, first, skip))
             return view, first, end
 
         return _unchanged(bounds)
 
-    def _resolve_stop(self, view: View, stop: Start) -> int:
-        if isinstance(stop, datetime.datetime):
-            return self._resolve(view, stop)
-        return _as_offset("stop", stop)
+    def _resolve_stop(self, view: View, stop: Start, skip: bool) -> int:
+        if is_time(stop):
+            return self._at_time(view, to_milliseconds("stop", stop), skip)
+        return as_offset("stop", stop, or_time=True)
 
     def _reader(
         self,
@@ -499,11 +554,23 @@ class Partition:
         skip: bool,
         *,
         with_headers: bool = True,
+        limit: int | None = None,
+        share: int = 1,
     ) -> ChunkReader:
+        """What decodes: not many more records at a time than are wanted, and than its
+        share, where several partitions are read at the same time."""
+        wanted = self._wanted(view, first, isolation, skip)
+        most = self._decompressed_max
+        if limit is None and share == 1:
+            return ChunkReader(most, with_headers=with_headers, wanted=wanted)
+        capacity = _DECODED // share
+        if limit is not None:
+            capacity = min(capacity, limit)
         return ChunkReader(
-            self._decompressed_max,
+            most,
             with_headers=with_headers,
-            wanted=self._wanted(view, first, isolation, skip),
+            wanted=wanted,
+            capacity=max(capacity, _DECODED_MIN),
         )
 
     def _wanted(
@@ -521,6 +588,7 @@ class Partition:
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
+        limit: int | None = None,
     ) -> Iterator[Record]:
         """The records from `start` up to `stop` (exclusive), in order.
 
@@ -528,22 +596,77 @@ class Partition:
         a deletion meanwhile does not disturb it.
 
         Args:
-            start, stop: an offset, a `datetime` (the first record at or after it), or
-                None: the start of the log, and its end.
+            start, stop: an offset; a time (the first record at or after it): a
+                `datetime`, a `date` or an ISO 8601 text, in local time where it has no
+                zone; None: the start of the log, and its end.
             durable_only: stop at `durable_offset`.
             isolation: ``"read_committed"`` leaves out aborted transactions and stops at
                 the first one that is still open. Control records are never delivered.
             on_corruption: ``"skip"`` leaves out what is damaged.
+            limit: end after so many records; None: any number.
 
         Raises:
-            OffsetOutOfRangeError: at the call.
-            CorruptRecordError: after every record before the damage.
+            OffsetOutOfRangeError, TypeError, ConfigError: at the call.
+            CorruptRecordError: after every record before the damage. A read that begins
+                at its ``next_offset`` goes on behind it.
         """
+        return self._read(start, stop, durable_only, isolation, on_corruption, limit)
+
+    def _read(
+        self,
+        start: Start,
+        stop: Start,
+        durable_only: bool,
+        isolation: str,
+        on_corruption: str,
+        limit: int | None,
+        share: int = 1,
+    ) -> Iterator[Record]:
+        """As `read`, beside so many others (`share`)."""
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        view, first, end = self._bounds(start, stop, durable_only, isolation)
-        skip = on_corruption == "skip"
-        found = self._reader(view, first, isolation, skip)
-        return reader.read_records(view, first, end, found, skip=skip)
+        limit, skip = as_limit(limit), on_corruption == "skip"
+        view, first, end = self._bounds(start, stop, durable_only, isolation, skip=skip)
+        found = self._reader(view, first, isolation, skip, limit=limit, share=share)
+        size = max(READ_BYTES // share, LOOKUP_BYTES)
+        records = reader.read_records(
+            view, first, end, found, skip=skip, buffer_bytes=size
+        )
+        return reader.first_of(records, limit)
+
+    def get(
+        self,
+        offset: int,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+    ) -> Record:
+        """The record at an offset; the fast way to a single one.
+
+        Raises:
+            OffsetOutOfRangeError: outside [start_offset, end_offset).
+            RecordNotFoundError: in a gap that compaction left, at a marker of a
+                transaction, or, with ``"read_committed"``, in one that was aborted.
+            CorruptRecordError: it is damaged.
+        """
+        offset = as_offset("offset", offset)
+
+        def found() -> Record:
+            view, first, end = self._bounds(
+                offset, None, durable_only, isolation, to_stable=True
+            )
+            if first >= end:
+                raise OffsetOutOfRangeError(
+                    offset, view.start_offset, end, partition=self._name
+                )
+            decoder = self._reader(view, first, isolation, False, limit=1)
+            records = reader.read_records(
+                view, first, first + 1, decoder, buffer_bytes=LOOKUP_BYTES
+            )
+            for record in records:
+                return record
+            raise RecordNotFoundError(offset, partition=self._name)
+
+        return _unchanged(found)
 
     def follow(
         self,
@@ -553,13 +676,15 @@ class Partition:
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
+        limit: int | None = None,
     ) -> Iterator[Record]:
         """Like `read`, and then what is appended later, by any process.
 
         Args:
-            start: an offset, a `datetime`, or None: the start of the log.
+            start: an offset, a time, or None: the start of the log.
                 ``p.end_offset`` follows only what is new.
             timeout: end after this many seconds without a record; None: never.
+            others: as in `read`.
 
         Raises: as `read`; `OffsetOutOfRangeError` when the place where it stands was
         deleted or truncated meanwhile; `StoreClosedError` when the store is closed;
@@ -567,23 +692,51 @@ class Partition:
         `PartitionNotFoundError`.
         """
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        view, first, end = self._bounds(start, None, durable_only, isolation)
         skip = on_corruption == "skip"
-        return self._follow(view, first, end, timeout, durable_only, isolation, skip)
+        turns = self._turns(start, durable_only, isolation, skip)
+        records = self._follow(turns, as_timeout(timeout), durable_only)
+        return reader.first_of(records, as_limit(limit))
 
     def _follow(
+        self,
+        turns: Iterator[Record | Turn],
+        timeout: float | None,
+        durable_only: bool,
+    ) -> Iterator[Record]:
+        """The records of turns, with a pause where one brings nothing."""
+        last, pause = time.monotonic(), POLL_MIN_S
+        for found in turns:
+            if type(found) is Record:
+                yield found
+            elif isinstance(found, Turn):
+                if found.has_moved:
+                    last, pause = time.monotonic(), POLL_MIN_S
+                    continue
+                left = None if timeout is None else timeout - (time.monotonic() - last)
+                if left is not None and left <= 0:
+                    return
+                seconds = pause if left is None else min(pause, left)
+                self._await(found.view, durable_only, seconds)
+                pause = min(pause * 2, POLL_MAX_S)
+
+    def _turns(
+        self, start: Start, durable_only: bool, isolation: str, skip: bool
+    ) -> Iterator[Record | Turn]:
+        """The records from `start` on, up to the end of the log as it is at the call;
+        then a `Turn`, then what has come since, and so on for ever."""
+        view, first, end = self._bounds(start, None, durable_only, isolation, skip=skip)
+        return self._turn_after_turn(view, first, end, durable_only, isolation, skip)
+
+    def _turn_after_turn(
         self,
         view: View,
         offset: int,
         end: int,
-        timeout: float | None,
         durable_only: bool,
         isolation: str,
         skip: bool,
-    ) -> Iterator[Record]:
+    ) -> Iterator[Record | Turn]:
         """From `offset` to `end` of a view, and on in later ones of the same log."""
-        last = time.monotonic()
-        pause = _POLL_MIN_S
         closed: Exception | None = None
         while True:
             found = self._reader(view, offset, isolation, skip)
@@ -597,18 +750,10 @@ class Partition:
                     offset = max(offset, end)
             except OffsetOutOfRangeError as error:
                 cut = error
-            if cut is not None or offset > before:
-                last, pause = time.monotonic(), _POLL_MIN_S
-            elif closed is not None:
+            has_moved = cut is not None or offset > before
+            if closed is not None and not has_moved:
                 raise closed.with_traceback(None)
-            else:
-                left = None if timeout is None else timeout - (time.monotonic() - last)
-                if left is not None and left <= 0:
-                    return
-                self._await(
-                    view, durable_only, pause if left is None else min(pause, left)
-                )
-                pause = min(pause * 2, _POLL_MAX_S)
+            yield Turn(view, has_moved)
             # Before the look: it sees all that there was when the log was closed.
             closed = None if self._writer is None else self._writer.closed
             now = self._source.look()
@@ -629,7 +774,7 @@ class Partition:
             end = view.end_offset
             if isolation == "read_committed" and offset > view.start_offset:
                 try:
-                    end = min(end, self._stable_of(view))
+                    end = min(end, self._stable_of(view, offset, skip))
                 except ChangedError:
                     end = offset  # the next look sees it
 
@@ -638,14 +783,22 @@ class Partition:
         writer = self._writer
         if writer is None:
             time.sleep(seconds)
-            return
+        else:
+            writer.wait_for_more(lambda: self.has_more(view, durable_only), seconds)
 
-        def is_there() -> bool:
-            end = writer.durable_offset if durable_only else writer.high_watermark
-            is_cut = writer.cuts.serial != view.cuts.serial
-            return is_cut or max(writer.start_offset, end) != view.end_offset
+    @property
+    def appended(self) -> Signal | None:
+        """Set when there may be more to read; None where another process writes."""
+        return None if self._writer is None else self._writer.appended
 
-        writer.wait_for_more(is_there, seconds)
+    def has_more(self, view: View, durable_only: bool) -> bool:
+        """Whether there may be more than in a view, in the store that writes it."""
+        writer = self._writer
+        if writer is None or writer.closed is not None:
+            return True
+        end = writer.durable_offset if durable_only else writer.high_watermark
+        is_cut = writer.cuts.serial != view.cuts.serial
+        return is_cut or max(writer.start_offset, end) != view.end_offset
 
     def fetch(
         self,
@@ -655,18 +808,21 @@ class Partition:
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
+        limit: int | None = None,
     ) -> Chunk:
         """The records of one buffer: whole batches from the one that holds `offset`.
 
         A buffer of `max_bytes` is filled from the file; a batch that goes on past its
-        end is left for the next call. The buffer is doubled until a batch fits.
+        end is left for the next call. The buffer is doubled until a batch fits. With
+        `limit`, iterating gives at most so many records, and `next_offset` is behind
+        them; `buffer` holds whole batches all the same.
 
         Returns a `Chunk`, empty at the end of the log.
 
         Raises:
             OffsetOutOfRangeError, CorruptRecordError.
         """
-        max_bytes = operator.index(max_bytes)
+        max_bytes = as_integer("max_bytes", max_bytes, "a number of bytes (int)")
         if max_bytes < 1:
             raise ConfigError(
                 f"max_bytes={max_bytes} is not positive",
@@ -674,15 +830,16 @@ class Partition:
                 value=max_bytes,
             )
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        offset = _as_offset("offset", offset)
-        skip = on_corruption == "skip"
+        offset = as_offset("offset", offset)
+        limit, skip = as_limit(limit), on_corruption == "skip"
 
         def fetched() -> Chunk:
             view, first, end = self._bounds(
-                offset, None, durable_only, isolation, to_stable=True
+                offset, None, durable_only, isolation, skip=skip, to_stable=True
             )
             wanted = self._wanted(view, first, isolation, skip)
-            return reader.fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
+            chunk = reader.fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
+            return chunk if limit is None else chunk.first(limit)
 
         return _unchanged(fetched)
 
@@ -694,17 +851,21 @@ class Partition:
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
+        limit: int | None = None,
     ) -> Iterator[RecordBatch]:
         """The batches as they are on disk; the first one holds `start`.
 
         Control batches are among them, unless ``isolation="read_committed"``, which
-        leaves out those of aborted transactions, too. Raises: as `read`.
+        leaves out those of aborted transactions, too. With `limit` the last one is that
+        in which the last of so many records is. Raises: as `read`.
         """
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        view, first, end = self._bounds(start, stop, durable_only, isolation)
+        limit = as_limit(limit)
         skip = on_corruption == "skip"
+        view, first, end = self._bounds(start, stop, durable_only, isolation, skip=skip)
         wanted = self._wanted(view, first, isolation, skip)
-        return reader.read_batches(view, first, end, skip=skip, wanted=wanted)
+        batches = reader.read_batches(view, first, end, skip=skip, wanted=wanted)
+        return reader.first_batches(batches, limit, first)
 
     def read_arrow(
         self,
@@ -717,22 +878,26 @@ class Partition:
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
+        limit: int | None = None,
     ) -> pyarrow.RecordBatchReader:
         """The records as a ``pyarrow.RecordBatchReader``.
 
         Args:
-            start, stop, durable_only, isolation, on_corruption: as in `read`.
+            start, stop, durable_only, isolation, on_corruption, limit: as in `read`.
             columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null in
                 magic 0), key, value (binary), timestampType (int32), headers
                 (list<struct<key: string, value: binary>>).
             batch_records: records in each batch, at the most.
-            threads: that read at the same time, 1 to 64; the order stays the same.
+            threads: that read at the same time, 1 to 64; the order stays the same. With
+                `limit`, one reads.
 
         Raises: as `read`, damage after the batches before it.
         """
         arrow = arrow_module()
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-        names = arrow.check_columns(columns)
+        names = arrow.check_columns(as_items("columns", columns, of="names"))
+        limit = as_limit(limit)
+        batch_records = as_integer("batch_records", batch_records, "a number (int)")
         if not 1 <= batch_records <= 1 << 24:
             raise ConfigError(
                 f"batch_records={batch_records} is outside [1, {1 << 24}]",
@@ -740,16 +905,23 @@ class Partition:
                 value=batch_records,
             )
         if threads != 1:
-            log = self._log_of(start, stop, durable_only, isolation, on_corruption)
-            found = frames_module("interchange")
-            return found.read_arrow([log], names, batch_records, threads)
+            frames_module("stream").usable_threads(threads)
+            if limit is None:
+                log = self._log_of(start, stop, durable_only, isolation, on_corruption)
+                found = frames_module("interchange")
+                return found.read_arrow([log], names, batch_records, threads)
         skip = on_corruption == "skip"
         view, first, end = self._bounds(start, stop, durable_only, isolation, skip=skip)
         found = self._reader(
-            view, first, isolation, skip, with_headers="headers" in names
+            view,
+            first,
+            isolation,
+            skip,
+            with_headers="headers" in names,
+            limit=limit,
         )
         runs = reader.read_columns(view, first, end, found, skip=skip)
-        return arrow.reader_of(names, batch_records, runs)
+        return arrow.reader_of(names, batch_records, reader.first_columns(runs, limit))
 
     def _log_of(
         self,
@@ -827,19 +999,22 @@ class Partition:
 
         return frames_module("dataset").LogDataset(logs, self._name, threads)
 
-    def offset_for_time(self, timestamp_ms: int) -> int | None:
+    def offset_for_time(self, timestamp_ms: int | Time) -> int | None:
         """The first offset whose record has a timestamp at or after this; None: none.
 
         "First" by offset: timestamps need not rise along the log.
+
+        Args:
+            timestamp_ms: Unix milliseconds, or a time as in `read`.
         """
-        timestamp_ms = _as_integer("timestamp_ms", timestamp_ms, "milliseconds")
+        timestamp_ms = as_time_ms("timestamp_ms", timestamp_ms)
         return _unchanged(
             lambda: reader.first_offset_at(self._view(False), timestamp_ms)
         )
 
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, or the end (Kafka's LSO)."""
-        return _unchanged(lambda: self._stable_of(self._view(False)))
+        return _unchanged(lambda: self._stable_of(self._view(False), 0, False))
 
     # ------------------------------------------------------------ keep and delete
 
@@ -855,7 +1030,7 @@ class Partition:
         Raises:
             OffsetOutOfRangeError: outside [start_offset, end_offset].
         """
-        return self._write().delete_before(_as_offset("offset", offset), "asked for")
+        return self._write().delete_before(as_offset("offset", offset), "asked for")
 
     def truncate_to(self, offset: int) -> int:
         """Drop every record from `offset` on and return the new end.
@@ -865,7 +1040,7 @@ class Partition:
             OffsetOutOfRangeError: outside [start_offset, end_offset].
         """
         writer = self._write()
-        offset = _as_offset("offset", offset)
+        offset = as_offset("offset", offset)
 
         def find() -> tuple[int, int] | None:
             view = self._view(False)
@@ -902,19 +1077,48 @@ class Partition:
         See `Topic.apply_retention`.
         """
         self._check_alive()
-        log = self._refreshed() if dry_run else self._write()
-        if now_ms is None:
-            now_ms = log.directory.files.now_ms()
+        if not dry_run:
+            self._write()
         if policies is None:
             policies = retention.policies_of(self.config)
+        else:
+            policies = list(as_items("policies", policies, of="RetentionPolicy"))
+        return self._retain(self._now_ms(now_ms), policies, dry_run)
+
+    def _now_ms(self, now_ms: int | None) -> int:
+        if now_ms is None:
+            return self._log.directory.files.now_ms()
+        return as_integer("now_ms", now_ms, "milliseconds (int)")
+
+    def apply_due_retention(self) -> None:
+        """Apply the retention of the settings, for the background of the store: where
+        nothing can be due, it looks at the oldest segment only."""
+        self._check_alive()
+        segments, now_ms = self._refreshed().segments, self._now_ms(None)
+        policies = retention.policies_of(self.config)
+        if policies and segments:
+            oldest = segments[0].info(
+                segments[0].next_offset, is_active=len(segments) == 1
+            )
+            size = sum(segment.size for segment in segments)
+            if retention.may_be_due(self.config, oldest, size, now_ms):
+                self._retain(now_ms, policies, False)
+
+    def _retain(
+        self,
+        now_ms: int,
+        policies: Sequence[retention.RetentionPolicy],
+        dry_run: bool,
+    ) -> list[retention.Deletion]:
+        log = self._refreshed()
         infos = _infos(log.segments, log.high_watermark)
         try:
             free_bytes = log.free_bytes()
         except OSError as error:
             raise storage_error(error, "look for space on", self.path) from error
         deletions = retention.plan(self._number, infos, policies, now_ms, free_bytes)
-        if deletions and not dry_run:
-            self._write().delete_before(
+        if deletions and self._writer is not None and not dry_run:
+            self._writer.delete_before(
                 max(deletions[-1].segment.next_offset, self.start_offset),
                 deletions[-1].reason,
             )
@@ -941,29 +1145,3 @@ def _infos(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
         )
         for index, segment in enumerate(segments)
     )
-
-
-def _as_offset(name: str, value: Any) -> int:
-    return _as_integer(name, value, "an offset (int) or datetime")
-
-
-def _as_integer(name: str, value: Any, wanted: str) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} is {type(value).__name__}, not {wanted}") from None
-
-
-def to_milliseconds(when: datetime.datetime) -> int:
-    """Unix milliseconds of a datetime, rounded up; without a zone it is local time."""
-    if when.utcoffset() is None:
-        try:
-            when = when.astimezone(datetime.timezone.utc)
-        except (OverflowError, ValueError, OSError):
-            # At the ends of the calendar, where no zone has an offset.
-            when = when.replace(tzinfo=datetime.timezone.utc)
-    delta = when - _EPOCH
-    return -(-(delta // datetime.timedelta(microseconds=1)) // 1000)
-
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)

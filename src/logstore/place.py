@@ -7,18 +7,26 @@ refused. The rules are in docs/operations.md, "Permissions" and "File systems".
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from typing import Final, NamedTuple
 
+from logstore import layout
 from logstore._files import Access, Directory, FileInfo
 from logstore.config import StoreConfig
-from logstore.errors import ConfigError, LogStoreError, storage_error
+from logstore.errors import (
+    ConfigError,
+    LogStoreError,
+    StoreNotFoundError,
+    storage_error,
+)
 from logstore.layout import OWNER
 
 __all__ = [
     "FILE_SYSTEMS",
     "NETWORK",
     "Mount",
+    "check_is_store",
     "kind_of",
     "mount_of",
     "parse_mounts",
@@ -148,6 +156,75 @@ def who_else(info: FileInfo, user: int, *, group_access: bool) -> str:
     if info.mode & 0o020 and not group_access:
         return f"its group, {info.gid}, may write to it (mode {info.mode:04o})"
     return ""
+
+
+def check_is_store(root: Directory, *, must_exist: bool) -> None:
+    """Raise where a directory is a partition's, and no store; with `must_exist` also
+    where it has nothing of a store or a log.
+
+    Raises:
+        StoreNotFoundError: it says what the directory is.
+        StorageError: the system refuses.
+    """
+    try:
+        names = root.names()
+        if _is_partition(root, names):
+            parent, name = os.path.split(root.path)
+            rest = ""
+            parsed = layout.parse_partition_directory(name)
+            if parsed is not None:
+                rest = f".topic({parsed[0]!r})[{parsed[1]}]"
+            raise StoreNotFoundError(
+                f"{root.path} is the directory of a partition; the store is its "
+                f"parent: logstore.open({parent!r}){rest}",
+                path=root.path,
+            )
+        if must_exist and not any(_is_of_store(root, name) for name in names):
+            what = f"{len(names)} other files" if names else "nothing"
+            raise StoreNotFoundError(
+                f"there is no store at {root.path}: the directory has {what} in it, "
+                f"and neither a partition of a topic nor a file of logstore or Kafka",
+                path=root.path,
+            )
+    except OSError as error:
+        if isinstance(error, LogStoreError):
+            raise
+        raise storage_error(error, "look at", root.path) from error
+
+
+def _is_partition(root: Directory, names: list[str]) -> bool:
+    """Whether these are the names in a partition's directory."""
+    if any(layout.is_store_file(n) and not layout.is_partition_file(n) for n in names):
+        return False
+    if any(
+        layout.parse_segment_file(name) is not None
+        or name in (layout.PARTITION_STATE, layout.LEADER_EPOCHS)
+        for name in names
+    ):
+        return True
+    if names or layout.parse_partition_directory(root.name) is None:
+        return False
+    # Nobody has used it yet: its store tells.
+    try:
+        parent = Directory.open_root(root.files, os.path.dirname(root.path))
+    except OSError:
+        return False
+    try:
+        return parent.exists(layout.OWNER) or parent.exists(layout.TOPICS)
+    finally:
+        parent.close()
+
+
+def _is_of_store(root: Directory, name: str) -> bool:
+    """Whether something in a directory is what a store has."""
+    if layout.is_store_file(name) or layout.transition_topic(name) is not None:
+        return True
+    if layout.parse_partition_directory(name) is None:
+        return False
+    try:
+        return root.stat(name).is_directory
+    except FileNotFoundError:
+        return False
 
 
 def prepare_root(root: Directory, config: StoreConfig, *, made: bool = False) -> None:

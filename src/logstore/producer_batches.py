@@ -148,7 +148,14 @@ def prepare(
         UnsupportedError: a control batch, one of a transaction, an unknown magic.
         RecordTooLargeError: a batch beyond `max_bytes` or `decompressed_max`.
     """
-    data = bytearray(memoryview(buffer).cast("B"))
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        raise TypeError(
+            f"buffer is {type(buffer).__name__}, not a bytes-like object; nothing was "
+            f"written"
+        ) from None
+    data = bytearray(view.cast("B"))
     c = native.pointer(data)
     check = _Check(max_bytes, decompressed_max, is_append_time=is_append_time)
     pos = 0

@@ -22,7 +22,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.layout import SNAPSHOT, parse_segment_file
-from logstore.reader import make_batch, place_behind
+from logstore.reader import make_batch, place_behind, place_past
 from logstore.segment import Place
 from logstore.view import ChangedError, View
 
@@ -115,7 +115,7 @@ class CommittedFilter:
 
     def _read_on(self) -> None:
         for found, marker in self._ahead:
-            if marker is not None:
+            if marker is not None and found is not None:
                 waiting = self._markers.setdefault(found.producer_id, deque())
                 waiting.append(marker)
                 return
@@ -126,10 +126,13 @@ _NO_MARKERS: Final[deque[_Marker]] = deque()
 
 
 def _transaction_batches(
-    view: View, start: int, *, skip: bool = False
-) -> Iterator[tuple[native.BatchHeader, _Marker | None]]:
+    view: View, start: int, *, skip: bool = False, skip_below: int = 0
+) -> Iterator[tuple[native.BatchHeader | None, _Marker | None]]:
     """Headers of transactional batches from `start` to the end of a view, in order,
-    with what the marker says where it is one; with `skip`, without what is damaged.
+    with what the marker says where it is one.
+
+    With `skip`, without what is damaged; also where the damage lies wholly below
+    `skip_below`. In its place comes (None, None).
 
     Raises:
         ChangedError: the log was changed: what was found so far may not count.
@@ -169,11 +172,18 @@ def _transaction_batches(
             again = view.anew()
             if again is not None:
                 raise ChangedError(again) from error
-            if not skip or isinstance(error, UnsupportedError):
+            place = None
+            if isinstance(error, UnsupportedError):
                 raise
-            place = place_behind(segment, error, offset)
-            if place is None:
-                segments.popleft()
+            if skip or skip_below >= segment.next_offset:
+                place = place_behind(segment, error, offset)
+                if place is None:
+                    segments.popleft()
+            else:
+                place = place_past(segment, error, skip_below, view)
+                if place is None:
+                    raise
+            yield None, None
 
 
 def _newest_snapshot(
@@ -205,12 +215,14 @@ class _Point(NamedTuple):
         life, serial: as of the view that it was read in.
         upto: one past the last offset that was read.
         open_since: the first offset of each transaction open there, by producer.
+        since: it counts for reads that begin here or above: damage lies below.
     """
 
     life: int
     serial: int
     upto: int
     open_since: dict[int, int]
+    since: int = 0
 
 
 class StableOffset:
@@ -225,41 +237,49 @@ class StableOffset:
         self._directory = directory
         self._points: tuple[_Point, ...] = ()
 
-    def of(self, view: View, *, skip: bool = False) -> int:
+    def of(self, view: View, first: int = 0, *, skip: bool = False) -> int:
         """First offset of the oldest transaction that is open at the end of a view, or
         its end where none is (Kafka's LSO, with everything taken as replicated).
 
-        With `skip`, damage is left out; a transaction whose end was lost with it counts
-        as open.
+        Damage that lies wholly below `first` (or, with `skip`, anywhere) may have been
+        the end of what was open before it: that is taken as ended. No record of an open
+        transaction is delivered for it: `CommittedFilter` asks for each one's own end.
 
         Raises:
             ChangedError: the log was changed: what was found may not count.
+            CorruptRecordError: damage elsewhere.
         """
-        open_since = self._open_at_end(view, skip)
+        open_since = self._open_at_end(view, view.end_offset if skip else first, skip)
         oldest = min(open_since.values(), default=view.end_offset)
         return max(min(oldest, view.end_offset), view.start_offset)
 
-    def _open_at_end(self, view: View, skip: bool) -> dict[int, int]:
-        point = self._newest_point(view) or self._first_point(view)
+    def _open_at_end(self, view: View, first: int, skip: bool) -> dict[int, int]:
+        point = self._newest_point(view, first) or self._first_point(view)
         if point.upto == view.end_offset:
             return point.open_since
-        open_since = dict(point.open_since)
-        for header, marker in _transaction_batches(view, point.upto, skip=skip):
-            if marker is None:
+        open_since, since = dict(point.open_since), point.since
+        batches = _transaction_batches(view, point.upto, skip=skip, skip_below=first)
+        for header, marker in batches:
+            if header is None:
+                open_since.clear()
+                since = first
+            elif marker is None:
                 open_since.setdefault(header.producer_id, header.base_offset)
             else:
                 open_since.pop(header.producer_id, None)
-        if not skip:  # who does not skip has to meet the damage
-            new = _Point(view.life, view.cuts.serial, view.end_offset, open_since)
-            self._keep(new, view)
+        serial = view.cuts.serial
+        new = _Point(view.life, serial, view.end_offset, open_since, since)
+        self._keep(new, view)
         return open_since
 
-    def _newest_point(self, view: View) -> _Point | None:
+    def _newest_point(self, view: View, first: int) -> _Point | None:
         """The point nearest to the end of a view that still stands."""
         found = [
             point
             for point in self._points
-            if point.upto <= view.end_offset and self._stands(point, view)
+            if point.upto <= view.end_offset
+            and point.since <= first
+            and self._stands(point, view)
         ]
         return max(found, key=lambda point: point.upto, default=None)
 
@@ -272,7 +292,7 @@ class StableOffset:
         )
 
     def _keep(self, new: _Point, view: View) -> None:
-        points = [p for p in self._points if p.upto != new.upto]
+        points = [p for p in self._points if p.upto != new.upto or p.since < new.since]
         points = [p for p in points if self._stands(p, view)]
         self._points = (*points[1 - _POINTS_MAX :], new)
 

@@ -10,8 +10,9 @@ there was a cut before it: those bytes may be of what was written since.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 from logstore import _binding as native
 from logstore.batches import Chunk, RecordBatch
@@ -39,6 +40,8 @@ from logstore.view import ChangedError, View
 
 __all__ = ["fetch", "first_offset_at", "read_batches", "read_columns"]
 
+Item = TypeVar("Item")
+
 TIMESTAMP_MIN: Final = -(1 << 63)
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 
@@ -56,16 +59,23 @@ def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 def read_columns(
-    view: View, start: int, stop: int, reader: ChunkReader, *, skip: bool = False
+    view: View,
+    start: int,
+    stop: int,
+    reader: ChunkReader,
+    *,
+    skip: bool = False,
+    buffer_bytes: int = READ_BYTES,
 ) -> Iterator[Columns]:
     """Runs of decoded records with start <= offset < stop.
 
     The columns of a run are void when the next one is asked for. With `skip`, what is
-    damaged is left out, else it is raised after all that lies before it.
+    damaged is left out, else it is raised after all that lies before it. A buffer of
+    `buffer_bytes` is read at a time, or more where a batch needs it.
     """
     offset = start
     again: View | None = view
-    buffer = native.Buffer(READ_BYTES)
+    buffer = native.Buffer(buffer_bytes)
     while again is not None:
         if again is not view and reader.wanted is not None:
             reader.wanted.begin_again(again, offset)
@@ -105,11 +115,55 @@ def read_columns(
 
 
 def read_records(
-    view: View, start: int, stop: int, reader: ChunkReader, *, skip: bool = False
+    view: View,
+    start: int,
+    stop: int,
+    reader: ChunkReader,
+    *,
+    skip: bool = False,
+    buffer_bytes: int = READ_BYTES,
 ) -> Iterator[Record]:
     """The same as `Record` objects."""
-    for columns in read_columns(view, start, stop, reader, skip=skip):
+    runs = read_columns(view, start, stop, reader, skip=skip, buffer_bytes=buffer_bytes)
+    for columns in runs:
         yield from iter_records(columns)
+
+
+def first_of(items: Iterator[Item], limit: int | None) -> Iterator[Item]:
+    """The first `limit`; none behind them is asked for. None: all."""
+    return items if limit is None else itertools.islice(items, limit)
+
+
+def first_columns(runs: Iterator[Columns], limit: int | None) -> Iterator[Columns]:
+    """The first `limit` records of runs; None: all."""
+    if limit is None:
+        yield from runs
+    elif limit:
+        for run in runs:
+            # Its reader has no other use for the number.
+            run.decoder.count = min(run.decoder.count, limit)
+            limit -= run.decoder.count
+            yield run
+            if limit == 0:
+                return
+
+
+def first_batches(
+    batches: Iterator[RecordBatch], limit: int | None, start: int
+) -> Iterator[RecordBatch]:
+    """Whole batches up to the one in which the record `limit` from `start` on is; None:
+    all."""
+    if limit is None:
+        yield from batches
+    elif limit:
+        for batch in batches:
+            count = len(batch)
+            if count and batch.base_offset < start:
+                count = sum(record.offset >= start for record in batch)
+            limit -= count
+            yield batch
+            if limit <= 0:
+                return
 
 
 class _SegmentWalk:
@@ -417,19 +471,22 @@ def told(segment: Segment, error: Exception, offset: int) -> Exception:
     at the next sound batch, or the next segment."""
     if type(error) is not CorruptRecordError or error.next_offset is not None:
         return error
-    if error.path != segment.path or error.position is None or segment.is_lost:
+    if error.path != segment.path or error.position is None:
         return error
     behind: int | None = None
     try:
-        found = next_sound_batch(segment, error.position, offset)
+        found = None
+        if not segment.is_lost:
+            found = next_sound_batch(segment, error.position, offset)
         if found is None:
             behind = segment.next_offset
         else:
-            behind = max(found.header.base_offset, offset)
+            first = found.first_offset()
+            behind = found.header.last_offset + 1 if first < 0 else first
     except (CorruptRecordError, StorageError):
         return error
     if behind > offset:
-        error.next_offset = behind
+        error.goes_on_at(behind)
     return error
 
 
@@ -704,10 +761,11 @@ def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[int, int, int]:
 # ---------------------------------------------------------------- time
 
 
-def first_offset_at(view: View, timestamp: int) -> int | None:
+def first_offset_at(view: View, timestamp: int, *, skip: bool = False) -> int | None:
     """The first offset whose record has a timestamp >= `timestamp`; None for none.
 
-    "First" by offset, not by time: timestamps need not rise.
+    "First" by offset, not by time: timestamps need not rise. With `skip`, what is
+    damaged does not count.
 
     Raises:
         ChangedError: the log was changed: what was found may not count.
@@ -716,35 +774,41 @@ def first_offset_at(view: View, timestamp: int) -> int | None:
         return None  # no record can have it
     timestamp = max(timestamp, TIMESTAMP_MIN)
     try:
-        found = _first_offset_at(view, timestamp)
+        found = _first_offset_at(view, timestamp, skip)
     except (CorruptRecordError, UnsupportedError) as error:
         again = view.anew()
         if again is not None:
             raise ChangedError(again) from error
-        raise
+        raise _told(view, error, error.offset or 0) from error.__cause__
     again = view.anew(closely=False)
     if again is not None:
         raise ChangedError(again)
     return found
 
 
-def _first_offset_at(view: View, timestamp: int) -> int | None:
+def _first_offset_at(view: View, timestamp: int, skip: bool) -> int | None:
     last = view.segments[-1] if view.segments else None
     for segment in view.from_offset(view.start_offset):
         largest = segment.max_timestamp
         is_older = largest is not None and largest < timestamp
         if is_older and not segment.is_lost and segment is not last:
             continue  # at once: there may be a hundred thousand
+        if segment.is_lost and skip:
+            continue
         if segment.is_lost:
             raise segment.missing(0, segment.base_offset)
         if segment.base_offset >= view.end_offset:
             break
-        if segment.largest_timestamp() < timestamp:
-            continue
+        try:
+            if segment.largest_timestamp() < timestamp:
+                continue
+        except CorruptRecordError:
+            if not skip:
+                raise
         is_last = segment is last
         reader = ChunkReader(view.decompressed_max, with_headers=False)
         buffer = native.Buffer(READ_BYTES)
-        walk = _SegmentWalk(view, segment, buffer, reader, False, is_last=is_last)
+        walk = _SegmentWalk(view, segment, buffer, reader, skip, is_last=is_last)
         start = max(view.start_offset, segment.base_offset)
         # What a publication has not committed may be taken back.
         stop = view.end_offset

@@ -19,6 +19,7 @@ __all__ = [
     "RetainBytes",
     "RetainFreeSpace",
     "RetentionPolicy",
+    "may_be_due",
     "plan",
     "policies_of",
 ]
@@ -153,6 +154,19 @@ def policies_of(config: TopicConfig) -> list[RetentionPolicy]:
     if config.retention_ms >= 0:
         found.append(RetainAge(config.retention_ms))
     return found
+
+
+def may_be_due(
+    config: TopicConfig, oldest: SegmentInfo, size_bytes: int, now_ms: int
+) -> bool:
+    """Whether the settings may let the oldest segment go, and with it any.
+
+    Args:
+        size_bytes: of all segments.
+    """
+    is_large = 0 <= config.retention_bytes <= size_bytes - oldest.size_bytes
+    age_ms = now_ms - _age_base(oldest, now_ms)
+    return is_large or 0 <= config.retention_ms < age_ms
 
 
 def plan(

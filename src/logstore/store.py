@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import operator
 import os
 import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from logstore import _binding as native
 from logstore import checkpoints, layout
 from logstore._files import Directory, Files, settled
+from logstore.arguments import refuse_pickling
+from logstore.background_retention import BackgroundRetention
 from logstore.catalog import Catalog, leading
 from logstore.config import (
     PARTITIONS_MAX,
     StoreConfig,
     TopicConfig,
     check_int,
+    check_kind,
     to_stored,
 )
 from logstore.descriptors import Descriptors
@@ -39,6 +43,7 @@ from logstore.errors import (
     ReadOnlyError,
     StorageError,
     StoreClosedError,
+    StoreLockedError,
     StoreNotFoundError,
     TopicExistsError,
     TopicNotFoundError,
@@ -54,7 +59,7 @@ from logstore.measures import IdleLogs, log_row, store_row
 from logstore.partition import Partition
 from logstore.partition_writers import PartitionWriters, RecoveryProgress
 from logstore.partitioners import Partitioner
-from logstore.place import prepare_root, staging_access
+from logstore.place import check_is_store, prepare_root, staging_access
 from logstore.publications import Publications
 from logstore.publishing import Publication, Publisher
 from logstore.recovery import (
@@ -111,13 +116,18 @@ def open_store(
         files: the system calls to use (for tests).
 
     Raises:
-        StoreNotFoundError: nothing is there and it is not to be created.
+        StoreNotFoundError: nothing is there and it is not to be created; or it is the
+            directory of a partition, or, with `read_only`, has nothing of a log.
         StoreLockedError: another writer has it.
         UnsupportedError: a later version of logstore has written to it.
         ConfigError: others may change the directory, or it is on a network file system,
             and `config` does not allow that (never with `read_only`).
         StorageError: the system refuses.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path is {type(path).__name__}, not a str or os.PathLike")
+    if config is not None:
+        check_kind("config", config, StoreConfig)
     return Store(
         os.path.abspath(os.fspath(path)),
         read_only=read_only,
@@ -176,6 +186,9 @@ class Store:
         self._catalog = Catalog(self._root, read_only=read_only)
         self.descriptors = Descriptors(files, _open_files_max(config, files), group)
         self._keeper = Housekeeper(files, os.path.basename(path))
+        self._retention = BackgroundRetention(
+            self, files, os.path.basename(path), config.retention_check_ms
+        )
         self._writers = PartitionWriters(self, self._root, self._catalog, self._marks)
         self._writers.on_recovery = on_recovery
         self._idle = IdleLogs()
@@ -193,12 +206,15 @@ class Store:
         self._is_finished = False
         try:
             if not read_only:
-                self._store_lock = StoreLock(self._root)
+                self._store_lock = _take_lock(self._root)
             self._load()
             if not read_only and (on_recovery or on_progress):
                 self._writers.recover(on_progress)
+            if not read_only:
+                self._retention.begin()
         except BaseException:
             self._closed = True
+            self._retention.stop()
             self._keeper.stop()
             self._let_go()
             raise
@@ -206,6 +222,21 @@ class Store:
     def __repr__(self) -> str:
         mode = "read-only" if self.read_only else "read-write"
         return f"<logstore.Store {self.path} ({mode})>"
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(self, self.path)
+
+    def __getitem__(self, name: str) -> Topic:
+        """As `topic`."""
+        return self.topic(name)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a topic of this name."""
+        return isinstance(name, str) and name in self.topics()
+
+    def __iter__(self) -> Iterator[Topic]:
+        """The topics, sorted by name."""
+        return iter([self._topic(name) for name in self.topics()])
 
     def __enter__(self) -> Store:
         return self
@@ -224,11 +255,17 @@ class Store:
         if getattr(self, "_is_finished", True) or self._forked:
             return
         try:
-            if not self.read_only:
-                warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=1)
+            self._warn_unclosed()
         finally:
             # The collector runs anywhere, so perhaps where this thread holds a lock.
             native.defer(self._close_forgotten)
+
+    def _warn_unclosed(self) -> None:
+        if self._store_lock is not None:
+            where = self._store_lock.opened_at
+            opened = f", opened at {where}," if where else ""
+            text = f"{self!r}{opened} was not closed"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
     def _close_forgotten(self) -> None:
         try:
@@ -252,12 +289,13 @@ class Store:
             ) from error
         except OSError as error:
             raise storage_error(error, "open", self.path) from error
-        if not self.read_only:
-            try:
+        try:
+            check_is_store(root, must_exist=self.read_only)
+            if not self.read_only:
                 prepare_root(root, self.config, made=bool(made))
-            except BaseException:
-                root.close()
-                raise
+        except BaseException:
+            root.close()
+            raise
         return root
 
     def _load(self) -> None:
@@ -433,8 +471,14 @@ class Store:
                 f"store {self.path} was opened before a fork; open it in the child"
             )
 
-    def _check_writable(self, what: str) -> None:
+    def begin_call(self) -> None:
+        """`check_open`, for a call that begins; and raise what failed in the background
+        since the last one, if anything did."""
         self.check_open()
+        self._retention.raise_failure()
+
+    def _check_writable(self, what: str) -> None:
+        self.begin_call()
         if self.read_only:
             raise ReadOnlyError(
                 f"store {self.path} was opened read-only; cannot {what}"
@@ -444,7 +488,7 @@ class Store:
 
     def topics(self) -> list[str]:
         """Names of the topics, sorted."""
-        self.check_open()
+        self.begin_call()
         if self.read_only:
             self._rescan()
         return sorted(self._catalog.numbers)
@@ -464,16 +508,20 @@ class Store:
         Raises:
             TopicNotFoundError: there is none of this name.
         """
-        self.check_open()
-        if self.read_only:
-            self._rescan()
-        topic = self._topic(name)
+        self.begin_call()
+        topic = self._topic_now(name)
         if partitioner is not None:
             topic.partitioner = partitioner
         return topic
 
+    def _topic_now(self, name: str) -> Topic:
+        if self.read_only:
+            self._rescan()
+        return self._topic(name)
+
     def _topic(self, name: str) -> Topic:
-        if name not in self._catalog.numbers:
+        given: object = name
+        if not isinstance(given, str) or name not in self._catalog.numbers:
             raise TopicNotFoundError(
                 f"store {self.path} has no topic {name!r}", topic=str(name)
             )
@@ -499,7 +547,8 @@ class Store:
         Args:
             name: 1 to 249 characters out of ``[A-Za-z0-9._-]``, not ``.`` or ``..``.
             partitions: how many (1 to 1,000,000).
-            config: its settings, kept in the store; None: the defaults.
+            config: its settings, kept in the store; None:
+                ``StoreConfig.topic_defaults``.
             exist_ok: return a topic that is there, if it is as asked for.
 
         Raises:
@@ -510,12 +559,16 @@ class Store:
         self._check_writable(f"create topic {name!r}")
         layout.check_new_topic_name(name)
         check_int("partitions", partitions, 1, PARTITIONS_MAX)
+        if config is not None:
+            check_kind("config", config, TopicConfig)
         with self._lock:
             self.check_open()
             if name in self._catalog.numbers:
                 return self._existing(name, partitions, config, exist_ok)
             self._catalog.check_collision(name)
-            self._create(name, range(partitions), config or TopicConfig())
+            if config is None:
+                config = self.config.topic_defaults
+            self._create(name, range(partitions), config)
             return self._topic(name)
 
     def _existing(
@@ -569,6 +622,7 @@ class Store:
                 raise
             raise storage_error(error, f"create topic {name} in", self.path) from error
         self._catalog.add(name, there)
+        self._retention.begin()
 
     def _forget_marks(self, keys: Iterable[TopicPartition]) -> None:
         """Take what Kafka's checkpoints say of partitions that were deleted out of
@@ -580,6 +634,7 @@ class Store:
 
     def configure_topic(self, name: str, config: TopicConfig) -> None:
         self._check_writable(f"configure topic {name}")
+        check_kind("config", config, TopicConfig)
         with self._lock:
             self._configure_held(name, config)
 
@@ -597,6 +652,7 @@ class Store:
             raise storage_error(
                 error, f"write the settings of {name} in", self.path
             ) from error
+        self._retention.begin()
         failure: LogStoreError | None = None
         for number in numbers:
             writer = self._writers.loaded.get((name, number))
@@ -694,7 +750,19 @@ class Store:
         self._catalog.write_if_room(name, None)
         logger.info("topic %s with %d partitions deleted", name, len(numbers))
         # A read that has begun finishes on the files that it began with.
-        self._keeper.when_unused(users, lambda: self._remove(renamed), delay_ms)
+        self._keeper.when_unused(users, self._removal_of(renamed), delay_ms)
+
+    def _removal_of(self, names: list[str]) -> Callable[[], None]:
+        """A task that removes directories, and does not keep the store for it: the next
+        opening removes them, too."""
+        found = weakref.WeakMethod(self._remove)
+
+        def remove() -> None:
+            method = found()
+            if method is not None:
+                method(names)
+
+        return remove
 
     def _remove(self, names: list[str]) -> None:
         """Remove the directories of deleted topics; with room again, catch up.
@@ -765,9 +833,19 @@ class Store:
                     self.check_open,
                     self.config.max_batch_decompressed_bytes,
                     self._catalog.topic_id(topic),
+                    self.begin_call,
                 )
                 self._partitions[key] = partition
             return partition
+
+    def retaining_partitions(self) -> list[TopicPartition]:
+        """For the background: the partitions whose topics set a retention."""
+        return self._catalog.retaining()
+
+    def retain(self, topic: str, number: int) -> None:
+        """For the background: apply the retention of a partition."""
+        self.check_open()
+        self.open_partition(topic, number).apply_due_retention()
 
     def _live(self, key: TopicPartition) -> LiveLog:
         topic, number = key
@@ -808,7 +886,7 @@ class Store:
         Args:
             identity, sequence: as they will be given to `publish`.
         """
-        self.check_open()
+        self.begin_call()
         if self.read_only:
             # The one file that is made without the lock: its owner has to be able to
             # read it.
@@ -952,7 +1030,7 @@ class Store:
 
     def _writer_of(self, key: TopicPartition) -> PartitionWriter:
         topic, number = key
-        self.topic(topic)[number]  # or why there is none
+        self._topic_now(topic)[number]  # or why there is none
         with self._lock:
             self._topic(topic)  # it may have been deleted meanwhile
             return self._writers.get(key)
@@ -964,7 +1042,7 @@ class Store:
         count = writer.end_offset - base
         if count <= 0:
             return
-        partition = self.topic(topic)[number]
+        partition = self._topic_now(topic)[number]
         try:
             partition.truncate_to(base)
         except BaseException as error:
@@ -993,6 +1071,7 @@ class Store:
             self._keeper.start()
             with self._marks_lock:
                 self._begin_writing()
+            self._retention.begin()
 
     def _begin_writing(self) -> None:
         if self._marks.is_writing:
@@ -1001,7 +1080,7 @@ class Store:
         dying, self._catalog.dying = self._catalog.dying, []
         if dying:
             delay_ms = TopicConfig().file_delete_delay_ms
-            self._keeper.later(delay_ms, lambda: self._remove(dying))
+            self._keeper.later(delay_ms, self._removal_of(dying))
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
         # A task that is due in a year does not keep what it is for.
@@ -1077,6 +1156,7 @@ class Store:
                 return
             self._closed = True
             # Not under the lock: a task that is running now may wait for it.
+            self._retention.stop()
             self._keeper.stop()
             failure: LogStoreError | None = None
             if not self.read_only:
@@ -1139,9 +1219,22 @@ class Store:
 
     def _after_fork(self) -> None:
         self._keeper.abandon()
+        self._retention.abandon()
         if self._store_lock is not None:
             # The parent's lock must not live on here when the parent has let go of it.
             self._store_lock.abandon()
+
+
+def _take_lock(root: Directory) -> StoreLock:
+    """Take the writer's lock. A store that was forgotten in a reference cycle keeps it
+    until the garbage collector finds that store: so it looks once."""
+    try:
+        return StoreLock(root)
+    except StoreLockedError as error:
+        if error.holder_pid != os.getpid():
+            raise
+    gc.collect()
+    return StoreLock(root)
 
 
 def _ignore(action: RecoveryAction) -> None:
@@ -1168,11 +1261,13 @@ def _mark_forked() -> None:
 
 def _close_at_exit() -> None:
     """Stores that are open when the program ends: what was appended is synced."""
-    for store in list(_open_stores):
-        if not store._is_finished and not store._forked and not store.read_only:
-            warnings.warn(f"{store!r} was not closed", ResourceWarning, stacklevel=1)
-            with contextlib.suppress(LogStoreError):
-                store.close()
+    with contextlib.ExitStack() as stack:
+        for store in list(_open_stores):
+            if not store._is_finished and not store._forked and not store.read_only:
+                # The last one is called first, and where one raises (warnings may be
+                # errors), the others still are.
+                stack.callback(store._close_forgotten)
+                stack.callback(store._warn_unclosed)
 
 
 os.register_at_fork(after_in_child=_mark_forked)

@@ -1,16 +1,20 @@
-"""A topic: its partitions, and the choice among them."""
+"""A topic: its partitions, and the choice among them.
+
+How records are spread over them is in `logstore.routing`, how they come together again
+in `logstore.merging`, which this module imports beside it.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
-from logstore import retention
+from logstore import merging, retention, routing
+from logstore.arguments import Start, as_items, as_limit, as_timeout, refuse_pickling
 from logstore.config import PARTITIONS_MAX, TopicConfig, check_int
 from logstore.encoder import check_payload_type
 from logstore.errors import (
-    ConfigError,
     LogStoreError,
     PartitionNotFoundError,
     StoreClosedError,
@@ -19,11 +23,9 @@ from logstore.extras import frames_module
 from logstore.partition import Partition
 from logstore.partitioners import KafkaPartitioner, Partitioner
 from logstore.reader import ISOLATIONS, ON_CORRUPTION, check_choice
-from logstore.records import RecordMetadata
+from logstore.records import RecordMetadata, TopicRecord
 
 if TYPE_CHECKING:
-    import datetime
-
     import pyarrow
     import pyarrow.dataset
     from _typeshed import ReadableBuffer
@@ -32,13 +34,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Topic"]
 
+TopicStart: TypeAlias = "Start | Mapping[int, Start]"
+
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
 
 
 class Owner(Protocol):
     """What a topic needs of its store."""
 
+    path: str
+
     def check_open(self) -> None: ...
+
+    def begin_call(self) -> None: ...
 
     def open_partition(self, topic: str, partition: int) -> Partition: ...
 
@@ -71,6 +79,9 @@ class Topic:
     def config(self) -> TopicConfig:
         """Its settings."""
         return self._owner.topic_config(self.name)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(self, self._owner.path, f".topic({self.name!r})")
 
     def __repr__(self) -> str:
         with contextlib.suppress(LogStoreError):
@@ -151,27 +162,197 @@ class Topic:
         check_payload_type(key, "key")
         if partition is None:
             numbers = self._numbers()
-            hashed = None if key is None else bytes(key)
-            size = _length(value) + _length(key)
-            chosen = self.partitioner.partition(hashed, size, len(numbers))
-            if not 0 <= chosen < len(numbers):
-                raise ConfigError(
-                    f"the partitioner of topic {self.name} chose {chosen!r}, of "
-                    f"{len(numbers)} partitions; nothing was written",
-                    name="partitioner",
-                    value=chosen,
-                )
-            partition = numbers[chosen]
+            choose = routing.chooser(self.name, self.partitioner, numbers)
+            size = routing.length_of(value) + routing.length_of(key)
+            partition = choose(None if key is None else bytes(key), size)
         target = self[partition]
         offset, stored = target._append_one(
             value, key, timestamp_ms, headers, None, durable
         )
         return RecordMetadata(self.name, partition, offset, stored)
 
+    def append_many(
+        self,
+        values: Iterable[ReadableBuffer | None],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        headers: Iterable[Sequence[tuple[str, ReadableBuffer | None]]] | None = None,
+        *,
+        partition: int | None = None,
+        durable: bool = False,
+    ) -> tuple[tuple[int, range], ...]:
+        """Append records to the partitions that the partitioner chooses, record by
+        record. Those of one partition keep their order.
+
+        All is checked first: an argument that cannot be stored, a record that is too
+        large, or a partition that takes no appends, and nothing is written. Only where
+        the disk fails or is full between two partitions, some of them have theirs: the
+        error's `appended` says which. To have all or nothing there, too, see
+        `Store.publish`.
+
+        Args:
+            values, keys, timestamps_ms, headers: as `Partition.append_many`.
+            partition: all go to this one.
+            durable: return after the syncs.
+
+        Returns:
+            (partition, range of offsets) of each one that got records, by number.
+
+        Raises: as `Partition.append_many`; `PartitionNotFoundError`.
+        """
+        columns = routing.columns_of(values, keys, timestamps_ms, headers)
+        choose = self._chooser(partition)
+        routed = routing.route(columns, choose)
+        targets = {number: self[number] for number in sorted(routed)}
+        return routing.append_to(
+            targets,
+            {
+                number: routing.rows_for(targets[number], columns, routed[number])
+                for number in targets
+            },
+            durable=bool(durable),
+        )
+
+    def append_arrow(
+        self, data: Any, *, partition: int | None = None, durable: bool = False
+    ) -> tuple[tuple[int, range], ...]:
+        """Append a ``pyarrow`` RecordBatch, Table or RecordBatchReader.
+
+        Columns as in `Partition.append_arrow`, but that ``partition``, where it is not
+        null, says where a record goes; for the others the partitioner chooses.
+
+        Args and result: as `append_many`.
+
+        Raises: as `append_many` and `Partition.append_arrow`; `ConfigError` for a
+        column ``partition`` that has no integers.
+        """
+        batches = routing.batches_of(data)
+        if partition is None:
+            numbers = self._numbers()
+            partitioner = self.partitioner
+            routed = routing.route_arrow(
+                batches,
+                routing.chooser(self.name, partitioner, numbers),
+                numbers if type(partitioner) is KafkaPartitioner else None,
+                lambda number: self[number].number,
+            )
+        else:
+            routed = {self[partition].number: batches}
+        targets = {number: self[number] for number in sorted(routed)}
+        return routing.append_to(
+            targets,
+            {
+                number: routing.arrow_rows_for(targets[number], routed[number])
+                for number in targets
+            },
+            durable=bool(durable),
+        )
+
+    def _chooser(self, partition: int | None) -> routing.Choose:
+        """What tells where a record goes."""
+        if partition is not None:
+            number = self[partition].number
+            return lambda key, size: number
+        return routing.chooser(self.name, self.partitioner, self._numbers())
+
+    def read(
+        self,
+        start: TopicStart = None,
+        stop: TopicStart = None,
+        *,
+        order: str = "time",
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> Iterator[TopicRecord]:
+        """The records of all partitions from `start` up to `stop` (exclusive).
+
+        Works on the logs as they stand at the call.
+
+        Args:
+            start, stop: as in `Partition.read`, for each partition; or a mapping from
+                the numbers of partitions to that: those that are not named are read
+                from their start, to their end.
+            order: "time": of the records that come next in each partition, the oldest
+                first; records of one partition keep their order, also where their
+                times do not rise. "partition": one partition after the other.
+            others: as in `Partition.read`; `limit` counts over all partitions.
+
+        Raises: as `Partition.read`; an error of one partition ends it.
+        """
+        merging.check_order(order)
+        limit = as_limit(limit)
+        partitions = self.partitions
+        # Side by side each has a buffer of its own: smaller ones, where there are many.
+        share = len(partitions) if order == "time" else 1
+        starts = merging.per_partition("start", start, partitions)
+        stops = merging.per_partition("stop", stop, partitions)
+        records = [
+            merging.labelled(
+                partition,
+                partition._read(
+                    starts[partition.number],
+                    stops[partition.number],
+                    durable_only,
+                    isolation,
+                    on_corruption,
+                    limit,
+                    share,
+                ),
+            )
+            for partition in partitions
+        ]
+        return merging.merged(records, order, limit)
+
+    def follow(
+        self,
+        start: TopicStart = None,
+        timeout: float | None = None,
+        *,
+        order: str = "time",
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> Iterator[TopicRecord]:
+        """Like `read`, and then what is appended later to any partition, by any
+        process; also to partitions that are added, from their start on.
+
+        Args:
+            start: as in `read`. ``{p.number: p.end_offset for p in topic}`` follows
+                only what is new.
+            timeout: end after this many seconds without a record; None: never.
+            order: of what is there when it looks: see `read`. What comes later is
+                delivered later.
+
+        Raises: as `Partition.follow`.
+        """
+        merging.check_order(order)
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        options = (durable_only, isolation, on_corruption == "skip")
+        partitions = self.partitions
+        starts = merging.per_partition("start", start, partitions)
+        cursors = {
+            partition.number: merging.Cursor(
+                partition, starts[partition.number], *options
+            )
+            for partition in partitions
+        }
+
+        def added() -> list[merging.Cursor]:
+            new = [n for n in self._numbers() if n not in cursors]
+            for number in new:
+                cursors[number] = merging.Cursor(self[number], None, *options)
+            return list(cursors.values())
+
+        records = merging.follow(added, order, as_timeout(timeout), durable_only)
+        return merging.first_of(records, as_limit(limit))
+
     def read_arrow(
         self,
-        start: int | datetime.datetime | None = None,
-        stop: int | datetime.datetime | None = None,
+        start: TopicStart = None,
+        stop: TopicStart = None,
         columns: Sequence[str] = _COLUMNS,
         batch_records: int = 65536,
         *,
@@ -184,8 +365,7 @@ class Topic:
         by partition, all of them as they stand at the call.
 
         Args:
-            start, stop: in each partition, as in `Partition.read`: a `datetime`, or an
-                offset, which all of them must have.
+            start, stop: as in `read`.
             columns: those of `Partition.read_arrow`, and topic (string), partition
                 (int32).
             batch_records: records in each batch, at the most.
@@ -203,16 +383,25 @@ class Topic:
 
     def _logs(
         self,
-        start: int | datetime.datetime | None,
-        stop: int | datetime.datetime | None,
+        start: TopicStart,
+        stop: TopicStart,
         durable_only: bool,
         isolation: str,
         on_corruption: str,
     ) -> list[Log]:
         """The partitions as a scan of data frames sees them, as of now."""
+        partitions = self.partitions
+        starts = merging.per_partition("start", start, partitions)
+        stops = merging.per_partition("stop", stop, partitions)
         return [
-            partition._log_of(start, stop, durable_only, isolation, on_corruption)
-            for partition in self.partitions
+            partition._log_of(
+                starts[partition.number],
+                stops[partition.number],
+                durable_only,
+                isolation,
+                on_corruption,
+            )
+            for partition in partitions
         ]
 
     def __arrow_c_schema__(self) -> object:
@@ -271,7 +460,7 @@ class Topic:
         """
         deletions: list[retention.Deletion] = []
         if policies is not None:
-            policies = list(policies)
+            policies = list(as_items("policies", policies, of="RetentionPolicy"))
 
         def apply(partition: Partition) -> None:
             deletions.extend(partition.apply_retention(now_ms, dry_run, policies))
@@ -290,7 +479,7 @@ class Topic:
     def _each(self, act: Callable[[Partition], None]) -> None:
         """Do something with each partition. One that is damaged, or lost, does not keep
         the others from it; its error is raised at the end."""
-        self._owner.check_open()
+        self._owner.begin_call()
         failure: LogStoreError | None = None
         for number in self._numbers():
             try:
@@ -301,7 +490,3 @@ class Topic:
                 failure = failure or error
         if failure is not None:
             raise failure
-
-
-def _length(data: Any) -> int:
-    return 0 if data is None else memoryview(data).nbytes

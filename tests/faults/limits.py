@@ -253,6 +253,8 @@ def _limited(scene: Scene, plan: Plan, limit: _Limit) -> BaseException | None:
     """Make a call at a limit; what it raises must be fit for that."""
 
     def may_have_happened(error: BaseException) -> bool:
+        if getattr(error, "appended", ()):
+            return True  # of a call on several partitions: to some of them
         if isinstance(error, limit.may):
             return not (limit.sure and plan.appends)
         return isinstance(error, logstore.SyncFailedError)

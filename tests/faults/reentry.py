@@ -42,10 +42,21 @@ _OUTER = 16
 _DEPTH = 2
 _APPENDS = (
     "append", "append_durable", "append_many", "append_rolls", "topic_append",
-    "publish", "append_batches", "append_expected",
+    "publish", "append_batches", "append_expected", "topic_append_many",
 )  # fmt: skip
 # In another thread only what does not take away what a call of this one has told.
-_BESIDE = (*_APPENDS, "read", "fetch", "flush", "flush_topic", "looks", "stage", "roll")
+_BESIDE = (
+    *_APPENDS,
+    "read",
+    "topic_read",
+    "get",
+    "fetch",
+    "flush",
+    "flush_topic",
+    "looks",
+    "stage",
+    "roll",
+)
 _OUTSIDE = ("open_again", "open_reader", "verify", "doctor", "rebuild_index")
 
 

@@ -12,6 +12,7 @@ Every value that is appended is another one, so whatever is read tells where it 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import gc
 import itertools
 import random
@@ -26,6 +27,7 @@ from faults.watched import Broken, Watch
 from logstore import LogStoreError, StoreConfig, TopicConfig
 from logstore.live import LiveLog
 from logstore.store import open_store
+from logstore.topic import Topic
 from support.damage import Unsynced
 
 __all__ = ["CALLS", "Given", "Log", "Plan", "Scene", "elsewhere"]
@@ -187,6 +189,7 @@ class Plan:
         is_shaken: its log was truncated while it was in flight.
         doubts: how often calls on each topic had been cut short when it began.
         came: how many of its records were found, by the name of the log.
+        is_whole: all of its logs get theirs, or none.
     """
 
     def __init__(
@@ -200,7 +203,9 @@ class Plan:
         cut: tuple[Log, int] | None = None,
         deletes: tuple[Log, int] | None = None,
         topic: str = "",
+        is_whole: bool = True,
     ) -> None:
+        self.is_whole = is_whole
         self.what = what
         self.call = call
         self.told = told or (lambda result: None)
@@ -357,9 +362,9 @@ class Scene:
 
     def may_have_happened(self, error: BaseException) -> bool:
         """Without a name, or a name that says so."""
-        return not isinstance(error, LogStoreError) or isinstance(
-            error, logstore.SyncFailedError
-        )
+        if not isinstance(error, LogStoreError) or error.appended:
+            return True
+        return isinstance(error, logstore.SyncFailedError)
 
     def _failed(self, plan: Plan, error: BaseException) -> None:
         if not self.may_have_happened(error):
@@ -547,6 +552,90 @@ class Scene:
         )
         return plan
 
+    def _spread(self) -> tuple[str, list[tuple[Log, list[bytes]]]]:
+        """A topic, and values for some of its partitions."""
+        name = self.rng.choice(list(self.topics))
+        logs = [log for log in list(self.logs.values()) if log.topic == name]
+        if not logs:  # a call in between has deleted it
+            raise Unavailable(logstore.TopicNotFoundError(name, topic=name))
+        logs = self.rng.sample(logs, self.rng.randint(1, len(logs)))
+        return name, [(log, self.values(self.rng.randint(1, 4))) for log in logs]
+
+    def _spread_plan(
+        self, what: str, rows: list[tuple[Log, list[bytes]]], call: Callable[[], Any]
+    ) -> Plan:
+        wanted = {log.number: (log, values) for log, values in rows}
+
+        def told(result: Any) -> None:
+            found = {number: len(span) for number, span in result}
+            if found != {n: len(values) for n, (_, values) in wanted.items()}:
+                raise Broken(f"{what} returned {result!r}")
+            for number, span in result:
+                log, values = wanted[number]
+                # A call in between may have made the topic anew.
+                at = self.logs.get((log.topic, number))
+                if at is not None:
+                    self._told(plan, at, span.start, values)
+
+        plan = Plan(
+            f"{what} to {', '.join(log.name for log, _ in rows)}",
+            call,
+            told,
+            appends=rows,
+            is_whole=False,
+            # It may have fewer partitions then.
+            expects=(logstore.ConfigError,),
+        )
+        if not self.given.is_plain:
+            plan.expects += (TypeError,)
+        return plan
+
+    def _mixed(self, rows: list[tuple[Log, list[bytes]]]) -> list[tuple[int, bytes]]:
+        """(partition, value) of all, those of a partition in their order."""
+        left = [(log.number, list(values)) for log, values in rows]
+        mixed = []
+        while left:
+            number, values = self.rng.choice(left)
+            mixed.append((number, values.pop(0)))
+            left = [one for one in left if one[1]]
+        return mixed
+
+    def _plan_topic_append_many(self) -> Plan:
+        name, rows = self._spread()
+        mixed = self._mixed(rows)
+        # Of its own: calls in between replace the partitioner of the store's.
+        topic = Topic(self.store, name)
+        topic.partitioner = self.given.partitioner(_ByKey())
+        values = self.given.many([self.given.data(value) for _, value in mixed])
+        keys = self.given.many([b"%d" % number for number, _ in mixed])
+        durable = self.rng.random() < 0.2
+        return self._spread_plan(
+            "Topic.append_many",
+            rows,
+            lambda: topic.append_many(values, keys, durable=durable),
+        )
+
+    def _plan_topic_append_arrow(self) -> Plan:
+        import pyarrow
+
+        name, rows = self._spread()
+        mixed = self._mixed(rows)
+        topic = self._topic(name)
+        batch = pyarrow.record_batch(
+            {
+                "partition": pyarrow.array([number for number, _ in mixed], "int32"),
+                "value": pyarrow.array([value for _, value in mixed], "binary"),
+            }
+        )
+        data: Any = batch
+        if not self.given.is_plain:
+            data = pyarrow.RecordBatchReader.from_batches(
+                batch.schema, self.given.many([batch])
+            )
+        return self._spread_plan(
+            "Topic.append_arrow", rows, lambda: topic.append_arrow(data)
+        )
+
     def _topic(self, name: str) -> Any:
         try:
             return self.store.topic(name)
@@ -644,6 +733,16 @@ class Scene:
         self, what: str, read: Callable[[Any], list[tuple[int, bytes]]]
     ) -> Plan:
         log, partition = self.pick()
+        check = self._check_of(what, log)
+        return Plan(
+            f"{what} of {log.name}",
+            lambda: read(partition),
+            check,
+            expects=(logstore.OffsetOutOfRangeError,),
+        )
+
+    def _check_of(self, what: str, log: Log) -> Callable[[Any], None]:
+        """What looks at the records that were read of a log since now."""
         known, begun = dict(log.values), log.begun
 
         def told(result: list[tuple[int, bytes]]) -> None:
@@ -660,11 +759,58 @@ class Scene:
                 lost = sorted(known.items() - dict(result).items())
                 raise Broken(f"{what} of {log.name} has no {lost[0]!r}"[:300])
 
+        return told
+
+    def _topic_reading(self, what: str, read: Callable[[Any], Iterable[Any]]) -> Plan:
+        name = self.rng.choice(list(self.topics))
+        topic = self._topic(name)
+        logs = [log for log in list(self.logs.values()) if log.topic == name]
+        checks = {log.number: self._check_of(what, log) for log in logs}
+
+        def told(records: list[Any]) -> None:
+            for number, check in checks.items():
+                of_it = [r for r in records if r.partition == number]
+                check([(r.offset, r.value) for r in of_it])
+
         return Plan(
-            f"{what} of {log.name}",
-            lambda: read(partition),
+            f"{what} of {name}",
+            lambda: list(read(topic)),
             told,
             expects=(logstore.OffsetOutOfRangeError,),
+        )
+
+    def _plan_topic_read(self) -> Plan:
+        order = self.rng.choice(("time", "partition"))
+        return self._topic_reading(
+            "Topic.read", lambda topic: topic.read(order=order, limit=1 << 40)
+        )
+
+    def _plan_topic_follow(self) -> Plan:
+        return self._topic_reading(
+            "Topic.follow", lambda topic: topic.follow(timeout=0)
+        )
+
+    def _plan_get(self) -> Plan:
+        log, partition = self.pick()
+        known, begun = dict(log.values), log.begun
+        offset = self.rng.choice([*known] or [0])
+        number = self.given.number(offset)
+
+        def told(record: Any) -> None:
+            if record.offset != offset or record.value not in self.given_out:
+                raise Broken(f"get({offset}) of {log.name} gave {record!r}"[:300])
+            if log.begun != begun or log.cuts or log.starts or log.is_gone:
+                return
+            if self._is_cut_now() or offset not in known:
+                return
+            if record.value != known[offset]:
+                raise Broken(f"get({offset}) of {log.name} gave {record!r}"[:300])
+
+        return Plan(
+            f"get({offset}) of {log.name}",
+            lambda: partition.get(number),
+            told,
+            expects=(logstore.OffsetOutOfRangeError, logstore.RecordNotFoundError),
         )
 
     def _plan_read(self) -> Plan:
@@ -726,6 +872,10 @@ class Scene:
             partition.apply_retention(dry_run=True)
             repr(partition), repr(topic), repr(store)
             len(topic), list(topic), topic.partitions, topic[0], topic.config
+            len(partition), list(partition.read(limit=self.given.number(1)))
+            list(store), log.topic in store, store[log.topic]
+            for start in ("2023-11-14", datetime.date(2023, 11, 14)):
+                list(partition.read(start, limit=1))
             store.topics(), store.published("p"), store.publication_token()
             store.discard_staged(older_than_ms=1 << 40)
 
@@ -981,7 +1131,9 @@ class Scene:
                 raise Broken(f"{log.name} in {where}: {error!r}") from error
             if end != start + len(found):
                 raise Broken(f"{log.name} in {where}: {len(found)} of {start}..{end}")
-            published += [plan for plan in log.loose if len(plan.appends) > 1]
+            published += [
+                plan for plan in log.loose if len(plan.appends) > 1 and plan.is_whole
+            ]
             log.settle(start, found, is_ended=ended, where=where)
         for plan in published:
             logs = [log.name for log, _ in plan.appends if not log.is_gone]
@@ -1050,6 +1202,13 @@ class _Always:
         return self.number
 
 
+class _ByKey:
+    """A partitioner: the key is the number."""
+
+    def partition(self, key: bytes | None, size: int, partitions: int) -> int:
+        return int(key or b"0")
+
+
 class _Below(logstore.RetentionPolicy):
     """Segments below an offset go."""
 
@@ -1097,7 +1256,9 @@ def elsewhere(call: Callable[[], Any]) -> Any:
 
 CALLS = (
     "append", "append_durable", "append_expected", "append_many", "append_rolls",
-    "append_arrow", "append_batches", "topic_append", "flush", "flush_topic", "roll",
+    "append_arrow", "append_batches", "topic_append", "topic_append_many",
+    "topic_append_arrow", "flush", "flush_topic", "roll", "topic_read", "topic_follow",
+    "get",
     "delete_before", "truncate_to", "retention", "read", "read_batches", "fetch",
     "read_arrow", "follow", "looks", "create_topic", "add_partitions", "delete_topic",
     "configure", "recover", "stage", "publish", "discard_staged", "open_again",

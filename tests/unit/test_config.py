@@ -8,6 +8,8 @@ import pytest
 
 import logstore
 from logstore import TopicConfig
+from logstore.config import from_stored, to_stored
+from logstore.retention import policies_of
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1
@@ -17,7 +19,7 @@ DEFAULTS = {
     "segment_ms": 604_800_000,
     "index_interval_bytes": 4096,
     "segment_index_bytes": 10 << 20,
-    "retention_ms": 604_800_000,
+    "retention_ms": -1,
     "retention_bytes": -1,
     "max_message_bytes": 1_048_588,
     "compression_type": "none",
@@ -94,6 +96,45 @@ def test_choice_that_is_none_is_refused(name: str, bad: object) -> None:
     assert repr(bad) in str(caught.value)
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", "delete, compact"])
+def test_compaction_is_refused(policy: str) -> None:
+    """Nothing would compact the log: the error says so."""
+    with pytest.raises(logstore.ConfigError, match="compact yet") as caught:
+        TopicConfig(cleanup_policy=policy)
+    assert (caught.value.name, caught.value.value) == ("cleanup_policy", policy)
+    with pytest.raises(logstore.ConfigError, match="compact yet"):
+        TopicConfig.from_properties({"cleanup.policy": policy})
+
+
+def test_topics_file_of_an_earlier_version_deletes_nothing_by_itself() -> None:
+    """It left out a retention of 7 days, whether somebody had asked for it or not, and
+    took a policy that was never applied."""
+    assert from_stored({}).retention_ms == -1
+    assert from_stored({"retention_ms": 5}).retention_ms == 5
+    compacted = from_stored({"cleanup_policy": "compact", "retention_ms": 5})
+    assert policies_of(compacted) == []
+    both = from_stored({"cleanup_policy": "compact,delete", "retention_ms": 5})
+    assert len(policies_of(both)) == 1
+
+
+@pytest.mark.parametrize("retention_ms", [-1, 5, 604_800_000])
+def test_retention_is_written_down_as_it_is(retention_ms: int) -> None:
+    """Also where it is what an earlier version left out."""
+    config = TopicConfig(retention_ms=retention_ms)
+    assert to_stored(config)["retention_ms"] == retention_ms
+    assert from_stored(to_stored(config)) == config
+
+
+def test_settings_for_new_topics_are_settings() -> None:
+    with pytest.raises(TypeError, match="topic_defaults is dict, not TopicConfig"):
+        logstore.StoreConfig(topic_defaults={})  # type: ignore[arg-type]
+    assert logstore.StoreConfig().topic_defaults == TopicConfig()
+    for bad in (0, -1, "5", None):
+        with pytest.raises(logstore.ConfigError) as caught:
+            logstore.StoreConfig(retention_check_ms=bad)  # type: ignore[arg-type]
+        assert caught.value.name == "retention_check_ms"
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 def test_zstd_needs_magic_2(magic: int) -> None:
     """Old messages have no zstd; the error says which setting would do."""
@@ -125,7 +166,7 @@ def test_from_properties_takes_kafkas_names() -> None:
             "retention.ms": "-1",
             "compression.type": "lz4",
             "message.timestamp.type": "LogAppendTime",
-            "cleanup.policy": "compact,delete",
+            "cleanup.policy": "delete",
             "index.interval.bytes": " 100 ",
         }
     )
@@ -134,7 +175,7 @@ def test_from_properties_takes_kafkas_names() -> None:
         retention_ms=-1,
         compression_type="lz4",
         message_timestamp_type="LogAppendTime",
-        cleanup_policy="compact,delete",
+        cleanup_policy="delete",
         index_interval_bytes=100,
     )
     assert TopicConfig.from_properties({}) == TopicConfig()

@@ -408,7 +408,8 @@ def test_settings_that_a_topics_file_leaves_out_are_on_the_page(tmp_path: Path) 
     left_out = {
         in_code(cells[0])[0]: json.loads(cells[1]) for cells in rows(text, "setting")
     }
-    assert to_stored(logstore.TopicConfig(**left_out)) == {}
+    always = {"retention_ms": -1}
+    assert to_stored(logstore.TopicConfig(**left_out)) == always
     assert from_stored({}).to_dict() == left_out
     other = dict.fromkeys(("flush_ms", "segment_ms", "retention_ms"), 1)
     assert to_stored(logstore.TopicConfig(**{**left_out, **other})) == other

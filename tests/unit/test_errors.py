@@ -21,6 +21,7 @@ FAMILY = {
     "ReadOnlyError": (),
     "ReentrantCallError": (),
     "ForkedError": (),
+    "RecordNotFoundError": (LookupError,),
     "OffsetOutOfRangeError": (IndexError,),
     "OffsetConflictError": (),
     "PublicationConflictError": (),
@@ -43,7 +44,10 @@ EXAMPLES = {
     "PartitionNotFoundError": logstore.PartitionNotFoundError(
         "text", topic="a", partition=3
     ),
-    "StoreLockedError": logstore.StoreLockedError("text", path="/p", holder_pid=7),
+    "StoreLockedError": logstore.StoreLockedError(
+        "text", path="/p", holder_pid=7, opened_at="app.py:5"
+    ),
+    "RecordNotFoundError": logstore.RecordNotFoundError(5, partition="a-0"),
     "OffsetOutOfRangeError": logstore.OffsetOutOfRangeError(9, 1, 5, partition="a-0"),
     "OffsetConflictError": logstore.OffsetConflictError(9, 5, partition="a-0"),
     "PublicationConflictError": logstore.PublicationConflictError("a", 4, 5),
@@ -120,3 +124,22 @@ def test_storage_error_keeps_what_the_system_said() -> None:
     error = errors.storage_error(OSError(errno.EIO, "x"), "sync", "/p")
     assert type(error) is logstore.StorageError
     assert str(error) == "cannot sync /p: Input/output error"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_error_told_elsewhere_keeps_its_kind_and_facts(name: str) -> None:
+    """Of a task in the background, or of a call that was partly done."""
+    error = EXAMPLES[name]
+    renamed = errors.renamed_error(error, "in the background")
+    partly = errors.partly_done(error, ((1, range(3, 5)), (2, range(0))))
+    assert str(renamed) == f"in the background: {error}"
+    assert str(partly) == (
+        f"{error}. Appended before that, and there: offsets 3 to 4 of partition 1"
+    )
+    assert partly.appended == ((1, range(3, 5)), (2, range(0)))
+    assert (error.appended, renamed.appended) == ((), ())
+    for made in (renamed, partly, pickle.loads(pickle.dumps(partly))):
+        assert type(made) is type(error)
+        facts = {k: v for k, v in vars(made).items() if k != "appended"}
+        assert facts == vars(error)
+        assert getattr(made, "errno", None) == getattr(error, "errno", None)

@@ -132,6 +132,42 @@ def test_all_ways_of_reading_give_what_is_committed_below_the_first_open_transac
             assert (pos, got) == (log.stable, log.wanted())
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_committed_is_read_behind_damage(tmp_path: Path, seed: int) -> None:
+    """What was open before it is taken as ended; no open record is delivered."""
+    chance, log = random.Random(seed), Log()
+    places = []
+    for _ in range(25):
+        places.append((len(log.data), log.end))
+        log.do_something(chance)
+    pos, offset = places[chance.randrange(len(places) - 1)]
+    behind = next(end for at, end in places if at > pos)
+    data = bytearray(log.data)
+    data[pos + 20] ^= 1  # of the checksum
+    log.data = bytes(data)
+    log.put(tmp_path)
+    store, p = opened(tmp_path)
+    committed = {"isolation": "read_committed"}
+    with store:
+        if p.end_offset < log.end:
+            return  # it was the last
+        with pytest.raises(logstore.CorruptRecordError):
+            p.last_stable_offset()
+        for _ in range(2):
+            for start in sorted({behind, chance.randrange(behind, log.end), log.end}):
+                held = [o for open_ in log.open.values() for o in open_ if o >= behind]
+                stable = min(held, default=log.end)
+                wanted = [o for o in sorted(log.committed) if start <= o < stable]
+                assert [r.offset for r in p.read(start, **committed)] == wanted
+                found = p.follow(start, timeout=0, **committed)
+                assert [r.offset for r in found] == wanted
+                table = p.read_arrow(start, **committed).read_all()
+                assert table["offset"].to_pylist() == wanted
+        skipped = [r.offset for r in p.read(1, on_corruption="skip", **committed)]
+        assert not {o for o in skipped if offset <= o < behind}
+        assert set(skipped) <= set(log.committed)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_follower_of_what_is_committed_gets_it_when_it_is(
     tmp_path: Path, seed: int

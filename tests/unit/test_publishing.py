@@ -673,7 +673,7 @@ def test_topic_that_is_deleted_while_a_publication_looks_for_it_is_a_named_error
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("a", 1, config_of(1))
         staged = stage(store, {topic[0]: 1})
-        found = Store.topic
+        found = Store._topic_now
 
         def delete(self: Store, name: str) -> Any:
             found(self, name)[0]
@@ -681,7 +681,7 @@ def test_topic_that_is_deleted_while_a_publication_looks_for_it_is_a_named_error
             store.delete_topic("a")
             return [None]
 
-        monkeypatch.setattr(Store, "topic", delete)
+        monkeypatch.setattr(Store, "_topic_now", delete)
         with pytest.raises(logstore.TopicNotFoundError):
             store.publish([staged])
         assert store.topics() == []

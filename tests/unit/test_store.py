@@ -125,7 +125,7 @@ def test_reopen_without_a_change_leaves_the_files_alone(tmp_path: Path) -> None:
 def test_read_only_changes_nothing(tmp_path: Path, clean: bool) -> None:
     """Reading leaves names, sizes and times of all files as they were."""
     with logstore.open(tmp_path / "live") as store:
-        fill(new_partition(store, segment_bytes=500), 40)
+        fill(new_partition(store, segment_bytes=500, retention_ms=1000), 40)
         crash(tmp_path / "live", tmp_path / "killed")
     path = tmp_path / ("live" if clean else "killed")
     log = sorted((path / "orders-0").glob("*.log"))[-1]

@@ -1,0 +1,148 @@
+"""What callers give: offsets, times, limits, as plain numbers.
+
+The code of callers may run here (`__index__`, `utcoffset`): so it is done before any
+lock is taken. Each error names the argument.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any, Final, NoReturn, TypeAlias
+
+from logstore.errors import ConfigError
+
+__all__ = [
+    "Start",
+    "Time",
+    "as_integer",
+    "as_items",
+    "as_limit",
+    "as_offset",
+    "as_time_ms",
+    "as_timeout",
+    "is_time",
+    "refuse_pickling",
+    "to_milliseconds",
+]
+
+# A date is its midnight; a text is ISO 8601. Without a zone both are local time.
+Time: TypeAlias = "datetime.date | str"  # a datetime is a date
+Start: TypeAlias = "int | Time | None"
+
+_TIMES: Final = "a datetime, a date or an ISO 8601 text"
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+def refuse_pickling(thing: object, path: str, rest: str = "") -> NoReturn:
+    """Say what to do instead of pickling a store, topic or partition: to open it where
+    it is needed. `rest` leads from the store to it.
+
+    Raises:
+        TypeError: as Python itself does for what cannot be pickled.
+    """
+    kind = type(thing).__name__
+    raise TypeError(
+        f"a {kind} cannot be pickled or copied: it stands for files that are open in "
+        f"this process. Send its path, and open it there: "
+        f"logstore.open({path!r}, read_only=True){rest}"
+    )
+
+
+def as_integer(name: str, value: Any, wanted: str) -> int:
+    """A number, also one of another type with ``__index__``."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {type(value).__name__}, not {wanted}") from None
+
+
+def as_offset(name: str, value: Any, *, or_time: bool = False) -> int:
+    """An offset; with `or_time`, where a time could have been given instead."""
+    wanted = "an offset (int)"
+    if or_time:
+        wanted += f", {_TIMES}"
+    return as_integer(name, value, wanted)
+
+
+def as_limit(value: Any) -> int | None:
+    """``limit=``: how many records at the most; None: any number."""
+    if value is None:
+        return None
+    limit = as_integer("limit", value, "a number of records (int) or None")
+    if limit < 0:
+        raise ConfigError(f"limit={limit} is below 0", name="limit", value=limit)
+    return limit
+
+
+def as_timeout(value: Any) -> float | None:
+    """``timeout=``: seconds; None: no end."""
+    if value is None:
+        return None
+    seconds = math.nan
+    if not isinstance(value, (str, bytes, bytearray)):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            seconds = float(value)
+    if math.isnan(seconds):
+        raise TypeError(f"timeout is {value!r}, not a number of seconds or None")
+    return seconds
+
+
+def as_items(name: str, value: Any, *, of: str) -> Iterable[Any]:
+    """Something to be walked over, which is no text and no bytes."""
+    kind = type(value)
+    is_many = hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+    if isinstance(value, (str, bytes, bytearray, memoryview)) or not is_many:
+        raise TypeError(
+            f"{name} is {kind.__name__}, not a sequence of {of}; nothing was done"
+        )
+    items: Iterable[Any] = value
+    return items
+
+
+def is_time(value: object) -> bool:
+    """Whether it says a time, and no offset."""
+    return isinstance(value, (datetime.date, str))
+
+
+def as_time_ms(name: str, value: Any) -> int:
+    """Unix milliseconds out of those, or out of a time."""
+    if is_time(value):
+        return to_milliseconds(name, value)
+    return as_integer(name, value, f"milliseconds (int), {_TIMES}")
+
+
+def to_milliseconds(name: str, value: Any) -> int:
+    """Unix milliseconds of a time, rounded up.
+
+    Raises:
+        ConfigError: a text that is no ISO 8601 time.
+    """
+    when = value
+    if isinstance(value, str):
+        text = str(value).strip()
+        # Python 3.10 does not know the Z.
+        if text[-1:] in ("Z", "z"):
+            text = text[:-1] + "+00:00"
+        try:
+            when = datetime.datetime.fromisoformat(text)
+        except ValueError:
+            raise ConfigError(
+                f"{name}={value!r} is no ISO 8601 time, such as 2026-01-31 or "
+                f"2026-01-31T12:00:00+00:00",
+                name=name,
+                value=value,
+            ) from None
+    elif not isinstance(value, datetime.datetime):
+        when = datetime.datetime(value.year, value.month, value.day)
+    if when.utcoffset() is None:
+        try:
+            when = when.astimezone(datetime.timezone.utc)
+        except (OverflowError, ValueError, OSError):
+            # At the ends of the calendar, where no zone has an offset.
+            when = when.replace(tzinfo=datetime.timezone.utc)
+    delta: datetime.timedelta = when - _EPOCH
+    return -(-(delta // datetime.timedelta(microseconds=1)) // 1000)

@@ -1,0 +1,87 @@
+"""Directories that are no stores: what opening one says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import logstore
+from support.values import append_records, config_of
+
+
+def kept(path: Path) -> dict[str, tuple[int, int]]:
+    return {str(f): (f.stat().st_size, f.stat().st_mtime_ns) for f in path.rglob("*")}
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("state", ["open", "closed", "unused", "kafka"])
+def test_directory_of_a_partition_is_told_from_a_store(
+    tmp_path: Path, read_only: bool, state: str
+) -> None:
+    """The error says which directory to open instead, and nothing is written."""
+    with logstore.open(tmp_path / "s") as store:
+        partition = store.create_topic("my-orders", 2, config_of())[1]
+        if state != "unused":
+            append_records(partition, 3)
+        if state == "open":
+            check_refused(tmp_path / "s", read_only)
+    if state == "kafka":
+        for name in (".logstore-owner", ".logstore-topics", ".lock"):
+            (tmp_path / "s" / name).unlink()
+        for file in (tmp_path / "s" / "my-orders-1").glob(".logstore*"):
+            file.unlink()
+    check_refused(tmp_path / "s", read_only)
+
+
+def check_refused(store: Path, read_only: bool) -> None:
+    path, before = store / "my-orders-1", kept(store)
+    with pytest.raises(logstore.StoreNotFoundError) as caught:
+        logstore.open(path, read_only=read_only)
+    said = str(caught.value)
+    assert "the directory of a partition; the store is its parent" in said
+    assert f"logstore.open({str(store)!r}).topic('my-orders')[1]" in said
+    assert caught.value.path == str(path)
+    assert kept(store) == before
+    with logstore.open(store, read_only=True) as found:
+        assert found["my-orders"][1].path == str(path)
+
+
+@pytest.mark.parametrize("content", [[], ["passwd", "hosts"], ["notes-1"], ["a.log"]])
+def test_directory_with_nothing_of_a_log_is_no_store_for_reading(
+    tmp_path: Path, content: list[str]
+) -> None:
+    path = tmp_path / "etc"
+    path.mkdir(mode=0o700)
+    for name in content:
+        (path / name).write_bytes(b"x")
+    before = kept(path)
+    with pytest.raises(logstore.StoreNotFoundError, match="there is no store at") as e:
+        logstore.open(path, read_only=True)
+    assert e.value.path == str(path)
+    assert kept(path) == before
+    with logstore.open(path) as store:  # but one can be made there
+        assert store.topics() == []
+    with logstore.open(path, read_only=True) as store:
+        assert store.topics() == []
+
+
+def test_descriptors_of_a_refused_directory_are_closed(tmp_path: Path) -> None:
+    with logstore.open(tmp_path / "s") as store:
+        append_records(store.create_topic("orders")[0], 3)
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (tmp_path, tmp_path / "s" / "orders-0"):
+        with pytest.raises(logstore.StoreNotFoundError):
+            logstore.open(path, read_only=True)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("name", ["orders-0", "data-1", "x"])
+def test_empty_directory_of_any_name_becomes_a_store(tmp_path: Path, name: str) -> None:
+    """Where the one above it is none."""
+    (tmp_path / name).mkdir(mode=0o700)
+    with logstore.open(tmp_path / name) as store:
+        store.create_topic("orders")
+    with logstore.open(tmp_path / name, read_only=True) as store:
+        assert store.topics() == ["orders"]
