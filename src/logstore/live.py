@@ -408,6 +408,9 @@ class LiveLog:
             return True
         state = self.directory.look(PARTITION_STATE)
         known, self._state = self._state, state
+        if state != known:
+            # Put back in place, perhaps, which leaves the directory's time as it was.
+            self._mtime_ns = -1
         return state == known
 
     def _refresh(self) -> None:
@@ -470,7 +473,8 @@ class LiveLog:
             self._start_over()
             return
         situation = self._situation()
-        if self._is_other(situation, kept[0]):
+        is_other = self._is_other(situation, kept[0])
+        if is_other or self._has_come_back(logs, known[0], situation):
             self._start_over()
             return
         segments = self.segments[len(known) - len(kept) :]
@@ -519,6 +523,14 @@ class LiveLog:
         self.segments = segments
         self._files.note_end(segments[-1])
         self._mtime_ns = settled(mtime_ns, self.directory.files)
+
+    def _has_come_back(self, logs: list[int], first: int, situation: Situation) -> bool:
+        """Whether a foreign log has segments again in front of the first one known: a
+        backup was put back."""
+        if not self._files.is_foreign or min(logs) >= first:
+            return False
+        # Those below the start are none of the log: its owner has yet to remove them.
+        return min(base for base in logs if base > min(logs)) > situation.log_start
 
     def _is_other(self, situation: Situation, first: int) -> bool:
         """Whether the log was cut, or is about to be, or has another owner, or has lost

@@ -206,9 +206,15 @@ class Marks:
         written, the next opening takes the store as Kafka would."""
         root = self._root
         try:
-            for name in (layout.OWNER + ".tmp", layout.OWNER, layout.CLEAN_SHUTDOWN):
-                root.unlink(name, missing_ok=True)
-            root.sync()
+            # First the owner file, durably: beside one that tells of Kafka's marker, a
+            # marker that is gone is another program's work.
+            for names in (
+                (f"{layout.OWNER}.tmp", layout.OWNER),
+                (layout.CLEAN_SHUTDOWN,),
+            ):
+                for name in names:
+                    root.unlink(name, missing_ok=True)
+                root.sync()
         except OSError as error:
             raise failed from error
 

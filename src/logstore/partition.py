@@ -87,7 +87,9 @@ class _Source:
         # The cuts first: what is found behind them may be of a later one, and no view
         # of it goes on then. The list of segments last: it covers the end.
         cuts, end, durable = log.cuts, log.high_watermark, log.durable_offset
-        return Bounds(log.segments, log.start_offset, end, durable, cuts)
+        segments = log.segments
+        gone = None if segments else log.closed
+        return Bounds(segments, log.start_offset, end, durable, cuts, gone=gone)
 
     def look_closely(self) -> Bounds:
         """The log as it is now, where something seems to be wrong with it."""
@@ -762,7 +764,10 @@ class Partition:
                 # are those of the log up to where it was cut since.
                 low = now.cuts.lowest_since(view.cuts.serial)
                 end = min(now.end_offset, view.segments[-1].next_offset, low)
-                now = now._replace(segments=view.segments, end_offset=end)
+                durable = min(end, now.durable_offset)
+                now = now._replace(
+                    segments=view.segments, end_offset=end, durable_offset=durable
+                )
             if cut is not None and (now.life, now.cuts.serial) == (
                 view.life,
                 view.cuts.serial,

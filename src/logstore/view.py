@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from logstore.cuts import Cuts
 from logstore.errors import (
+    LogStoreError,
     OffsetOutOfRangeError,
     PartitionNotFoundError,
     StorageError,
@@ -30,6 +31,7 @@ class Bounds(NamedTuple):
         start_offset, end_offset, durable_offset: where readers begin and stop.
         cuts: of the log so far, as whoever looked knows them.
         life: another number, and it is another log that has taken the place.
+        gone: why its writer has let go of the segments, if it has.
     """
 
     segments: tuple[Segment, ...]
@@ -38,6 +40,7 @@ class Bounds(NamedTuple):
     durable_offset: int
     cuts: Cuts
     life: int = 0
+    gone: LogStoreError | None = None
 
 
 class Source(Protocol):
@@ -181,24 +184,19 @@ class View(NamedTuple):
             raise self._out_of_range(offset, now, cut_to=low)
 
     def _check_life(self, offset: int, now: Bounds) -> None:
+        if now.gone is not None and not now.segments and offset < now.end_offset:
+            # A read keeps the files that it began with, but they were cut before.
+            raise now.gone.with_traceback(None)
         if now.life != self.life:
-            text = (
+            topic, _, number = self.name.rpartition("-")
+            raise PartitionNotFoundError(
                 f"partition {self.name} was deleted, or put back from a backup, and "
                 f"another log is in its place: what was read of it, up to offset "
                 f"{offset}, is no part of that. Read it from its start, "
-                f"{now.start_offset}"
+                f"{now.start_offset}",
+                topic=topic,
+                partition=int(number),
             )
-        elif not now.segments and offset < now.end_offset:
-            # Its writer lets go of the files of a log that it deletes. A read keeps
-            # those that it began with, but they were cut before.
-            text = (
-                f"partition {self.name} was cut, and then deleted, under a reader that "
-                f"was to go on at offset {offset}"
-            )
-        else:
-            return
-        topic, _, number = self.name.rpartition("-")
-        raise PartitionNotFoundError(text, topic=topic, partition=int(number))
 
     def _changed(self, offset: int, now: Bounds) -> View | None:
         if (now.life, now.cuts.serial) == (self.life, self.cuts.serial):

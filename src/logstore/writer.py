@@ -44,11 +44,25 @@ class PartitionWriter(LogWriter):
     # ------------------------------------------------------------ delete, truncate
 
     def configure(self, config: TopicConfig) -> None:
-        """Take over other settings, from the next append on."""
+        """Take over other settings, from the next append on.
+
+        Raises:
+            SyncFailedError, StorageError: it could not let go of the active segment,
+                and goes on with the settings that it has.
+        """
         encoder = Encoder(config)
         with self.sync_lock, self.lock:
             self._check()
-            self._settle_held()
+            try:
+                self._settle_held()
+            except OSError as error:
+                if not is_system_error(error):
+                    raise
+                path = self.segments[-1].path
+                text = "The partition has its old settings until it is opened again."
+                raise storage_error(error, "give back the space of", path, text) from (
+                    error
+                )
             self.config, self.encoder = config, encoder
             # All is synced: the next append plans its sync by these settings.
             self._flush_scheduled = False

@@ -102,8 +102,8 @@ def apply(nodes: Nodes, change: Change) -> None:
             if node is None:
                 names.pop(name, None)
             else:
-                if change.fresh is not None:
-                    nodes.setdefault(node, change.fresh)
+                # One whose beginning was lost is an empty file.
+                nodes.setdefault(node, b"" if change.fresh is None else change.fresh)
                 names[name] = node
         nodes[change.directory] = names
 

@@ -246,6 +246,22 @@ def test_segment_that_was_compacted_and_deleted_is_a_deletion_for_who_has_to_rea
         assert at.value.requested == 0
 
 
+def test_segments_that_were_deleted_and_put_back_are_seen_again(
+    tmp_path: Path,
+) -> None:
+    directory = small_log(tmp_path, 2, "none")
+    first, *kept = bases(directory)
+    log = directory / f"{first:020d}.log"
+    with open_store(tmp_path, read_only=True, config=FEW) as reading:
+        reader = reading.topic("orders")[0]
+        for _ in range(2):
+            assert list(WAYS["read"](reader)) == list(range(72))
+            log.rename(tmp_path / log.name)
+            assert list(WAYS["read"](reader)) == list(range(kept[0], 72))
+            (tmp_path / log.name).rename(log)
+        assert list(WAYS["read"](reader)) == list(range(72))
+
+
 @pytest.mark.parametrize("way", ["fetch", "time", "batches"])
 def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> None:
     """Its look changes nothing under a read that is at any of its calls."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from logstore import checkpoints, layout
 from logstore._files import Directory, Files
 from logstore.store import open_store
 from support.damage import FaultyFiles, Unsynced, crash, logs_in
-from support.values import append_one, config_of, expected, fill
+from support.values import append_one, config_of, expected, fill, new_partition
 
 COUNT = 30
 
@@ -182,3 +183,57 @@ def test_owner_file_without_its_fields_is_damaged(
         assert labels == ["state-damaged"]
         for partition in store.topic("orders").partitions:
             assert list(partition.read()) == expected(1, 0, COUNT)
+
+
+def test_marks_go_in_order_where_the_disk_is_full(tmp_path: Path) -> None:
+    """The owner file durably before Kafka's marker: a power cut that takes only the
+    first of the two changes leaves no store that another program seems to have had."""
+    with open_store(tmp_path) as store:
+        append_one(new_partition(store))
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = store.topic("orders")[0]
+        files.fail("sync_directory", errno.ENOSPC)
+        with pytest.raises(logstore.DiskFullError, match="begin writing"):
+            append_one(partition)
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+        files.heal()
+        files.fail("create", errno.ENOSPC, name=".logstore-owner.tmp", times=1)
+        files.forget()
+        append_one(partition)
+        owner = files.calls.index(("unlink", ".logstore-owner"))
+        marker = files.calls.index(("unlink", ".kafka_cleanshutdown"))
+        assert ("sync_directory", "") in files.calls[owner:marker]
+
+
+def test_opening_after_a_kill_makes_the_names_of_a_partition_durable(
+    tmp_path: Path,
+) -> None:
+    """The sync behind the rename of its state may have failed, and what the state says
+    counts: nothing lies past the durable point that would be written again."""
+    with open_store(tmp_path / "store") as store:
+        partition = new_partition(store)
+        append_one(partition)
+        partition.flush()
+        partition.roll()
+        crash(tmp_path / "store", tmp_path / "killed")
+    files = FaultyFiles()
+    with open_store(tmp_path / "killed", files=files) as store:
+        assert store.topic("orders")[0].durable_offset == 1
+        assert files.count("sync_directory", "orders-0")
+
+
+def test_settings_that_cannot_be_taken_over_are_a_named_error(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        append_one(partition)
+        files.fail("truncate", errno.EIO, name=".log")
+        with pytest.raises(logstore.StorageError, match="old settings"):
+            store.topic("orders").configure(config_of(2, flush_ms=5))
+        files.heal()
+        append_one(partition)
+        assert partition.end_offset == 2
+    with open_store(tmp_path) as store:
+        assert store.topic("orders").config.flush_ms == 5
+        assert len(list(store.topic("orders")[0].read())) == 2

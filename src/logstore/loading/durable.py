@@ -24,8 +24,9 @@ def make_durable(directory: Directory, log: str, size: int, durable_pos: int) ->
     with directory.opened(log, write=True) as fd:
         copy(directory, fd, durable_pos, size, fd, durable_pos)
         cut_for_good(directory.files, fd, size)
-    if size > durable_pos:
-        directory.sync()
+    # The names of the files, that of the state file among them: what it says counts
+    # from now on, and the sync behind its rename may have failed.
+    directory.sync()
 
 
 def cut_for_good(files: Files, fd: int, size: int) -> None:
