@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -48,11 +47,6 @@ def text_of(svg: str) -> str:
     return "\n".join(
         "".join(text for _, text in sorted(rows[row])) for row in sorted(rows)
     )
-
-
-def has_command(name: str) -> bool:
-    command = [sys.executable, "-m", "logstore.cli", name, "--help"]
-    return subprocess.run(command, capture_output=True, cwd=ROOT).returncode == 0
 
 
 def test_every_recording_is_checked() -> None:
