@@ -47,11 +47,8 @@ class _Package(ModuleType):
             return self._public_name(name)
         if name.startswith("__"):
             raise _missing(name)
-        try:
-            return importlib.import_module(f"{self.__name__}.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"{self.__name__}.{name}":
-                raise
+        if name == "metrics":
+            return importlib.import_module("logstore.metrics")
         return self._public_name(name)
 
     def _public_name(self, name: str) -> Any:

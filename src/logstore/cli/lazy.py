@@ -22,7 +22,7 @@ _INSTALL = {
 }
 
 
-def load(name: str) -> Any:
+def import_package(name: str) -> Any:
     """Import a module of another distribution.
 
     Raises:
@@ -37,7 +37,7 @@ def load(name: str) -> Any:
         ) from error
 
 
-class Lazy:
+class LazyPackage:
     """A module that is imported when something of it is used."""
 
     def __init__(self, name: str) -> None:
@@ -46,8 +46,8 @@ class Lazy:
 
     def __getattr__(self, name: str) -> Any:
         if self._module is None:
-            self._module = load(self._name)
+            self._module = import_package(self._name)
         return getattr(self._module, name)
 
 
-orjson: Any = Lazy("orjson")
+orjson: Any = LazyPackage("orjson")

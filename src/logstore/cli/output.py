@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, TextIO
 
-from logstore.cli.lazy import load
+from logstore.cli.lazy import import_package
 from logstore.cli.schema import dumps
 from logstore.cli.text import escape, relative, size_text
 
@@ -106,7 +106,10 @@ class Printer:
             total: the last row, or None.
             indent: spaces in front of each line.
         """
-        rich_table, rich_text = load("rich.table"), load("rich.text")
+        rich_table, rich_text = (
+            import_package("rich.table"),
+            import_package("rich.text"),
+        )
         table = rich_table.Table(
             box=None,
             pad_edge=False,
@@ -131,7 +134,7 @@ class Printer:
     def _render(self, what: Any) -> str:
         """What rich draws, in colour on a terminal; never cut to its width: lines are
         what `grep` and `less -S` work on."""
-        console_of = load("rich.console").Console
+        console_of = import_package("rich.console").Console
         console = console_of(
             file=self.out,
             width=_WIDTH_MAX,
@@ -220,8 +223,8 @@ class Progress:
         return {"amount": f"{done:,} {self._unit}", "rate": f"{rate:,.0f}/s"}
 
     def _start(self) -> None:
-        progress = load("rich.progress")
-        console = load("rich.console").Console(
+        progress = import_package("rich.progress")
+        console = import_package("rich.console").Console(
             file=self._err,
             force_terminal=True,
             no_color=not has_colour(self._err),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 import logstore
-from logstore.cli.lazy import load
+from logstore.cli.lazy import import_package
 from logstore.cli.params import Bound
 from logstore.cli.sources import FileSource, Sources
 
@@ -19,11 +19,11 @@ class ColumnWriter:
     """Writes Arrow batches into one file. A context manager."""
 
     def __init__(self, kind: str, file: BinaryIO) -> None:
-        self._pa = load("pyarrow")
+        self._pa = import_package("pyarrow")
         self.schema = _schema(self._pa)
         self._sink: Any
         if kind == "parquet":
-            parquet = load("pyarrow.parquet")
+            parquet = import_package("pyarrow.parquet")
             self._sink = parquet.ParquetWriter(file, self.schema, compression="zstd")
         else:
             self._sink = self._pa.ipc.new_file(file, self.schema)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import logstore
-from logstore.cli.lazy import load
+from logstore.cli.lazy import import_package
 from logstore.cli.schema import (
     JsonText,
     dumps,
@@ -62,7 +62,7 @@ class JsonRows:
     def __init__(self, payload: str, times: str) -> None:
         self._payload = payload
         self._times = times
-        self._dumps: Callable[[Any], bytes] = load("orjson").dumps
+        self._dumps: Callable[[Any], bytes] = import_package("orjson").dumps
 
     def head(self) -> bytes:
         return b""

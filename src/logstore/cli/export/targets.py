@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 import logstore
-from logstore.cli.lazy import load
+from logstore.cli.lazy import import_package
 from logstore.cli.output import Printer
 
 KINDS: Final = ("jsonl", "csv", "parquet", "arrow")
@@ -115,7 +115,9 @@ class Target:
             return gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0)
         if self.codec == ".zst":
             cores = min(os.cpu_count() or 1, 4)
-            coder = load("zstandard").ZstdCompressor(_ZSTD_LEVEL, threads=cores)
+            coder = import_package("zstandard").ZstdCompressor(
+                _ZSTD_LEVEL, threads=cores
+            )
             return coder.stream_writer(file, closefd=False)
         return contextlib.nullcontext(file)
 
