@@ -49,7 +49,8 @@ class _Package(ModuleType):
             raise _missing(name)
         if name == "metrics":
             return importlib.import_module("logstore.metrics")
-        return self._public_name(name)
+        # A module inside, perhaps: `from logstore import ...` imports it then.
+        raise _missing(name)
 
     def _public_name(self, name: str) -> Any:
         public = sys.modules.get("logstore._public")
