@@ -86,6 +86,7 @@ def test_epoch_that_no_batch_can_have_is_named_or_put_right(
             partition = store.topic("orders")[0]
             end = partition.end_offset
             if is_foreign:
+                store.topic("orders").configure(config_of(2))
                 with pytest.raises(logstore.CorruptCheckpointError, match="no number"):
                     partition.append(b"two")
             else:
