@@ -38,7 +38,7 @@ def test_forgotten_store_gives_its_lock_to_the_next_opening(
                 assert store.topic("orders")[0].durable_offset == 1
     finally:
         gc.enable()
-    (warning,) = [w for w in caught if w.category is ResourceWarning]
+    (warning,) = [w for w in caught if str(tmp_path) in str(w.message)]
     assert str(tmp_path) in str(warning.message)
     assert f"{__file__}:" in str(warning.message)
     assert isinstance(warning.source, logstore.Store)
