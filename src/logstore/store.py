@@ -622,7 +622,12 @@ class Store:
                 raise
             raise storage_error(error, f"create topic {name} in", self.path) from error
         self._catalog.add(name, there)
-        self._retention.begin()
+        self._retain_as(config)
+
+    def _retain_as(self, config: TopicConfig) -> None:
+        """Retention is applied from now on, if these settings of a topic ask for it."""
+        if config.retention_ms != -1 or config.retention_bytes != -1:
+            self._retention.begin()
 
     def _forget_marks(self, keys: Iterable[TopicPartition]) -> None:
         """Take what Kafka's checkpoints say of partitions that were deleted out of
@@ -652,7 +657,7 @@ class Store:
             raise storage_error(
                 error, f"write the settings of {name} in", self.path
             ) from error
-        self._retention.begin()
+        self._retain_as(config)
         failure: LogStoreError | None = None
         for number in numbers:
             writer = self._writers.loaded.get((name, number))
