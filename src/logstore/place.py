@@ -224,7 +224,7 @@ def _is_of_store(root: Directory, name: str) -> bool:
     try:
         return root.stat(name).is_directory
     except FileNotFoundError:
-        return False
+        return True  # its owner deletes it right now
 
 
 def prepare_root(root: Directory, config: StoreConfig, *, made: bool = False) -> None:
