@@ -388,6 +388,8 @@ class Broker(_Log):
         # What is left to do of a compaction.
         self.steps: list[Callable[[], None]] = []
         path.mkdir(mode=0o700)
+        # As each broker has it: what tells a log directory without a log.
+        (path / "meta.properties").write_text("version=0\nbroker.id=0\n")
         self.folder = path / f"{TOPIC}-0"
         self.make()
         self.grow(rng.randrange(1, 12), 3, self.size)
