@@ -383,6 +383,24 @@ def run(screen: Screen, directory: str, records: int) -> None:
     verify_all(screen, directory)
 
 
+def show(steps: Callable[[Screen, str], None], go_on: str) -> int:
+    """Run the steps of a demo, with a screen and an empty folder that goes afterwards;
+    the exit status: 0, or 1 when something read was not as written."""
+    screen = Screen(Console())
+    begun = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory(prefix="logstore-demo-") as folder:
+            steps(screen, folder)
+    except KeyboardInterrupt:
+        print()
+        return 130
+    except (MismatchError, logstore.LogStoreError) as error:
+        print(f"\nFAILED: {error}", file=sys.stderr)
+        return 1
+    screen.close(time.monotonic() - begun, go_on)
+    return 0
+
+
 def _count(text: str) -> int:
     # Each partition has records on both sides of the damaged one.
     least = 3 * PARTITIONS
@@ -402,20 +420,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.write_until_killed is not None:
         write_until_killed(args.write_until_killed)
-    screen = Screen(Console())
-    begun = time.monotonic()
-    try:
-        with tempfile.TemporaryDirectory(prefix="logstore-demo-") as folder:
-            directory = args.dir or os.path.join(folder, "store")
-            run(screen, os.path.abspath(directory), args.records)
-    except KeyboardInterrupt:
-        print()
-        return 130
-    except (MismatchError, logstore.LogStoreError) as error:
-        print(f"\nFAILED: {error}", file=sys.stderr)
-        return 1
-    screen.close(time.monotonic() - begun, GO_ON)
-    return 0
+
+    def steps(screen: Screen, folder: str) -> None:
+        directory = args.dir or os.path.join(folder, "store")
+        run(screen, os.path.abspath(directory), args.records)
+
+    return show(steps, GO_ON)
 
 
 if __name__ == "__main__":

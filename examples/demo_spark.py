@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import spark_session
-from demo import PARTITIONS, MismatchError, check, key_of, runs, time_of, value_of
+from demo import PARTITIONS, check, key_of, runs, show, time_of, value_of
 from demo_screen import Screen, plural
-from rich.console import Console
 
 import logstore
 
@@ -116,19 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--records", metavar="N", type=int, default=400_000, help="how many"
     )
     args = parser.parse_args(argv)
-    screen = Screen(Console())
-    begun = time.monotonic()
-    try:
-        with tempfile.TemporaryDirectory(prefix="logstore-demo-spark-") as folder:
-            run(screen, Path(folder), args.records)
-    except KeyboardInterrupt:
-        print()
-        return 130
-    except (MismatchError, logstore.LogStoreError) as error:
-        print(f"\nFAILED: {error}", file=sys.stderr)
-        return 1
-    screen.close(time.monotonic() - begun, GO_ON)
-    return 0
+    return show(lambda screen, folder: run(screen, Path(folder), args.records), GO_ON)
 
 
 if __name__ == "__main__":

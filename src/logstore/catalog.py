@@ -14,7 +14,7 @@ from typing import Any
 
 from logstore import checkpoints, layout
 from logstore._files import Directory
-from logstore.config import TopicConfig, from_stored
+from logstore.config import TopicConfig, from_stored, sets_retention
 from logstore.errors import (
     CorruptCheckpointError,
     CorruptionError,
@@ -26,8 +26,6 @@ from logstore.locks import logger
 from logstore.recovery import LOST_SEGMENT, STATE_DAMAGED, RecoveryAction
 
 __all__ = ["Catalog", "leading"]
-
-_RETENTION = ("retention_ms", "retention_bytes")
 
 # So many lost directories of a topic are told of one by one.
 LOST_MAX = 10_000
@@ -224,7 +222,7 @@ class Catalog:
         for topic, known in list(self.settings.items()):
             config = known.get("config") or {}
             # Only of these: to make the settings of ten thousand topics takes a second.
-            if any(config.get(name, -1) != -1 for name in _RETENTION):
+            if sets_retention(config):
                 numbers = self.numbers.get(topic, ())
                 if numbers and "delete" in self.config(topic).cleanup_policy:
                     found += [(topic, number) for number in numbers]

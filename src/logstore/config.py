@@ -298,6 +298,13 @@ def to_stored(config: TopicConfig) -> dict[str, Any]:
     }
 
 
+def sets_retention(settings: Mapping[str, Any]) -> bool:
+    """Whether settings, as a topics file has them, say after what time, or beyond what
+    size, segments go."""
+    names = ("retention_ms", "retention_bytes")
+    return any(settings.get(name, -1) != -1 for name in names)
+
+
 def from_stored(settings: Mapping[str, Any]) -> TopicConfig:
     """The settings of a topic out of a topics file; those of a later version are not
     used.

@@ -31,6 +31,7 @@ from logstore.config import (
     TopicConfig,
     check_int,
     check_kind,
+    sets_retention,
     to_stored,
 )
 from logstore.descriptors import Descriptors
@@ -626,7 +627,7 @@ class Store:
 
     def _retain_as(self, config: TopicConfig) -> None:
         """Retention is applied from now on, if these settings of a topic ask for it."""
-        if config.retention_ms != -1 or config.retention_bytes != -1:
+        if sets_retention(to_stored(config)):
             self._retention.begin()
 
     def _forget_marks(self, keys: Iterable[TopicPartition]) -> None:

@@ -52,10 +52,6 @@ class Mark(NamedTuple):
     serial: int
     inode: int
 
-    def is_same_log(self, later: Mark) -> bool:
-        """Whether it is the same log at a later time, cut or not."""
-        return self.log_id == later.log_id
-
     def __str__(self) -> str:
         return f"{self.log_id}.{self.serial}.{self.inode}"
 

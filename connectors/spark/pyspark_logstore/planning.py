@@ -28,8 +28,6 @@ SNAP: Final = 0.1
 BATCH_BYTES: Final = 1 << 20
 BATCH_RECORDS_MIN: Final = 256
 BATCH_RECORDS_MAX: Final = 16_384
-# What a record is taken for where nothing is known.
-RECORD_BYTES: Final = 128
 
 Align = Callable[[TopicPartition, int], int]
 

@@ -166,7 +166,7 @@ def sort(columns: tuple[str, ...]) -> Decorator:
     )
 
 
-def output(*, required: bool = False, alias: bool = False) -> Decorator:
+def output(*, alias: bool = False) -> Decorator:
     shown = click.option(
         "-o",
         "--output",
