@@ -40,6 +40,11 @@ _GZIP_WINDOW: Final = 31
 _ZSTD_WINDOW_MAX: Final = 1 << 27
 _ZSTD_RLE: Final = 1
 
+# So much is taken from a library at once: each makes its output twice, in pieces of its
+# own and as a whole, and lz4 takes memory for as much as it may give.
+_PIECE_BYTES: Final = 1 << 20
+_GZIP_PIECE_BYTES: Final = 1 << 16  # of input: what zlib does not take, it copies
+
 
 class CodecError(Exception):
     """A compressed stream is damaged; the caller knows where it stands."""
@@ -132,23 +137,57 @@ def _too_large(codec: int, limit: int) -> RecordTooLargeError:
     )
 
 
-def _gunzip(data: memoryview, limit: int) -> bytes:
+class _Output:
+    """What comes out of a stream, piece by piece, and never more than `limit` bytes.
+
+    One piece is given back as it is; more of them grow in place, so that the peak is an
+    eighth above the size.
+    """
+
+    def __init__(self, codec: int, limit: int) -> None:
+        self._codec = codec
+        self._limit = limit
+        self.room = limit
+        self._first: bytes | bytearray = b""
+        self._more: bytearray | None = None
+
+    def expect(self, size: int) -> None:
+        """Raise RecordTooLargeError if `size` more bytes are too many."""
+        if size > self.room:
+            raise _too_large(self._codec, self._limit)
+
+    def add(self, piece: bytes | bytearray) -> None:
+        """Raise RecordTooLargeError if these bytes are too many; else keep them."""
+        self.expect(len(piece))
+        self.room -= len(piece)
+        if self._more is not None:
+            self._more += piece
+        elif not self._first:
+            self._first = piece
+        elif piece:
+            self._more = bytearray(self._first)
+            self._first = b""
+            self._more += piece
+
+    def whole(self) -> bytes | bytearray:
+        """All of it."""
+        return self._first if self._more is None else self._more
+
+
+def _gunzip(data: memoryview, limit: int) -> bytes | bytearray:
     # One member is what Kafka writes; Java's reader goes on with further ones.
-    parts: list[bytes] = []
-    room = limit
-    rest: bytes | memoryview = data
+    out = _Output(GZIP, limit)
+    pos = 0
     while True:
         inflater = zlib.decompressobj(_GZIP_WINDOW)
-        part = inflater.decompress(rest, room + 1)
-        if len(part) > room:
-            raise _too_large(GZIP, limit)
-        if not inflater.eof:
-            raise CodecError("gzip stream ends early")
-        parts.append(part)
-        room -= len(part)
-        rest = inflater.unused_data
-        if rest[:2] != b"\x1f\x8b":
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        while not inflater.eof:
+            piece = data[pos : pos + _GZIP_PIECE_BYTES]
+            if not piece:
+                raise CodecError("gzip stream ends early")
+            out.add(inflater.decompress(piece, min(out.room + 1, _PIECE_BYTES)))
+            pos += len(piece) - len(inflater.unused_data or inflater.unconsumed_tail)
+        if bytes(data[pos : pos + 2]) != b"\x1f\x8b":
+            return out.whole()
 
 
 def _xerial_compress(data: memoryview) -> bytes:
@@ -172,27 +211,26 @@ def _snappy_length(block: memoryview) -> int:
     raise CodecError("snappy block has no length")
 
 
-def _snappy_block(block: memoryview, room: int, limit: int) -> bytes:
+def _snappy_block(block: memoryview, out: _Output) -> bytearray:
     size = _snappy_length(block)
-    if size > room:
-        raise _too_large(SNAPPY, limit)
+    out.expect(size)
     # A block of n bytes cannot stand for more than 32 n or so; a length that is far
     # beyond is damage, and is found out before memory is taken for it.
     if size > 64 * len(block) + 64:
         raise CodecError(f"snappy block of {len(block)} bytes claims {size}")
-    out = bytes(cramjam.snappy.decompress_raw(block, output_len=size))
-    if len(out) != size:
-        raise CodecError(f"snappy block has {len(out)} bytes, not {size}")
-    return out
+    made = bytearray(size)
+    count = cramjam.snappy.decompress_raw_into(block, made)
+    if count != size:
+        raise CodecError(f"snappy block has {count} bytes, not {size}")
+    return made
 
 
-def _snappy_decompress(data: memoryview, limit: int) -> bytes:
+def _snappy_decompress(data: memoryview, limit: int) -> bytes | bytearray:
+    out = _Output(SNAPPY, limit)
     if bytes(data[:8]) != _XERIAL_MAGIC:
-        return _snappy_block(data, limit, limit)
+        return _snappy_block(data, out)
     if len(data) < _XERIAL_HEADER_BYTES:
         raise CodecError("xerial header ends early")
-    parts: list[bytes] = []
-    room = limit
     pos = _XERIAL_HEADER_BYTES
     while pos < len(data):
         if len(data) - pos < 4:
@@ -201,11 +239,9 @@ def _snappy_decompress(data: memoryview, limit: int) -> bytes:
         pos += 4
         if size < 0 or size > len(data) - pos:
             raise CodecError(f"xerial chunk claims {size} of {len(data) - pos} bytes")
-        part = _snappy_block(data[pos : pos + size], room, limit)
-        parts.append(part)
-        room -= len(part)
+        out.add(_snappy_block(data[pos : pos + size], out))
         pos += size
-    return b"".join(parts)
+    return out.whole()
 
 
 def _lz4_descriptor_bytes(frame: bytes | memoryview) -> int:
@@ -229,18 +265,23 @@ def _with_header_checksum(frame: bytes | memoryview, *, broken: bool) -> bytes:
     return bytes(frame[:end]) + bytes([checksum]) + bytes(frame[end + 1 :])
 
 
-def _lz4_decompress(data: memoryview, magic: int, limit: int) -> bytes:
+def _lz4_decompress(data: memoryview, magic: int, limit: int) -> bytes | bytearray:
     if bytes(data[:4]) != _LZ4_MAGIC:
         raise CodecError("lz4 frame has no magic")
     # Both forms of the checksum are read in magic 0, as Kafka does.
     frame = _with_header_checksum(data, broken=False) if magic == 0 else data
-    decompressor = lz4.frame.LZ4FrameDecompressor()
-    out: bytes = decompressor.decompress(frame, max_length=limit + 1)
-    if len(out) > limit:
-        raise _too_large(LZ4, limit)
-    if not decompressor.eof:
-        raise CodecError("lz4 frame ends early")
-    return out
+    rest = memoryview(frame)
+    out = _Output(LZ4, limit)
+    context = lz4.frame.create_decompression_context()
+    is_end = False
+    while not is_end:
+        want = min(out.room + 1, _PIECE_BYTES)
+        piece, taken, is_end = lz4.frame.decompress_chunk(context, rest, want)
+        out.add(piece)
+        rest = rest[taken:]
+        if not is_end and not piece and not taken:
+            raise CodecError("lz4 frame ends early")
+    return out.whole()
 
 
 def _check_zstd_frames(data: memoryview) -> None:
@@ -266,15 +307,11 @@ def _check_zstd_frames(data: memoryview) -> None:
         raise CodecError("zstd stream ends early")
 
 
-def _zstd_decompress(data: memoryview, limit: int) -> bytes:
+def _zstd_decompress(data: memoryview, limit: int) -> bytes | bytearray:
     _check_zstd_frames(data)
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
-    parts: list[bytes] = []
-    room = limit
+    out = _Output(ZSTD, limit)
     with decompressor.stream_reader(data, read_across_frames=True) as reader:
-        while part := reader.read(min(room + 1, 1 << 20)):
-            if len(part) > room:
-                raise _too_large(ZSTD, limit)
-            room -= len(part)
-            parts.append(part)
-    return b"".join(parts)
+        while piece := reader.read(min(out.room + 1, _PIECE_BYTES)):
+            out.add(piece)
+    return out.whole()
