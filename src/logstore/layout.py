@@ -18,6 +18,7 @@ __all__ = [
     "CLOSED",
     "DELETED",
     "INDEX",
+    "KAFKA_STORE_FILES",
     "LEADER_EPOCHS",
     "LOCK",
     "LOG",
@@ -88,8 +89,8 @@ PARTITION_MAX = (1 << 31) - 1
 # Directories in a log directory that are no partitions.
 NOT_PARTITIONS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
 
-# Files of Kafka's in a log directory.
-_STORE_FILES = frozenset(
+# Files of Kafka's in the root of a log directory.
+KAFKA_STORE_FILES = frozenset(
     {
         LOCK,
         CLEAN_SHUTDOWN,
@@ -191,7 +192,7 @@ def parse_segment_file(name: str) -> SegmentFile | None:
 
 def is_store_file(name: str) -> bool:
     """Whether Kafka or logstore name a file in the root of a store so."""
-    known = name.removesuffix(".tmp") in _STORE_FILES
+    known = name.removesuffix(".tmp") in KAFKA_STORE_FILES
     return known or name.startswith(f"{OWN_PREFIX}-")
 
 

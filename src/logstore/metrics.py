@@ -23,16 +23,13 @@ from logstore.errors import (
     LogStoreError,
     StoreNotFoundError,
     UnsupportedError,
+    is_system_error,
     storage_error,
 )
 from logstore.locking import holder_of
+from logstore.place import check_is_store
 from logstore.store import Store, open_store
-from logstore.verify.places import (
-    is_directory,
-    is_partition,
-    is_store,
-    open_root,
-)
+from logstore.verify.places import is_directory, open_root
 
 __all__ = ["CONTENT_TYPE", "of_directory", "opentelemetry", "prometheus", "text"]
 
@@ -155,21 +152,12 @@ def _holder(files: Files, path: str) -> int | None:
         raise StoreNotFoundError(f"{path} is a file, not a store", path=path)
     root = open_root(files, path)
     try:
-        names = root.names()
-        if is_partition(root, names):
-            raise StoreNotFoundError(
-                f"{path} is a partition directory; the store is its parent, "
-                f"{os.path.dirname(path)}",
-                path=path,
-            )
-        if not is_store(root, names):
-            raise StoreNotFoundError(f"{path} is no store", path=path)
-        try:
-            return holder_of(root)
-        except FileNotFoundError:
-            return None
+        check_is_store(root, must_exist=True)
+        return holder_of(root)
+    except FileNotFoundError:
+        return None
     except OSError as error:
-        if isinstance(error, LogStoreError):
+        if not is_system_error(error):
             raise
         raise storage_error(error, "look at", path) from error
     finally:

@@ -16,8 +16,8 @@ from logstore._files import Access, Directory, FileInfo
 from logstore.config import StoreConfig
 from logstore.errors import (
     ConfigError,
-    LogStoreError,
     StoreNotFoundError,
+    is_system_error,
     storage_error,
 )
 from logstore.layout import OWNER
@@ -27,6 +27,8 @@ __all__ = [
     "NETWORK",
     "Mount",
     "check_is_store",
+    "is_partition",
+    "is_store",
     "kind_of",
     "mount_of",
     "parse_mounts",
@@ -158,6 +160,89 @@ def who_else(info: FileInfo, user: int, *, group_access: bool) -> str:
     return ""
 
 
+# Files of a log directory's root that no other program uses. (`.lock` is not among
+# them: many do.)
+_ROOT_FILES: Final = frozenset({OWNER, layout.TOPICS} | layout.KAFKA_STORE_FILES) - {
+    layout.LOCK
+}
+_PARTITION_FILES: Final = frozenset(
+    {layout.PARTITION_STATE, layout.LEADER_EPOCHS, layout.PARTITION_METADATA}
+)
+
+
+def is_partition(root: Directory, names: list[str]) -> bool:
+    """Whether a directory with these names in it is one of a partition: because of the
+    files in it, or, if all of them are lost, because it has a partition's name and its
+    parent has the files of a store.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    if not _ROOT_FILES.isdisjoint(names):
+        return False
+    if _has_log(names):
+        return True
+    if layout.parse_partition_directory(root.name) is None or is_store(root, names):
+        return False
+    try:
+        parent = Directory.open_root(root.files, os.path.dirname(root.path))
+    except OSError:
+        return False
+    try:
+        return not _ROOT_FILES.isdisjoint(parent.names())
+    except OSError:
+        return False
+    finally:
+        parent.close()
+
+
+def is_store(root: Directory, names: list[str]) -> bool:
+    """Whether a directory with these names in it is a store (a log directory): it has
+    the files of one, or a directory with a partition's name that has a partition's
+    files. Names of directories alone say nothing: `/etc` has ``dbus-1``.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    if not _ROOT_FILES.isdisjoint(names):
+        return True
+    inside: list[str] = []
+    for name in names:
+        if layout.transition_topic(name) is not None:
+            return True  # a partition that goes, with the name that a broker gives it
+        if layout.parse_partition_directory(name):
+            child = root.child(name)
+            try:
+                found = child.names()
+            except FileNotFoundError:
+                return True  # its owner deletes it right now
+            except OSError:
+                continue
+            finally:
+                child.close()
+            if _has_log(found):
+                return True
+            inside += found
+    return not inside and _is_empty_store(names)
+
+
+def _is_empty_store(names: list[str]) -> bool:
+    """Whether there is a lock and nothing else but directories of partitions (which are
+    empty): many programs have a `.lock`."""
+    return layout.LOCK in names and all(
+        name == layout.LOCK
+        or name.startswith(layout.OWN_PREFIX)
+        or layout.parse_partition_directory(name)
+        for name in names
+    )
+
+
+def _has_log(names: list[str]) -> bool:
+    return any(
+        name in _PARTITION_FILES or layout.parse_segment_file(name) for name in names
+    )
+
+
 def check_is_store(root: Directory, *, must_exist: bool) -> None:
     """Raise where a directory is a partition's, and no store; with `must_exist` also
     where it has nothing of a store or a log.
@@ -168,7 +253,7 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
     """
     try:
         names = root.names()
-        if _is_partition(root, names):
+        if is_partition(root, names):
             parent, name = os.path.split(root.path)
             rest = ""
             parsed = layout.parse_partition_directory(name)
@@ -179,7 +264,8 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
                 f"parent: logstore.open({parent!r}){rest}",
                 path=root.path,
             )
-        if must_exist and not any(_is_of_store(root, name) for name in names):
+        # A lock may be that of a store without a topic, beside what else is there.
+        if must_exist and layout.LOCK not in names and not is_store(root, names):
             what = f"{len(names)} other files" if names else "nothing"
             raise StoreNotFoundError(
                 f"there is no store at {root.path}: the directory has {what} in it, "
@@ -187,44 +273,9 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
                 path=root.path,
             )
     except OSError as error:
-        if isinstance(error, LogStoreError):
+        if not is_system_error(error):
             raise
         raise storage_error(error, "look at", root.path) from error
-
-
-def _is_partition(root: Directory, names: list[str]) -> bool:
-    """Whether these are the names in a partition's directory."""
-    if any(layout.is_store_file(n) and not layout.is_partition_file(n) for n in names):
-        return False
-    if any(
-        layout.parse_segment_file(name) is not None
-        or name in (layout.PARTITION_STATE, layout.LEADER_EPOCHS)
-        for name in names
-    ):
-        return True
-    if names or layout.parse_partition_directory(root.name) is None:
-        return False
-    # Nobody has used it yet: its store tells.
-    try:
-        parent = Directory.open_root(root.files, os.path.dirname(root.path))
-    except OSError:
-        return False
-    try:
-        return parent.exists(layout.OWNER) or parent.exists(layout.TOPICS)
-    finally:
-        parent.close()
-
-
-def _is_of_store(root: Directory, name: str) -> bool:
-    """Whether something in a directory is what a store has."""
-    if layout.is_store_file(name) or layout.transition_topic(name) is not None:
-        return True
-    if layout.parse_partition_directory(name) is None:
-        return False
-    try:
-        return root.stat(name).is_directory
-    except FileNotFoundError:
-        return True  # its owner deletes it right now
 
 
 def prepare_root(root: Directory, config: StoreConfig, *, made: bool = False) -> None:
@@ -246,7 +297,7 @@ def prepare_root(root: Directory, config: StoreConfig, *, made: bool = False) ->
         _check_file_system(root, config)
         root.access = _access(root, config, made)
     except OSError as error:
-        if isinstance(error, LogStoreError):
+        if not is_system_error(error):
             raise
         raise storage_error(error, "look at", root.path) from error
 

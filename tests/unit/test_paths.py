@@ -85,3 +85,33 @@ def test_empty_directory_of_any_name_becomes_a_store(tmp_path: Path, name: str) 
         store.create_topic("orders")
     with logstore.open(tmp_path / name, read_only=True) as store:
         assert store.topics() == ["orders"]
+
+
+def test_opening_and_verify_agree_about_what_a_store_is(tmp_path: Path) -> None:
+    """Names of directories say nothing, the files of a log in the root of a store
+    neither; what a broker is about to delete does."""
+    for name, files, is_store in (
+        ("names", ["dbus-1/system.conf", "notes"], False),
+        ("broker", ["meta.properties"], True),
+        ("log", ["orders-0/00000000000000000000.log"], True),
+        ("empty partition", ["orders-0/.empty"], False),
+        ("stray", ["meta.properties", "00000000000000000000.log"], True),
+        ("going", [f"orders-0.{0:032x}-delete/00000000000000000000.log"], True),
+        ("of logstore", [".logstore-topics"], True),
+    ):
+        for file in files:
+            path = tmp_path / name / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        (tmp_path / name).chmod(0o700)
+        for look in (
+            lambda path: logstore.open(path, read_only=True).close(),
+            logstore.verify,
+            logstore.metrics.of_directory,
+        ):
+            try:
+                look(tmp_path / name)
+            except logstore.StoreNotFoundError:
+                assert not is_store, name
+            else:
+                assert is_store, name

@@ -16,7 +16,7 @@ from logstore.errors import (
 )
 from logstore.layout import parse_partition_directory
 from logstore.locking import StoreLock
-from logstore.place import prepare_root
+from logstore.place import is_partition, is_store, prepare_root
 from logstore.repair.marks import RepairMarks
 from logstore.repair.partition import PartitionRepair
 from logstore.repair.report import RepairAction, RepairReport
@@ -26,12 +26,7 @@ from logstore.verify import Problem
 from logstore.verify.check import StoreCheck
 from logstore.verify.facts import StoreFacts, topic_config
 from logstore.verify.partition import PartitionCheck, log_bytes
-from logstore.verify.places import (
-    is_partition,
-    is_store,
-    no_log_directory,
-    open_root,
-)
+from logstore.verify.places import no_log_directory, open_root
 from logstore.verify.report import UNREADABLE, Progress, Run
 from logstore.verify.threads import check_threads, run_jobs
 

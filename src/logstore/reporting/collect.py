@@ -27,6 +27,7 @@ from logstore.errors import (
 from logstore.layout import LOG, parse_partition_directory
 from logstore.locking import holder_of
 from logstore.marks import Marks
+from logstore.place import is_partition, is_store
 from logstore.recovery import RecoveryAction
 from logstore.reporting.looks import Look, look_at, mark, segments_of, union
 from logstore.reporting.model import PartitionFacts, StoreFacts, TopicFacts
@@ -36,13 +37,7 @@ from logstore.reporting.units import size_text
 from logstore.segment import SegmentInfo
 from logstore.store import Store, open_store
 from logstore.verify import Note, Problem, VerifyReport, verify
-from logstore.verify.places import (
-    is_directory,
-    is_partition,
-    is_store,
-    no_log_directory,
-    open_root,
-)
+from logstore.verify.places import is_directory, no_log_directory, open_root
 
 __all__ = ["SOON_MS", "Progress", "collect"]
 

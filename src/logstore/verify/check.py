@@ -21,6 +21,7 @@ from logstore.layout import (
     parse_segment_file,
     segment_file,
 )
+from logstore.place import is_partition, is_store
 from logstore.verify.again import LOOKS, look_again, partition_jobs, seen
 from logstore.verify.facts import (
     Context,
@@ -36,8 +37,6 @@ from logstore.verify.places import (
     OFFSET_CHECKPOINTS,
     STATE,
     is_directory,
-    is_partition,
-    is_store,
     kind_of_file,
     no_log_directory,
     open_root,

@@ -26,18 +26,12 @@ from logstore.layout import (
     segment_file,
 )
 from logstore.locking import StoreLock
-from logstore.place import prepare_root
+from logstore.place import is_partition, is_store, prepare_root
 from logstore.recovery import index_segment, rebuild
 from logstore.tail import scan_log
 from logstore.verify.check import verify
 from logstore.verify.facts import topic_config
-from logstore.verify.places import (
-    is_directory,
-    is_partition,
-    is_store,
-    no_log_directory,
-    open_root,
-)
+from logstore.verify.places import is_directory, no_log_directory, open_root
 from logstore.verify.report import TORN_TAIL
 
 PathLike = str | os.PathLike[str]
