@@ -116,6 +116,55 @@ def test_actions_say_what_went_and_where_it_is(partition: Path) -> None:
     assert value["actions"][0]["bytes"] == size
 
 
+def filled_logs(partition: Path) -> list[Path]:
+    return [log for log in logs_in(partition) if log.stat().st_size]
+
+
+def lost_offsets(report: logstore.RepairReport) -> set[int]:
+    """As the actions say."""
+    lost: set[int] = set()
+    for action in report.actions:
+        if action.first_offset is not None:
+            assert action.last_offset is not None
+            lost |= set(range(action.first_offset, action.last_offset + 1))
+    return lost
+
+
+@both_modes
+@pytest.mark.parametrize("where", ["middle", "last segment", "last batch"])
+def test_actions_tell_every_offset_that_goes(
+    tmp_path: Path, where: str, mode: str
+) -> None:
+    """Also of those behind the last damage: the log was closed, so its end is known."""
+    partition = write_store(tmp_path / "store", COUNT, call=3, **SMALL)
+    log = filled_logs(partition)[1 if where == "middle" else -1]
+    batch = batches_in_file(log)[-1 if where == "last batch" else 0]
+    flip_bit(log, 8 * (batch[0] + batch[1] - 2))
+    plan = logstore.repair(partition, mode, dry_run=True)
+    logstore.repair(partition, mode)
+    with logstore.open(partition.parent, read_only=True) as store:
+        kept = {record.offset for record in store.topic("orders")[0].read()}
+    assert lost_offsets(plan) == set(range(COUNT)) - kept
+    assert lost_offsets(plan)
+
+
+def test_end_that_nobody_knows_is_no_number(tmp_path: Path) -> None:
+    """Damage in the last batch of a log that says nowhere where it ended."""
+    partition = write_store(tmp_path / "store", COUNT, call=3, **SMALL)
+    for path in (*partition.parent.glob(".*"), *partition.glob(".*")):
+        path.unlink()
+    log = filled_logs(partition)[-1]
+    begin, size = batches_in_file(log)[-1]
+    flip_bit(log, 8 * (begin + size - 2))
+    (action,) = (
+        a
+        for a in logstore.repair(partition, "cut", dry_run=True).actions
+        if a.label == "cut"
+    )
+    assert action.first_offset is not None
+    assert action.last_offset is None
+
+
 def test_repair_of_a_sound_store_changes_nothing(partition: Path) -> None:
     """But for the lock file nothing is touched, and nothing is reported."""
     before = snapshot_of(partition.parent)

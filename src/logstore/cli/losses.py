@@ -43,7 +43,9 @@ class Loss:
     def records_text(self) -> str:
         """``at most 35, 30 of them readable``."""
         if not self.offsets:
-            return "none" if self.is_exact else "unknown"
+            if self.is_exact:
+                return "none"
+            return f"unknown, {grouped(self.readable)} of them readable"
         text = f"at {'most' if self.is_exact else 'least'} {grouped(self.offsets)}"
         return f"{text}, {grouped(self.readable)} of them readable"
 
@@ -82,9 +84,17 @@ def loss_of(report: logstore.RepairReport) -> Loss:
         sum(last - first + 1 for _, first, last in offsets if first is not None),
         sum(_readable(action) for action in losing) if report.dry_run else 0,
         sum(action.bytes for action in report.actions),
-        all(a.last_offset is not None for a in losing),
+        all(_is_known(action) for action in losing),
         report.dry_run,
     )
+
+
+def _is_known(action: logstore.RepairAction) -> bool:
+    """Whether an action says all the offsets that it takes out, or that there are none
+    among its bytes."""
+    if action.last_offset is not None:
+        return True
+    return action.first_offset is None and action.label in ("cut", "skipped")
 
 
 def _readable(action: logstore.RepairAction) -> int:

@@ -241,9 +241,7 @@ class PartitionRepair:
         for found in plan.removed:
             path = self.directory.path_of(found.name)
             reason = seen.reason(path, 0, max(found.size, 1), self._default_reason)
-            first, last = found.base, None
-            if found.runs:
-                first, last = max(found.runs[0].first, found.base), found.runs[-1].last
+            first, last = _offsets_of(seen, found)
             kept = self._move(found.name, first, last, reason)
             message = f"{path}, {found.size} bytes, goes as a whole: {reason}"
             self._note(
@@ -291,7 +289,7 @@ class PartitionRepair:
                 self._note(RENAMED, path, message)
             behind = [t.base for t in plan.targets[slot + 1 :]]
             behind += [f.base for f in plan.removed if f.base > target.base]
-            following = min(behind, default=None)
+            following = min(behind, default=_end_of_last(seen, found))
             for begin, end in target.dropped():
                 reason = seen.reason(path, begin, end, self._default_reason)
                 before, after = self._offsets_around(found, target, begin, end)
@@ -538,6 +536,26 @@ class PartitionRepair:
         self.actions.append(
             RepairAction(label, path, position, size, first, last, kept, message)
         )
+
+
+def _offsets_of(seen: Look, found: Found) -> tuple[int, int | None]:
+    """First and last offset that go with a whole segment."""
+    first = found.base
+    if found.runs and found.runs[0].begin == 0:
+        first = max(found.runs[0].first, first)
+    behind = [other.base for other in seen.found if other.base > found.base]
+    following = min(behind, default=_end_of_last(seen, found))
+    return first, None if following is None else max(following - 1, first)
+
+
+def _end_of_last(seen: Look, found: Found) -> int | None:
+    """Where the offsets of the last segment end, or ended when it was closed; None:
+    nobody can tell."""
+    if seen.context.closed_end is not None:
+        return seen.context.closed_end
+    if found.runs and found.runs[-1].end == found.size:
+        return found.runs[-1].last + 1
+    return None
 
 
 def _end_of(targets: list[Target]) -> int:
