@@ -360,6 +360,7 @@ class Topic:
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
+        limit: int | None = None,
     ) -> pyarrow.RecordBatchReader:
         """The records of all partitions as one ``pyarrow.RecordBatchReader``, partition
         by partition, all of them as they stand at the call.
@@ -369,15 +370,17 @@ class Topic:
             columns: those of `Partition.read_arrow`, and topic (string), partition
                 (int32).
             batch_records: records in each batch, at the most.
-            threads: that read at the same time, 1 to 64; the order stays the same.
+            threads: that read at the same time, 1 to 64; the order stays the same. With
+                `limit`, one reads.
             durable_only, isolation, on_corruption: as in `Partition.read`.
+            limit: records at the most, of all partitions together; None: all.
 
         Raises: as `Partition.read_arrow`, when the damaged partition's turn comes.
         """
         found = frames_module("interchange")
         logs = self._logs(start, stop, durable_only, isolation, on_corruption)
         reader: pyarrow.RecordBatchReader = found.read_arrow(
-            logs, columns, batch_records, threads
+            logs, columns, batch_records, threads, as_limit(limit)
         )
         return reader
 

@@ -188,6 +188,59 @@ def test_bounds_mean_the_same_in_each_partition(
         topic.read_arrow(201, threads=threads)
 
 
+def test_each_partition_may_have_its_own_bounds(tmp_path: Path) -> None:
+    """As in `Topic.read`: a mapping; those that it leaves out are read whole."""
+    topic = topic_of(tmp_path)
+    table = topic.read_arrow(
+        {0: 190, 2: 5}, {1: 3, 2: 7}, columns=["partition", "offset"]
+    ).read_all()
+    assert [tuple(row.values()) for row in table.to_pylist()] == [
+        *((0, offset) for offset in range(190, 200)),
+        *((1, offset) for offset in range(3)),
+        *((2, offset) for offset in range(5, 7)),
+    ]
+    with pytest.raises(logstore.PartitionNotFoundError):
+        topic.read_arrow({7: 0})
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("limit", [0, 1, 7, 199, 200, 201, 450, 600, 10_000])
+def test_limit_counts_over_all_partitions(
+    tmp_path: Path, threads: int, limit: int, small_pieces: None
+) -> None:
+    """The first records, from wherever a read begins; no more, in no larger batches."""
+    topic = topic_of(tmp_path)
+    for start in (None, 150):
+        reader = topic.read_arrow(start, batch_records=50, threads=threads, limit=limit)
+        batches = list(reader)
+        assert all(0 < batch.num_rows <= 50 for batch in batches)
+        found = [v for b in batches for v in b.column("value").to_pylist()]
+        whole = topic.read_arrow(start).read_all().column("value").to_pylist()
+        assert found == whole[:limit]
+    part = topic[1].read_arrow(threads=threads, limit=limit).read_all()
+    assert part.equals(topic[1].read_arrow().read_all().slice(0, limit))
+
+
+@pytest.mark.parametrize("limit", [-1, "5", 2.5])
+def test_limit_that_cannot_be_is_refused(tmp_path: Path, limit: Any) -> None:
+    topic = topic_of(tmp_path, count=10)
+    for source in (topic, topic[0]):
+        with pytest.raises((logstore.ConfigError, TypeError), match="limit"):
+            source.read_arrow(limit=limit)
+
+
+def test_damage_behind_the_limit_is_none_of_its_business(tmp_path: Path) -> None:
+    topic_of(tmp_path, partitions=1)
+    damaged = logs_in(tmp_path / "orders-0")[1]
+    first = int(damaged.stem)
+    flip_bit(damaged, 8 * (damaged.stat().st_size - 1))
+    topic = logstore.open(tmp_path, read_only=True).topic("orders")
+    for source in (topic, topic[0]):
+        assert source.read_arrow(limit=first).read_all().num_rows == first
+        with pytest.raises(logstore.CorruptRecordError):
+            source.read_arrow(limit=200).read_all()
+
+
 def test_columns_alone_of_topic_and_partition_count_rows(tmp_path: Path) -> None:
     """They are no columns of the log, and there is one row for each record."""
     topic = topic_of(tmp_path, count=50)

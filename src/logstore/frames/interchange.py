@@ -21,11 +21,13 @@ def read_arrow(
     columns: Sequence[str],
     batch_records: int = 65536,
     threads: int | None = None,
+    limit: int | None = None,
 ) -> Any:
     """A `pyarrow.RecordBatchReader` over logs, one after the other.
 
     Args:
         threads: that read at the same time; None: `usable_threads` says how many.
+        limit: as in `reader_over`.
 
     Raises:
         ConfigError, TypeError: a column, or a number, that cannot be.
@@ -34,8 +36,8 @@ def read_arrow(
     check_int("batch_records", batch_records, 1, BATCH_RECORDS_MAX)
     count = usable_threads(threads)
     pieces = [piece for log in logs for piece in segments_of(log)]
-    found = cut_to_size(pieces, is_parallel=count > 1)
-    return reader_over(found, names, batch_records, count)
+    found = cut_to_size(pieces, is_parallel=count > 1 and limit is None)
+    return reader_over(found, names, batch_records, count, limit)
 
 
 def exported_schema(columns: Sequence[str]) -> object:

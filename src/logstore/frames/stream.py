@@ -37,11 +37,34 @@ def usable_threads(threads: int | None) -> int:
 
 
 def reader_over(
-    pieces: Iterable[Piece], columns: Sequence[str], batch_records: int, threads: int
+    pieces: Iterable[Piece],
+    columns: Sequence[str],
+    batch_records: int,
+    threads: int,
+    limit: int | None = None,
 ) -> Any:
-    """A `pyarrow.RecordBatchReader` over pieces; nothing is read before it is asked."""
-    batches = batches_of(pieces, columns, batch_records, threads)
+    """A `pyarrow.RecordBatchReader` over pieces; nothing is read before it is asked.
+
+    Args:
+        limit: records at the most, of all pieces; None: all. With it, one thread reads,
+            and no further than the batch with the last of them.
+    """
+    if limit is None:
+        batches = batches_of(pieces, columns, batch_records, threads)
+    else:
+        size = max(1, min(batch_records, limit))
+        batches = _first(batches_of(pieces, columns, size, 1), limit)
     return stream_of(schema_of(columns), batches)
+
+
+def _first(batches: Iterator[Any], limit: int) -> Iterator[Any]:
+    """So many rows of the batches."""
+    while limit > 0:
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
 
 
 def batches_of(
