@@ -32,7 +32,7 @@ from logstore.recovery import RecoveryAction
 from logstore.reporting.looks import Look, look_at, mark, segments_of, union
 from logstore.reporting.model import PartitionFacts, StoreFacts, TopicFacts
 from logstore.reporting.sampling import Interval, Sampler
-from logstore.reporting.series import bounds_of, series_of
+from logstore.reporting.series import bounds_of, series_of, sum_of
 from logstore.reporting.units import size_text
 from logstore.segment import SegmentInfo
 from logstore.store import Store, open_store
@@ -393,8 +393,7 @@ class _Collector:
         for topic in facts.topics:
             rows = found.get(topic.name, [])
             topic.series = series_of(rows, bounds, topic.records)
-        records = sum(topic.records for topic in facts.topics)
-        facts.series = series_of(everything, bounds, records)
+        facts.series = sum_of([topic.series for topic in facts.topics])
 
 
 _OF_THE_DISK: Final = frozenset({"file-system", "mount", "space", "inodes", "limits"})

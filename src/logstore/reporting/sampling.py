@@ -145,7 +145,7 @@ class Sampler:
             seen, is_whole = self._whole_of(raw, opened_max)
             if is_whole:
                 self._add(facts, seen, 1.0)
-                return [_at(one) for one in seen if one.header.max_timestamp >= 0]
+                return _points(seen)
             stretches = [seen]
         else:
             stretches = self._stretches_of(raw, opened_max)
@@ -239,31 +239,51 @@ class Sampler:
     # -- sums
 
     def _add(self, facts: PartitionFacts, seen: list[_Seen], weight: float) -> None:
-        sums = self.sums
-        for header, count in seen:
-            size = header.size * weight
-            facts.batches += weight
-            facts.has_transactions |= header.is_transactional
-            if header.is_control:
-                facts.control_batches += weight
-                continue
-            records = count * weight
-            facts.records += records
-            facts.magics[header.magic] = facts.magics.get(header.magic, 0) + records
-            time_ms = header.max_timestamp
-            if time_ms >= 0:
-                facts.last_time_ms = max(facts.last_time_ms, time_ms)
-                first = facts.first_time_ms
-                facts.first_time_ms = time_ms if first < 0 else min(first, time_ms)
-            codec = sums.codec(CODECS[header.codec])
-            codec.records += records
-            codec.batches += weight
-            codec.bytes += size
+        """Add batches; those of one kind together, as most of a log are."""
+        kinds: dict[tuple[int, int, int, int], list[_Seen]] = {}
+        for one in seen:
+            header = one.header
+            kind = (
+                header.magic,
+                header.attributes,
+                header.producer_id,
+                header.producer_epoch,
+            )
+            kinds.setdefault(kind, []).append(one)
+        for alike in kinds.values():
+            self._add_alike(facts, alike, weight)
+
+    def _add_alike(
+        self, facts: PartitionFacts, alike: list[_Seen], weight: float
+    ) -> None:
+        sums, header = self.sums, alike[0].header
+        batches = len(alike) * weight
+        facts.batches += batches
+        facts.has_transactions |= header.is_transactional
+        if header.is_control:
+            facts.control_batches += batches
+            return
+        records = sum(one.records for one in alike) * weight
+        size = sum(one.header.size for one in alike) * weight
+        facts.records += records
+        facts.magics[header.magic] = facts.magics.get(header.magic, 0) + records
+        times = [one.header.max_timestamp for one in alike]
+        times = [time_ms for time_ms in times if time_ms >= 0]
+        if times:
+            first = facts.first_time_ms
+            facts.last_time_ms = max(facts.last_time_ms, *times)
+            facts.first_time_ms = min(times) if first < 0 else min(first, *times)
+        codec = sums.codec(CODECS[header.codec])
+        codec.records += records
+        codec.batches += batches
+        codec.bytes += size
+        for header, count in alike:
             bucket = header.size.bit_length()
             sums.batch_sizes[bucket] = sums.batch_sizes.get(bucket, 0) + weight
             bucket = (header.size // max(count, 1)).bit_length()
-            sums.record_sizes[bucket] = sums.record_sizes.get(bucket, 0) + records
-            self._add_producer(facts, header, records, size)
+            more = count * weight
+            sums.record_sizes[bucket] = sums.record_sizes.get(bucket, 0) + more
+        self._add_producer(facts, header, records, size, max(times, default=-1))
 
     def _add_producer(
         self,
@@ -271,6 +291,7 @@ class Sampler:
         header: native.BatchHeader,
         records: float,
         size: float,
+        last_ms: int,
     ) -> None:
         producer_id = max(header.producer_id, -1)
         found = self.sums.producers.get(producer_id)
@@ -280,14 +301,20 @@ class Sampler:
         found.is_transactional |= header.is_transactional
         found.records += records
         found.bytes += size
-        found.last_time_ms = max(found.last_time_ms, header.max_timestamp)
+        found.last_time_ms = max(found.last_time_ms, last_ms)
         if not found.partitions or found.partitions[-1] != facts.name:
             found.partitions.append(facts.name)
 
 
-def _at(seen: _Seen) -> Interval:
-    time_ms = seen.header.max_timestamp
-    return Interval(time_ms, time_ms, seen.records, seen.header.size)
+def _points(seen: list[_Seen]) -> list[Interval]:
+    """What lies at which time, of batches that have one."""
+    sums: dict[int, tuple[int, int]] = {}
+    for header, records in seen:
+        time_ms = header.max_timestamp
+        if time_ms >= 0:
+            before = sums.get(time_ms, (0, 0))
+            sums[time_ms] = before[0] + records, before[1] + header.size
+    return [Interval(time, time, *counts) for time, counts in sums.items()]
 
 
 def _spread(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
+from operator import add
 from typing import Final
 
 from logstore.reporting.model import Series
 from logstore.reporting.sampling import Interval
 
-__all__ = ["bounds_of", "series_of", "step_of"]
+__all__ = ["bounds_of", "series_of", "step_of", "sum_of"]
 
 _SECOND: Final = 1_000
 _MINUTE: Final = 60 * _SECOND
@@ -83,6 +84,23 @@ def series_of(
     for one in intervals:
         _put(found, one, bounds)
     return found
+
+
+def sum_of(parts: Sequence[Series]) -> Series:
+    """Several series of one scale together; some may have no buckets."""
+    whole = Series()
+    for part in parts:
+        whole.untimed += part.untimed
+        whole.outside += part.outside
+        if not part.step_ms:
+            continue
+        if not whole.step_ms:
+            whole.start_ms, whole.step_ms = part.start_ms, part.step_ms
+            whole.records, whole.bytes = list(part.records), list(part.bytes)
+            continue
+        whole.records = list(map(add, whole.records, part.records))
+        whole.bytes = list(map(add, whole.bytes, part.bytes))
+    return whole
 
 
 def _put(series: Series, one: Interval, bounds: tuple[int, int]) -> None:
