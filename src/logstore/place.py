@@ -237,6 +237,27 @@ def _is_empty_store(names: list[str]) -> bool:
     )
 
 
+def _may_be_store(root: Directory, names: list[str]) -> bool:
+    """Whether a directory that has no log may be read as a store all the same: a lock
+    may be that of a store without a topic, beside what else is there, and an empty
+    directory a partition without a record. To call that sound would be too much."""
+    return layout.LOCK in names or any(
+        layout.parse_partition_directory(name) is not None and _is_empty(root, name)
+        for name in names
+    )
+
+
+def _is_empty(root: Directory, name: str) -> bool:
+    """Whether it is an empty directory."""
+    child = root.child(name)
+    try:
+        return not child.names()
+    except OSError:
+        return False
+    finally:
+        child.close()
+
+
 def _has_log(names: list[str]) -> bool:
     return any(
         name in _PARTITION_FILES or layout.parse_segment_file(name) for name in names
@@ -264,8 +285,7 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
                 f"parent: logstore.open({parent!r}){rest}",
                 path=root.path,
             )
-        # A lock may be that of a store without a topic, beside what else is there.
-        if must_exist and layout.LOCK not in names and not is_store(root, names):
+        if must_exist and not (is_store(root, names) or _may_be_store(root, names)):
             what = f"{len(names)} other files" if names else "nothing"
             raise StoreNotFoundError(
                 f"there is no store at {root.path}: the directory has {what} in it, "

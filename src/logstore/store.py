@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import gc
 import operator
 import os
@@ -87,6 +88,8 @@ TopicPartition = tuple[str, int]
 
 # So soon Kafka's checkpoint of start offsets is written again.
 _STARTS_MS: Final = 1000
+# A name that is not there is compared with so many topics: more take too long.
+_NAMES_COMPARED: Final = 500
 
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -386,16 +389,12 @@ class Store:
             self._rescan()
         numbers = self._catalog.numbers.get(topic, ())
         if not numbers:
-            raise TopicNotFoundError(
-                f"store {self.path} has no topic {topic!r}", topic=topic
-            )
+            raise self._no_topic(topic)
         return numbers
 
     def topic_config(self, topic: str) -> TopicConfig:
         if topic not in self._catalog.numbers:
-            raise TopicNotFoundError(
-                f"store {self.path} has no topic {topic!r}", topic=topic
-            )
+            raise self._no_topic(topic)
         return self._catalog.config(topic)
 
     # ------------------------------------------------------------ numbers
@@ -520,12 +519,21 @@ class Store:
             self._rescan()
         return self._topic(name)
 
+    def _no_topic(self, name: object) -> TopicNotFoundError:
+        """The error, with the name that may have been meant."""
+        names = self._catalog.numbers
+        near: list[str] = []
+        if isinstance(name, str) and len(names) <= _NAMES_COMPARED:
+            near = difflib.get_close_matches(name, names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return TopicNotFoundError(
+            f"store {self.path} has no topic {name!r}{hint}", topic=str(name)
+        )
+
     def _topic(self, name: str) -> Topic:
         given: object = name
         if not isinstance(given, str) or name not in self._catalog.numbers:
-            raise TopicNotFoundError(
-                f"store {self.path} has no topic {name!r}", topic=str(name)
-            )
+            raise self._no_topic(name)
         topic = self._topics.get(name)
         if topic is None:
             # Without a lock: where two threads make one, the first counts for both.

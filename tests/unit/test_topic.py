@@ -471,3 +471,15 @@ def test_topic_of_a_closed_store_can_be_shown(tmp_path: Path) -> None:
         topic = store.create_topic("orders", partitions=2)
         assert repr(topic) == "<logstore.Topic orders with 2 partitions>"
     assert repr(topic) == "<logstore.Topic orders>"
+
+
+def test_topic_that_is_not_there_is_told_with_the_nearest_name(tmp_path: Path) -> None:
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders")
+        for name, hint in (("orderz", "; did you mean 'orders'?"), ("xyz", "")):
+            with pytest.raises(logstore.TopicNotFoundError) as caught:
+                store.topic(name)
+            assert str(caught.value).endswith(f"has no topic {name!r}{hint}")
+            assert caught.value.topic == name
+        with pytest.raises(logstore.TopicNotFoundError):
+            store[7]  # type: ignore[index]
