@@ -21,7 +21,7 @@ import resource
 import stat as stat_module
 import struct
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore import _binding
 from logstore.errors import StoreClosedError
@@ -37,6 +37,7 @@ __all__ = [
     "Directory",
     "FileInfo",
     "Files",
+    "Look",
     "Space",
     "Waitable",
     "held_open",
@@ -50,6 +51,10 @@ DIRECTORY_ENTRIES_MAX = 4_000_000
 # File systems tell time by ticks, up to 10 ms apart: what happens within one leaves no
 # trace in a time that was noted in it.
 _TICK_MS: Final = 20
+
+# Of a file: inode, mtime_ns, ctime_ns, size. A backup that is copied over it may leave
+# the inode as it is, and bring time and size of what was saved; nobody sets a ctime.
+Look: TypeAlias = tuple[int, int, int, int]
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -532,14 +537,14 @@ class Directory:
         with self.use() as fd:
             return self.files.stat_name(fd, name)
 
-    def look(self, name: str) -> tuple[int, int, int] | None:
-        """What changes when a file is replaced, or grows: (inode, time, size); None
-        where there is none."""
+    def look(self, name: str) -> Look | None:
+        """What changes when a file is replaced, written over, or grows; None where
+        there is none."""
         try:
             info = self.stat(name)
         except FileNotFoundError:
             return None
-        return info.inode, info.mtime_ns, info.size
+        return info.inode, info.mtime_ns, info.ctime_ns, info.size
 
     def free_bytes(self) -> int:
         """Bytes that this user may still write on its file system."""

@@ -13,7 +13,7 @@ import itertools
 from typing import Final
 
 from logstore import checkpoints
-from logstore._files import Directory, settled
+from logstore._files import Directory, Look, settled
 from logstore.cuts import NO_CUT
 from logstore.errors import CorruptCheckpointError
 from logstore.layout import LEADER_EPOCHS
@@ -21,7 +21,7 @@ from logstore.layout import LEADER_EPOCHS
 __all__ = ["LeaderEpochs"]
 
 _Rows = tuple[tuple[int, int], ...]
-_NO_FILE: Final = (-1, -1, -1)
+_NO_FILE: Final = (-1, -1, -1, -1)
 
 
 class LeaderEpochs:
@@ -81,12 +81,12 @@ class LeaderEpochs:
 
 def _token(directory: Directory) -> object:
     seen = _seen(directory)
-    if seen != _NO_FILE and settled(seen[1], directory.files) < 0:
+    if seen != _NO_FILE and settled(seen[2], directory.files) < 0:
         return None
     return seen
 
 
-def _seen(directory: Directory) -> tuple[int, int, int]:
+def _seen(directory: Directory) -> Look:
     try:
         return directory.look(LEADER_EPOCHS) or _NO_FILE
     except OSError:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
-from logstore._files import Directory, settled
+from logstore._files import Directory, Look, settled
 from logstore.config import TopicConfig
 from logstore.cuts import NO_CUT, Cuts
 from logstore.descriptors import Descriptors
@@ -77,6 +77,7 @@ class LiveLog:
         config: TopicConfig,
         situation: Callable[[], Situation],
         marks_token: Callable[[], object],
+        writer_token: Callable[[], Look | None],
         publications: Publications,
         lock_group: int,
     ) -> None:
@@ -87,6 +88,7 @@ class LiveLog:
         self.config = config
         self._situation = situation
         self._marks_token = marks_token
+        self._writer_token = writer_token
         self._publications = publications
         # As of the last look, and the last that found more; none yet.
         self._token: object = None
@@ -111,6 +113,8 @@ class LiveLog:
         self._glance: object = None
         # Of a foreign log: what was read of it is of these.
         self._epochs = LeaderEpochs()
+        # Of one of logstore's own: so the root was when what was read was surely there.
+        self._writer: Look | None = None
         self._is_truncating = False
         # What the state says of the log, behind the surroundings that it was read in.
         self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
@@ -149,6 +153,7 @@ class LiveLog:
         surroundings: _Surroundings | None = None
         for attempt in range(ATTEMPTS):
             try:
+                writer = self._writer_token()
                 surroundings = self._look_around()
                 situation = self._situation()
                 files = LogFiles(self.directory, is_foreign=situation.state is None)
@@ -166,18 +171,19 @@ class LiveLog:
                     writable=False,
                 )
                 loaded = load(case)
-                have_stayed = files.have_stayed(loaded.segments)
+                is_same = files.have_stayed(loaded.segments)
+                if is_same:
+                    # Before the second look: its bytes are to be of this log.
+                    end = loaded.tail_start + loaded.tail_bytes
+                    files.adopt(loaded.segments, end if loaded.tail_bytes else -1)
                 now = self._look_around()
                 # What the owner adds meanwhile changes nothing, but in a log that is
                 # damaged. Another program may replace segments, too.
-                is_same = have_stayed and now.marks == surroundings.marks
+                is_same &= now.marks == surroundings.marks
                 if files.is_foreign:
                     is_same &= epochs.now(self.directory) is epochs
                 if loaded.damage is not None:
-                    is_same = now == surroundings
-                if is_same:
-                    end = loaded.tail_start + loaded.tail_bytes
-                    files.adopt(loaded.segments, end if loaded.tail_bytes else -1)
+                    is_same &= now == surroundings
             except (LogStoreError, OSError) as error:
                 if self._is_change(error, surroundings) and attempt + 1 < ATTEMPTS:
                     continue
@@ -188,6 +194,7 @@ class LiveLog:
                 break
         assert surroundings is not None  # the first call of each attempt
         self._loaded, self._files, self._epochs = loaded, files, epochs
+        self._writer = writer
         self._mtime_ns = settled(surroundings.mtime_ns, self.directory.files)
         self._surroundings = surroundings._replace(mtime_ns=self._mtime_ns)
         self._directory_id = surroundings.directory_id
@@ -273,15 +280,18 @@ class LiveLog:
 
     def _glance_now(self, *, is_safe: bool = False) -> object:
         """What changes whenever the log is cut, before a byte is written in the place
-        of another: logstore writes its state first, and a broker its leader epochs. Of
-        a foreign log, it is the last file, too: there may be no epochs.
+        of another: logstore writes its state first, and a broker its leader epochs. A
+        writer that comes behind a backup leaves the state as it is, and replaces its
+        mark in the root. Of a foreign log, it is the last file, too: there may be no
+        epochs.
 
         Args:
             is_safe: it will be compared with a later one; None, which is like no other,
                 where a change to come may leave it as it is.
         """
         with self.directory.use() as fd:
-            files, infos = self.directory.files, []
+            files = self.directory.files
+            infos: list[object] = []
             names = [PARTITION_STATE]
             if self._files.is_foreign:
                 names.append(LEADER_EPOCHS)
@@ -290,12 +300,17 @@ class LiveLog:
                 try:
                     info = files.stat_name(fd, name)
                 except FileNotFoundError:
-                    infos.append((-1, -1, -1))
+                    infos.append(None)
                     continue
-                if is_safe and settled(info.mtime_ns, files) < 0:
+                if is_safe and settled(info.ctime_ns, files) < 0:
                     return None
-                infos.append((info.inode, info.mtime_ns, info.size))
+                infos.append((info.inode, info.mtime_ns, info.ctime_ns, info.size))
             place = files.stat(fd)
+        if not self._files.is_foreign:
+            writer = self._writer_token()
+            if is_safe and writer is not None and settled(writer[2], files) < 0:
+                return None
+            infos.append(writer)
         return (place.device, place.inode), infos
 
     def history(self) -> tuple[str, Cuts] | None:
@@ -356,8 +371,12 @@ class LiveLog:
                 begun = self._loaded.end_offset
                 while True:
                     known = self._loaded, self._loaded.end_offset
+                    files, ends = self._files, self._files.ends()
                     self._refresh()
-                    if (
+                    if self._files is files and self._has_new_writer(known[1]):
+                        files.forget_ends_behind(ends)
+                        self._is_doubtful = True
+                    elif (
                         self._is_of_one_log(begun)
                         and self._stop_at_publication()
                         and self._has_stayed(*known)
@@ -382,6 +401,28 @@ class LiveLog:
         """Whether all is of one log that a look has read, which began at this end: of
         a foreign one, part may be from before a cut, and part from behind it."""
         return self._loaded.end_offset == end or self._leaders() is self._epochs
+
+    def _has_new_writer(self, end: int) -> bool:
+        """Whether a look has read more of a log of logstore's own, from an end on, and
+        a writer has come meanwhile: behind a backup, the first part of it may be from
+        before, and the rest of another log."""
+        if self._files.is_foreign or self._loaded.end_offset == end:
+            return False
+        return self._writer_token() != self._writer
+
+    def _is_put_back(self) -> bool:
+        """Whether a writer has come to a log of logstore's own since what is known of
+        it was read, and that is not there any more: a backup was put back."""
+        if self._files.is_foreign:
+            return False
+        writer = self._writer_token()
+        if writer == self._writer:
+            return False
+        if self.segments and not self._files.is_end_there():
+            return True
+        # The time of the directory may have been put back, too.
+        self._writer, self._mtime_ns = writer, -1
+        return False
 
     def _leaders(self) -> LeaderEpochs:
         """The leader epochs of a foreign log now; the same object where they have not
@@ -416,7 +457,7 @@ class LiveLog:
     def _refresh(self) -> None:
         info = self.directory.info()
         is_other = (info.device, info.inode) != self._directory_id
-        if self._is_doubtful or is_other:
+        if self._is_doubtful or is_other or self._is_put_back():
             self._start_over(is_cut=True)
             self._is_doubtful = False
             return
@@ -434,10 +475,11 @@ class LiveLog:
                 return
             # It begins behind all that was read; or the files have to tell.
             self._epochs = now
-        mtime_ns = info.mtime_ns
+        mtime_ns, loaded = info.mtime_ns, self._loaded
         if mtime_ns != self._mtime_ns or self._is_recent():
             self._follow_names(mtime_ns)
-        if self.segments and not self._is_at_its_end:
+        # What was loaded anew is all that there was.
+        if self._loaded is loaded and self.segments and not self._is_at_its_end:
             self._follow_tail()
 
     @property
@@ -557,7 +599,7 @@ class LiveLog:
             is_cut: it may have lost its end, and have grown again.
         """
         before, was, files = self.segments, self._loaded, self._files
-        epochs, directory_id = self._epochs, self._directory_id
+        epochs, directory_id, writer = self._epochs, self._directory_id, self._writer
         was_foreign = self._files.is_foreign
         self._load()
         loaded = self._loaded
@@ -582,6 +624,11 @@ class LiveLog:
             is_other |= loaded.cuts.serial < was.cuts.serial
             is_other |= loaded.durable_offset < min(was.durable_offset, low)
             is_other |= loaded.start_offset < was.start_offset
+        # Of its own log that has lost something, reading says so.
+        is_hurt = is_told and loaded.damage is not None
+        if is_told and before and (self._writer != writer or not is_hurt):
+            # A backup was put back, perhaps over the same files, and has grown again.
+            low = min(low, files.same_below(self.segments, low))
         now = {segment.base_offset: segment for segment in self.segments}
         first = min(now, default=loaded.start_offset)
         has_changed = low != NO_CUT
@@ -613,8 +660,6 @@ class LiveLog:
         if is_other:
             self._life += 1
         elif has_changed:
-            # Of its own log that has lost something, reading says so.
-            is_hurt = is_told and loaded.damage is not None
             if unlike is not None and not is_hurt:
                 stands = files.highest_that_stands(self.segments, low)
                 if low == NO_CUT:

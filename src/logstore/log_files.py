@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from logstore import _binding as native
 from logstore._files import Directory, FileInfo, settled
+from logstore.cuts import NO_CUT
 from logstore.errors import CorruptRecordError
 from logstore.layout import LOG, SWAP, parse_segment_file
 from logstore.segment import Segment
@@ -159,6 +160,26 @@ class LogFiles:
             found = tuple((at, _read(last, at, length)) for at, length in pieces)
             end = _End(last.next_offset, last.file(LOG), last.size, found)
             self._ends.append(end)
+
+    def ends(self) -> tuple[_End, ...]:
+        """Those that are known, for `forget_ends_behind`."""
+        return tuple(self._ends)
+
+    def forget_ends_behind(self, known: tuple[_End, ...]) -> None:
+        """Only these were seen in the log: what was noted since is of nobody knows
+        which."""
+        self._ends = deque(known, maxlen=_ENDS_MAX)
+
+    def is_end_there(self) -> bool:
+        """Whether the newest end that the log was seen to have stands."""
+        return bool(self._ends) and self._stands(self._ends[-1])
+
+    def same_below(self, segments: Sequence[Segment], upto: int) -> int:
+        """Where a log that was loaded anew may begin to be another one than the one
+        that was seen, in which cuts left all below an offset: `NO_CUT`, nowhere."""
+        known = self.highest_known(upto)
+        stands = self.highest_that_stands(segments, upto)
+        return NO_CUT if stands == known else stands
 
     def _bytes_at(
         self, name: str, pieces: Iterable[tuple[int, int]]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from logstore import checkpoints, layout
-from logstore._files import Directory
+from logstore._files import Directory, Look
 from logstore.errors import (
     CorruptCheckpointError,
     DiskFullError,
@@ -69,6 +69,11 @@ class Marks:
     def token(self) -> object:
         """What changes whenever one of the files is replaced or removed."""
         return [self._root.look(name) for name in _FILES]
+
+    def writer(self) -> Look | None:
+        """What changes before the first change that a writer makes: `begin` replaces
+        the file. Also where a backup is put back in its place."""
+        return self._root.look(layout.OWNER)
 
     def read(self, note: Callable[[RecoveryAction], None]) -> None:
         """Read them all."""

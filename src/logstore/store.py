@@ -876,6 +876,7 @@ class Store:
             self._catalog.config(topic),
             situation,
             self._marks.token,
+            self._marks.writer,
             self._publications,
             self.lock_group,
         )

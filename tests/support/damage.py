@@ -292,7 +292,7 @@ class FixedClock(FaultyFiles):
 
 
 class CoarseTimes(FaultyFiles):
-    """A file system that keeps modification times in steps, as many do."""
+    """A file system that keeps times of change in steps, as many do."""
 
     def __init__(self, step_ns: int) -> None:
         super().__init__()
@@ -305,4 +305,7 @@ class CoarseTimes(FaultyFiles):
         return self._coarse(super().stat_name(dir_fd, name))
 
     def _coarse(self, info: FileInfo) -> FileInfo:
-        return info._replace(mtime_ns=info.mtime_ns // self.step_ns * self.step_ns)
+        return info._replace(
+            mtime_ns=info.mtime_ns // self.step_ns * self.step_ns,
+            ctime_ns=info.ctime_ns // self.step_ns * self.step_ns,
+        )

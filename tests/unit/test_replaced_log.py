@@ -68,10 +68,12 @@ def beside(store: logstore.Store, path: Path, where: str) -> Iterator[Any]:
         yield reading
 
 
-def append(partition: logstore.Partition, value: bytes, count: int) -> None:
+def append(
+    partition: logstore.Partition, value: bytes, count: int, *, size: int = 300
+) -> None:
     """Batches of one record of 300 bytes: positions fit, whoever wrote them."""
     for _ in range(count):
-        partition.append(value.ljust(300, b"."))
+        partition.append(value.ljust(size, b"."))
 
 
 @pytest.mark.parametrize("where", ["own", "other"])
@@ -286,6 +288,132 @@ def test_backup_from_before_a_deletion_at_the_start_is_another_log(
             append(store.topic("orders")[0], b"new", 1)
             assert p.start_offset == 0
             assert [record.offset for record in p.read()] == list(range(11))
+
+
+def restore(backup: Path, path: Path) -> None:
+    """Copy a backup over the files that are there: inodes are those of the files, times
+    and sizes those of the backup."""
+    for file in path.rglob("*.log"):
+        if not (backup / file.relative_to(path)).exists():
+            file.unlink()
+    for file in backup.rglob("*"):
+        if file.is_file():
+            shutil.copy2(file, path / file.relative_to(backup))
+
+
+@contextlib.contextmanager
+def grown(
+    path: Path, value: bytes, count: int, *, size: int = 300, cut_to: int | None = None
+) -> Iterator[None]:
+    """Open a store that is closed, perhaps cut its log, append; it stays open: nothing
+    but the log tells how it has grown."""
+    with open_store(path, files=Unsynced()) as store:
+        p = store.topic("orders")[0]
+        if cut_to is not None:
+            p.truncate_to(cut_to)
+        append(p, value, count, size=size)
+        yield
+
+
+@pytest.mark.parametrize("way", ["read", "batches", "arrow", "follow"])
+def test_backup_with_the_same_state_gives_no_mixture(tmp_path: Path, way: str) -> None:
+    """Nothing was written down between the backup and what is lost, and what is as it
+    was saved is not copied back: only the log and the mark of its writer change."""
+    live, path, backup = tmp_path / "live", tmp_path / "store", tmp_path / "backup"
+    with open_store(live, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(1))[0]
+        append(p, b"old", 500)
+        p.flush()
+        shutil.copytree(live, backup)
+        append(p, b"old", COUNT)
+        shutil.copytree(live, path)  # as a kill leaves it
+    state, log = "orders-0/.logstore-state", f"orders-0/{0:020d}.log"
+    with open_store(path, read_only=True) as reading:
+        records = WAYS[way](reading.topic("orders")[0])
+        found = list(itertools.islice(records, 1000))
+        assert (path / state).read_bytes() == (backup / state).read_bytes()
+        (path / log).write_bytes((backup / log).read_bytes())
+        with grown(path, b"new", 2 * COUNT):
+            with pytest.raises((OffsetOutOfRangeError, PartitionNotFoundError)):
+                for pair in records:
+                    found.append(pair)
+            assert {value[:3] for _, value in found} == {b"old"}
+            after = [(r.value or b"")[:3] for r in reading.topic("orders")[0].read()]
+            assert after == [b"old"] * 500 + [b"new"] * 2 * COUNT
+
+
+def backed_up(path: Path, segment_bytes: int) -> tuple[Path, Path]:
+    """A closed store with 15 records, and its backup, from when it had 5."""
+    store_path, backup = path / "first", path / "backup"
+    config = config_of(1, segment_bytes=segment_bytes)
+    with open_store(store_path, files=Unsynced()) as store:
+        append(store.create_topic("orders", config=config)[0], b"old", 5)
+    shutil.copytree(store_path, backup)
+    with grown(store_path, b"old", 10):
+        pass
+    return store_path, backup
+
+
+def logs_of(middle: tuple[int, bytes, int], last: int) -> list[list[bytes]]:
+    """The first bytes of each value of the logs that there were: as it was first, as it
+    was (cut to, grown by, how many) then, and as the last backup has grown."""
+    cut_to, value, count = middle
+    old = [b"old"] * 15
+    return [old, [*old[:cut_to], *[value] * count], [*old[:5], *[b"new"] * last]]
+
+
+@pytest.mark.parametrize(
+    ("between", "size", "segment_bytes"),
+    [
+        ("restored", 300, 1 << 20),
+        ("restored", 340, 1 << 20),  # the batches of the two lie at other places
+        ("restored", 300, 1_500),
+        ("cut", 300, 1 << 20),
+        ("appended", 300, 1 << 20),
+    ],
+)
+def test_backup_that_is_put_back_at_any_call_of_a_look_gives_no_mixture(
+    tmp_path: Path, between: str, size: int, segment_bytes: int
+) -> None:
+    """The reader looks at a log that was changed, so it loads it anew; in front of each
+    of its calls a backup is copied over the files, which then grow again. What it gives
+    is of one log, and who looks again sees all of the last one."""
+    last = 12
+    first, backup = backed_up(tmp_path, segment_bytes)
+    cut_to = {"restored": 5, "cut": 2, "appended": 15}[between]
+    logs = logs_of((cut_to, b"mid", 7), last)
+    for at in itertools.count(1):
+        path = tmp_path / f"{at}"
+        shutil.copytree(first, path)
+        files, calls = FaultyFiles(), itertools.count(1)
+        opened = contextlib.ExitStack()
+
+        def step(method: str, name: str) -> None:
+            if next(calls) == at:  # noqa: B023
+                opened.close()  # noqa: B023
+                restore(backup, path)  # noqa: B023
+                opened.enter_context(grown(path, b"new", last))  # noqa: B023
+
+        with opened, open_store(path, read_only=True, files=files) as reading:
+            p = reading.topic("orders")[0]
+            assert len(list(p.read())) == 15
+            if between == "restored":
+                restore(backup, path)
+            cut = cut_to if between == "cut" else None
+            opened.enter_context(grown(path, b"mid", 7, size=size, cut_to=cut))
+            files.before, found = step, list[Pair]()
+            with contextlib.suppress(OffsetOutOfRangeError, PartitionNotFoundError):
+                for record in p.follow(timeout=0):
+                    found.append((record.offset, record.value or b""))
+            files.before = None
+            values = [value[:3] for _, value in found]
+            assert [offset for offset, _ in found] == list(range(len(found)))
+            assert any(values == log[: len(values)] for log in logs)
+            if next(calls) <= at:
+                break  # there was no such call any more
+            assert [(r.value or b"")[:3] for r in p.read()] == logs[-1]
+            assert p.segments[-1].next_offset == len(logs[-1])
+    assert at > 10
 
 
 # ---------------------------------------------------------------- one answer
