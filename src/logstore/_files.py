@@ -534,6 +534,10 @@ class Directory:
             return self.files.stat(fd)
 
     def stat(self, name: str) -> FileInfo:
+        file = self._file
+        if file is not None:
+            # The root's, several times in each look of a reader.
+            return self.files.stat_name(file.fd, name)
         with self.use() as fd:
             return self.files.stat_name(fd, name)
 

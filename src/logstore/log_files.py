@@ -176,8 +176,11 @@ class LogFiles:
 
     def same_below(self, segments: Sequence[Segment], upto: int) -> int:
         """Where a log that was loaded anew may begin to be another one than the one
-        that was seen, in which cuts left all below an offset: `NO_CUT`, nowhere."""
+        that was seen, in which cuts left all below an offset: `NO_CUT`, nowhere. What
+        was deleted at its start does not count."""
         known = self.highest_known(upto)
+        if not segments or known <= segments[0].base_offset:
+            return NO_CUT
         stands = self.highest_that_stands(segments, upto)
         return NO_CUT if stands == known else stands
 
