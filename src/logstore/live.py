@@ -142,7 +142,8 @@ class LiveLog:
 
     @property
     def durable_offset(self) -> int:
-        return min(self._loaded.durable_offset, self._ceiling)
+        # The state may be younger than the names that the end was found by.
+        return min(self._loaded.durable_offset, self.high_watermark)
 
     def free_bytes(self) -> int:
         """Bytes free on the file system."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,40 @@ def test_topic_that_is_made_anew_is_another(tmp_path: Path, new: int) -> None:
                 first.append(record)
             assert len(first) == 12
         assert first == expected(1, 0, len(first), 1)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["rolled", "deleted"])
+def test_segment_that_comes_at_any_call_of_a_look_is_seen_whole_or_not_yet(
+    tmp_path: Path, is_deleted: bool
+) -> None:
+    """The state may speak of a segment that the names of a moment before have not."""
+    config = logstore.StoreConfig(flush_checkpoint_ms=0)  # readers know of each sync
+    for nth in itertools.count(1):
+        files, calls, path = FaultyFiles(), itertools.count(1), tmp_path / str(nth)
+        with open_store(path, files=Unsynced(), config=config) as store:
+            partition = store.create_topic("orders", config=config_of(2))[0]
+            fill(partition, 3)
+
+            def roll(method: str, name: str) -> None:
+                if next(calls) == nth:  # noqa: B023
+                    partition.roll()  # noqa: B023
+                    fill(partition, 3)  # noqa: B023
+                    partition.flush()  # noqa: B023
+                    if is_deleted:
+                        partition.delete_before(6)  # noqa: B023
+
+            with open_store(path, read_only=True, files=files) as reading:
+                reader = reading.topic("orders")[0]
+                partition.flush()
+                files.before = roll
+                offsets = [r.offset for r in reader.read(durable_only=not is_deleted)]
+                files.before = None
+                # What has begun finishes: deleted files stay for a while.
+                assert offsets in ([], [0, 1, 2], [0, 1, 2, 3, 4, 5])
+                is_over = next(calls) <= nth
+                assert is_over or reader.end_offset == 6
+        if is_over:
+            break
 
 
 class _StopError(BaseException):
