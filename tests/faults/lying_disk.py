@@ -73,6 +73,8 @@ def problems(seed: int, only: Sequence[str] = ()) -> list[str]:
         for path, data in program.disk.tree().items()
         if (size := len(data)) and data != b"/" and path.endswith(tuple(only) or "")
     ]
+    if not files:
+        return found  # of those asked for alone
     for _ in range(_EACH - len(found)):
         # Logs are most of what there is, and small files most of the names.
         path, size = rng.choice([*files, *[f for f in files if f[0].endswith(".log")]])

@@ -409,6 +409,7 @@ BUGS = (
         (("                writer.end_for_good(error)\n", ""),),
         "failing_calls",
         ("publish",),
+        call="read",
     ),
     Bug(
         "a failed append is undone and not synced",
