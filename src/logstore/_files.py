@@ -550,6 +550,16 @@ class Directory:
             return None
         return info.inode, info.mtime_ns, info.ctime_ns, info.size
 
+    def info_and_look(self, name: str) -> tuple[FileInfo, Look | None]:
+        """`info` and `look` together: a directory in another is opened once for both.
+        A directory that is not there is an error."""
+        with self.use() as fd:
+            info, found = self.files.stat(fd), None
+            with contextlib.suppress(FileNotFoundError):
+                file = self.files.stat_name(fd, name)
+                found = file.inode, file.mtime_ns, file.ctime_ns, file.size
+        return info, found
+
     def free_bytes(self) -> int:
         """Bytes that this user may still write on its file system."""
         with self.use() as fd:

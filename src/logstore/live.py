@@ -215,12 +215,9 @@ class LiveLog:
             self._files.note_damage(last, damage.position)
 
     def _look_around(self) -> _Surroundings:
-        info = self.directory.info()
+        info, state = self.directory.info_and_look(PARTITION_STATE)
         return _Surroundings(
-            (info.device, info.inode),
-            info.mtime_ns,
-            self.directory.look(PARTITION_STATE),
-            self._marks_token(),
+            (info.device, info.inode), info.mtime_ns, state, self._marks_token()
         )
 
     def _is_change(self, error: Exception, surroundings: object = None) -> bool:
@@ -411,19 +408,11 @@ class LiveLog:
             return False
         return self._writer_token() != self._writer
 
-    def _is_put_back(self) -> bool:
+    def _is_of_new_writer(self) -> bool:
         """Whether a writer has come to a log of logstore's own since what is known of
-        it was read, and that is not there any more: a backup was put back."""
-        if self._files.is_foreign:
-            return False
-        writer = self._writer_token()
-        if writer == self._writer:
-            return False
-        if self.segments and not self._files.is_end_there():
-            return True
-        # The time of the directory may have been put back, too.
-        self._writer, self._mtime_ns = writer, -1
-        return False
+        it was read. It may have put a backup back, and even if the log is what it was:
+        what was read of it in between may be of another one."""
+        return not self._files.is_foreign and self._writer_token() != self._writer
 
     def _leaders(self) -> LeaderEpochs:
         """The leader epochs of a foreign log now; the same object where they have not
@@ -458,8 +447,9 @@ class LiveLog:
     def _refresh(self) -> None:
         info = self.directory.info()
         is_other = (info.device, info.inode) != self._directory_id
-        if self._is_doubtful or is_other or self._is_put_back():
-            self._start_over(is_cut=True)
+        if self._is_doubtful or is_other or self._is_of_new_writer():
+            is_there = not self.segments or self._files.is_end_there()
+            self._start_over(is_cut=self._is_doubtful or is_other or not is_there)
             self._is_doubtful = False
             return
         if self._is_at_its_end:
@@ -649,6 +639,9 @@ class LiveLog:
             if is_told and is_replaced and segment.size:
                 # Put back from a backup: logstore itself never replaces a file.
                 low = min(low, segment.base_offset)
+            if is_same and not is_other and is_told and self._writer != writer:
+                # It may have been another one between, which a backup has undone.
+                segment.is_retired = has_changed = True
             if not is_same or is_other:
                 segment.is_retired = has_changed = True
                 # What another program has compacted has the same offsets. It may have

@@ -27,7 +27,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.locking import holder_of
-from logstore.place import check_is_store
+from logstore.place import check_is_store, is_store
 from logstore.store import Store, open_store
 from logstore.verify.places import is_directory, open_root
 
@@ -153,6 +153,8 @@ def _holder(files: Files, path: str) -> int | None:
     root = open_root(files, path)
     try:
         check_is_store(root, must_exist=True)
+        if not is_store(root, root.names()):
+            raise StoreNotFoundError(f"{path} is no store: it has no log", path=path)
         return holder_of(root)
     except FileNotFoundError:
         return None

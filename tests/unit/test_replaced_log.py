@@ -467,6 +467,59 @@ def test_backup_that_is_put_back_at_any_call_of_a_look_gives_no_mixture(
     assert at > 10
 
 
+def test_cut_that_a_backup_undoes_within_a_look_gives_no_mixture(
+    tmp_path: Path,
+) -> None:
+    """The log is cut and grows to what it was in size; a reader has read that, and
+    before it looks again the log is what it knows. What came between does not count."""
+    first, last = tmp_path / "first", 12
+    with open_store(first, files=Unsynced()) as store:
+        append(store.create_topic("orders", config=config_of(1))[0], b"old", 15)
+    old = [b"old"] * 15
+    logs = [old, [*old[:5], *[b"mid"] * 10], [*old, *[b"new"] * last]]
+    for at in itertools.count(1):
+        path = tmp_path / f"{at}"
+        shutil.copytree(first, path)
+        files, calls, steps = (
+            FaultyFiles(),
+            itertools.count(1),
+            ["state", "cut", "restore"],
+        )
+        opened = contextlib.ExitStack()
+
+        def step(method: str, name: str) -> None:
+            if steps[0] == "state":  # noqa: B023
+                if (method, name) == ("read", ".logstore-state"):
+                    del steps[0]  # noqa: B023
+            elif steps[0] == "cut":  # noqa: B023
+                # Behind the state, which says that nothing was cut.
+                opened.enter_context(grown(path, b"mid", 10, cut_to=5))  # noqa: B023
+                del steps[0]  # noqa: B023
+            elif steps[0] == "restore" and next(calls) == at:  # noqa: B023
+                opened.close()  # noqa: B023
+                restore(first, path)  # noqa: B023
+                opened.enter_context(grown(path, b"new", last))  # noqa: B023
+
+        with opened, open_store(path, read_only=True, files=files) as reading:
+            p = reading.topic("orders")[0]
+            assert len(list(p.read())) == 15
+            found = list[Pair]()
+            (path / "orders-0" / "other").touch()  # so that the state is read again
+            files.before = step
+            with contextlib.suppress(OffsetOutOfRangeError, PartitionNotFoundError):
+                for pair in pairs_of(p.follow(timeout=0)):
+                    found.append(pair)
+            files.before = None
+            assert steps == ["restore"]
+            values = [value[:3] for _, value in found]
+            assert [offset for offset, _ in found] == list(range(len(found)))
+            assert any(values == log[: len(values)] for log in logs)
+            if next(calls) <= at:
+                break  # there was no such call any more
+            assert [(r.value or b"")[:3] for r in p.read()] == logs[-1]
+    assert at > 10
+
+
 # ---------------------------------------------------------------- one answer
 
 OLD = [b"old.%d" % offset for offset in range(10)]
