@@ -38,6 +38,7 @@ __all__ = [
     "FileInfo",
     "Files",
     "Look",
+    "look_of",
     "Space",
     "Waitable",
     "held_open",
@@ -78,6 +79,11 @@ class FileInfo(NamedTuple):
     uid: int = -1  # the owner, and
     gid: int = -1  # its group; -1 unknown
     mode: int = 0  # permission bits
+
+
+def look_of(info: FileInfo) -> Look:
+    """What of a file changes when it is replaced, written over, or grows."""
+    return info.inode, info.mtime_ns, info.ctime_ns, info.size
 
 
 class Space(NamedTuple):
@@ -536,7 +542,8 @@ class Directory:
     def stat(self, name: str) -> FileInfo:
         file = self._file
         if file is not None:
-            # The root's, several times in each look of a reader.
+            # What `use` gives for the root, without a context manager: a reader asks
+            # several times in each look.
             return self.files.stat_name(file.fd, name)
         with self.use() as fd:
             return self.files.stat_name(fd, name)
@@ -548,7 +555,7 @@ class Directory:
             info = self.stat(name)
         except FileNotFoundError:
             return None
-        return info.inode, info.mtime_ns, info.ctime_ns, info.size
+        return look_of(info)
 
     def info_and_look(self, name: str) -> tuple[FileInfo, Look | None]:
         """`info` and `look` together: a directory in another is opened once for both.
@@ -556,8 +563,7 @@ class Directory:
         with self.use() as fd:
             info, found = self.files.stat(fd), None
             with contextlib.suppress(FileNotFoundError):
-                file = self.files.stat_name(fd, name)
-                found = file.inode, file.mtime_ns, file.ctime_ns, file.size
+                found = look_of(self.files.stat_name(fd, name))
         return info, found
 
     def free_bytes(self) -> int:

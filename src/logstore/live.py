@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from logstore import _binding as native
-from logstore._files import Directory, Look, settled
+from logstore._files import Directory, Look, look_of, settled
 from logstore.config import TopicConfig
 from logstore.cuts import NO_CUT, Cuts
 from logstore.descriptors import Descriptors
@@ -36,6 +36,7 @@ from logstore.leader_epochs import LeaderEpochs
 from logstore.loading import Case, Loaded, load
 from logstore.locks import RANK_LOOK
 from logstore.log_files import LogFiles
+from logstore.marks import Marks, MarksToken
 from logstore.publications import Publications
 from logstore.reader import unreadable
 from logstore.recovery import Situation
@@ -61,8 +62,8 @@ class _Surroundings(NamedTuple):
 
     directory_id: tuple[int, int]
     mtime_ns: int
-    state: object
-    marks: object
+    state: Look | None
+    marks: MarksToken
 
 
 class LiveLog:
@@ -76,8 +77,7 @@ class LiveLog:
         partition: int,
         config: TopicConfig,
         situation: Callable[[], Situation],
-        marks_token: Callable[[], object],
-        writer_token: Callable[[], Look | None],
+        marks: Marks,
         publications: Publications,
         lock_group: int,
     ) -> None:
@@ -87,8 +87,7 @@ class LiveLog:
         self.partition = partition
         self.config = config
         self._situation = situation
-        self._marks_token = marks_token
-        self._writer_token = writer_token
+        self._marks = marks
         self._publications = publications
         # As of the last look, and the last that found more; none yet.
         self._token: object = None
@@ -154,7 +153,8 @@ class LiveLog:
         surroundings: _Surroundings | None = None
         for attempt in range(ATTEMPTS):
             try:
-                writer = self._writer_token()
+                # What is read now is not from before this look.
+                self._token = self._publications.token()
                 surroundings = self._look_around()
                 situation = self._situation()
                 files = LogFiles(self.directory, is_foreign=situation.state is None)
@@ -195,7 +195,7 @@ class LiveLog:
                 break
         assert surroundings is not None  # the first call of each attempt
         self._loaded, self._files, self._epochs = loaded, files, epochs
-        self._writer = writer
+        self._writer = surroundings.marks.owner
         self._mtime_ns = settled(surroundings.mtime_ns, self.directory.files)
         self._surroundings = surroundings._replace(mtime_ns=self._mtime_ns)
         self._directory_id = surroundings.directory_id
@@ -217,7 +217,7 @@ class LiveLog:
     def _look_around(self) -> _Surroundings:
         info, state = self.directory.info_and_look(PARTITION_STATE)
         return _Surroundings(
-            (info.device, info.inode), info.mtime_ns, state, self._marks_token()
+            (info.device, info.inode), info.mtime_ns, state, self._marks.token()
         )
 
     def _is_change(self, error: Exception, surroundings: object = None) -> bool:
@@ -302,10 +302,10 @@ class LiveLog:
                     continue
                 if is_safe and settled(info.ctime_ns, files) < 0:
                     return None
-                infos.append((info.inode, info.mtime_ns, info.ctime_ns, info.size))
+                infos.append(look_of(info))
             place = files.stat(fd)
         if not self._files.is_foreign:
-            writer = self._writer_token()
+            writer = self._marks.writer()
             if is_safe and writer is not None and settled(writer[2], files) < 0:
                 return None
             infos.append(writer)
@@ -371,7 +371,10 @@ class LiveLog:
                     known = self._loaded, self._loaded.end_offset
                     files, ends = self._files, self._files.ends()
                     self._refresh()
-                    if self._files is files and self._has_new_writer(known[1]):
+                    has_read = self._files is files and known[1] < self.end_offset
+                    if has_read and self._has_new_writer():
+                        # Behind a backup, part of it may be from before, and the rest
+                        # of another log.
                         files.forget_ends_behind(ends)
                         self._is_doubtful = True
                     elif (
@@ -400,19 +403,11 @@ class LiveLog:
         a foreign one, part may be from before a cut, and part from behind it."""
         return self._loaded.end_offset == end or self._leaders() is self._epochs
 
-    def _has_new_writer(self, end: int) -> bool:
-        """Whether a look has read more of a log of logstore's own, from an end on, and
-        a writer has come meanwhile: behind a backup, the first part of it may be from
-        before, and the rest of another log."""
-        if self._files.is_foreign or self._loaded.end_offset == end:
-            return False
-        return self._writer_token() != self._writer
-
-    def _is_of_new_writer(self) -> bool:
+    def _has_new_writer(self) -> bool:
         """Whether a writer has come to a log of logstore's own since what is known of
         it was read. It may have put a backup back, and even if the log is what it was:
         what was read of it in between may be of another one."""
-        return not self._files.is_foreign and self._writer_token() != self._writer
+        return not self._files.is_foreign and self._marks.writer() != self._writer
 
     def _leaders(self) -> LeaderEpochs:
         """The leader epochs of a foreign log now; the same object where they have not
@@ -447,7 +442,7 @@ class LiveLog:
     def _refresh(self) -> None:
         info = self.directory.info()
         is_other = (info.device, info.inode) != self._directory_id
-        if self._is_doubtful or is_other or self._is_of_new_writer():
+        if self._is_doubtful or is_other or self._has_new_writer():
             is_there = not self.segments or self._files.is_end_there()
             self._start_over(is_cut=self._is_doubtful or is_other or not is_there)
             self._is_doubtful = False
@@ -639,11 +634,11 @@ class LiveLog:
             if is_told and is_replaced and segment.size:
                 # Put back from a backup: logstore itself never replaces a file.
                 low = min(low, segment.base_offset)
-            if is_same and not is_other and is_told and self._writer != writer:
-                # It may have been another one between, which a backup has undone.
+            is_changed = not is_same or is_other
+            # It may have been another one between, which a backup has undone.
+            if is_changed or (is_told and self._writer != writer):
                 segment.is_retired = has_changed = True
-            if not is_same or is_other:
-                segment.is_retired = has_changed = True
+            if is_changed:
                 # What another program has compacted has the same offsets. It may have
                 # begun the segment behind it since the last look.
                 is_compacted = was_foreign and segment.is_sealed and same is not None

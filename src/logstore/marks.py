@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, NamedTuple
 
 from logstore import checkpoints, layout
 from logstore._files import Directory, Look
@@ -30,16 +30,18 @@ from logstore.recovery import (
     was_closed,
 )
 
-__all__ = ["Marks"]
+__all__ = ["Marks", "MarksToken"]
 
 TopicPartition = tuple[str, int]
 
-_FILES: Final = (
-    layout.OWNER,
-    layout.CLEAN_SHUTDOWN,
-    layout.RECOVERY_CHECKPOINT,
-    layout.LOG_START_CHECKPOINT,
-)
+
+class MarksToken(NamedTuple):
+    """How the files of a store's marks look; None: there is none."""
+
+    owner: Look | None
+    clean_shutdown: Look | None
+    points: Look | None
+    starts: Look | None
 
 
 class Marks:
@@ -66,9 +68,15 @@ class Marks:
 
     # ------------------------------------------------------------ reading
 
-    def token(self) -> object:
+    def token(self) -> MarksToken:
         """What changes whenever one of the files is replaced or removed."""
-        return [self._root.look(name) for name in _FILES]
+        look = self._root.look
+        return MarksToken(
+            self.writer(),
+            look(layout.CLEAN_SHUTDOWN),
+            look(layout.RECOVERY_CHECKPOINT),
+            look(layout.LOG_START_CHECKPOINT),
+        )
 
     def writer(self) -> Look | None:
         """What changes before the first change that a writer makes: `begin` replaces

@@ -321,18 +321,24 @@ def grown(
         yield
 
 
+def saved_and_killed(tmp_path: Path, saved: int, more: int) -> tuple[Path, Path]:
+    """(a store as a kill leaves it, a backup of it that lacks its last records)."""
+    live, path, backup = tmp_path / "live", tmp_path / "store", tmp_path / "backup"
+    with open_store(live, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(1))[0]
+        append(p, b"old", saved)
+        p.flush()
+        shutil.copytree(live, backup)
+        append(p, b"old", more)
+        shutil.copytree(live, path)
+    return path, backup
+
+
 @pytest.mark.parametrize("way", ["read", "batches", "arrow", "follow"])
 def test_backup_with_the_same_state_gives_no_mixture(tmp_path: Path, way: str) -> None:
     """Nothing was written down between the backup and what is lost, and what is as it
     was saved is not copied back: only the log and the mark of its writer change."""
-    live, path, backup = tmp_path / "live", tmp_path / "store", tmp_path / "backup"
-    with open_store(live, files=Unsynced()) as store:
-        p = store.create_topic("orders", config=config_of(1))[0]
-        append(p, b"old", 500)
-        p.flush()
-        shutil.copytree(live, backup)
-        append(p, b"old", COUNT)
-        shutil.copytree(live, path)  # as a kill leaves it
+    path, backup = saved_and_killed(tmp_path, 500, COUNT)
     state, log = "orders-0/.logstore-state", f"orders-0/{0:020d}.log"
     with open_store(path, read_only=True) as reading:
         records = WAYS[way](reading.topic("orders")[0])
@@ -351,14 +357,7 @@ def test_backup_with_the_same_state_gives_no_mixture(tmp_path: Path, way: str) -
 def test_backup_that_grows_to_the_size_that_was_lost_is_seen(tmp_path: Path) -> None:
     """Nothing else tells but the mark of its writer: the file is as long as it was, and
     the names and times of the directory are the same."""
-    live, path, backup = tmp_path / "live", tmp_path / "store", tmp_path / "backup"
-    with open_store(live, files=Unsynced()) as store:
-        p = store.create_topic("orders", config=config_of(1))[0]
-        append(p, b"old", 5)
-        p.flush()
-        shutil.copytree(live, backup)
-        append(p, b"old", 10)
-        shutil.copytree(live, path)  # as a kill leaves it
+    path, backup = saved_and_killed(tmp_path, 5, 10)
     log = f"orders-0/{0:020d}.log"
     size = (path / log).stat().st_size
     framing = size // 15 - 300

@@ -277,10 +277,10 @@ class Sampler:
         codec.records += records
         codec.batches += batches
         codec.bytes += size
-        for header, count in alike:
-            bucket = header.size.bit_length()
+        for one, count in alike:
+            bucket = one.size.bit_length()
             sums.batch_sizes[bucket] = sums.batch_sizes.get(bucket, 0) + weight
-            bucket = (header.size // max(count, 1)).bit_length()
+            bucket = (one.size // max(count, 1)).bit_length()
             more = count * weight
             sums.record_sizes[bucket] = sums.record_sizes.get(bucket, 0) + more
         self._add_producer(facts, header, records, size, max(times, default=-1))

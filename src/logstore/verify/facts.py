@@ -21,7 +21,6 @@ from logstore.recovery import (
     SealedRow,
     was_closed,
 )
-from logstore.verify.places import PARTITION_METADATA
 from logstore.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
 
 _Read = TypeVar("_Read")
@@ -210,7 +209,7 @@ def check_checkpoint(run: Run, directory: Directory, name: str) -> None:
             epochs = checkpoints.read_epochs(directory)
             if epochs != sorted(epochs) or any(min(entry) < 0 for entry in epochs):
                 run.problem(CHECKPOINT, path, f"checkpoint {path} is out of order")
-        elif name == PARTITION_METADATA:
+        elif name == layout.PARTITION_METADATA:
             text = directory.read_file(name).decode("utf-8", "replace")
             if not _METADATA_TEXT.fullmatch(text):
                 run.problem(CHECKPOINT, path, f"{path} has no version and topic id")

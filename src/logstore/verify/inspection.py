@@ -35,7 +35,6 @@ from logstore.segment import FRAME_BYTES, Place, Segment
 from logstore.verify.indexes import used_bytes
 from logstore.verify.places import (
     CHECKPOINT,
-    PARTITION_METADATA,
     STATE,
     kind_of_file,
     open_root,
@@ -202,7 +201,7 @@ def inspect_file(
 
 _KIND_NAMES: Final = {
     layout.LEADER_EPOCHS: "epochs",
-    PARTITION_METADATA: "metadata",
+    layout.PARTITION_METADATA: "metadata",
 }
 
 
@@ -214,11 +213,11 @@ def _file_entries(
         return iter((checkpoints.read_state(directory, name) or {}).items())
     if name == layout.LEADER_EPOCHS:
         return (EpochEntry(*entry) for entry in checkpoints.read_epochs(directory))
-    if kind == CHECKPOINT and name != PARTITION_METADATA:
+    if kind == CHECKPOINT and name != layout.PARTITION_METADATA:
         offsets = checkpoints.read_offsets(directory, name)
         return (CheckpointEntry(t, p, offset) for (t, p), offset in offsets.items())
     data = directory.read_file(name)
-    if name == PARTITION_METADATA:
+    if name == layout.PARTITION_METADATA:
         lines = data.decode("utf-8", "replace").splitlines()
         pairs = (line.partition(":") for line in lines if line.strip())
         return ((key.strip(), value.strip()) for key, _, value in pairs)

@@ -35,7 +35,6 @@ from logstore.recovery import (
 from logstore.verify.facts import Context, check_checkpoint
 from logstore.verify.indexes import check_txn_index
 from logstore.verify.log import LogCheck
-from logstore.verify.places import PARTITION_METADATA
 from logstore.verify.report import (
     DIGEST,
     EXTRA_BYTES,
@@ -189,7 +188,7 @@ class PartitionCheck(Check):
                 continue
             known = parse_segment_file(name) or name in (
                 layout.LEADER_EPOCHS,
-                PARTITION_METADATA,
+                layout.PARTITION_METADATA,
                 layout.PARTITION_STATE,
             )
             if info.is_file:
@@ -454,7 +453,7 @@ class PartitionCheck(Check):
                 continue
             parsed = parse_segment_file(name)
             if parsed is None:
-                if name in (layout.LEADER_EPOCHS, PARTITION_METADATA):
+                if name in (layout.LEADER_EPOCHS, layout.PARTITION_METADATA):
                     check_checkpoint(run, directory, name)
                 elif name.startswith(layout.TORN_PREFIX):
                     path = directory.path_of(name)

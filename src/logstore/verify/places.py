@@ -20,7 +20,6 @@ OFFSET_CHECKPOINTS: Final = (
     "replication-offset-checkpoint",
     "cleaner-offset-checkpoint",
 )
-PARTITION_METADATA: Final = layout.PARTITION_METADATA
 # Kinds of files that no suffix tells.
 CHECKPOINT: Final = "checkpoint"
 STATE: Final = "state"
@@ -62,7 +61,7 @@ def kind_of_file(name: str) -> str:
         return parsed.suffix
     if name in (layout.OWNER, layout.TOPICS, layout.PARTITION_STATE, layout.CLOSED):
         return STATE
-    if name in (*OFFSET_CHECKPOINTS, layout.LEADER_EPOCHS, PARTITION_METADATA):
+    if name in (*OFFSET_CHECKPOINTS, layout.LEADER_EPOCHS, layout.PARTITION_METADATA):
         return CHECKPOINT
     for suffix in (LOG, SNAPSHOT, TXN_INDEX):
         if name.endswith(suffix):
