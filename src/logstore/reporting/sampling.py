@@ -28,7 +28,9 @@ __all__ = ["Interval", "Sampler", "Sums"]
 _WHOLE_BYTES: Final = 24 << 20
 _WHOLE_BATCHES: Final = 60_000
 _STRETCH_BYTES: Final = 64 * 1024
-_STRETCH_BATCHES: Final = 64
+# Of all segments together, and at least of one stretch.
+_SAMPLED_BATCHES: Final = 16_000
+_STRETCH_BATCHES: Final = 16
 _STRETCHES_MAX: Final = 16
 # So often a walk goes on behind damage in one segment.
 _SKIPS_MAX: Final = 64
@@ -99,6 +101,8 @@ class Sampler:
         self._whole = _WHOLE_BYTES if is_small else max(share, _STRETCH_BYTES)
         self._batches_of_each = max(_WHOLE_BATCHES // max(total_segments, 1), 16)
         self._stretches = max(min(_STRETCHES_MAX, share // _STRETCH_BYTES), 1)
+        stretches = max(total_segments, 1) * self._stretches
+        self._stretch_batches = max(_SAMPLED_BATCHES // stretches, _STRETCH_BATCHES)
         self._opened = 0
         self._every = -(-total_segments * _OPENED_OF_SEGMENT // _OPENED_MAX) or 1
         self._segments = 0
@@ -186,7 +190,7 @@ class Sampler:
             for one in self._headers(raw, place, self._small, opened_max):
                 part.append(one)
                 size += one.header.size
-                if len(part) >= _STRETCH_BATCHES or size >= _STRETCH_BYTES:
+                if len(part) >= self._stretch_batches or size >= _STRETCH_BYTES:
                     break
             opened_max = 0
             end = place.pos + size
