@@ -18,7 +18,15 @@ PACKAGE = Path(__file__).parents[1] / "src" / "logstore"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("_native", "errors"),
-    ("_binding", "arguments", "config", "extras", "layout", "records"),
+    (
+        "_binding",
+        "arguments",
+        "config",
+        "extras",
+        "layout",
+        "records",
+        "recovery_report",
+    ),
     ("locks",),
     ("_files", "compression", "cuts", "index", "parallel", "partitioners"),
     (
@@ -32,6 +40,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "arrow",
         "arrow_routing",
+        "partition_state",
         "background_retention",
         "batches",
         "digests",
@@ -39,8 +48,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ),
     ("segment", "producer_batches", "staging"),
     ("resync", "tail", "view"),
-    ("segment_writer", "reader", "recovery", "retention"),
-    ("producers", "catalog", "loading", "marks", "adoption", "frames"),
+    ("segment_writer", "reader", "index_rebuild", "survey", "retention"),
+    (
+        "producers",
+        "catalog",
+        "loading",
+        "marks",
+        "adoption",
+        "frames",
+    ),
     ("publications", "log_files", "leader_epochs"),
     ("live", "log_writer"),
     ("writer",),

@@ -44,7 +44,7 @@ from logstore.partitioners import (
 )
 from logstore.publishing import Publication
 from logstore.records import Record, RecordMetadata, TimestampType, TopicRecord
-from logstore.recovery import RecoveryAction, RecoveryReport
+from logstore.recovery_report import RecoveryAction, RecoveryReport
 from logstore.repair import RepairAction, RepairReport, repair
 from logstore.retention import (
     Deletion,

@@ -23,7 +23,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.locks import logger
-from logstore.recovery import LOST_SEGMENT, STATE_DAMAGED, RecoveryAction
+from logstore.recovery_report import LOST_SEGMENT, STATE_DAMAGED, RecoveryAction
 
 __all__ = ["Catalog", "leading"]
 

@@ -37,9 +37,9 @@ from logstore.loading import Case, Loaded, load
 from logstore.locks import RANK_LOOK
 from logstore.log_files import LogFiles
 from logstore.marks import Marks, MarksToken
+from logstore.partition_state import Situation
 from logstore.publications import Publications
 from logstore.reader import unreadable
-from logstore.recovery import Situation
 from logstore.segment import Place, Segment
 from logstore.tail import TailScan, scan_log
 from logstore.view import Bounds

@@ -47,7 +47,7 @@ from logstore.index import STALE_DIGEST, OffsetEntries, TimeEntries
 from logstore.layout import LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.loading import Loaded
 from logstore.locks import RANK_APPEND, RANK_SYNC, Signal, logger
-from logstore.recovery import PartitionState, sealed_row, state_fields
+from logstore.partition_state import UNKNOWN_TIMESTAMP, PartitionState, state_fields
 from logstore.segment import Segment
 from logstore.segment_writer import Mark, SegmentWriter
 from logstore.tail import scan_log
@@ -1307,7 +1307,7 @@ class LogWriter:
         ):
             count, text = 0, ""
         rows = [
-            segment.row or sealed_row(segment, after.base_offset)
+            segment.row or _sealed_row(segment, after.base_offset)
             for segment, after in itertools.pairwise(segments[count:])
         ]
         if rows:
@@ -1393,3 +1393,16 @@ def _descend(depth: int) -> None:
     """Raise RecursionError where there is no room for so many calls."""
     if depth:
         _descend(depth - 1)
+
+
+def _sealed_row(segment: Segment, next_offset: int) -> str:
+    """The row of a sealed segment in a state file (`PartitionState.sealed`). The
+    segment keeps it."""
+    largest = segment.max_timestamp
+    if largest is None:
+        largest = UNKNOWN_TIMESTAMP
+    segment.row = (
+        f"[{segment.base_offset},{segment.size},{next_offset},{largest},"
+        f"{segment.max_timestamp_offset},{segment.time_digest}]"
+    )
+    return segment.row

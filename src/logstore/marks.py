@@ -21,14 +21,8 @@ from logstore.errors import (
     LogStoreError,
     storage_error,
 )
-from logstore.recovery import (
-    OTHER_WRITER,
-    STATE_DAMAGED,
-    PartitionState,
-    RecoveryAction,
-    Situation,
-    was_closed,
-)
+from logstore.partition_state import PartitionState, Situation, was_closed
+from logstore.recovery_report import OTHER_WRITER, STATE_DAMAGED, RecoveryAction
 
 __all__ = ["Marks", "MarksToken"]
 

@@ -28,7 +28,7 @@ from logstore.locks import RANK_LEAF, logger
 from logstore.log_writer import Host
 from logstore.marks import Marks
 from logstore.parallel import side_by_side
-from logstore.recovery import UNREADABLE, UNSUPPORTED, RecoveryAction
+from logstore.recovery_report import UNREADABLE, UNSUPPORTED, RecoveryAction
 from logstore.writer import PartitionWriter
 
 __all__ = ["PartitionWriters", "RecoveryProgress"]

@@ -58,17 +58,13 @@ from logstore.log_writer import Gate, LogWriter
 from logstore.marks import Marks
 from logstore.measures import IdleLogs, log_row, store_row
 from logstore.partition import Partition
+from logstore.partition_state import Situation
 from logstore.partition_writers import PartitionWriters, RecoveryProgress
 from logstore.partitioners import Partitioner
 from logstore.place import check_is_store, prepare_root, staging_access
 from logstore.publications import Publications
 from logstore.publishing import Publication, Publisher
-from logstore.recovery import (
-    UNPUBLISHED,
-    RecoveryAction,
-    RecoveryReport,
-    Situation,
-)
+from logstore.recovery_report import UNPUBLISHED, RecoveryAction, RecoveryReport
 from logstore.segment import Segment
 from logstore.staging import (
     Destination,

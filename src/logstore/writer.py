@@ -24,13 +24,10 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.index import OffsetEntries, TimeEntries
+from logstore.index_rebuild import cut_transactions, remove_snapshots
 from logstore.layout import DELETED, LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.locks import logger
 from logstore.log_writer import Gate, LogWriter, Savepoint
-from logstore.recovery import (
-    cut_transactions,
-    remove_snapshots,
-)
 from logstore.segment import Segment
 from logstore.segment_writer import SegmentWriter
 from logstore.tail import take_batches

@@ -21,7 +21,7 @@ import logstore
 from faults.promises import Promises, Shown, View
 from logstore import LogStoreError, Partition, Store, StoreConfig, layout
 from logstore.housekeeper import Housekeeper
-from logstore.recovery import UNSUPPORTED
+from logstore.recovery_report import UNSUPPORTED
 from logstore.store import open_store
 from support.disk import MemoryDisk, Nodes
 from support.values import append_one

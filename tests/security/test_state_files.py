@@ -17,7 +17,8 @@ import logstore
 from logstore import _files, catalog, checkpoints, layout
 from logstore._files import Directory, Files
 from logstore.layout import OFFSET_MAX
-from logstore.recovery import LOST_TOLD, PartitionState
+from logstore.partition_state import PartitionState
+from logstore.recovery_report import LOST_TOLD
 from support.damage import FaultyFiles, logs_in, snapshot_of
 from support.disk import MemoryDisk
 from support.values import append_one, expected, fill, new_partition, read_all

@@ -11,7 +11,7 @@ import logstore
 from logstore import checkpoints
 from logstore._files import Directory, Files
 from logstore.cuts import NO_CUT, ROWS_MAX, Cuts
-from logstore.recovery import PartitionState
+from logstore.partition_state import PartitionState
 from support.values import config_of
 
 

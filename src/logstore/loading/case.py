@@ -18,11 +18,8 @@ from logstore.index import OffsetEntries, TimeEntries
 from logstore.layout import (
     LOG,
 )
-from logstore.recovery import (
-    UNREADABLE,
-    RecoveryAction,
-    Situation,
-)
+from logstore.partition_state import Situation
+from logstore.recovery_report import UNREADABLE, RecoveryAction
 from logstore.segment import (
     Segment,
 )

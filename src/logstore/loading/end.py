@@ -21,8 +21,9 @@ from logstore.layout import (
 )
 from logstore.loading.case import Case, Loaded
 from logstore.loading.durable import begins, copy, make_durable
+from logstore.partition_state import PartitionState, segment_state, state_fields
 from logstore.reader import unreadable
-from logstore.recovery import (
+from logstore.recovery_report import (
     CORRUPT,
     INDEX_REBUILT,
     LOST_END,
@@ -31,9 +32,6 @@ from logstore.recovery import (
     TORN_TAIL,
     UNREADABLE,
     UNSUPPORTED,
-    PartitionState,
-    segment_state,
-    state_fields,
 )
 from logstore.segment import (
     LOOKUP_BYTES,

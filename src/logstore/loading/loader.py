@@ -11,7 +11,9 @@ from logstore.loading.case import Case, Loaded
 from logstore.loading.end import End
 from logstore.loading.names import Names
 from logstore.loading.segments import Segments
-from logstore.recovery import STATE_DAMAGED, closed_mark, survey, was_closed
+from logstore.partition_state import closed_mark, was_closed
+from logstore.recovery_report import STATE_DAMAGED
+from logstore.survey import survey
 
 __all__ = ["load"]
 

@@ -19,11 +19,8 @@ from logstore.layout import (
 )
 from logstore.loading.case import Case
 from logstore.loading.durable import cut_for_good
-from logstore.recovery import (
-    LEFTOVERS_REMOVED,
-    SWAP_FINISHED,
-    Survey,
-)
+from logstore.recovery_report import LEFTOVERS_REMOVED, SWAP_FINISHED
+from logstore.survey import Survey
 
 __all__ = ["Names"]
 

@@ -9,6 +9,7 @@ from logstore import _binding as native
 from logstore import layout
 from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.index import STALE_DIGEST, digest_of
+from logstore.index_rebuild import rebuild
 from logstore.layout import (
     INDEX,
     LOG,
@@ -17,22 +18,20 @@ from logstore.layout import (
     segment_file,
 )
 from logstore.loading.case import Case
-from logstore.recovery import (
+from logstore.partition_state import UNKNOWN_TIMESTAMP, segment_state
+from logstore.recovery_report import (
     CORRUPT,
     INDEX_REBUILT,
     LOST_END,
     LOST_SEGMENT,
     LOST_TOLD,
     TORN_TAIL,
-    UNKNOWN_TIMESTAMP,
     UNSUPPORTED,
-    Survey,
-    rebuild,
-    segment_state,
 )
 from logstore.segment import (
     Segment,
 )
+from logstore.survey import Survey
 from logstore.tail import scan_log
 
 __all__ = ["Segments"]

@@ -27,16 +27,14 @@ from logstore.config import TopicConfig
 from logstore.cuts import Cuts
 from logstore.errors import CorruptCheckpointError
 from logstore.index import UNKNOWN_DIGEST, digest_of
+from logstore.index_rebuild import index_segment, rebuild
 from logstore.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
 from logstore.loading import Case, Names, make_durable
-from logstore.recovery import (
+from logstore.partition_state import (
     UNKNOWN_TIMESTAMP,
     PartitionState,
     Situation,
-    index_segment,
-    rebuild,
     state_fields,
-    survey,
 )
 from logstore.repair.look import Look, look
 from logstore.repair.marks import RepairMarks
@@ -57,6 +55,7 @@ from logstore.repair.report import (
     RepairAction,
 )
 from logstore.repair.surgery import Surgery
+from logstore.survey import survey
 from logstore.verify.facts import StoreFacts
 from logstore.verify.report import LOST_BYTES, LOST_SEGMENT, OFFSETS, Run
 

@@ -13,7 +13,7 @@ from logstore import checkpoints, layout
 from logstore._files import Directory
 from logstore.errors import CorruptCheckpointError
 from logstore.layout import parse_partition_directory
-from logstore.recovery import PartitionState
+from logstore.partition_state import PartitionState
 from logstore.repair.quarantine import Quarantine
 from logstore.repair.report import PUT_ASIDE, STATE_BUILT, RepairAction
 from logstore.verify import Problem

@@ -11,6 +11,7 @@ import contextlib
 from logstore import _binding as native
 from logstore._files import Directory
 from logstore.index import TXN_ENTRY_BYTES, parse_txn_index
+from logstore.index_rebuild import cut_transactions
 from logstore.layout import (
     CLEANED,
     INDEX,
@@ -20,7 +21,6 @@ from logstore.layout import (
     TXN_INDEX,
     segment_file,
 )
-from logstore.recovery import cut_transactions
 from logstore.repair.plan import Found, Target
 from logstore.repair.quarantine import Quarantine
 

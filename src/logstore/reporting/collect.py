@@ -28,7 +28,7 @@ from logstore.layout import LOG, parse_partition_directory
 from logstore.locking import holder_of
 from logstore.marks import Marks
 from logstore.place import is_partition, is_store
-from logstore.recovery import RecoveryAction
+from logstore.recovery_report import RecoveryAction
 from logstore.reporting.looks import Look, look_at, mark, segments_of, union
 from logstore.reporting.model import PartitionFacts, StoreFacts, TopicFacts
 from logstore.reporting.sampling import Interval, Sampler

@@ -3,7 +3,7 @@
 `verify` works on a directory that refuses to open: it looks at files, not at a `Store`,
 changes nothing, takes no lock and follows no symbolic link. It goes on behind what is
 damaged and lists everything, the log first and then what is derived from it. What
-opening would do to a file (`logstore.recovery`) decides whether a fault is a problem or
+opening would do to a file (`logstore.loading`) decides whether a fault is a problem or
 a note. `rebuild_index` alone writes, under the writer's lock.
 """
 

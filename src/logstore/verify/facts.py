@@ -14,13 +14,8 @@ from logstore.config import TopicConfig, from_stored
 from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
 from logstore.layout import parse_partition_directory
 from logstore.marks import Marks
-from logstore.recovery import (
-    OTHER_WRITER,
-    PartitionState,
-    RecoveryAction,
-    SealedRow,
-    was_closed,
-)
+from logstore.partition_state import PartitionState, SealedRow, was_closed
+from logstore.recovery_report import OTHER_WRITER, RecoveryAction
 from logstore.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
 
 _Read = TypeVar("_Read")

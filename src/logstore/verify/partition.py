@@ -24,14 +24,10 @@ from logstore.layout import (
     parse_segment_file,
     segment_file,
 )
+from logstore.partition_state import PartitionState, SealedRow
 from logstore.producers import parse_snapshot
-from logstore.recovery import (
-    LOST_TOLD,
-    PartitionState,
-    SealedRow,
-    Survey,
-    survey,
-)
+from logstore.recovery_report import LOST_TOLD
+from logstore.survey import Survey, survey
 from logstore.verify.facts import Context, check_checkpoint
 from logstore.verify.indexes import check_txn_index
 from logstore.verify.log import LogCheck

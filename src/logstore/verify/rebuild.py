@@ -17,6 +17,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.index import OffsetEntries, TimeEntries, add_closing_entry
+from logstore.index_rebuild import index_segment, rebuild
 from logstore.layout import (
     INDEX,
     LOG,
@@ -27,7 +28,6 @@ from logstore.layout import (
 )
 from logstore.locking import StoreLock
 from logstore.place import is_partition, is_store, prepare_root
-from logstore.recovery import index_segment, rebuild
 from logstore.tail import scan_log
 from logstore.verify.check import verify
 from logstore.verify.facts import topic_config
