@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import logstore
 from bench.rounds import Contestant
 from bench.workload import BATCH_RECORDS, TIMESTAMP_MS, Digest
-from logstore.verify import rebuild_index, verify
+from logstore.maintenance.verify import rebuild_index, verify
 
 NEVER = (1 << 63) - 1
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import logstore
-from logstore.log_writer import Host
-from logstore.topic import Owner
+from logstore.log.write.log_writer import Host
+from logstore.store.topic import Owner
 
 PAGE = Path(__file__).with_name("api.md")
 
@@ -242,7 +242,7 @@ def class_signature(kind: type) -> str:
     if getattr(kind, "_is_protocol", False):
         return f"class {kind.__name__}(Protocol)"
     makes_itself = "__init__" in vars(kind) and "Made by" not in (kind.__doc__ or "")
-    if makes_itself and kind.__module__ != "logstore.records":
+    if makes_itself and kind.__module__ != "logstore.record.record":
         return signature_text(kind.__name__, kind.__init__)  # type: ignore[misc]
     return f"class {kind.__name__}"
 

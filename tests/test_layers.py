@@ -1,83 +1,38 @@
-"""Who may import whom, and who may touch files: the rules of CONTRIBUTING.md as data.
+"""Who may import whom, and who may touch files: the rules of CONTRIBUTING.md, checked.
 
-A new module needs one line: its name in `LAYERS`. Modules in a package inside logstore
-(`logstore.cli.main`) have the layer of that package.
+The layers are data in docs/make_layers.py. A new room needs one line there.
 """
 
 from __future__ import annotations
 
 import ast
-import re
+import runpy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "src" / "logstore"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "logstore"
+MAKE_LAYERS = runpy.run_path(str(ROOT / "docs" / "make_layers.py"))
 
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_native", "errors"),
-    (
-        "_binding",
-        "arguments",
-        "config",
-        "extras",
-        "layout",
-        "records",
-        "recovery_report",
-    ),
-    ("locks",),
-    ("_files", "compression", "cuts", "index", "parallel", "partitioners"),
-    (
-        "decoding",
-        "checkpoints",
-        "descriptors",
-        "housekeeper",
-        "locking",
-        "place",
-    ),
-    (
-        "arrow",
-        "arrow_routing",
-        "partition_state",
-        "background_retention",
-        "batches",
-        "digests",
-        "encoder",
-    ),
-    ("segment", "producer_batches", "staging"),
-    ("resync", "tail", "view"),
-    ("segment_writer", "reader", "index_rebuild", "survey", "retention"),
-    (
-        "producers",
-        "catalog",
-        "loading",
-        "marks",
-        "adoption",
-        "frames",
-    ),
-    ("publications", "log_files", "leader_epochs"),
-    ("live", "log_writer"),
-    ("writer",),
-    ("partition", "partition_writers", "publishing", "measures"),
-    ("merging", "routing", "topic"),
-    ("store",),
-    ("verify", "diagnosis"),
-    ("repair", "reporting", "metrics"),
-    ("_public",),
-    ("cli", "spark"),
-    ("__main__",),
-)
-LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
+LAYER: dict[str, int] = {
+    name: number for number, names in enumerate(MAKE_LAYERS["LAYERS"]) for name in names
+}
+INSIDE: dict[str, dict[str, int]] = {
+    room: {name: number for number, names in enumerate(layers) for name in names}
+    for room, layers in MAKE_LAYERS["INSIDE"].items()
+}
 
-NATIVE_IMPORTERS = {"_native", "_binding"}
+ROOMS_MAX = 14
+C_MODULES = {"_native._ls", "_native._locks", "_native._records"}
 PUBLIC_NAMES_ONLY = {"cli", "spark"}
 
 # Modules that may open files themselves: the seam, and those that also handle files
 # which are no store's (the output of an export, a report). `_native` has the build
 # script.
-FILE_USERS = {"_native", "_files", "cli", "reporting"}
+FILE_USERS = ("_native", "io.files", "cli", "maintenance.report")
 # What the others may take from `os`: nothing of it looks at a file.
 OS_PURE = {
     "PathLike",
@@ -121,7 +76,7 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A parsed module of the package; `unit` is the name that has a layer."""
+    """A parsed module of the package; `room` is the name that has a layer."""
 
     path: str
     dotted: tuple[str, ...]  # without "logstore", without "__init__"
@@ -129,7 +84,11 @@ class Module:
     tree: ast.Module
 
     @property
-    def unit(self) -> str:
+    def name(self) -> str:
+        return ".".join(self.dotted)
+
+    @property
+    def room(self) -> str:
         return self.dotted[0] if self.dotted else ""
 
 
@@ -147,7 +106,8 @@ def load(package: Path = PACKAGE) -> list[Module]:
 
 # Without the package's own __init__, which gathers the public names of all layers.
 MODULES = [module for module in load() if module.dotted]
-UNITS = {module.unit for module in MODULES}
+NAMES = {module.name for module in MODULES}
+ROOMS = {module.room for module in MODULES}
 
 
 def nodes(tree: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.AST, bool]]:
@@ -160,7 +120,7 @@ def nodes(tree: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.AST, b
         yield from nodes(child, inside)
 
 
-def imports(module: Module, units: set[str] = UNITS) -> Iterator[Import]:
+def imports(module: Module, names: set[str] = NAMES) -> Iterator[Import]:
     """The imports of logstore's own modules, absolute or relative."""
     for node, inside in nodes(module.tree):
         if isinstance(node, ast.Import):
@@ -178,52 +138,64 @@ def imports(module: Module, units: set[str] = UNITS) -> Iterator[Import]:
                 dotted = tuple((node.module or "").split("."))
             if dotted[0] != "logstore":
                 continue
-            rest = dotted[1:]
-            names = tuple(alias.name for alias in node.names)
-            if rest:
-                yield Import(".".join(rest), names, node.lineno, inside)
-                continue
-            for name in names:  # from logstore import segment, Store
-                target, taken = (name, ()) if name in units else ("", (name,))
-                yield Import(target, taken, node.lineno, inside)
+            for alias in node.names:  # from logstore.log import scan
+                inner = ".".join((*dotted[1:], alias.name))
+                if inner in names or inner in C_MODULES:
+                    yield Import(inner, (), node.lineno, inside)
+                else:
+                    target = ".".join(dotted[1:])
+                    yield Import(target, (alias.name,), node.lineno, inside)
 
 
-def import_faults(module: Module, units: set[str] = UNITS) -> list[str]:
+def import_faults(module: Module, names: set[str] = NAMES) -> list[str]:
     """What is wrong with the imports of `module`, a sentence each."""
     faults = []
-    docstring = ast.get_docstring(module.tree) or ""
-    for found in imports(module, units):
+    for found in imports(module, names):
         where = f"{module.path}:{found.line}"
-        other = found.target.split(".")[0]
-        if other == module.unit:
+        other, _, rest = found.target.partition(".")
+        if other == module.room:
+            order, inner = INSIDE.get(other, {}), rest.partition(".")[0]
+            own = module.dotted[1] if len(module.dotted) > 1 else ""
+            if own != inner and order.get(inner, -1) >= order.get(own, len(order)):
+                faults.append(f"{where}: {own} imports {inner}, which is not below it")
             continue
         if found.in_function:
             faults.append(f"{where}: imports logstore.{other} inside a function")
-        if other == "_native" and module.unit not in NATIVE_IMPORTERS:
-            faults.append(f"{where}: only _binding imports _native")
+        if found.target in C_MODULES:
+            faults.append(f"{where}: only _native imports the C modules")
         if not other:
-            if module.unit not in PUBLIC_NAMES_ONLY:
+            if module.room not in PUBLIC_NAMES_ONLY:
                 faults.append(f"{where}: imports the package it is a part of")
-        elif module.unit in PUBLIC_NAMES_ONLY:
+        elif module.room in PUBLIC_NAMES_ONLY:
             faults.append(f"{where}: uses logstore.{other}, not public names alone")
-        elif other in LAYER and LAYER[other] > LAYER[module.unit]:
+        elif other in LAYER and LAYER[other] >= LAYER[module.room]:
             faults.append(
-                f"{where}: imports upward, {other} (layer {LAYER[other]}) from "
-                f"{module.unit} (layer {LAYER[module.unit]})"
-            )
-        elif (
-            other in LAYER
-            and LAYER[other] == LAYER[module.unit]
-            and not re.search(rf"\b{other}\b", docstring)
-        ):
-            faults.append(
-                f"{where}: imports {other} beside it, which its docstring must say"
+                f"{where}: {module.room} (layer {LAYER[module.room]}) imports {other} "
+                f"(layer {LAYER[other]}), which is not below it"
             )
     return faults
 
 
+def circles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, directly or not."""
+    found: list[list[str]] = []
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> None:
+        if name in path:
+            found.append([*path[path.index(name) :], name])
+        elif name not in done:
+            for other in sorted(edges.get(name, ())):
+                walk(other, [*path, name])
+            done.add(name)
+
+    for name in sorted(edges):
+        walk(name, [])
+    return found
+
+
 def file_faults(module: Module) -> list[str]:
-    """Where `module` goes around `_files`, a sentence each."""
+    """Where `module` goes around `io.files`, a sentence each."""
     faults = []
     for node, _ in nodes(module.tree):
         bad = None
@@ -249,37 +221,66 @@ def file_faults(module: Module) -> list[str]:
             ):
                 bad = f"from {node.module} import {', '.join(sorted(names))}"
         if bad:
-            faults.append(f"{module.path}:{node.lineno}: {bad} goes around _files")
+            faults.append(f"{module.path}:{node.lineno}: {bad} goes around io.files")
     return faults
 
 
 # ------------------------------------------------------------------ the package itself
 
-HOW_TO_ADD = "add it to LAYERS in tests/test_layers.py and to the table in CONTRIBUTING"
+
+def test_every_room_has_a_layer() -> None:
+    """A room without a layer is a decision that has not been made."""
+    assert LAYER.keys() == ROOMS
 
 
-def test_every_module_has_a_layer() -> None:
-    """A module that no layer knows is a decision nobody has taken yet."""
-    unknown = sorted(UNITS - LAYER.keys())
-    assert not unknown, f"{', '.join(unknown)} has no layer: {HOW_TO_ADD}"
+def test_the_house_is_small() -> None:
+    """Few rooms, each of its layers used by another one than the next."""
+    assert len(ROOMS - {"_public"}) <= ROOMS_MAX
+
+
+@pytest.mark.parametrize("room", INSIDE)
+def test_every_module_of_an_ordered_room_has_its_place(room: str) -> None:
+    """As for the rooms themselves."""
+    modules = {m.dotted[1] for m in MODULES if m.room == room and m.dotted[1:]}
+    assert modules == INSIDE[room].keys()
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.path)
 def test_module_imports_only_from_lower_layers(module: Module) -> None:
-    """Strictly lower, or beside as the docstring says, and at the top of the file."""
-    if module.unit not in LAYER:
-        pytest.fail(f"{module.unit} has no layer: {HOW_TO_ADD}")
+    """From strictly lower layers, and at the top of the file."""
     assert import_faults(module) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    """Not in a circle of any length, nor for types alone."""
+    edges: dict[str, set[str]] = {}
+    for module in MODULES:
+        taken = {found.target for found in imports(module)} - {"", module.name}
+        edges[module.name] = taken - set(parents(module.name))
+    assert circles(edges) == []
+
+
+def parents(name: str) -> Iterator[str]:
+    """The packages that a module is in: their faces may show it."""
+    while "." in name:
+        name = name.rpartition(".")[0]
+        yield name
 
 
 @pytest.mark.parametrize(
     "module",
-    [module for module in MODULES if module.unit not in FILE_USERS],
+    [module for module in MODULES if not module.name.startswith(FILE_USERS)],
     ids=lambda module: module.path,
 )
 def test_module_touches_files_only_through_the_seam(module: Module) -> None:
-    """System calls on a store go through `_files`, where tests can replace them."""
+    """System calls on a store go through `io.files`, where tests can replace them."""
     assert file_faults(module) == []
+
+
+def test_pictures_of_the_layers_are_those_of_the_table() -> None:
+    """docs/design.md has what docs/make_layers.py makes."""
+    text = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    assert MAKE_LAYERS["page"](text) == text, "run: python docs/make_layers.py"
 
 
 # ------------------------------------------------------------------- the checks fail
@@ -288,32 +289,32 @@ BAD_IMPORTS = {
     "upward": ("segment", "from logstore.store import Store"),
     "upward-submodule": ("segment", "from logstore import store"),
     "upward-relative": ("segment", "from .store import Store"),
-    "upward-plain": ("segment", "import logstore.store"),
+    "upward-plain": ("segment", "import logstore.store.store"),
     "upward-typing": (
         "segment",
-        "if TYPE_CHECKING:\n    from logstore.store import Store",
+        "if TYPE_CHECKING:\n    from logstore.store.store import Store",
     ),
-    "beside-unsaid": ("index", "from logstore import compression"),
-    "native": ("records", "from logstore._native import _ls"),
+    "beside": ("index", "from logstore import config"),
+    "native": ("record.record", "from logstore._native import _ls"),
     "inside": ("segment", "def f():\n    from logstore import index"),
     "inside-method": (
         "segment",
         "class A:\n    def f(self):\n        from . import index",
     ),
+    "upward-in-the-room": ("log.scan", "from logstore.log.write import writer"),
+    "beside-in-the-room": ("log.follow.x", "from logstore.log.write import writer"),
     "whole-package": ("segment", "import logstore"),
     "facade": ("segment", "from logstore import Store"),
     "cli-internals": ("cli", "from logstore.segment import Segment"),
 }
 GOOD_IMPORTS = {
-    "lower": ("segment", "from logstore import index, _files"),
+    "lower": ("segment", "from logstore import index, errors"),
     "lower-relative": ("segment", "from .index import OffsetIndex"),
-    "beside-said": (
-        "index",
-        '"""Uses compression beside it."""\nfrom . import compression',
-    ),
-    "binding": ("_binding", "from logstore._native import _ls"),
+    "lower-in-the-room": ("log.write.writer", "from logstore.log import scan"),
+    "same-part-of-a-room": ("log.write.writer", "from logstore.log.write import x"),
+    "native": ("_native.core", "from logstore._native import _ls"),
     "cli-public": ("cli", "import logstore\nfrom logstore import Store"),
-    "optional": ("arrow", "def f():\n    import pyarrow"),
+    "optional": ("record.arrow", "def f():\n    import pyarrow"),
 }
 BAD_FILE_USE = {
     "open": "open('x')",
@@ -331,25 +332,31 @@ GOOD_FILE_USE = {
 }
 
 
-def invented(unit: str, source: str) -> Module:
-    return Module(f"{unit}.py", (unit,), False, ast.parse(source))
+def invented(name: str, source: str) -> Module:
+    return Module(f"{name}.py", tuple(name.split(".")), False, ast.parse(source))
 
 
-@pytest.mark.parametrize(("unit", "source"), BAD_IMPORTS.values(), ids=BAD_IMPORTS)
-def test_bad_import_is_found(unit: str, source: str) -> None:
+@pytest.mark.parametrize(("name", "source"), BAD_IMPORTS.values(), ids=BAD_IMPORTS)
+def test_bad_import_is_found(name: str, source: str) -> None:
     """Each way around the layers is noticed."""
-    assert import_faults(invented(unit, source), set(LAYER))
+    assert import_faults(invented(name, source), NAMES | {"store", "index"})
 
 
-@pytest.mark.parametrize(("unit", "source"), GOOD_IMPORTS.values(), ids=GOOD_IMPORTS)
-def test_good_import_is_accepted(unit: str, source: str) -> None:
+@pytest.mark.parametrize(("name", "source"), GOOD_IMPORTS.values(), ids=GOOD_IMPORTS)
+def test_good_import_is_accepted(name: str, source: str) -> None:
     """What the rules allow is not complained about."""
-    assert import_faults(invented(unit, source), set(LAYER)) == []
+    assert import_faults(invented(name, source), NAMES | {"store", "index"}) == []
+
+
+def test_circle_is_found() -> None:
+    """Of two modules, and of more."""
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == [["a", "b", "c", "a"]]
+    assert circles({"a": {"b"}, "b": set()}) == []
 
 
 @pytest.mark.parametrize("source", BAD_FILE_USE.values(), ids=BAD_FILE_USE)
 def test_file_use_beside_the_seam_is_found(source: str) -> None:
-    """Each way around `_files` is noticed."""
+    """Each way around `io.files` is noticed."""
     assert file_faults(invented("segment", source))
 
 

@@ -39,7 +39,7 @@ class _Package(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         if name in _REPORTING:
-            reporting = importlib.import_module("logstore.reporting")
+            reporting = importlib.import_module("logstore.maintenance.report")
             self.__dict__.update({key: getattr(reporting, key) for key in _REPORTING})
             return self.__dict__[name]
         is_public = name in _FUNCTIONS or name in _SHADOWED or name[0].isupper()

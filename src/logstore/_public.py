@@ -5,10 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from logstore.batches import Chunk, ControlRecord, RecordBatch
 from logstore.config import StoreConfig, TopicConfig
-from logstore.cuts import LogMark
-from logstore.diagnosis import Diagnosis, Observation, doctor
 from logstore.errors import (
     ConfigError,
     CorruptCheckpointError,
@@ -35,30 +32,19 @@ from logstore.errors import (
     TopicNotFoundError,
     UnsupportedError,
 )
-from logstore.partition import Partition
-from logstore.partition_writers import RecoveryProgress
-from logstore.partitioners import (
-    ConsistentHashPartitioner,
-    KafkaPartitioner,
-    Partitioner,
-)
-from logstore.publishing import Publication
-from logstore.records import Record, RecordMetadata, TimestampType, TopicRecord
-from logstore.recovery_report import RecoveryAction, RecoveryReport
-from logstore.repair import RepairAction, RepairReport, repair
-from logstore.retention import (
+from logstore.io.checkpoint.cuts import LogMark
+from logstore.io.checkpoint.recovery_report import RecoveryAction, RecoveryReport
+from logstore.log.retention import (
     Deletion,
     RetainAge,
     RetainBytes,
     RetainFreeSpace,
     RetentionPolicy,
 )
-from logstore.segment import SegmentInfo
-from logstore.staging import Stage, Staged, StagedLog
-from logstore.store import Store
-from logstore.store import open_store as open
-from logstore.topic import Topic
-from logstore.verify import (
+from logstore.log.write.staging import Stage, Staged, StagedLog
+from logstore.maintenance.environment import Diagnosis, Observation, doctor
+from logstore.maintenance.repair import RepairAction, RepairReport, repair
+from logstore.maintenance.verify import (
     FileContents,
     LogEntry,
     Note,
@@ -68,10 +54,24 @@ from logstore.verify import (
     rebuild_index,
     verify,
 )
+from logstore.record.batch import Chunk, ControlRecord, RecordBatch
+from logstore.record.partitioner import (
+    ConsistentHashPartitioner,
+    KafkaPartitioner,
+    Partitioner,
+)
+from logstore.record.record import Record, RecordMetadata, TimestampType, TopicRecord
+from logstore.segment import SegmentInfo
+from logstore.store.partition import Partition
+from logstore.store.partitions import RecoveryProgress
+from logstore.store.publisher import Publication
+from logstore.store.store import Store
+from logstore.store.store import open_store as open
+from logstore.store.topic import Topic
 
 if TYPE_CHECKING:
     from logstore import metrics
-    from logstore.reporting.report import Report, report
+    from logstore.maintenance.report.report import Report, report
 
 __all__ = [
     "Chunk",
@@ -97,12 +97,11 @@ __all__ = [
     "OffsetOutOfRangeError",
     "Partition",
     "PartitionNotFoundError",
-    "Publication",
-    "PublicationConflictError",
     "Partitioner",
     "Problem",
+    "Publication",
+    "PublicationConflictError",
     "ReadOnlyError",
-    "ReentrantCallError",
     "Record",
     "RecordBatch",
     "RecordMetadata",
@@ -111,6 +110,7 @@ __all__ = [
     "RecoveryAction",
     "RecoveryProgress",
     "RecoveryReport",
+    "ReentrantCallError",
     "RepairAction",
     "RepairReport",
     "Report",

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import xxhash
 
-from logstore import _binding as native
+from logstore import _native as native
 from logstore.errors import CorruptIndexError
 
 __all__ = [

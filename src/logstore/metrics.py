@@ -17,7 +17,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from logstore._files import Files
 from logstore.config import StoreConfig
 from logstore.errors import (
     LogStoreError,
@@ -26,10 +25,10 @@ from logstore.errors import (
     is_system_error,
     storage_error,
 )
-from logstore.locking import holder_of
-from logstore.place import check_is_store, is_store
-from logstore.store import Store, open_store
-from logstore.verify.places import is_directory, open_root
+from logstore.io.files import Files
+from logstore.io.filesystem import check_is_store, is_directory, is_store, open_root
+from logstore.io.lock import holder_of
+from logstore.store.store import Store, open_store
 
 __all__ = ["CONTENT_TYPE", "of_directory", "opentelemetry", "prometheus", "text"]
 

@@ -1,8 +1,8 @@
 """One segment: a `.log` file with its indexes, as its readers see it.
 
 `Segment` is what readers hold: where the file is, how much of it is log, and lookups
-that hold what an index says against the log. (`logstore.segment_writer` has the writing
-side, `logstore.tail` the walk over a log whose end is not known.)
+that hold what an index says against the log. (`logstore.log.write.segment_appender` has
+the writing side, `logstore.log.scan` the walk over a log whose end is not known.)
 
 Positions and sizes are bytes of the `.log` file; offsets are log offsets.
 """
@@ -16,10 +16,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from logstore import _binding as native
-from logstore._files import Directory, FileInfo
-from logstore.decoding import Damage
-from logstore.descriptors import Descriptors
+from logstore import _native as native
 from logstore.errors import (
     CorruptRecordError,
     RecordTooLargeError,
@@ -28,13 +25,16 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries, digest_of
-from logstore.layout import (
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import Directory, FileInfo
+from logstore.io.layout import (
     DELETED,
     INDEX,
     LOG,
     TIME_INDEX,
     segment_file,
 )
+from logstore.record.decoder import Damage
 
 __all__ = [
     "Place",

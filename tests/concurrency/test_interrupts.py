@@ -21,13 +21,13 @@ from unittest import mock
 import pytest
 
 import logstore
-from logstore import layout
-from logstore._files import Directory
-from logstore.catalog import Catalog
-from logstore.log_writer import LogWriter
-from logstore.publishing import Publisher
-from logstore.store import open_store
-from logstore.writer import PartitionWriter
+from logstore.io import layout
+from logstore.io.files import Directory
+from logstore.log.write.log_writer import LogWriter
+from logstore.log.write.writer import PartitionWriter
+from logstore.store.publisher import Publisher
+from logstore.store.store import open_store
+from logstore.store.topics import Catalog
 from support.damage import Unsynced
 from support.values import (
     append_one,

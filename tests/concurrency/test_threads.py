@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore._files import Directory
+from logstore.io.files import Directory
 from logstore.segment import Segment
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.damage import FaultyFiles, Unsynced
 from support.values import (
     config_of,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.store import open_store
-from logstore.verify.check import verify
+from logstore.maintenance.verify.store import verify
+from logstore.store.store import open_store
 from support.damage import FaultyFiles, Unsynced, append_garbage, flip_bit, logs_in
 from support.values import fill
 

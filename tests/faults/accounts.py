@@ -15,8 +15,8 @@ from typing import Any
 
 import logstore
 from logstore import LogStoreError, Record, StoreConfig
-from logstore.store import open_store
-from logstore.verify.check import verify
+from logstore.maintenance.verify.store import verify
+from logstore.store.store import open_store
 from support.damage import Unsynced
 from support.values import record_of
 

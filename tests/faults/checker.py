@@ -19,10 +19,11 @@ from typing import Any
 
 import logstore
 from faults.promises import Promises, Shown, View
-from logstore import LogStoreError, Partition, Store, StoreConfig, layout
-from logstore.housekeeper import Housekeeper
-from logstore.recovery_report import UNSUPPORTED
-from logstore.store import open_store
+from logstore import LogStoreError, Partition, Store, StoreConfig
+from logstore.io import layout
+from logstore.io.checkpoint.recovery_report import UNSUPPORTED
+from logstore.io.scheduler import Housekeeper
+from logstore.store.store import open_store
 from support.disk import MemoryDisk, Nodes
 from support.values import append_one
 

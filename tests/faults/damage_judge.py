@@ -19,9 +19,9 @@ import pyarrow as pa
 from faults.kafka_rules import has_torn_tail
 from faults.memory_files import ROOT, MemoryFiles
 from logstore import LogStoreError, Record
-from logstore.layout import TOPICS
-from logstore.store import open_store
-from logstore.verify.check import verify
+from logstore.io.layout import TOPICS
+from logstore.maintenance.verify.store import verify
+from logstore.store.store import open_store
 
 __all__ = ["LOUD", "RIGHT", "SHORT", "Truth", "judge_reader", "judge_writer"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from logstore.layout import INDEX, LOG, TIME_INDEX, parse_segment_file, segment_file
+from logstore.io.layout import INDEX, LOG, TIME_INDEX, parse_segment_file, segment_file
 
 __all__ = ["Damage", "Damages"]
 

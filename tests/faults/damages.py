@@ -32,8 +32,14 @@ from faults.memory_files import ROOT, MemoryFiles
 from faults.method import Tally
 from faults.workers import spread
 from logstore import StoreConfig
-from logstore.layout import CLEAN_SHUTDOWN, OWN_PREFIX, OWNER, PARTITION_STATE, TOPICS
-from logstore.store import open_store
+from logstore.io.layout import (
+    CLEAN_SHUTDOWN,
+    OWN_PREFIX,
+    OWNER,
+    PARTITION_STATE,
+    TOPICS,
+)
+from logstore.store.store import open_store
 from support.values import FORMATS, config_of, expected, fill
 
 NAME = "damages"

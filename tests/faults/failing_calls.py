@@ -21,7 +21,8 @@ from typing import NamedTuple
 from faults.checker import HARMLESS, StateCheck, open_quietly, shown, view_of
 from faults.method import Tally
 from faults.workloads import Program
-from logstore import LogStoreError, Partition, SyncFailedError, layout
+from logstore import LogStoreError, Partition, SyncFailedError
+from logstore.io import layout
 from support.power_cut import cuts
 
 NAME = "failing_calls"

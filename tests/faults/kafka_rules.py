@@ -15,7 +15,7 @@ from typing import NamedTuple
 import crc32c
 
 from logstore import Record
-from logstore.layout import LOG
+from logstore.io.layout import LOG
 
 __all__ = ["Belief", "Bodies", "believable", "has_torn_tail"]
 

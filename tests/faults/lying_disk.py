@@ -19,8 +19,9 @@ from unittest import mock
 from faults.checker import PATH, open_quietly
 from faults.method import Tally
 from faults.workloads import Program, append_rows
-from logstore import LogStoreError, StoreConfig, StoreLockedError, _files
-from logstore.store import open_store
+from logstore import LogStoreError, StoreConfig, StoreLockedError
+from logstore.io import files as _files
+from logstore.store.store import open_store
 from support.disk import MemoryDisk
 from support.values import config_of, expected
 

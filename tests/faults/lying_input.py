@@ -35,7 +35,7 @@ import logstore
 from faults.cases import folder_of, run_cases
 from faults.method import Tally
 from logstore import LogStoreError, Staged
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.damage import Unsynced, fixed_crc, frames_in
 from support.values import FORMATS, append_records, config_of
 

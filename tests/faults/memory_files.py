@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from logstore._files import FileInfo, Files
+from logstore.io.files import FileInfo, Files
 
 __all__ = ["ROOT", "MemoryFiles"]
 

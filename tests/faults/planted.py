@@ -90,7 +90,7 @@ _APPENDS = ("append", "append_many", "append_durable", "flush")
 BUGS = (
     Bug(
         "no sync before the promise",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("self.files.sync(active.fd if fd is None else fd)", "pass"),),
         "disk_states",
         _APPENDS,
@@ -98,7 +98,7 @@ BUGS = (
     ),
     Bug(
         "directory not synced after a segment was created",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("            self.directory.sync()\n        except OSError as error:\n"
           "            self._is_blocked", "        except OSError as error:\n"
           "            self._is_blocked"),),
@@ -107,21 +107,21 @@ BUGS = (
     ),
     Bug(
         "directory not synced after a state file was renamed",
-        "_files.py",
+        "io/files.py",
         (("        self.rename(temporary, name)\n        self.sync()",
           "        self.rename(temporary, name)"),),
         "disk_states",
     ),
     Bug(
         "renamed before its bytes are synced",
-        "_files.py",
+        "io/files.py",
         (("            self.files.write(fd, data, 0)\n            self.files.sync(fd)",
           "            self.files.write(fd, data, 0)"),),
         "disk_states",
     ),
     Bug(
         "checksums not checked by readers",
-        "reader.py",
+        "log/read/reader.py",
         (("reader.begin(before, segment.checks)",
           "reader.begin(before, segment.checks & ~native.CHECK_CRC)"),),
         "lying_disk",
@@ -129,14 +129,14 @@ BUGS = (
     ),
     Bug(
         "checksums not checked by recovery",
-        "loading/end.py",
+        "log/recover/log_end.py",
         (("checks=active.checks", "checks=active.checks & ~native.CHECK_CRC"),),
         "disk_states",
         _APPENDS,
     ),
     Bug(
         "zeros at the end taken for log",
-        "tail.py",
+        "log/scan.py",
         (("return TailScan(at, last_offset, batches, stop, error, size, wrappers)\n"
           "        if end == 0:",
           "return TailScan(size if zeros else at, last_offset, batches, stop, error,"
@@ -146,7 +146,7 @@ BUGS = (
     ),
     Bug(
         "a torn tail is not cut",
-        "loading/end.py",
+        "log/recover/log_end.py",
         (("                files.truncate(fd, pos)\n                files.sync(fd)",
           "                pass"),
          ("        if self.case.writable and self.case.damage is None:\n"
@@ -158,7 +158,7 @@ BUGS = (
     ),
     Bug(
         "cut below the durable point",
-        "loading/end.py",
+        "log/recover/log_end.py",
         (("if below or self.is_foreign(scan):", "if self.is_foreign(scan):"),
          ("        if 0 <= size < durable:\n            self.lost_end(active, size, "
           "durable, own)\n", "        durable = 0\n"),
@@ -168,7 +168,7 @@ BUGS = (
     ),
     Bug(
         "a failed sync is tried again",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("            self.files.sync(active.fd if fd is None else fd)\n"
           "        except OSError as error:\n",
           "            self.files.sync(active.fd if fd is None else fd)\n"
@@ -180,7 +180,7 @@ BUGS = (
     ),
     Bug(
         "a failed sync does not end the writer",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("        if self.failed is None:\n            self.failed = error",
           "        if False:\n            self.failed = error"),),
         "failing_calls",
@@ -188,7 +188,7 @@ BUGS = (
     ),
     Bug(
         "a failed append is not undone",
-        "segment_writer.py",
+        "log/write/segment_appender.py",
         (("            self.files.truncate(self.fd, self.state.size)\n"
           "            self._reserved = self.state.size\n",
           "            self._reserved = self.state.size\n"),),
@@ -198,7 +198,7 @@ BUGS = (
     ),
     Bug(
         "durable point written before the sync",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("        self.end_offset = active.next_offset\n        if",
           "        self.end_offset = active.next_offset\n"
           "        self._write_point(active.state.copy())\n        if"),),
@@ -207,7 +207,7 @@ BUGS = (
     ),
     Bug(
         "clean mark not removed before the first append",
-        "marks.py",
+        "io/checkpoint/ownership.py",
         (("self._write_owner(False, now, after)",
           "self._write_owner(self.is_clean, now, after)"),),
         "disk_states",
@@ -215,7 +215,7 @@ BUGS = (
     ),
     Bug(
         "clean mark written before the partitions are synced",
-        "store.py",
+        "store/store.py",
         (("        for writer in list(writers.loaded.values()):\n",
           "        if self._marks.is_writing:\n"
           "            self._marks.end(writers.ends() or {}, writers.starts())\n"
@@ -236,14 +236,14 @@ BUGS = (
     ),
     Bug(
         "index entries counted before they are synced",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("        self._sync_indexes(state)\n        text", "        text"),),
         "disk_states",
         (*_APPENDS, "append_batches", "delete_before"),
     ),
     Bug(
         "a deletion is promised before its commit",
-        "writer.py",
+        "log/write/writer.py",
         (("is_committed = self._commit_state(active)", "is_committed = True"),),
         "disk_states",
         (*_APPENDS, "delete_before", "retention"),
@@ -251,7 +251,7 @@ BUGS = (
     ),
     Bug(
         "a swap is finished wrongly",
-        "loading/names.py",
+        "log/recover/leftovers.py",
         (("directory.rename(name, name.removesuffix(SWAP))",
           "directory.unlink(name)"),),
         "disk_states",
@@ -259,28 +259,28 @@ BUGS = (
     ),
     Bug(
         "truncation without a commit",
-        "writer.py",
+        "log/write/writer.py",
         (("        self._write_state(state, is_truncating=True)\n", ""),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
     ),
     Bug(
         "a finished truncation is finished again after appends",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("            if self._is_truncating:\n", "            if False:\n"),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
     ),
     Bug(
         "recovery syncs what lies past the durable point, and does not write it again",
-        "loading/durable.py",
+        "log/recover/durable.py",
         (("        copy(directory, fd, durable_pos, size, fd, durable_pos)\n", ""),),
         "failing_calls",
         ("append, durable", "flush"),
     ),
     Bug(
         "recovery does not make durable what it keeps",
-        "loading/durable.py",
+        "log/recover/durable.py",
         (("    with directory.opened(log, write=True) as fd:\n",
           "    if True:\n        return\n"
           "    with directory.opened(log, write=True) as fd:\n"),),
@@ -298,28 +298,28 @@ BUGS = (
     ),
     Bug(
         "the lock is not taken",
-        "locking.py",
+        "io/lock.py",
         (("holder = files.lock(fd)", "holder = None"),),
         "lying_disk",
         quick=True,
     ),
     Bug(
         "a roll does not sync the old segment",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("        self._sync_fd(active)\n        base = ", "        base = "),),
         "disk_states",
         (*_APPENDS, "roll"),
     ),
     Bug(
         "a short write is taken for a whole one",
-        "_files.py",
+        "io/files.py",
         (("        while done < len(data):\n            done += os.pwrite",
           "        while False:\n            done += os.pwrite"),),
         "lying_disk",
     ),
     Bug(
         "durable_only reads past the durable offset",
-        "partition.py",
+        "store/partition.py",
         (("seen.durable_offset if durable_only else seen.end_offset",
           "seen.end_offset"),),
         "disk_states",
@@ -327,7 +327,7 @@ BUGS = (
     ),
     Bug(
         "a topic's deletion has no commit",
-        "store.py",
+        "store/store.py",
         (('self._catalog.write_if_room(name, {**settings, "deleting": True})',
           "pass"),),
         "disk_states",
@@ -335,14 +335,14 @@ BUGS = (
     ),
     Bug(
         "settings say that a topic is complete before its directories are synced",
-        "catalog.py",
+        "store/topics.py",
         (("        self._root.sync()\n\n    def drop_begun", "\n    def drop_begun"),),
         "disk_states",
         ("create_topic", "add_partitions"),
     ),
     Bug(
         "appends go on beside half of a new segment",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("        if self._stray is not None:\n            self._remove_stray()\n",
           "        self._stray = None\n"),),
         "failing_calls",
@@ -350,7 +350,7 @@ BUGS = (
     ),
     Bug(
         "recovery does not look inside wrappers",
-        "reader.py",
+        "log/read/reader.py",
         (("    if not active.is_gapless:\n        return None\n",
           "    return None\n"),),
         "disk_states",
@@ -358,7 +358,7 @@ BUGS = (
     ),
     Bug(
         "an append that fails behind a roll leaves the state as it is",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("            self._commit(self._active_state, is_truncating=True)\n", ""),
          ("            self._commit(self._active.state)\n            self._is_barred",
           "            self._is_barred")),
@@ -368,7 +368,7 @@ BUGS = (
     ),
     Bug(
         "readers do not stop at a publication",
-        "publications.py",
+        "io/checkpoint/publications.py",
         (("            self._found = token, found\n        return found",
           "            self._found = token, found\n        return {}"),),
         "disk_states",
@@ -377,35 +377,35 @@ BUGS = (
     ),
     Bug(
         "a publication that was cut short is not taken back",
-        "publishing.py",
+        "store/publisher.py",
         (("                drop(key, base)\n", "                pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
     ),
     Bug(
         "a publication is committed before its logs are synced",
-        "publishing.py",
+        "store/publisher.py",
         (("            target.writer.sync_held()\n", "            pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
     ),
     Bug(
         "the commit of a publication is not synced",
-        "publishing.py",
+        "store/publisher.py",
         (("layout.PUBLISHED)\n        root.sync()", "layout.PUBLISHED)"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
     ),
     Bug(
         "a staged file that becomes a segment keeps its offsets",
-        "adoption.py",
+        "log/write/import_segment.py",
         (("offset + shift, length", "offset, length"),),
         "disk_states",
         (*_APPENDS, "publish"),
     ),
     Bug(
         "writers go on where a publication could not be undone",
-        "publishing.py",
+        "store/publisher.py",
         (("                writer.end_for_good(error)\n", ""),),
         "failing_calls",
         ("publish",),
@@ -413,7 +413,7 @@ BUGS = (
     ),
     Bug(
         "a failed append is undone and not synced",
-        "segment_writer.py",
+        "log/write/segment_appender.py",
         (("            self._reserved = self.state.size\n"
           "            self.files.sync(self.fd)\n",
           "            self._reserved = self.state.size\n"),),
@@ -423,7 +423,7 @@ BUGS = (
     ),
     Bug(
         "the base offset is chosen before the lock is taken",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("        with self.lock:\n            self._get_ready()\n"
           "            now_ms = self.files.now_ms()\n"
           "            base = self.end_offset\n",
@@ -434,7 +434,7 @@ BUGS = (
     ),
     Bug(
         "the offset that is expected is chosen before the caller's code has run",
-        "partition.py",
+        "store/partition.py",
         (("        rows = pack_rows(\n            values, keys",
           "        expected_offset = writer.end_offset\n"
           "        rows = pack_rows(\n            values, keys"),),
@@ -443,7 +443,7 @@ BUGS = (
     ),
     Bug(
         "a store that is closing counts as closed",
-        "store.py",
+        "store/store.py",
         (("            self._closed = True\n            # Not under",
           "            self._closed = self._is_finished = True\n"
           "            # Not under"),),
@@ -452,7 +452,7 @@ BUGS = (
     ),
     Bug(
         "locks are taken one by one, and let go of later",
-        "publishing.py",
+        "store/publisher.py",
         (("        with native.Group([*syncs, *appends]):\n",
           "        with contextlib.ExitStack() as stack:\n"
           "            for one in [*syncs, *appends]:\n"
@@ -461,7 +461,7 @@ BUGS = (
     ),
     Bug(
         "a child holds on to the lock of its parent",
-        "locking.py",
+        "io/lock.py",
         (("        if self._file is not None:\n"
           "            self._file.close()\n"
           "            self._file = None\n\n    def release",
@@ -472,14 +472,14 @@ BUGS = (
     ),
     Bug(
         "a child closes the store of its parent as its own",
-        "store.py",
+        "store/store.py",
         (("        if self._forked:\n            self._closed = True\n",
           "        if False:\n            self._closed = True\n"),),
         "forks",
     ),
     Bug(
         "no thread to be had is an error without a name",
-        "housekeeper.py",
+        "io/scheduler.py",
         (("        except RuntimeError as error:\n",
           "        except ZeroDivisionError as error:\n"),),
         "limits",
@@ -487,7 +487,7 @@ BUGS = (
     ),
     Bug(
         "a sync counts as scheduled before it is",
-        "log_writer.py",
+        "log/write/log_writer.py",
         (("            self.host.call_later(self.flush_due, self.config.flush_ms)\n"
           "            self._flush_scheduled = True\n",
           "            self._flush_scheduled = True\n"
@@ -496,21 +496,21 @@ BUGS = (
     ),
     Bug(
         "a reader does not look at the names in the directory again",
-        "live.py",
+        "log/follow/read_only_log.py",
         (("        if mtime_ns != self._mtime_ns or self._is_recent():\n",
           "        if self._is_recent():\n"),),
         "replacements",
     ),
     Bug(
         "a cut is not noted for readers in other processes",
-        "cuts.py",
+        "io/checkpoint/cuts.py",
         (("        if serial == self.serial:\n            return NO_CUT\n",
           "        return NO_CUT\n"),),
         "replacements",
     ),
     Bug(
         "a chunk goes on where its last pass ended",
-        "batches.py",
+        "record/batch.py",
         (("                yield from iter_records(columns)\n",
           "                yield from iter_records(columns)\n"
           "                self._start = self.next_offset\n"),),
@@ -519,14 +519,14 @@ BUGS = (
     ),
     Bug(
         "what was published stays to be published again",
-        "publishing.py",
+        "store/publisher.py",
         (("        self.discard(logs)\n        return Publication(",
           "        return Publication("),),
         "second_use",
     ),
     Bug(
         "numbers in state files have no bounds",
-        "checkpoints.py",
+        "io/checkpoint/checkpoints.py",
         (("    if not low <= value <= high:\n", "    if False:\n"),),
         "lying_input",
         ("states",),
@@ -544,7 +544,7 @@ BUGS = (
     ),
     Bug(
         "a large sequence number is remembered as a small one",
-        "publishing.py",
+        "store/publisher.py",
         (("entry = Entry(sequence, ", "entry = Entry(sequence & 0xFFFFFFFF, "),),
         "readable",
         quick=True,

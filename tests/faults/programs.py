@@ -15,7 +15,7 @@ from typing import Any
 
 from faults import accounts
 from logstore import LogStoreError, StoreConfig, SyncFailedError
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.adopting import adopting
 from support.values import (
     FORMATS,

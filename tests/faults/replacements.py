@@ -30,8 +30,9 @@ import logstore
 from faults.cases import folder_of, run_cases
 from faults.method import Tally
 from faults.replacers import GONE, TOPIC, Broker, Moment, Owner, time_of
-from logstore import LogStoreError, reader, segment
-from logstore.store import open_store
+from logstore import LogStoreError, segment
+from logstore.log.read import reader
+from logstore.store.store import open_store
 from support.damage import FaultyFiles
 
 NAME = "replacements"
@@ -269,7 +270,7 @@ class _Case:
                     mock.patch.object(module, "READ_BYTES", self.buffer)
                 )
             stack.enter_context(
-                mock.patch.object(logstore.partition, "time", self.clock)
+                mock.patch.object(logstore.store.partition, "time", self.clock)
             )
             try:
                 found = self.read_all(path, files)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import logstore
-from logstore._files import Files
-from logstore.store import open_store
+from logstore.io.files import Files
+from logstore.store.store import open_store
 from support.broker import compaction
 from support.damage import fixed_crc, logs_in
 from support.values import config_of

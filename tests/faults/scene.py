@@ -25,9 +25,9 @@ from typing import Any
 import logstore
 from faults.watched import Broken, Watch
 from logstore import LogStoreError, StoreConfig, TopicConfig
-from logstore.live import LiveLog
-from logstore.store import open_store
-from logstore.topic import Topic
+from logstore.log.follow.read_only_log import LiveLog
+from logstore.store.store import open_store
+from logstore.store.topic import Topic
 from support.damage import Unsynced
 
 __all__ = ["CALLS", "Given", "Log", "Plan", "Scene", "elsewhere"]

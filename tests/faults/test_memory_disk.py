@@ -14,7 +14,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from logstore._files import Directory, Files
+from logstore.io.files import Directory, Files
 from support.disk import MemoryDisk, disk_of, tree
 from support.power_cut import cuts
 

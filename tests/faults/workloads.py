@@ -24,9 +24,9 @@ from logstore import (
     SyncFailedError,
     TopicConfig,
     UnsupportedError,
-    layout,
-    retention,
 )
+from logstore.io import layout
+from logstore.log import retention
 from support.adopting import adopting
 from support.disk import ROOT, MemoryDisk, Moment, Nodes
 from support.power_cut import cuts

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 
 import logstore
 from logstore import Record, TimestampType
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.damage import Unsynced, crash
 from support.values import FORMATS, config_of
 

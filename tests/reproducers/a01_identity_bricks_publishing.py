@@ -14,7 +14,7 @@ import logstore
 
 KILLED = """
 import os, sys, logstore
-from logstore._files import Files
+from logstore.io.files import Files
 class Dying(Files):
     def rename(self, fd, old, new):
         if new == ".logstore-published":

@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 import logstore
-from logstore._files import Files
+from logstore.io.files import Files
 
 OTHER = """
 import sys, logstore

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 import logstore
-from logstore._files import Files
+from logstore.io.files import Files
 
 KILLED = """
 import os, sys, logstore

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore._files import Files, Space
 from logstore.cli.main import main
+from logstore.io.files import Files, Space
 from support.damage import logs_in, snapshot_of
 from support.values import append_one, fill, new_partition
 

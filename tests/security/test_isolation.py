@@ -52,31 +52,31 @@ def test_whole_life_stays_inside_the_store(tmp_path: Path) -> None:
 
 
 PLANTED = {
-    "follows links": "import os, logstore._files as f\nf._FLAGS &= ~os.O_NOFOLLOW",
+    "follows links": "import os, logstore.io.files as f\nf._FLAGS &= ~os.O_NOFOLLOW",
     "whole path": (
-        "import os, logstore._files as f\n"
+        "import os, logstore.io.files as f\n"
         "f.Directory.open = lambda s, n, write=False: os.open(s.path_of(n), os.O_RDWR)"
     ),
     "unlink by path": (
-        "import os, logstore._files as f\n"
+        "import os, logstore.io.files as f\n"
         "f.Directory.unlink = lambda s, n, missing_ok=False: os.unlink(s.path_of(n))"
     ),
     "rename by path": (
-        "import os, logstore._files as f\n"
+        "import os, logstore.io.files as f\n"
         "f.Directory.rename = lambda s, a, b: os.rename(s.path_of(a), s.path_of(b))"
     ),
     "socket": (
-        "import socket, logstore.store as s\n"
+        "import socket, logstore.store.store as s\n"
         "o = s.Store.create_topic\n"
         "s.Store.create_topic = lambda *a, **k: (socket.socket(), o(*a, **k))[1]"
     ),
     "process": (
-        "import os, logstore.store as s\n"
+        "import os, logstore.store.store as s\n"
         "o = s.Store.create_topic\n"
         "s.Store.create_topic = lambda *a, **k: (os.system('true'), o(*a, **k))[1]"
     ),
     "pickle": (
-        "import pickle, logstore.store as s\n"
+        "import pickle, logstore.store.store as s\n"
         "o, p = s.Store.create_topic, pickle.dumps(len)\n"
         "s.Store.create_topic = lambda *a, **k: (pickle.loads(p), o(*a, **k))[1]"
     ),

@@ -14,7 +14,7 @@ CODE = """
 import sys
 from pathlib import Path
 import logstore
-from logstore._files import Files
+from logstore.io.files import Files
 from support.values import FORMATS, append_records, config_of, fill
 
 class Still(Files):
@@ -24,7 +24,7 @@ class Still(Files):
 import uuid
 uuid.uuid4 = lambda: uuid.UUID(int=7)
 
-from logstore.store import open_store
+from logstore.store.store import open_store
 with open_store(Path(sys.argv[1]), files=Still()) as store:
     for magic, codec in FORMATS:
         config = config_of(magic, codec, segment_bytes=2000, index_interval_bytes=100)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logstore
-from logstore import layout
+from logstore.io import layout
 from support.values import expected, fill, new_partition
 
 BAD = [

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore import StoreConfig, place
-from logstore._files import Directory, Files
-from logstore.store import open_store
+from logstore import StoreConfig
+from logstore.io import filesystem as place
+from logstore.io.files import Directory, Files
+from logstore.store.store import open_store
 from support.damage import snapshot_of
 from support.users import NOBODY, SOMEBODY, as_user, needs_root, shared_place
 from support.values import append_one, expected, fill, new_partition, read_all

@@ -14,11 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logstore
-from logstore import _files, catalog, checkpoints, layout
-from logstore._files import Directory, Files
-from logstore.layout import OFFSET_MAX
-from logstore.partition_state import PartitionState
-from logstore.recovery_report import LOST_TOLD
+from logstore.io import files as _files
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.partition_state import PartitionState
+from logstore.io.checkpoint.recovery_report import LOST_TOLD
+from logstore.io.files import Directory, Files
+from logstore.io.layout import OFFSET_MAX
+from logstore.store import topics as catalog
 from support.damage import FaultyFiles, logs_in, snapshot_of
 from support.disk import MemoryDisk
 from support.values import append_one, expected, fill, new_partition, read_all

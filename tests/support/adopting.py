@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from unittest import mock
 
-from logstore import adoption, staging
+from logstore.log.write import import_segment as adoption
+from logstore.log.write import staging
 
 __all__ = ["adopting"]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import crc32c
 
-from logstore._files import FileInfo, Files
+from logstore.io.files import FileInfo, Files
 
 # ---------------------------------------------------------------- files
 

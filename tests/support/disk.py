@@ -25,7 +25,7 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from logstore._files import FileInfo, Files, Waitable
+from logstore.io.files import FileInfo, Files, Waitable
 
 ROOT = 1
 # Contents of a file; names in a directory, to the numbers of nodes.

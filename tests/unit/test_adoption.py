@@ -20,12 +20,12 @@ from logstore import (
     StorageError,
     Store,
     StoreConfig,
-    adoption,
-    layout,
-    staging,
 )
-from logstore.verify import verify
-from logstore.writer import PartitionWriter
+from logstore.io import layout
+from logstore.log.write import import_segment as adoption
+from logstore.log.write import staging
+from logstore.log.write.writer import PartitionWriter
+from logstore.maintenance.verify import verify
 from support.adopting import adopting
 from support.disk import MemoryDisk
 from support.values import FORMATS, config_of, expected, fill, key_of, value_of
@@ -288,7 +288,7 @@ def test_failure_takes_it_back(method: str, before: int) -> None:
     fill(partition, 3)
     assert list(partition.read()) == expected(2, 0, 5)
     store.close()
-    again = logstore.store.open_store(PATH, files=disk.process())
+    again = logstore.store.store.open_store(PATH, files=disk.process())
     assert list(again.topic("a")[0].read()) == expected(2, 0, 5)
     again.close()
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import _binding as native
-from logstore.decoding import ChunkReader
-from logstore.store import open_store
+from logstore import _native as native
+from logstore.record.decoder import ChunkReader
+from logstore.store.store import open_store
 from support.damage import FixedClock
 from support.values import (
     config_of,
@@ -30,7 +30,7 @@ from support.values import (
 )
 
 pa = pytest.importorskip("pyarrow")
-arrow = pytest.importorskip("logstore.arrow")
+arrow = pytest.importorskip("logstore.record.arrow")
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NOW = 1_700_000_000_000

@@ -13,7 +13,7 @@ import xxhash
 
 import logstore
 from logstore import OffsetOutOfRangeError
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.damage import FaultyFiles, crash, frames, logs_in, overwrite
 from support.values import (
     append_records,

@@ -16,9 +16,9 @@ import pytest
 
 import logstore
 from logstore import StoreConfig, TopicConfig
-from logstore._files import Files
-from logstore.housekeeper import Housekeeper
-from logstore.store import open_store
+from logstore.io.files import Files
+from logstore.io.scheduler import Housekeeper
+from logstore.store.store import open_store
 from support.damage import FaultyFiles, flip_bit, logs_in
 from support.values import config_of
 

@@ -8,9 +8,9 @@ import tracemalloc
 
 import pytest
 
-from logstore.compression import CodecError, compress, decompress
 from logstore.config import CODECS
 from logstore.errors import RecordTooLargeError
+from logstore.record.compression import CodecError, compress, decompress
 
 GZIP, SNAPPY, LZ4, ZSTD = (CODECS.index(n) for n in ("gzip", "snappy", "lz4", "zstd"))
 # Beyond a piece of output (1 MiB) and a piece of input (64 KiB), with each codec.

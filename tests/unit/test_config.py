@@ -9,7 +9,7 @@ import pytest
 import logstore
 from logstore import TopicConfig
 from logstore.config import from_stored, to_stored
-from logstore.retention import policies_of
+from logstore.log.retention import policies_of
 
 INT32_MAX = (1 << 31) - 1
 INT64_MAX = (1 << 63) - 1

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore import checkpoints
-from logstore._files import Directory, Files
-from logstore.cuts import NO_CUT, ROWS_MAX, Cuts
-from logstore.partition_state import PartitionState
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.cuts import NO_CUT, ROWS_MAX, Cuts
+from logstore.io.checkpoint.partition_state import PartitionState
+from logstore.io.files import Directory, Files
 from support.values import config_of
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logstore.frames.columns import ALL_COLUMNS, SCHEMA
+from logstore.log.frames.columns import ALL_COLUMNS, SCHEMA
 
 PAGE = Path(__file__).parents[2] / "docs" / "dataframes.md"
 TEXT = PAGE.read_text(encoding="utf-8")

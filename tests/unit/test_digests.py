@@ -9,9 +9,10 @@ import pytest
 import xxhash
 
 import logstore
-from logstore import checkpoints, layout
-from logstore._files import Directory, Files
-from logstore.digests import read_digest
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.segment_digest import read_digest
+from logstore.io.files import Directory, Files
 from support.damage import crash, fix_crc, flip_bit, frames, logs_in, overwrite
 from support.values import append_one, config_of, every_magic, expected, fill
 

@@ -31,7 +31,7 @@ import xxhash
 import logstore
 from logstore import errors, recovery
 from logstore.config import from_stored, to_stored
-from logstore.repair import report as repair_report
+from logstore.maintenance.repair import report as repair_report
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

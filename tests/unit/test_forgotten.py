@@ -143,8 +143,8 @@ def test_stores_that_are_open_at_exit_are_closed(
 def test_sync_that_fails_at_exit_is_logged(tmp_path: pathlib.Path) -> None:
     code = (
         "import errno, logging, sys, logstore\n"
-        "from logstore._files import Files\n"
-        "from logstore.store import open_store\n"
+        "from logstore.io.files import Files\n"
+        "from logstore.store.store import open_store\n"
         "logging.basicConfig()\n"
         "class Failing(Files):\n"
         "    def sync(self, fd):\n"

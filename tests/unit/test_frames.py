@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import logstore
-from logstore.frames import pieces, stream
+from logstore.log.frames import pieces, stream
 from support.damage import flip_bit, logs_in
 from support.values import expected, few_formats, write_store
 
@@ -410,8 +410,8 @@ def test_import_of_logstore_brings_no_pyarrow() -> None:
     """Nor any of the frame libraries."""
     code = (
         "import sys, logstore; "
-        "print([m for m in ('pyarrow', 'pandas', 'polars', 'duckdb', 'logstore.arrow') "
-        "if m in sys.modules])"
+        "print([m for m in ('pyarrow', 'pandas', 'polars', 'duckdb', "
+        "'logstore.record.arrow') if m in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stdout == "[]\n"
@@ -423,7 +423,7 @@ def test_without_pyarrow_the_error_says_what_to_install(
     """Of each way in."""
     topic = topic_of(tmp_path, count=10)
     for name in list(sys.modules):
-        if name.startswith(("logstore.frames.", "logstore.arrow")):
+        if name.startswith(("logstore.log.frames.", "logstore.record.arrow")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for use in (

@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import logstore
-from logstore.frames import pieces, pushdown
+from logstore.log.frames import pieces, pushdown
 from logstore.segment import Segment
 from support.values import expected, few_formats, write_store
 
@@ -182,7 +182,7 @@ def test_columns_that_nobody_asks_for_are_not_decoded(
 ) -> None:
     """Those of the projection and of the filter are, in the dataset's order."""
     asked: list[tuple[str, ...]] = []
-    from logstore.frames import dataset
+    from logstore.log.frames import dataset
 
     batches_of = dataset.batches_of
 

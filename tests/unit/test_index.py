@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 import logstore
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.damage import FaultyFiles, crash, frames_in, logs_in
 from support.values import (
     FORMATS,

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore._files import Directory, Files
-from logstore.cuts import NO_CUT
-from logstore.leader_epochs import LeaderEpochs
-from logstore.store import open_store
+from logstore.io.checkpoint.cuts import NO_CUT
+from logstore.io.checkpoint.leader_epochs import LeaderEpochs
+from logstore.io.files import Directory, Files
+from logstore.store.store import open_store
 from support.broker import foreign
 from support.damage import Unsynced
 from support.values import config_of

@@ -16,7 +16,7 @@ import pytest
 
 import logstore
 from logstore import CorruptRecordError
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.broker import (
     MARKER,
     bases,

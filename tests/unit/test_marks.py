@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore import checkpoints, layout
-from logstore._files import Directory, Files
-from logstore.store import open_store
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.files import Directory, Files
+from logstore.store.store import open_store
 from support.damage import FaultyFiles, Unsynced, crash, logs_in
 from support.values import append_one, config_of, expected, fill, new_partition
 

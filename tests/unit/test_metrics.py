@@ -411,7 +411,7 @@ def test_module_is_there_without_an_import_of_its_own() -> None:
     code = (
         "import sys, logstore\n"
         "assert 'logstore.metrics' not in sys.modules\n"
-        "assert 'logstore.reporting' not in sys.modules\n"
+        "assert 'logstore.maintenance.report' not in sys.modules\n"
         "assert callable(logstore.metrics.prometheus)\n"
         "assert callable(logstore.report)\n"
         "assert 'opentelemetry' not in sys.modules\n"

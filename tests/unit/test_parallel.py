@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logstore.parallel import side_by_side
+from logstore.io.parallel import side_by_side
 
 
 def refused(_: Callable[..., Any], __: tuple[Any, ...]) -> int:

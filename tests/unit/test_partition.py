@@ -9,7 +9,7 @@ import pytest
 
 import logstore
 from logstore import Record, TimestampType
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.damage import FixedClock, frames, logs_in
 from support.values import (
     FIRST_TIMESTAMP,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import producer_batches
+from logstore.record import producer_batches
 from support.damage import fixed_crc, frames_in, logs_in
 from support.values import (
     CODECS,

@@ -13,8 +13,8 @@ import crc32c
 import pytest
 
 import logstore
-from logstore._files import Files
-from logstore.store import open_store
+from logstore.io.files import Files
+from logstore.store.store import open_store
 
 
 def varint(number: int) -> bytes:

@@ -30,13 +30,13 @@ from logstore import (
     Store,
     TopicNotFoundError,
     UnsupportedError,
-    layout,
-    publishing,
 )
-from logstore._files import Directory
-from logstore.publishing import Publisher
-from logstore.staging import Staged, staged_name, staged_sequence
-from logstore.store import open_store
+from logstore.io import layout
+from logstore.io.files import Directory
+from logstore.log.write.staging import Staged, staged_name, staged_sequence
+from logstore.store import publisher as publishing
+from logstore.store.publisher import Publisher
+from logstore.store.store import open_store
 from support.adopting import adopting
 from support.damage import Unsynced
 from support.disk import MemoryDisk, tree

@@ -11,7 +11,7 @@ import pytest
 
 import logstore
 from logstore import CorruptRecordError, Record
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.damage import Unsynced, fix_crc, flip_bit, frames, logs_in, overwrite
 from support.values import (
     FIRST_TIMESTAMP,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.layout import TORN_PREFIX
-from logstore.store import open_store
+from logstore.io.layout import TORN_PREFIX
+from logstore.store.store import open_store
 from support.damage import (
     FaultyFiles,
     Unsynced,

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore._files import FileInfo
-from logstore.store import open_store
+from logstore.io.files import FileInfo
+from logstore.store.store import open_store
 from support.damage import (
     FaultyFiles,
     FixedClock,

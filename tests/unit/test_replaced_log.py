@@ -17,8 +17,8 @@ import pytest
 
 import logstore
 from logstore import OffsetOutOfRangeError, PartitionNotFoundError, TopicNotFoundError
-from logstore._files import Directory
-from logstore.store import open_store
+from logstore.io.files import Directory
+from logstore.store.store import open_store
 from support.damage import FaultyFiles, Unsynced
 from support.values import config_of
 

@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.reporting.charts import blocks_of
-from logstore.reporting.markup import Html, join, printable, tag
-from logstore.reporting.model import SegmentFacts
-from logstore.reporting.sampling import Interval
-from logstore.reporting.series import (
+from logstore.maintenance.report.charts import blocks_of
+from logstore.maintenance.report.markup import Html, join, printable, tag
+from logstore.maintenance.report.model import SegmentFacts
+from logstore.maintenance.report.sampling import Interval
+from logstore.maintenance.report.series import (
     bounds_of,
     group_of,
     quantile_edges,
     series_of,
     step_of,
 )
-from logstore.reporting.style import AGES, STYLE
-from logstore.reporting.units import (
+from logstore.maintenance.report.style import AGES, STYLE
+from logstore.maintenance.report.units import (
     count_text,
     duration_text,
     percent_text,

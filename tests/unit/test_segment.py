@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.damage import FixedClock, logs_in
 from support.values import append_one, every_magic, expected, fill, new_partition
 

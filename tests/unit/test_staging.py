@@ -29,13 +29,13 @@ from logstore import (
     TopicConfig,
     TopicNotFoundError,
     UnsupportedError,
-    layout,
-    staging,
 )
-from logstore._files import Files
-from logstore.staging import Staged, StagedLog
-from logstore.store import open_store
-from logstore.verify import verify
+from logstore.io import layout
+from logstore.io.files import Files
+from logstore.log.write import staging
+from logstore.log.write.staging import Staged, StagedLog
+from logstore.maintenance.verify import verify
+from logstore.store.store import open_store
 from support.adopting import adopting
 from support.damage import FixedClock
 from support.users import SOMEBODY, as_user, needs_root, shared_place

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.children import descriptors_in
 from support.damage import FaultyFiles, Unsynced, crash, snapshot_of
 from support.values import (

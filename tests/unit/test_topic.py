@@ -10,7 +10,7 @@ import pytest
 
 import logstore
 from logstore import TopicConfig
-from logstore.store import open_store
+from logstore.store.store import open_store
 from support.damage import Unsynced, crash, cut, logs_in
 from support.values import append_one, config_of, expected, fill, new_partition
 

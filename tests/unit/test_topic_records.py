@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 import logstore
-from logstore import TopicRecord, reader
-from logstore import _binding as native
-from logstore.store import open_store
+from logstore import TopicRecord
+from logstore import _native as native
+from logstore.log.read import reader
+from logstore.store.store import open_store
 from support.damage import FaultyFiles, flip_bit
 from support.values import config_of
 

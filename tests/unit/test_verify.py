@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore import checkpoints
-from logstore._files import Directory, Files
 from logstore.cli.main import main
-from logstore.verify import inspect_file
+from logstore.io.checkpoint import checkpoints
+from logstore.io.files import Directory, Files
+from logstore.maintenance.verify import inspect_file
 from support.damage import (
     FaultyFiles,
     append_garbage,

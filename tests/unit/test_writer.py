@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore import _binding as native
-from logstore._files import Files
-from logstore.housekeeper import Housekeeper
-from logstore.locks import new_group
-from logstore.log_writer import LogWriter
-from logstore.segment_writer import SegmentWriter
-from logstore.store import open_store
+from logstore import _native as native
+from logstore._native.locks import new_group
+from logstore.io.files import Files
+from logstore.io.scheduler import Housekeeper
+from logstore.log.write.log_writer import LogWriter
+from logstore.log.write.segment_appender import SegmentWriter
+from logstore.store.store import open_store
 from support.damage import FaultyFiles, FixedClock, FullDisk, Unsynced, logs_in
 from support.values import (
     append_one,

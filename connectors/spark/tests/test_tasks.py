@@ -15,7 +15,7 @@ import pytest
 
 import logstore
 from logstore import ConfigError, LogStoreError
-from logstore.live import LiveLog
+from logstore.log.follow.read_only_log import LiveLog
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 

@@ -3,7 +3,7 @@
  * objects, one record at a time.  A module of its own (stable ABI, CPython 3.10 and later); everything else is
  * in the C core.
  *
- * Trusts the addresses and the count that logstore._binding passes: columns that ls_decode has filled, whose
+ * Trusts the addresses and the count that logstore._native passes: columns that ls_decode has filled, whose
  * positions it has checked against the buffer they point into.  Holds the GIL throughout.
  */
 #define PY_SSIZE_T_CLEAN

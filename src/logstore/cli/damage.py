@@ -12,16 +12,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import logstore
 from logstore.cli.output import Printer, is_terminal
 from logstore.cli.text import counted, offsets_text
 
-if TYPE_CHECKING:
-    from logstore.cli.sources import FileSource
-
 CLEAN, PROBLEMS, UNUSABLE = 0, 1, 2
+
+
+class DamagedFile(Protocol):
+    """A `.log` file that is read although it is damaged."""
+
+    path: str
+    size_bytes: int
+
+    @property
+    def name(self) -> str | None:
+        """``topic-number``; None if nothing tells."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -154,7 +162,7 @@ class DamageLog:
 
     # -------------------------------------------------------------- files
 
-    def torn(self, source: FileSource, entry: Any) -> None:
+    def torn(self, source: DamagedFile, entry: Any) -> None:
         """A file ends as a crash, or a writer that is at work, leaves it."""
         self._warn(
             f"{source.path} at byte {entry.position}: the end is no whole batch "
@@ -163,7 +171,7 @@ class DamageLog:
         )
 
     def in_file(
-        self, source: FileSource, entry: Any, first: int, next_offset: int | None
+        self, source: DamagedFile, entry: Any, first: int, next_offset: int | None
     ) -> None:
         """Damaged bytes of a file, and the offsets between its neighbours."""
         name = source.name or source.path
@@ -182,7 +190,7 @@ class DamageLog:
 
     def in_batch(
         self,
-        source: FileSource,
+        source: DamagedFile,
         batch: logstore.RecordBatch,
         error: logstore.LogStoreError,
     ) -> None:

@@ -9,7 +9,7 @@ import logstore
 from logstore.cli import options
 from logstore.cli.app import command
 from logstore.cli.output import Printer
-from logstore.cli.places import STORE, kind_of
+from logstore.cli.paths import STORE, kind_of
 from logstore.cli.schema import line
 from logstore.cli.text import escape, relative
 

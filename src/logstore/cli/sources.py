@@ -15,7 +15,7 @@ from typing import Any, Final
 import logstore
 from logstore.cli.damage import DamageLog
 from logstore.cli.params import Bound, FromEnd, milliseconds_of
-from logstore.cli.places import FILE, PARTITION, kind_of
+from logstore.cli.paths import FILE, PARTITION, kind_of
 from logstore.cli.schema import partition_of
 from logstore.cli.text import counted
 

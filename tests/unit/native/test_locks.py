@@ -12,8 +12,8 @@ import time
 import pytest
 
 from logstore import ReentrantCallError
-from logstore import _binding as native
-from logstore.parallel import side_by_side
+from logstore import _native as native
+from logstore.io.parallel import side_by_side
 
 
 class Interrupt(Exception):

@@ -1,0 +1,129 @@
+"""Prints the layers of logstore, and the tree of its modules, for docs/design.md.
+
+    python docs/make_layers.py           # rewrites the two parts of docs/design.md
+    python docs/make_layers.py --check   # status 1 if they are not up to date
+
+`LAYERS` and `INSIDE` are the only places that say which module may import which;
+tests/test_layers.py checks them. What a module is for is the first sentence of its
+docstring.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "logstore"
+PAGE = ROOT / "docs" / "design.md"
+
+# From the ground up. A room imports from lower layers only.
+LAYERS: Final[tuple[dict[str, str], ...]] = (
+    {
+        "_native": "the C core, and the only Python code that calls it",
+        "errors": "every exception",
+    },
+    {
+        "config": "the settings of stores and topics",
+        "index": "the entries of the sparse indexes",
+    },
+    {
+        "io": "system calls, names on disk, locks, small files",
+        "record": "records, batches, codecs, Arrow columns",
+    },
+    {"segment": "one `.log` file with its indexes, as readers see it"},
+    {"log": "the log of one partition: read, recover, follow, write"},
+    {"store": "what users call: store, topic, partition, publication"},
+    {
+        "maintenance": "verify, repair, report, doctor",
+        "metrics": "numbers for monitoring",
+    },
+    {"_public": "the public names"},
+    {
+        "cli": "`logstore-dump`; uses public names only",
+        "spark": "help for Spark sessions; uses public names only",
+    },
+    {"__main__": "`python -m logstore`"},
+)
+
+# The same for what is in a room, where the order matters to a reader.
+INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "log": (
+        ("resync", "retention", "scan"),
+        ("read",),
+        ("frames", "recover"),
+        ("follow", "write"),
+    ),
+    "store": (
+        ("background_retention", "measures", "partition", "publisher", "topics"),
+        ("merging", "partitions", "routing"),
+        ("topic",),
+        ("store",),
+    ),
+}
+
+
+def layers() -> Iterator[str]:
+    """The picture of the layers, the highest first."""
+    width = max(len("   ".join(layer)) for layer in LAYERS)
+    yield "```text"
+    for layer in reversed(LAYERS):
+        names = "   ".join(layer)
+        texts = "; ".join(text.replace("`", "") for text in layer.values())
+        yield f"{names:{width}}   {texts}"
+    yield "```"
+
+
+def purpose(module: Path) -> str:
+    """The first sentence of a module's docstring."""
+    docstring = ast.get_docstring(ast.parse(module.read_bytes())) or ""
+    text = " ".join(docstring.partition("\n\n")[0].split())
+    return re.split(r"(?<=[a-z`)])[.;:](?: |$)", text)[0]
+
+
+def tree(directory: Path = PACKAGE, indent: str = "") -> Iterator[str]:
+    """The modules of a package, each with its purpose."""
+    modules = {
+        path.name: path
+        for path in sorted(directory.glob("*.py"))
+        if path.name != "__init__.py" and path.name != "build_ffi.py"
+    }
+    packages = [path for path in directory.iterdir() if (path / "__init__.py").exists()]
+    for path in sorted([*modules.values(), *packages]):
+        if path.is_dir():
+            text = purpose(path / "__init__.py")
+            yield f"{indent}{path.name + '/':{28 - len(indent)}} {text}".rstrip()
+            yield from tree(path, indent + "  ")
+        else:
+            yield f"{indent}{path.name:{28 - len(indent)}} {purpose(path)}".rstrip()
+
+
+def page(text: str) -> str:
+    """The text of docs/design.md with both parts as they are now."""
+    for name, lines in (
+        ("layers", layers()),
+        ("tree", ("```text", *tree(), "```")),
+    ):
+        begin, end = f"<!-- {name}: docs/make_layers.py -->", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise SystemExit(f"{PAGE.name} has no {begin!r} with {end!r} after it")
+        text = f"{before}{begin}\n" + "\n".join(lines) + f"\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    made = page(text)
+    if "--check" in sys.argv[1:]:
+        sys.exit(text != made)
+    PAGE.write_text(made, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Walks over the headers of batches; no record is looked at."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from logstore._native._ls import ffi, lib
+from logstore._native.core import (
+    CHECK_ALL,
+    STOP_FULL,
+    STOP_OFFSET,
+    BatchHeader,
+    NativeError,
+    allocate,
+    header_of,
+    native_error,
+)
+
+
+class Scan(NamedTuple):
+    """What one walk over batch headers found."""
+
+    headers: list[BatchHeader]
+    pos: int  # where the walk ended: the first byte not walked over
+    last_offset: int
+    stop: int
+    error: NativeError | None
+
+
+def scan_batches(
+    data: Any,
+    size: int,
+    *,
+    pos: int = 0,
+    last_offset: int = -1,
+    checks: int = CHECK_ALL,
+    count_max: int = 1024,
+) -> Scan:
+    """Headers of up to `count_max` batches of data[pos, size).
+
+    `data` is a pointer or a `Buffer`'s ``c``. Never raises for bad bytes: see `error`.
+    """
+    out = ffi.new("ls_batch[]", count_max)
+    walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
+    status = lib.ls_scan_batches(data, size, checks, out, count_max, walk)
+    error = native_error(status, walk.error) if status < 0 else None
+    headers = [header_of(out[i]) for i in range(walk.count)]
+    return Scan(headers, walk.pos, walk.last_offset, walk.stop, error)
+
+
+def first_header(data: Any, size: int, *, pos: int = 0, checks: int) -> Scan:
+    """The header of the batch at `pos` alone."""
+    return scan_batches(data, size, pos=pos, checks=checks, count_max=1)
+
+
+def seek_batch(
+    data: Any, size: int, *, pos: int, last_offset: int, checks: int, offset: int
+) -> tuple[int, Scan]:
+    """Walk to the first batch whose last offset is at or after `offset`.
+
+    Returns (its position or -1, the walk without headers: where the batch was found,
+    its `last_offset` is that of the batch before).
+    """
+    out = allocate("ls_batch[]", _SEEK_BATCHES)
+    walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
+    while True:
+        before = int(walk.last_offset)
+        status = lib.ls_scan_batches(data, size, checks, out, _SEEK_BATCHES, walk)
+        count = walk.count
+        if count and out[count - 1].last_offset >= offset:
+            low, high = 0, count - 1
+            while low < high:
+                middle = (low + high) // 2
+                if out[middle].last_offset < offset:
+                    low = middle + 1
+                else:
+                    high = middle
+            found = int(out[low].pos)
+            if low:
+                before = int(out[low - 1].last_offset)
+            return found, Scan([], found, before, STOP_OFFSET, None)
+        error = native_error(status, walk.error) if status < 0 else None
+        if error is not None or walk.stop != STOP_FULL:
+            return -1, Scan([], walk.pos, walk.last_offset, walk.stop, error)
+
+
+_SEEK_BATCHES: Final = 256
+
+
+def walk_batches(
+    data: Any, size: int, *, pos: int, last_offset: int, checks: int
+) -> tuple[int, int, int, int, NativeError | None, bool]:
+    """Walk to the end without keeping headers.
+
+    Returns (position, last offset, batches, stop, error, whether there was a wrapper).
+    """
+    walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
+    out = ffi.new("ls_batch[]", 64)
+    batches = 0
+    error: NativeError | None = None
+    while True:
+        status = lib.ls_scan_batches(data, size, checks, out, 64, walk)
+        batches += walk.count
+        if status < 0:
+            error = native_error(status, walk.error)
+            break
+        if walk.stop != STOP_FULL:
+            break
+    wrappers = bool(walk.wrappers)
+    return walk.pos, walk.last_offset, batches, walk.stop, error, wrappers
+
+
+def shift_offsets(
+    data: Any,
+    size: int,
+    *,
+    shift: int,
+    last_offset: int,
+    leader_epoch: int,
+    magic: int,
+    max_bytes: int,
+    timestamp: int,
+    stamps_all: bool,
+) -> Scan:
+    """Move the offsets of the batches of data[0, size) in place, whole batches only.
+
+    Args:
+        shift: what is added to each offset.
+        last_offset: that of the batch before, as it was.
+        leader_epoch: what batches of magic 2 get.
+        magic: of all of them.
+        max_bytes: of a batch.
+        timestamp: what all batches get (`stamps_all`), or those that say of themselves
+            that they have the time of their append.
+
+    Returns a walk without headers. Never raises for bad bytes: see `error`.
+    """
+    how = ffi.new(
+        "ls_shift *",
+        {
+            "offsets": shift,
+            "max_bytes": max_bytes,
+            "timestamp": timestamp,
+            "stamps_all": int(stamps_all),
+            "leader_epoch": leader_epoch,
+            "magic": magic,
+        },
+    )
+    walk = ffi.new("ls_walk *", {"pos": 0, "last_offset": last_offset})
+    status = lib.ls_shift_offsets(data, size, how, walk)
+    error = native_error(status, walk.error) if status < 0 else None
+    return Scan([], walk.pos, walk.last_offset, walk.stop, error)

@@ -1,0 +1,275 @@
+"""From bytes to columns, and from columns to Python objects and Arrow buffers."""
+
+from __future__ import annotations
+
+import sys
+from itertools import repeat
+from typing import Any, Final
+
+from logstore._native import _records
+from logstore._native._ls import ffi, lib
+from logstore._native.core import (
+    CHECK_ALL,
+    E_NO_SPACE,
+    BatchHeader,
+    NativeError,
+    allocate,
+    native_error,
+    raw_header,
+)
+
+
+class Decoder:
+    """Columns of decoded records and the state of a walk, used again and again.
+
+    After `decode` or `decode_payload`: `count` records stand in the columns, `pos` is
+    where the walk ended, `stop` why, `error` the damage met (after those records).
+    """
+
+    __slots__ = (
+        "_columns",
+        "_keep",
+        "_walk",
+        "capacity",
+        "count",
+        "error",
+        "header_count",
+        "header_pos",
+        "key_len",
+        "key_pos",
+        "offset",
+        "pos",
+        "stop",
+        "timestamp",
+        "timestamp_type",
+        "value_len",
+        "value_pos",
+        "with_headers",
+    )
+
+    offset: Any
+    timestamp: Any
+    key_pos: Any
+    key_len: Any
+    value_pos: Any
+    value_len: Any
+    header_pos: Any
+    header_count: Any
+    timestamp_type: Any
+
+    def __init__(self, capacity: int = 16384, *, with_headers: bool = True) -> None:
+        self.with_headers = with_headers
+        self._walk = ffi.new("ls_walk *")
+        self._columns = ffi.new("ls_columns *")
+        self.count = 0
+        self.pos = 0
+        self.stop = 0
+        self.error: NativeError | None = None
+        self._resize(capacity)
+        self.begin()
+
+    def _resize(self, capacity: int) -> None:
+        self.capacity = capacity
+        columns = self._columns
+        columns.capacity = capacity
+        for name, kind in (
+            ("offset", "int64_t[]"),
+            ("timestamp", "int64_t[]"),
+            ("key_pos", "int32_t[]"),
+            ("key_len", "int32_t[]"),
+            ("value_pos", "int32_t[]"),
+            ("value_len", "int32_t[]"),
+            ("header_pos", "int32_t[]"),
+            ("header_count", "int32_t[]"),
+            ("timestamp_type", "int8_t[]"),
+        ):
+            if name.startswith("header") and not self.with_headers:
+                setattr(self, name, None)
+                continue
+            array = allocate(kind, capacity)
+            setattr(self, name, array)
+            setattr(columns, name, array)
+
+    @property
+    def last_offset(self) -> int:
+        """Last offset of the batch walked over last."""
+        return int(self._walk.last_offset)
+
+    def begin(self, last_offset: int = -1) -> None:
+        """Forget the walk so far; the next batch must lie after `last_offset`."""
+        self._walk.last_offset = last_offset
+
+    def decode(
+        self,
+        data: Any,
+        size: int,
+        pos: int,
+        start_offset: int,
+        stop_offset: int,
+        checks: int = CHECK_ALL,
+    ) -> int:
+        """Decode uncompressed batches of data[pos, size); return the stop."""
+        walk = self._walk
+        columns = self._columns
+        while True:
+            walk.pos = pos
+            columns.count = 0
+            status = lib.ls_decode(
+                data, size, checks, start_offset, stop_offset, columns, walk
+            )
+            if status != E_NO_SPACE:
+                break
+            self._resize(max(int(walk.error.expected), self.capacity) * 2)
+        self.count = columns.count
+        self.pos = walk.pos
+        self.error = None if status >= 0 else native_error(status, walk.error)
+        self.stop = walk.stop if status >= 0 else 0
+        return self.stop
+
+    def decode_payload(
+        self,
+        header: BatchHeader,
+        payload: Any,
+        size: int,
+        start_offset: int,
+        stop_offset: int,
+        checks: int = CHECK_ALL,
+    ) -> int:
+        """Decode the decompressed payload of one batch; return its first offset.
+
+        `error` is set instead of raising, as in `decode`.
+        """
+        raw = raw_header(header)
+        base = ffi.new("int64_t *", -1)
+        error = ffi.new("ls_error *")
+        columns = self._columns
+        while True:
+            columns.count = 0
+            status = lib.ls_decode_payload(
+                raw,
+                payload,
+                size,
+                checks,
+                start_offset,
+                stop_offset,
+                columns,
+                base,
+                error,
+            )
+            if status != E_NO_SPACE:
+                break
+            self._resize(max(int(error.expected), self.capacity) * 2)
+        self.count = columns.count
+        self.error = None if status >= 0 else native_error(status, error)
+        return int(base[0])
+
+    def unpack(self, column: Any, count: int | None = None) -> list[int]:
+        """The first elements of a column (all) as a list."""
+        n = self.count if count is None else count
+        return ffi.unpack(column, n)  # type: ignore[no-any-return]
+
+    def sum_lengths(self, column: Any, begin: int, end: int) -> int:
+        return int(lib.ls_sum_lengths(column + begin, end - begin))
+
+
+def make_tuples(
+    kind: type, decoder: Decoder, base: Any, headers: Any, types: Any, part: range
+) -> list[Any]:
+    """Objects of a tuple type for some of the records in a decoder's columns.
+
+    Args:
+        kind: a subclass of tuple: (offset, timestamp, key, value, headers, type).
+        base: pointer to the bytes that the columns point into.
+        headers, types: one object for all, or a list with one for each of `part`.
+        part: which records, one after the other.
+    """
+    d = decoder
+    first = part.start
+
+    def at(pointer: Any) -> int:
+        return int(ffi.cast("uintptr_t", pointer))
+
+    made = _records.make(
+        tuple if _TUPLES_KEEP_HASH else kind,
+        len(part),
+        at(base),
+        at(d.offset + first),
+        at(d.timestamp + first),
+        at(d.key_pos + first),
+        at(d.key_len + first),
+        at(d.value_pos + first),
+        at(d.value_len + first),
+        headers,
+        types,
+    )
+    return list(map(tuple.__new__, repeat(kind), made)) if _TUPLES_KEEP_HASH else made
+
+
+# Such tuples can only be made by their own type: see pyrecords.c.
+_TUPLES_KEEP_HASH: Final = sys.version_info >= (3, 14)
+
+
+def decode_headers(
+    data: Any, size: int, pos: int, count: int
+) -> list[tuple[int, int, int, int]]:
+    """(key position, key length, value position, value length or -1) of each header."""
+    arrays = [ffi.new("int32_t[]", count) for _ in range(4)]
+    error = ffi.new("ls_error *")
+    kp, kn, vp, vn = arrays
+    status = lib.ls_decode_headers(data, size, pos, count, kp, kn, vp, vn, error)
+    if status < 0:
+        raise native_error(status, error)
+    columns = [ffi.unpack(a, count) for a in arrays] if count else []
+    return list(zip(*columns, strict=True))
+
+
+def gather(
+    data: Any,
+    pos: Any,
+    length: Any,
+    count: int,
+    out: Any,
+    out_capacity: int,
+    offsets: Any,
+    validity: Any,
+    at: int,
+) -> int:
+    """Append slices to an Arrow binary column; the number of nulls among them."""
+    nulls = int(
+        lib.ls_gather(
+            data,
+            pos,
+            length,
+            count,
+            out,
+            out_capacity,
+            offsets,
+            ffi.NULL if validity is None else validity,
+            at,
+        )
+    )
+    if nulls < 0:
+        raise NativeError(nulls)
+    return nulls
+
+
+def copy_int64(address: int, at: int, source: Any, first: int, count: int) -> None:
+    """Copy int64 elements to element `at` of memory that somebody else owns."""
+    ffi.memmove(
+        ffi.cast("int64_t *", address) + at, source + first, count * INT64_BYTES
+    )
+
+
+INT64_BYTES: Final = 8
+
+
+def copy_int8_to_int32(
+    address: int, at: int, source: Any, first: int, count: int
+) -> None:
+    """Widen int8 elements into memory that somebody else owns."""
+    lib.ls_widen(ffi.cast("int32_t *", address) + at, source + first, count)
+
+
+def is_untimed(kinds: Any, first: int, count: int) -> bool:
+    """Whether any of the timestamp types says that there is none (-1)."""
+    return b"\xff" in ffi.buffer(kinds + first, count)[:]

@@ -1,0 +1,166 @@
+"""The locks of the engine: their order, and how a thread waits for another.
+
+User code may run at any line: finalizers, signal handlers, log handlers. So no lock is
+taken in a way that an interrupt could leave half done (`native.Mutex` is entered in one
+call into C, a `Condition` is not), no thread waits for one that could wait for it (the
+order below), and nothing is logged while a lock is held (`logger` here).
+
+The order is that of the ranks (docs/design.md, "Locks"): a thread that holds a lock
+waits only for locks of a higher rank. A call that comes in from inside another one and
+needs a lower rank, or the same one while another thread has it, is refused with
+`ReentrantCallError`. Each store is a group of its own, with its own order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from logstore import _native as native
+
+__all__ = ["Signal", "logger", "new_group", "wait_for_any"]
+
+# Closing a store; what publishes to one; its topics and partitions.
+RANK_CLOSE: Final = 1
+RANK_PUBLISH: Final = 2
+RANK_STORE: Final = 4
+# Of each partition: what must not happen during a sync; appends, the list of segments.
+RANK_SYNC: Final = 6
+RANK_APPEND: Final = 8
+# What readers know of a partition that another process writes.
+RANK_LOOK: Final = 9
+# The marks in a store's root; open files; and what is held for a few lines only.
+RANK_MARKS: Final = 10
+RANK_FILES: Final = 12
+RANK_LEAF: Final = 14
+
+
+_groups = itertools.count(1)
+
+
+def new_group() -> int:
+    """A number for the locks of one store: ranks order the locks of one group."""
+    return next(_groups)
+
+
+class Signal:
+    """Lets threads wait until another one has changed something.
+
+    It has no lock that an interrupt could leave behind. A waiter registers, looks
+    whether there is still something to wait for, and waits. A thread that is
+    interrupted while it wakes others may leave one asleep: so wait with a time limit.
+    """
+
+    __slots__ = ("_waiters",)
+
+    def __init__(self) -> None:
+        # Appending and taking are one call each: no thread sees half of it.
+        self._waiters: deque[Any] = deque()
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether `set` has something to do."""
+        return bool(self._waiters)
+
+    def register(self) -> Waiter:
+        """To be followed by a look at what is waited for, and by `Waiter.wait`."""
+        waiter = Waiter(self._waiters)
+        self._waiters.append(waiter.lock)
+        return waiter
+
+    def set(self) -> None:
+        """Wake all who have registered so far."""
+        waiters = self._waiters
+        for lock in list(waiters):
+            # Woken first: an interrupt behind that leaves no one asleep.
+            with contextlib.suppress(RuntimeError):
+                lock.release()
+            with contextlib.suppress(ValueError):
+                waiters.remove(lock)
+
+    def join(self, waiter: Waiter) -> None:
+        """Wake a waiter that is registered with another signal, too."""
+        self._waiters.append(waiter.lock)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Wake a waiter no more."""
+        with contextlib.suppress(ValueError):  # woken
+            self._waiters.remove(waiter.lock)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Register, and wait at most `seconds`; True if woken."""
+        return self.register().wait(seconds)
+
+
+class Waiter:
+    """A thread that waits for a `Signal`, once."""
+
+    __slots__ = ("_waiters", "lock")
+
+    def __init__(self, waiters: deque[Any]) -> None:
+        self._waiters = waiters
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait at most `seconds` (None: without an end); True if woken."""
+        woken = self.lock.acquire(timeout=-1 if seconds is None else max(seconds, 0.0))
+        if not woken:
+            self.cancel()
+        return woken
+
+    def cancel(self) -> None:
+        """Wait no more."""
+        with contextlib.suppress(ValueError):  # woken right now
+            self._waiters.remove(self.lock)
+
+
+def wait_for_any(
+    signals: Sequence[Signal], is_there: Callable[[], bool], seconds: float
+) -> None:
+    """Sleep until one of the signals is set, at most `seconds`; not at all where what
+    is waited for `is_there`."""
+    waiter = signals[0].register()
+    try:
+        for signal in signals[1:]:
+            signal.join(waiter)
+        if not is_there():
+            waiter.wait(seconds)
+    finally:
+        for signal in signals:
+            signal.leave(waiter)
+
+
+class _Logger:
+    """The logger "logstore". What is said while this thread holds a lock is told when
+    it has let go of the last one: a handler may call logstore again."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def info(self, message: str, *args: object) -> None:
+        native.defer(self._logger.info, message, *args)
+
+    def warning(self, message: str, *args: object) -> None:
+        native.defer(self._logger.warning, message, *args)
+
+    def error(self, message: str, *args: object) -> None:
+        native.defer(self._logger.error, message, *args)
+
+    def exception(self, message: str, *args: object, error: BaseException) -> None:
+        """An error, with the traceback of `error`."""
+        native.defer(_log_exception, self._logger, message, args, error)
+
+
+def _log_exception(
+    to: logging.Logger, message: str, args: tuple[object, ...], error: BaseException
+) -> None:
+    to.error(message, *args, exc_info=error)
+
+
+logger: Final = _Logger(logging.getLogger("logstore"))

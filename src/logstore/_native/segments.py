@@ -1,0 +1,238 @@
+"""What to append to a segment, when to roll it, and lookups in indexes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from logstore._native._ls import ffi, lib
+from logstore._native.core import allocate, native_error, pointer
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class SegmentState:
+    """What has to be known of a segment to append to it (``ls_segment_state``)."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, base_offset: int, created_ms: int = 0) -> None:
+        self.raw = ffi.new("ls_segment_state *")
+        raw = self.raw
+        raw.base_offset = base_offset
+        raw.last_offset = base_offset - 1
+        raw.max_timestamp = -1
+        raw.max_timestamp_offset = -1
+        raw.first_timestamp = -1
+        raw.time_last = -1
+        raw.created_ms = created_ms
+
+    def copy(self) -> SegmentState:
+        other = SegmentState.__new__(SegmentState)
+        other.raw = ffi.new("ls_segment_state *")
+        other.raw[0] = self.raw[0]
+        return other
+
+    @property
+    def size(self) -> int:
+        return int(self.raw.size)
+
+    @property
+    def last_offset(self) -> int:
+        return int(self.raw.last_offset)
+
+    @property
+    def max_timestamp(self) -> int:
+        return int(self.raw.max_timestamp)
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        return int(self.raw.max_timestamp_offset)
+
+
+class Planner:
+    """Decides what of a run of batches belongs into a segment, with index entries.
+
+    Holds the roll limits and the scratch memory of one writer.
+    """
+
+    __slots__ = (
+        "_error",
+        "_index",
+        "_index_capacity",
+        "_limits",
+        "_message",
+        "_plan",
+        "_time",
+        "_trial",
+        "interval",
+        "message",
+    )
+
+    def __init__(self, index_interval_bytes: int, limits: RollLimits | None) -> None:
+        self.interval = index_interval_bytes
+        self._limits: Any = ffi.NULL
+        if limits is not None:
+            self._limits = ffi.new("ls_roll_limits *")
+            for name, value in zip(limits._fields, limits, strict=True):
+                setattr(self._limits, name, value)
+        self._index_capacity = _SCAN_ENTRIES if limits is None else _WRITER_ENTRIES
+        self._index = ffi.new("uint8_t[]", self._index_capacity * 8)
+        self._time = ffi.new("uint8_t[]", self._index_capacity * 12)
+        self._plan = ffi.new("ls_plan *")
+        self._error = ffi.new("ls_error *")
+        self._trial = ffi.new("ls_segment_state *")
+        self._message = allocate("uint8_t[]", MESSAGE_BYTES)
+        self.message = memoryview(ffi.buffer(self._message, MESSAGE_BYTES))
+
+    def plan_message(
+        self,
+        state: SegmentState,
+        value: Any,
+        key: Any,
+        timestamp: int,
+        now_ms: int,
+        magic: int,
+        attributes: int,
+        max_bytes: int,
+    ) -> int:
+        """Encode one message as the next of the segment into `message`, and plan it.
+
+        Returns its bytes; 0 where it does not fit `message` or `max_bytes`, or belongs
+        into a new segment.
+        """
+        if value is None:
+            value, value_len = ffi.NULL, -1
+        else:
+            if type(value) is not bytes:
+                value = pointer(value)
+            value_len = len(value)
+        if key is None:
+            key, key_len = ffi.NULL, -1
+        else:
+            if type(key) is not bytes:
+                key = pointer(key)
+            key_len = len(key)
+        trial = self._trial
+        trial[0] = state.raw[0]
+        limits = self._limits
+        limits.now_ms = now_ms
+        status: int = lib.ls_append_message(
+            key,
+            key_len,
+            value,
+            value_len,
+            timestamp,
+            magic,
+            attributes,
+            max_bytes,
+            limits,
+            trial,
+            self._message,
+            MESSAGE_BYTES,
+            self._index,
+            self._time,
+            self._plan,
+            self._error,
+        )
+        return status
+
+    def plan(
+        self, state: SegmentState, data: Any, size: int, now_ms: int = 0
+    ) -> tuple[int, int]:
+        """Walk over data[0, size) as if appended to the segment.
+
+        `state` stays as it is until `commit`. Returns (bytes that belong to the
+        segment, stop).
+        """
+        trial = self._trial
+        trial[0] = state.raw[0]
+        limits = self._limits
+        if limits:
+            limits.now_ms = now_ms
+        plan = self._plan
+        status = lib.ls_plan_append(
+            data,
+            size,
+            limits,
+            self.interval,
+            trial,
+            self._index,
+            self._index_capacity,
+            self._time,
+            self._index_capacity,
+            plan,
+            self._error,
+        )
+        if status < 0:
+            raise native_error(status, self._error)
+        return plan.bytes, plan.stop
+
+    @property
+    def next_offset(self) -> int:
+        """One past the last offset of what was planned."""
+        return int(self._trial.last_offset) + 1
+
+    def commit(self, state: SegmentState) -> None:
+        """Make the last plan true of `state`."""
+        state.raw[0] = self._trial[0]
+
+    def entries(self) -> tuple[bytes, bytes]:
+        """The entries that the last plan adds to both indexes."""
+        plan = self._plan
+        if not plan.index_count:
+            return b"", b""
+        index = ffi.buffer(self._index, plan.index_count * 8)[:]
+        times = ffi.buffer(self._time, plan.time_count * 12)[:]
+        return index, times
+
+
+MESSAGE_BYTES: Final = 64 * 1024
+# Index entries of one call into C, 20 bytes each; what has more takes several calls. A
+# writer has the room all of its life, and a store may have very many; 256 are a MiB of
+# a log.
+_WRITER_ENTRIES: Final = 256
+_SCAN_ENTRIES: Final = 4096
+
+
+class RollLimits(NamedTuple):
+    """When a segment is full (``ls_roll_limits``)."""
+
+    segment_bytes: int
+    segment_ms: int
+    now_ms: int
+    index_interval_bytes: int
+    index_entries_max: int
+    time_entries_max: int
+
+
+def offset_index_floor(
+    entries: ReadableBuffer, count: int, relative_offset: int
+) -> tuple[int, int, int]:
+    """(slot, relative offset, position) of the greatest entry <= target; slot -1."""
+    offset = ffi.new("int64_t *")
+    pos = ffi.new("int64_t *")
+    slot = lib.ls_offset_index_floor(
+        pointer(entries), count, relative_offset, offset, pos
+    )
+    return slot, offset[0], pos[0]
+
+
+def time_index_floor(
+    entries: ReadableBuffer, count: int, timestamp: int
+) -> tuple[int, int, int]:
+    """(slot, timestamp, relative offset) of the greatest entry <= target; slot -1."""
+    found = ffi.new("int64_t *")
+    offset = ffi.new("int64_t *")
+    slot = lib.ls_time_index_floor(pointer(entries), count, timestamp, found, offset)
+    return slot, found[0], offset[0]
+
+
+def offset_index_check(entries: ReadableBuffer, count: int, file_size: int) -> int:
+    """The first slot that breaks the order or points outside the file, else `count`."""
+    return int(lib.ls_offset_index_check(pointer(entries), count, file_size))
+
+
+def time_index_check(entries: ReadableBuffer, count: int) -> int:
+    """The first slot that breaks the order, else `count`."""
+    return int(lib.ls_time_index_check(pointer(entries), count))

@@ -1,0 +1,491 @@
+"""Small state files: Kafka's text checkpoints, and logstore's own state.
+
+Kafka's (docs/format.md, "Offset checkpoints", "Leader epochs") are read leniently as
+Kafka reads them and written whole: temporary name, sync, rename, directory sync.
+logstore's own are JSON behind a checksum line; a bad one is a `CorruptCheckpointError`
+and never a guess. What is to be written is held against what its reader takes first:
+nothing is written that could not be read again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import xxhash
+
+from logstore.config import PARTITIONS_MAX
+from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
+from logstore.io.files import Directory
+from logstore.io.layout import (
+    CLEAN_SHUTDOWN,
+    CLOSED,
+    LEADER_EPOCHS,
+    OFFSET_MAX,
+    OWNER,
+    PARTITION_MAX,
+    PUBLICATION,
+    PUBLISHED,
+    RECOVERY_CHECKPOINT,
+    TOPICS,
+    check_topic_name,
+)
+
+__all__ = [
+    "read_epochs",
+    "read_offsets",
+    "read_state",
+    "store_fingerprint",
+    "write_epochs",
+    "write_offsets",
+    "write_state",
+]
+
+TopicPartition = tuple[str, int]
+
+CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
+_STATE_VERSION: Final = 1
+# Limits on what is read: a file, its nesting, its numbers, the partitions it names.
+STATE_BYTES_MAX: Final = 64 << 20
+STATE_DEPTH_MAX: Final = 8
+STORE_PARTITIONS_MAX: Final = 2_000_000
+_DIGITS_MAX: Final = 19
+_EPOCH_MAX: Final = (1 << 31) - 1
+_NO_BRACKETS: Final = bytes(b for b in range(256) if chr(b) not in "[]{}")
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}" % (_DIGITS_MAX + 1))
+# All that `read_offsets` takes of a checkpoint that is written here, but for the count
+# of its entries and the size of its numbers.
+_OFFSETS_TEXT: Final = re.compile(
+    rb"0\n[0-9]+\n(?:[A-Za-z0-9._-]+ [0-9]{1,10} [0-9]{1,19}\n)*"
+)
+
+
+def _entries(path: str, data: bytes | None, fields: int) -> list[list[str]]:
+    """The entry lines of a checkpoint, split; [] for a missing or empty file."""
+    if data is None:
+        return []
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise _bad(path, "it is not UTF-8 text") from error
+    lines = text.splitlines()
+    if not lines:
+        return []
+    if lines[0].strip() != "0":
+        raise _bad(path, f"its version is {lines[0][:40]!r}, not 0")
+    if len(lines) == 1:
+        return []
+    count = _number(path, lines[1].strip())
+    entries = [line.split() for line in lines[2:] if line.strip()]
+    if len(entries) != count:
+        raise _bad(path, f"it has {len(entries)} entries, not {count}")
+    for entry in entries:
+        if len(entry) != fields:
+            raise _bad(path, f"an entry has {len(entry)} fields, not {fields}")
+    return entries
+
+
+# What opening says of a symlink, a socket or FIFO, and a directory of a file's name.
+_NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR, errno.EFBIG)
+
+
+def _read(directory: Directory, name: str) -> bytes | None:
+    """A state file's bytes; None if there is none.
+
+    Raises:
+        CorruptCheckpointError: something else is there, or it is far too large.
+    """
+    try:
+        return directory.read_file(name, STATE_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in _NOT_A_FILE:
+            raise
+        raise _bad(directory.path_of(name), str(error.strerror)) from error
+
+
+def _bad(path: str, reason: str) -> CorruptCheckpointError:
+    return CorruptCheckpointError(
+        f"checkpoint {path} cannot be used: {reason}", path=path, reason=reason
+    )
+
+
+def _not_written(path: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{path} is not written: nobody could read it again, since {reason}; nothing "
+        f"was changed",
+        name=path,
+    )
+
+
+def _number(path: str, text: str, most: int = OFFSET_MAX) -> int:
+    """A count, partition, offset or epoch: from 0 to `most`."""
+    digits = text.lstrip("0") or "0" if text.isascii() and text.isdigit() else ""
+    # A text of a million digits is not made a number of before it is refused.
+    if not digits or len(digits) > _DIGITS_MAX or int(digits) > most:
+        raise _bad(path, f"{text[:40]!r} is no number in [0, {most}]")
+    return int(digits)
+
+
+def read_offsets(directory: Directory, name: str) -> dict[TopicPartition, int]:
+    """An offset checkpoint of a log directory; {} if missing or empty.
+
+    Raises:
+        CorruptCheckpointError: it does not follow the format.
+    """
+    path = directory.path_of(name)
+    result: dict[TopicPartition, int] = {}
+    for topic, partition, offset in _entries(path, _read(directory, name), 3):
+        number = _number(path, partition, PARTITION_MAX)
+        result[topic, number] = _number(path, offset)
+    return result
+
+
+def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    lines = ["0", str(len(offsets))]
+    lines += [f"{t} {p} {offset}" for (t, p), offset in sorted(offsets.items())]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def write_offsets(
+    directory: Directory, name: str, offsets: Mapping[TopicPartition, int]
+) -> None:
+    """Replace an offset checkpoint; nothing if it already says just that.
+
+    Raises:
+        ConfigError: a name or number that could not be read again.
+    """
+    data = format_offsets(offsets)
+    # Looked at in one piece: a store may have a hundred thousand partitions.
+    if offsets and not (
+        0 <= min(offsets.values()) <= max(offsets.values()) <= OFFSET_MAX
+        and _OFFSETS_TEXT.fullmatch(data)
+    ):
+        raise _not_written(directory.path_of(name), "an entry of it is out of bounds")
+    try:
+        if directory.read_file(name) == data:
+            return
+    except FileNotFoundError:
+        pass
+    directory.write_file(name, data)
+
+
+def read_epochs(directory: Directory) -> list[tuple[int, int]]:
+    """(epoch, first offset) pairs of a partition's leader-epoch-checkpoint."""
+    path = directory.path_of(LEADER_EPOCHS)
+    return _epochs_of(path, _read(directory, LEADER_EPOCHS))
+
+
+def _epochs_of(path: str, data: bytes | None) -> list[tuple[int, int]]:
+    return [
+        (_number(path, epoch, _EPOCH_MAX), _number(path, offset))
+        for epoch, offset in _entries(path, data, 2)
+    ]
+
+
+def write_epochs(directory: Directory, epochs: Sequence[tuple[int, int]]) -> None:
+    """Replace a leader epoch checkpoint.
+
+    Raises:
+        ConfigError: a number that could not be read again.
+    """
+    lines = ["0", str(len(epochs)), *(f"{epoch} {offset}" for epoch, offset in epochs)]
+    data = ("\n".join(lines) + "\n").encode()
+    path = directory.path_of(LEADER_EPOCHS)
+    try:
+        _epochs_of(path, data)
+    except CorruptCheckpointError as error:
+        raise _not_written(path, error.reason) from error
+    directory.write_file(LEADER_EPOCHS, data)
+
+
+# ------------------------------------------------------------------ logstore's own
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+
+
+def state_text(value: Mapping[str, Any]) -> str:
+    """The JSON of a state file. It is not escaped, so that 10,000 identities of 1,000
+    characters each stay below `STATE_BYTES_MAX`."""
+    return _json({"version": _STATE_VERSION, **value})
+
+
+def member_bytes(name: str, value: object) -> bytes:
+    """A name and its value, as they stand in an object of a state file."""
+    return f"{_json(name)}:{_json(value)}".encode("utf-8", "surrogatepass")
+
+
+def write_topics(directory: Directory, members: Iterable[bytes]) -> None:
+    """`write_state` of the topics file, whose ``topics`` have these members, in the
+    order of their names, each of which `check_state` has seen."""
+    end = b'},"version":%d}' % _STATE_VERSION
+    _write(directory, TOPICS, _packed(b'{"topics":{' + b",".join(members) + end))
+
+
+def pack_state(value: Mapping[str, Any]) -> bytes:
+    """Bytes of a state file: checksum line, then JSON."""
+    return _pack(state_text(value))
+
+
+def _pack(text: str) -> bytes:
+    return _packed(text.encode("utf-8", "surrogatepass"))
+
+
+def _packed(body: bytes) -> bytes:
+    return b"xxh64 %016x\n%s\n" % (xxhash.xxh64_intdigest(body), body)
+
+
+def unpack_state(path: str, data: bytes) -> dict[str, Any]:
+    """The value of a state file.
+
+    Raises:
+        CorruptCheckpointError: it cannot be one.
+        UnsupportedError: a later logstore wrote it.
+    """
+    head, _, rest = data.partition(b"\n")
+    body = rest[:-1] if rest.endswith(b"\n") else rest
+    if head != b"xxh64 %016x" % xxhash.xxh64_intdigest(body):
+        raise _bad(path, "its checksum differs")
+    value = _parsed(path, body)
+    found = value.get("version") if isinstance(value, dict) else None
+    if isinstance(found, int) and found > _STATE_VERSION:
+        raise UnsupportedError(
+            f"{path} has version {found}, this logstore knows {_STATE_VERSION}: a "
+            f"later one has written it. Use that one; nothing was changed",
+            path=path,
+        )
+    if found != _STATE_VERSION:
+        raise _bad(path, f"its version is {found}, not {_STATE_VERSION}")
+    return dict(value)
+
+
+def _parsed(path: str, body: bytes) -> Any:
+    """JSON out of bytes that nobody vouches for: a checksum is no signature.
+
+    Nesting is bounded before the parser sees it (which would end at the depth of the
+    caller's stack), and so are numbers: only integers of at most 19 digits count.
+    """
+    # Without what stands in strings, which is anybody's text. What is no JSON may be
+    # taken for a string or for none from where it stops being JSON; the parser sees
+    # nothing behind that place, and all brackets before it count.
+    unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    structure = b'""'.join(unescaped.split(b'"')[::2])
+    # Brackets alone, all of one kind; each round takes the innermost pairs away.
+    brackets = structure.translate(_ONE_KIND, _NO_BRACKETS)
+    for _ in range(STATE_DEPTH_MAX):
+        brackets = brackets.replace(b"[]", b"")
+    if brackets:
+        raise _bad(path, f"it is nested more than {STATE_DEPTH_MAX} deep")
+    if _LONG_NUMBER.search(structure):
+        raise _bad(path, f"a number in it has more than {_DIGITS_MAX} digits")
+    try:
+        # As UTF-8: the parser takes UTF-16, too, whose bytes mean something else.
+        text = body.decode("utf-8", "surrogatepass")
+        return json.loads(text, parse_float=_refuse, parse_constant=_refuse)
+    except ValueError as error:
+        # No RecursionError: that is of the caller's stack, which is too deep already.
+        raise _bad(path, f"it is not JSON: {error}") from error
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text[:40]} is no integer")
+
+
+def integer(what: str, value: object, low: int, high: int) -> int:
+    """`value`, an integer in [low, high]; anything else is a ValueError."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{what} is no integer")
+    if not low <= value <= high:
+        raise ValueError(f"{what} is {value}, outside [{low}, {high}]")
+    return value
+
+
+def boolean(what: str, value: object) -> bool:
+    """`value`, true or false; anything else is a ValueError."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{what} is neither true nor false")
+    return value
+
+
+def check_partition_count(topics: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise `ConfigError` where a store would have too many partitions."""
+    total = sum(settings["partitions"] for settings in topics.values())
+    if total > STORE_PARTITIONS_MAX:
+        raise ConfigError(
+            f"{total} partitions are more than a store may have, "
+            f"{STORE_PARTITIONS_MAX}; nothing was changed",
+            name="partitions",
+            value=total,
+        )
+
+
+def _check_owner(value: dict[str, Any]) -> None:
+    boolean("clean", value["clean"])
+    known = value["fingerprints"]
+    if not isinstance(known, list) or not all(isinstance(f, dict) for f in known):
+        raise ValueError("fingerprints is no list of objects")
+
+
+def _check_closed(value: dict[str, Any]) -> None:
+    if not isinstance(value["generation"], str):
+        raise ValueError("generation is no text")
+    for name in ("base_offset", "size"):
+        integer(name, value[name], -1, OFFSET_MAX)
+
+
+def _check_topics(value: dict[str, Any]) -> None:
+    topics = value["topics"]
+    if not isinstance(topics, dict):
+        raise ValueError("topics is no object")
+    for name, settings in topics.items():
+        # What becomes the name of a directory is checked wherever it comes from.
+        check_topic_name(name)
+        if not isinstance(settings, dict):
+            raise ValueError(f"topic {name} is no object")
+        integer("partitions", settings["partitions"], 1, PARTITIONS_MAX)
+        if not isinstance(settings.get("config", {}), dict):
+            raise ValueError(f"config of topic {name} is no object")
+        for flag in ("creating", "deleting"):
+            boolean(flag, settings.get(flag, False))
+        if not isinstance(settings.get("id", ""), str):
+            raise ValueError(f"id of topic {name} is no text")
+    check_partition_count(topics)
+
+
+def _check_publication(value: dict[str, Any]) -> None:
+    if not isinstance(value["generation"], str):
+        raise ValueError("generation is no text")
+    for row in _list("bases", value["bases"]):
+        topic, number, base = _list("a row of bases", row, 3)
+        check_topic_name(topic)
+        integer("partition", number, 0, PARTITION_MAX)
+        integer("base", base, 0, OFFSET_MAX)
+    _check_published(value)
+
+
+def _check_published(value: dict[str, Any]) -> None:
+    for row in _list("published", value["published"]):
+        identity, *numbers = _list("a row of published", row, 4)
+        if not isinstance(identity, str):
+            raise ValueError("an identity is no text")
+        for name, number in zip(
+            ("sequence", "records", "time_ms"), numbers, strict=True
+        ):
+            integer(name, number, 0, OFFSET_MAX)
+    for row in _list("notes", value.get("notes", [])):
+        if not all(isinstance(text, str) for text in _list("a row of notes", row, 2)):
+            raise ValueError("a note is no text")
+
+
+def _list(name: str, value: Any, size: int | None = None) -> list[Any]:
+    if not isinstance(value, list) or size not in (None, len(value)):
+        raise ValueError(f"{name} is no list" + (f" of {size}" if size else ""))
+    return value
+
+
+_CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
+    OWNER: _check_owner,
+    CLOSED: _check_closed,
+    TOPICS: _check_topics,
+    PUBLICATION: _check_publication,
+    PUBLISHED: _check_published,
+}
+
+
+def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
+    """A state file of logstore's; None if there is none.
+
+    Raises:
+        CorruptCheckpointError: it does not follow the format, or is beyond a limit.
+    """
+    data = _read(directory, name)
+    if data is None:
+        return None
+    return _state_of(directory.path_of(name), name, data)
+
+
+def _state_of(path: str, name: str, data: bytes) -> dict[str, Any]:
+    """What the bytes of a state file say, once that is known to make sense."""
+    value = unpack_state(path, data)
+    check = _CHECKS.get(name)
+    if check is not None:
+        try:
+            check(value)
+        except KeyError as error:
+            raise _bad(path, f"it has no {error}") from error
+        except ValueError as error:
+            raise _bad(path, str(error)) from error
+    return value
+
+
+def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:
+    """Replace a state file, durably; EFBIG if nobody could read it again.
+
+    One that holds text of callers (those of the store's root) is read by its own reader
+    first. That of a partition, which is written at each roll, has no such text.
+
+    Raises:
+        ConfigError: the reader refuses it; nothing was changed.
+    """
+    data = pack_state(value)
+    if name in _CHECKS:
+        _check_readable(directory, name, data)
+    _write(directory, name, data)
+
+
+def check_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` where the reader of a state file would refuse the value."""
+    _check_readable(directory, name, pack_state(value))
+
+
+def _check_readable(directory: Directory, name: str, data: bytes) -> None:
+    if len(data) > STATE_BYTES_MAX:
+        return  # an error of its own
+    path = directory.path_of(name)
+    try:
+        _state_of(path, name, data)
+    except CorruptCheckpointError as error:
+        raise _not_written(path, error.reason) from error
+
+
+def write_prepared(directory: Directory, name: str, text: str) -> None:
+    """The same, with the JSON that `state_text` has made, or would."""
+    _write(directory, name, _pack(text))
+
+
+def _write(directory: Directory, name: str, data: bytes) -> None:
+    if len(data) > STATE_BYTES_MAX:
+        text = f"a state file would have more than {STATE_BYTES_MAX} bytes"
+        raise OSError(errno.EFBIG, text, name)
+    directory.write_file(name, data)
+
+
+def _digest(directory: Directory, name: str) -> str | None:
+    try:
+        return f"{xxhash.xxh64_intdigest(directory.read_file(name)):016x}"
+    except OSError as error:
+        # What cannot be read is not what is not there: that would be another writer.
+        if error.errno in (errno.ENOENT, *_NOT_A_FILE):
+            return None
+        raise
+
+
+def store_fingerprint(root: Directory) -> dict[str, str | None]:
+    """What tells whether another program has been the writer since: the content of
+    Kafka's clean-shutdown marker and recovery points (None: not there)."""
+    return {
+        "clean_shutdown": _digest(root, CLEAN_SHUTDOWN),
+        "recovery_points": _digest(root, RECOVERY_CHECKPOINT),
+    }
+
+
+def digest_of(data: bytes | None) -> str | None:
+    """The digest that `store_fingerprint` would have of a file with these bytes."""
+    return None if data is None else f"{xxhash.xxh64_intdigest(data):016x}"

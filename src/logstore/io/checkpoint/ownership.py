@@ -1,0 +1,276 @@
+"""The marks of a stop: what the last writer left in a store's root directory, and what
+this one leaves.
+
+`.logstore-owner` (docs/format.md) says whether logstore was the last writer, whether it
+stopped cleanly, and which generation of its partition states counts. Kafka's marks are
+its clean-shutdown marker, recovery points and log start offsets. A broker that was the
+last writer changed them: then logstore's own state is stale.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from logstore.errors import (
+    CorruptCheckpointError,
+    DiskFullError,
+    LogStoreError,
+    storage_error,
+)
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.partition_state import PartitionState, Situation, was_closed
+from logstore.io.checkpoint.recovery_report import (
+    OTHER_WRITER,
+    STATE_DAMAGED,
+    RecoveryAction,
+)
+from logstore.io.files import Directory, Look
+
+__all__ = ["Marks", "MarksToken"]
+
+TopicPartition = tuple[str, int]
+
+
+class MarksToken(NamedTuple):
+    """How the files of a store's marks look; None: there is none."""
+
+    owner: Look | None
+    clean_shutdown: Look | None
+    points: Look | None
+    starts: Look | None
+
+
+class Marks:
+    """The marks in the root of one store. The store's lock guards them.
+
+    Attributes:
+        is_own: logstore was the last writer.
+        is_clean: the last writer stopped cleanly.
+        is_writing: `begin` was called: the marks of a clean stop are gone.
+        generation: partition states count if they were written under it. A new one
+            begins when logstore follows another writer: the states of the partitions
+            that it does not touch stay stale.
+        points, starts: Kafka's recovery points and log start offsets.
+    """
+
+    def __init__(self, root: Directory) -> None:
+        self._root = root
+        self.is_own = False
+        self.is_clean = False
+        self.is_writing = False
+        self.generation = ""
+        self.points: dict[TopicPartition, int] = {}
+        self.starts: dict[TopicPartition, int] = {}
+
+    # ------------------------------------------------------------ reading
+
+    def token(self) -> MarksToken:
+        """What changes whenever one of the files is replaced or removed."""
+        look = self._root.look
+        return MarksToken(
+            self.writer(),
+            look(layout.CLEAN_SHUTDOWN),
+            look(layout.RECOVERY_CHECKPOINT),
+            look(layout.LOG_START_CHECKPOINT),
+        )
+
+    def writer(self) -> Look | None:
+        """What changes before the first change that a writer makes: `begin` replaces
+        the file. Also where a backup is put back in its place."""
+        return self._root.look(layout.OWNER)
+
+    def read(self, note: Callable[[RecoveryAction], None]) -> None:
+        """Read them all."""
+        self.read_owner(note)
+        self.points = self._offsets(layout.RECOVERY_CHECKPOINT, note)
+        self.starts = self._offsets(layout.LOG_START_CHECKPOINT, note)
+
+    def read_owner(self, note: Callable[[RecoveryAction], None]) -> None:
+        """Tell who wrote last, and whether it stopped cleanly."""
+        self.is_own, self.generation = False, uuid.uuid4().hex
+        self.is_clean = self._root.exists(layout.CLEAN_SHUTDOWN)
+        try:
+            owner = self._owner()
+        except CorruptCheckpointError as error:
+            self._note(
+                note,
+                STATE_DAMAGED,
+                layout.OWNER,
+                f"{error}; the store was taken as Kafka would take it",
+            )
+            return
+        if owner is None:
+            return
+        clean, fingerprints, generation = owner
+        if checkpoints.store_fingerprint(self._root) not in fingerprints:
+            self._note(
+                note,
+                OTHER_WRITER,
+                layout.OWNER,
+                "another program has written to the store since logstore did; it was "
+                "taken as Kafka would take it",
+            )
+            return
+        self.is_own, self.is_clean, self.generation = True, clean, generation
+
+    def _owner(self) -> tuple[bool, list[Any], str] | None:
+        """clean, fingerprints, generation of the owner file; None if there is none."""
+        value = checkpoints.read_state(self._root, layout.OWNER)
+        if value is None:
+            return None
+        try:
+            return bool(value["clean"]), [*value["fingerprints"]], value["generation"]
+        except (KeyError, TypeError) as error:
+            path = self._root.path_of(layout.OWNER)
+            raise CorruptCheckpointError(
+                f"{path} is no owner file: {error!r}", path=path
+            ) from error
+
+    def forget(self, keys: Iterable[TopicPartition]) -> bool:
+        """Partitions that will be made anew: what the checkpoints say was another's.
+
+        Returns whether they say something: then they are to be written again first.
+        """
+        found = False
+        for key in keys:
+            found |= self.points.pop(key, None) is not None
+            found |= self.starts.pop(key, None) is not None
+        return found
+
+    def _offsets(
+        self, name: str, note: Callable[[RecoveryAction], None]
+    ) -> dict[TopicPartition, int]:
+        try:
+            return checkpoints.read_offsets(self._root, name)
+        except CorruptCheckpointError as error:
+            self._note(
+                note, STATE_DAMAGED, name, f"{error}; taken as empty, as Kafka does"
+            )
+            return {}
+
+    def _note(
+        self,
+        note: Callable[[RecoveryAction], None],
+        label: str,
+        name: str,
+        message: str,
+    ) -> None:
+        path = self._root.path_of(name)
+        note(RecoveryAction(label, "", -1, path, -1, 0, -1, None, message))
+
+    def situation(self, directory: Directory, key: TopicPartition) -> Situation:
+        """What is known of a partition before its files are looked at."""
+        state: PartitionState | None = None
+        state_error: LogStoreError | None = None
+        if self.is_own:
+            try:
+                state = PartitionState.read(directory)
+            except CorruptCheckpointError as error:
+                state_error = error
+        if state is not None and state.generation != self.generation:
+            state = None
+        is_clean = self.is_clean
+        if self.is_own and not is_clean:
+            is_clean = was_closed(directory, self.generation, state)
+        return Situation(
+            state,
+            is_clean,
+            self.points.get(key, 0),
+            self.starts.get(key, 0),
+            self.is_own,
+            state_error,
+            self.generation,
+        )
+
+    # ------------------------------------------------------------ writing
+
+    def begin(self, adopt: Callable[[], None]) -> None:
+        """Take away the marks of a clean stop, durably, before the first change.
+
+        0. where another program was the writer: `adopt` what it left; 1. write the
+        owner file: not clean, as it is now or without Kafka's marker; 2. remove
+        Kafka's marker; 3. sync the directory.
+        """
+        if self.is_writing:
+            return
+        try:
+            now = checkpoints.store_fingerprint(self._root)
+            after = {**now, "clean_shutdown": None}
+            if not self.is_own:
+                adopt()
+            self._write_owner(False, now, after)
+            self._root.unlink(layout.CLEAN_SHUTDOWN, missing_ok=True)
+            self._root.sync()
+        except OSError as error:
+            failed = storage_error(
+                error, "begin writing to", self._root.path, "Nothing was written."
+            )
+            if not isinstance(failed, DiskFullError):
+                raise failed from error
+            self._begin_without_space(failed)
+        self.is_writing = True
+
+    def _begin_without_space(self, failed: DiskFullError) -> None:
+        """A full disk must not stop deletion: without the owner file, which cannot be
+        written, the next opening takes the store as Kafka would."""
+        root = self._root
+        try:
+            # First the owner file, durably: beside one that tells of Kafka's marker, a
+            # marker that is gone is another program's work.
+            for names in (
+                (f"{layout.OWNER}.tmp", layout.OWNER),
+                (layout.CLEAN_SHUTDOWN,),
+            ):
+                for name in names:
+                    root.unlink(name, missing_ok=True)
+                root.sync()
+        except OSError as error:
+            raise failed from error
+
+    def write_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Keep Kafka's log start offsets true."""
+        if starts or self._root.exists(layout.LOG_START_CHECKPOINT):
+            checkpoints.write_offsets(self._root, layout.LOG_START_CHECKPOINT, starts)
+
+    def end(
+        self, ends: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
+    ) -> None:
+        """Leave the marks of a clean stop; `ends` are the end offsets of the logs.
+
+        1. write the owner file with what the next steps lead through; 2. the recovery
+        points; 3. the log start offsets; 4. Kafka's marker; 5. the owner file: clean.
+        """
+        root = self._root
+        now = checkpoints.store_fingerprint(root)
+        points = checkpoints.format_offsets(ends)
+        marker = checkpoints.CLEAN_SHUTDOWN_TEXT
+        after = {
+            "clean_shutdown": checkpoints.digest_of(marker),
+            "recovery_points": checkpoints.digest_of(points),
+        }
+        self._write_owner(False, now, {**after, "clean_shutdown": None}, after)
+        checkpoints.write_offsets(root, layout.RECOVERY_CHECKPOINT, ends)
+        self.write_starts(starts)
+        root.write_file(layout.CLEAN_SHUTDOWN, marker)
+        self._write_owner(True, after)
+
+    def move_points(self, points: Mapping[TopicPartition, int]) -> None:
+        """Replace the recovery points of a store that stays open, or unclean."""
+        now = checkpoints.store_fingerprint(self._root)
+        digest = checkpoints.digest_of(checkpoints.format_offsets(points))
+        self._write_owner(False, now, {**now, "recovery_points": digest})
+        checkpoints.write_offsets(self._root, layout.RECOVERY_CHECKPOINT, points)
+
+    def _write_owner(self, clean: bool, *fingerprints: dict[str, Any]) -> None:
+        checkpoints.write_state(
+            self._root,
+            layout.OWNER,
+            {
+                "clean": clean,
+                "fingerprints": list(fingerprints),
+                "generation": self.generation,
+            },
+        )

@@ -1,0 +1,238 @@
+"""The state file of a partition, and what is known of a partition before its log files
+are read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from logstore import _native as native
+from logstore.errors import CorruptCheckpointError, LogStoreError, UnsupportedError
+from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.files import Directory
+from logstore.io.layout import CLOSED, OFFSET_MAX, PARTITION_STATE
+
+__all__ = ["PartitionState", "Situation"]
+
+# See `PartitionState.sealed`.
+SealedRow = tuple[int, int, int, int, int, int]
+
+
+@dataclasses.dataclass(slots=True)
+class PartitionState:
+    """What logstore knew of a partition when it last wrote its state file.
+
+    Attributes:
+        start_offset: first offset that may be read.
+        sealed: (base offset, size, next offset, largest timestamp, its offset, digest
+            of the time index) of each segment but the active one, in order.
+        active: the active segment at the durable point: the fields of
+            ``ls_segment_state``; ``size`` is the durable position.
+        time_digest: of the entries of the active segment's time index that belong to
+            the durable part.
+        cuts: when its tail was cut, by `truncate_to` or where an append failed, and
+            how low, so that readers in other processes notice.
+        is_gapless: see `Segment.is_gapless`; of all segments.
+        generation: that of the store when it was written (see
+            `logstore.io.checkpoint.ownership`).
+        is_truncating: `truncate_to` is under way: what lies behind the durable point,
+            later segments, too, is to go.
+        log_id: of the log; another log in the same directory has another one. Empty
+            where an earlier version wrote the state.
+    """
+
+    start_offset: int
+    sealed: list[SealedRow]
+    active: dict[str, int]
+    time_digest: int
+    cuts: Cuts
+    is_gapless: bool
+    generation: str
+    is_truncating: bool = False
+    log_id: str = ""
+
+    @property
+    def durable_offset(self) -> int:
+        return self.active["last_offset"] + 1
+
+    def to_dict(self) -> dict[str, Any]:
+        # Not `asdict`: that copies each number, and there may be many segments.
+        return {**self._without_rows(), "sealed": self.sealed}
+
+    def to_json(self, rows: str) -> str:
+        """The state file's text, with the rows of sealed segments as `sealed_row` makes
+        them, behind each other with commas between."""
+        text = checkpoints.state_text({**self._without_rows(), "sealed": None})
+        return text.replace('"sealed":null', f'"sealed":[{rows}]', 1)
+
+    def _without_rows(self) -> dict[str, Any]:
+        return {
+            "start_offset": self.start_offset,
+            "active": self.active,
+            "time_digest": self.time_digest,
+            "truncations": self.cuts.serial,
+            "cuts": self.cuts.rows,
+            "is_gapless": self.is_gapless,
+            "generation": self.generation,
+            "is_truncating": self.is_truncating,
+            "log_id": self.log_id,
+        }
+
+    @classmethod
+    def read(cls, directory: Directory) -> PartitionState | None:
+        """The state file of a partition; None if there is none.
+
+        Raises:
+            CorruptCheckpointError: it cannot be one.
+        """
+        value = checkpoints.read_state(directory, PARTITION_STATE)
+        if value is None:
+            return None
+        try:
+            return cls(
+                _int64("start_offset", value["start_offset"], 0),
+                _sealed(value["sealed"]),
+                _active(value["active"]),
+                _int64("time_digest", value["time_digest"], UNKNOWN_DIGEST),
+                _cuts(value["truncations"], value.get("cuts", [])),
+                checkpoints.boolean("is_gapless", value["is_gapless"]),
+                str(value["generation"]),
+                checkpoints.boolean("is_truncating", value["is_truncating"]),
+                _text("log_id", value.get("log_id", "")),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            path = directory.path_of(PARTITION_STATE)
+            raise CorruptCheckpointError(
+                f"{path} is no partition state: {error!r}", path=path
+            ) from error
+
+
+def closed_mark(generation: str, state: PartitionState | None) -> dict[str, Any]:
+    """What `.logstore-closed` says of a partition in which damage was seen after the
+    store had been closed: until the partition is written to again, its end is that of
+    a log that was closed, however the store is stopped from then on."""
+    active = {"base_offset": -1, "size": -1} if state is None else state.active
+    return {
+        "generation": generation,
+        "base_offset": active["base_offset"],
+        "size": active["size"],
+    }
+
+
+def was_closed(
+    directory: Directory, generation: str, state: PartitionState | None
+) -> bool:
+    """Whether `.logstore-closed` says so, and counts. One that cannot be read counts:
+    what it was written for must not be cut."""
+    try:
+        value = checkpoints.read_state(directory, CLOSED)
+    except (CorruptCheckpointError, UnsupportedError):
+        return True
+    wanted = closed_mark(generation, state)
+    return value is not None and all(value[name] == wanted[name] for name in wanted)
+
+
+# In a state file: the largest timestamp of a sealed segment that nobody has looked for.
+UNKNOWN_TIMESTAMP: Final = -2
+
+STATE_FIELDS: Final = (
+    "base_offset",
+    "size",
+    "last_offset",
+    "bytes_since",
+    "max_timestamp",
+    "max_timestamp_offset",
+    "first_timestamp",
+    "created_ms",
+    "index_entries",
+    "time_entries",
+    "time_last",
+)
+
+
+_INT64_MIN: Final = -(1 << 63)
+
+
+def _int64(what: str, value: object, low: int) -> int:
+    return checkpoints.integer(what, value, low, OFFSET_MAX)
+
+
+def _sealed(rows: list[Any]) -> list[SealedRow]:
+    """The rows of sealed segments. Invariant: bases rise, base <= next offset."""
+    found = []
+    above = 0
+    for row in rows:
+        base, size, next_offset, largest, at, digest = row
+        above = _int64("base offset", base, above) + 1
+        _int64("size", size, 0)
+        _int64("next offset", next_offset, base)
+        _int64("largest timestamp", largest, _INT64_MIN)
+        _int64("its offset", at, -1)
+        _int64("digest", digest, STALE_DIGEST)
+        found.append((base, size, next_offset, largest, at, digest))
+    return found
+
+
+def _cuts(serial: object, rows: Iterable[Any]) -> Cuts:
+    """The cuts of a log. Invariant: as of `Cuts`."""
+    found = [(_int64("serial of a cut", at, 1), offset) for at, offset in rows]
+    for _, offset in found:
+        _int64("offset of a cut", offset, 0)
+    return Cuts.known(_int64("truncations", serial, 0), found)
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{what} is no text")
+    return value
+
+
+def _active(fields: Mapping[str, Any]) -> dict[str, int]:
+    """The fields of the active segment. Invariant: base - 1 <= last offset."""
+    # Timestamps are whatever somebody put into a record.
+    active = {name: _int64(name, fields[name], _INT64_MIN) for name in STATE_FIELDS}
+    for name in ("base_offset", "size", "bytes_since", "index_entries", "time_entries"):
+        _int64(name, active[name], 0)
+    last, base = active["last_offset"], active["base_offset"]
+    # One below the end of the offset space: the end offset is an offset, too.
+    checkpoints.integer("last_offset", last, base - 1, OFFSET_MAX - 1)
+    return active
+
+
+def state_fields(state: native.SegmentState) -> dict[str, int]:
+    return {name: int(getattr(state.raw, name)) for name in STATE_FIELDS}
+
+
+def segment_state(fields: Mapping[str, int]) -> native.SegmentState:
+    state = native.SegmentState(fields["base_offset"])
+    for name in STATE_FIELDS:
+        setattr(state.raw, name, fields[name])
+    return state
+
+
+@dataclasses.dataclass(slots=True)
+class Situation:
+    """What is known about a partition before its files are looked at.
+
+    Attributes:
+        state: logstore's own, where it counts; None where there is none or another
+            program has been the writer since.
+        clean: the last writer stopped cleanly, or had done so when damage was seen.
+        recovery_point: Kafka's: everything below is flushed; 0 unknown.
+        log_start: Kafka's log start offset; 0 unknown.
+        is_own: logstore was the last writer of the store.
+        generation: that of the store.
+        state_error: why the own state cannot be used although it should count.
+    """
+
+    state: PartitionState | None
+    clean: bool
+    recovery_point: int
+    log_start: int
+    is_own: bool
+    state_error: LogStoreError | None = None
+    generation: str = ""

@@ -1,0 +1,218 @@
+"""A bounded set of open segment files, and of index contents kept in memory.
+
+Owned by a store, used by its segments. The file that was used least recently leaves the
+set when another one needs its place, and is closed when it is not in use any more: each
+reader has a reference to the `OpenFile`, and the last reference that goes closes it. So
+no interrupt leaves a file open, and none is closed under a reader (the system may give
+the number of a closed descriptor to another file at once).
+
+The files of active segments count, too. Their writers are asked to rest: they sync, and
+open the file again at the next append.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from logstore import _native as native
+from logstore._native import OpenFile
+from logstore._native.locks import RANK_FILES
+from logstore.errors import StoreClosedError
+from logstore.io.files import Directory, FileInfo, Files, held_open
+from logstore.io.layout import INDEX, TIME_INDEX
+
+__all__ = ["Descriptors"]
+
+_INDEX_BYTES_MAX: Final = 64 << 20
+
+
+class Descriptors:
+    """Open files by owner (its serial number). Any thread may call the methods."""
+
+    def __init__(self, files: Files, max_open: int, lock_group: int = 0) -> None:
+        self.files = files
+        self.max_open = max_open
+        self._lock = native.Mutex(RANK_FILES, "the open files of a store", lock_group)
+        self._open: OrderedDict[int, OpenFile] = OrderedDict()
+        # How to ask the writer of an owner to rest; the least recent first.
+        self._writers: OrderedDict[int, weakref.WeakMethod[Callable[[], bool]]]
+        self._writers = OrderedDict()
+        self._indexes: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
+        self._index_bytes = 0
+        self._closed = False
+        # Owners that are gone, until somebody has the lock.
+        self._gone: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def borrow(
+        self,
+        owner: int,
+        directory: Directory,
+        names: tuple[str, ...],
+        is_it: Callable[[FileInfo], bool] | None = None,
+    ) -> OpenFile:
+        """The file of an owner, opened under the first of `names` that is there and, if
+        given, of which `is_it` is true. It stays open as long as it is referred to.
+
+        Raises:
+            OSError: as opening does; ESTALE where it is another file.
+            StoreClosedError: after `close`.
+        """
+        found = self._open.get(owner)
+        if found is not None:
+            # Dropped right now, perhaps: it is open all the same.
+            with contextlib.suppress(KeyError):
+                self._open.move_to_end(owner)
+            return found
+        if self._closed:
+            raise StoreClosedError(f"the store of {directory.path} is closed")
+        # No lock is held while the system is asked.
+        file = held_open(self.files, _open_first(directory, names, is_it))
+        dropped: list[OpenFile] = []
+        with self._lock:
+            self._drop_gone()
+            found = self._open.get(owner)
+            if found is None:
+                dropped = self._evict(self.max_open - 1)
+                found = file
+                if not self._closed:
+                    self._open[owner] = file
+        del dropped
+        if len(self._open) > self.max_open:
+            self._let_rest()
+        return found
+
+    def adopt(self, owner: int, file: OpenFile, rest: Callable[[], bool]) -> None:
+        """Let readers use the file of a writer, in the place of the one that the owner
+        has. It counts until the writer gives it back with `release`.
+
+        Args:
+            rest: a method that asks the writer to do that; whether it has.
+        """
+        with self._lock:
+            self._drop_gone()
+            dropped = self._evict(self.max_open - 1)
+            if not self._closed:
+                # The last reader of the one that it had closes that.
+                dropped += [self._open.pop(owner, file)]
+                self._open[owner] = file
+                self._writers[owner] = weakref.WeakMethod(rest)
+        del dropped
+
+    def release(self, owner: int) -> None:
+        """The writer has no more use for the file. It may stay open for readers."""
+        self._writers.pop(owner, None)
+
+    def make_room(self) -> None:
+        """Before a file is opened for a writer."""
+        if len(self._open) >= self.max_open:
+            with self._lock:
+                self._drop_gone()
+                dropped = self._evict(self.max_open - 1)
+            del dropped
+            if len(self._open) >= self.max_open:
+                self._let_rest()
+
+    def _let_rest(self) -> None:
+        """Ask the writers that have been at work for the longest time to rest, until
+        there is room for one file more."""
+        for owner, asked in list(self._writers.items()):
+            if len(self._open) < self.max_open:
+                return
+            rest = asked()
+            if rest is None:
+                self._writers.pop(owner, None)
+            elif rest():
+                self._open.pop(owner, None)
+
+    def forget(self, owner: int) -> None:
+        """Let go of the file of an owner that is gone, and of its indexes.
+
+        It never waits: the garbage collector calls it, at any line of any thread, and
+        so perhaps of the one that holds the lock. Then the next call does it.
+        """
+        self._gone.append(owner)
+        with self._lock.attempt() as is_mine:
+            if is_mine:
+                self._drop_gone()
+
+    def close(self) -> None:
+        """Close every file, those in use as soon as they are not."""
+        with self._lock:
+            self._closed = True
+            self._open.clear()
+            self._writers.clear()
+            self._indexes.clear()
+            self._index_bytes = 0
+
+    def _drop_gone(self) -> None:
+        while self._gone:
+            owner = self._gone.popleft()
+            self._open.pop(owner, None)
+            self._writers.pop(owner, None)
+            for kind in (INDEX, TIME_INDEX):
+                self._drop_index((owner, kind))
+
+    def _evict(self, room: int) -> list[OpenFile]:
+        """Take out what was used least recently, but for the files of writers. Those
+        that are returned are closed with the list, behind the lock."""
+        excess = len(self._open) - room
+        if excess <= 0:
+            return []
+        free = (owner for owner in list(self._open) if owner not in self._writers)
+        return [self._open.pop(owner) for owner in itertools.islice(free, excess)]
+
+    # -- index contents
+
+    def index(self, owner: int, kind: str) -> Any:
+        with self._lock:
+            found = self._indexes.get((owner, kind))
+            if found is None:
+                return None
+            self._indexes.move_to_end((owner, kind))
+            return found[0]
+
+    def keep_index(self, owner: int, kind: str, entries: Any, size: int) -> None:
+        with self._lock:
+            self._drop_gone()
+            self._drop_index((owner, kind))
+            self._indexes[owner, kind] = entries, size
+            self._index_bytes += size
+            while self._index_bytes > _INDEX_BYTES_MAX and len(self._indexes) > 1:
+                self._drop_index(next(iter(self._indexes)))
+
+    def _drop_index(self, key: tuple[int, str]) -> None:
+        found = self._indexes.pop(key, None)
+        if found is not None:
+            self._index_bytes -= found[1]
+
+
+def _open_first(
+    directory: Directory,
+    names: tuple[str, ...],
+    is_it: Callable[[FileInfo], bool] | None,
+) -> int:
+    error: OSError = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for name in dict.fromkeys(names):
+        try:
+            fd = directory.open(name)
+        except FileNotFoundError:
+            continue
+        try:
+            if is_it is None or is_it(directory.files.stat(fd)):
+                return fd
+        except BaseException:
+            directory.files.close(fd)
+            raise
+        directory.files.close(fd)
+        error = OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    raise error

@@ -1,0 +1,239 @@
+"""Names on disk: what the files and directories of a store are called, and by whom.
+
+The one place that forms and parses such names (docs/format.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from logstore.errors import ConfigError
+
+__all__ = [
+    "CLEANED",
+    "CLEAN_SHUTDOWN",
+    "CLOSED",
+    "DELETED",
+    "INDEX",
+    "KAFKA_STORE_FILES",
+    "LEADER_EPOCHS",
+    "LOCK",
+    "LOG",
+    "LOG_START_CHECKPOINT",
+    "OFFSET_MAX",
+    "OWNER",
+    "OWN_PREFIX",
+    "PARTITION_METADATA",
+    "PARTITION_STATE",
+    "PUBLICATION",
+    "PUBLISHED",
+    "RECOVERY_CHECKPOINT",
+    "SNAPSHOT",
+    "STAGED_PREFIX",
+    "SWAP",
+    "TIME_INDEX",
+    "TOPICS",
+    "TXN_INDEX",
+    "SegmentFile",
+    "check_new_topic_name",
+    "check_topic_name",
+    "digest_file",
+    "is_partition_file",
+    "is_store_file",
+    "parse_digest_file",
+    "parse_partition_directory",
+    "parse_segment_file",
+    "partition_directory",
+    "segment_file",
+    "torn_files",
+    "transition_topic",
+]
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+TXN_INDEX = ".txnindex"
+SNAPSHOT = ".snapshot"
+SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
+
+DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
+
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+META_PROPERTIES = "meta.properties"
+RECOVERY_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+OWN_PREFIX = ".logstore"
+OWNER = ".logstore-owner"
+TOPICS = ".logstore-topics"
+PARTITION_STATE = ".logstore-state"
+CLOSED = ".logstore-closed"
+PUBLICATION = ".logstore-publication"
+PUBLISHED = ".logstore-published"
+STAGED_PREFIX = ".logstore-staged-"
+TORN_PREFIX = ".logstore-torn-"
+DIGEST_PREFIX = ".logstore-digest-"
+QUARANTINE_PREFIX = ".logstore-quarantine-"
+
+TOPIC_NAME_BYTES_MAX = 249
+OFFSET_MAX = (1 << 63) - 1
+PARTITION_MAX = (1 << 31) - 1
+# Directories in a log directory that are no partitions.
+NOT_PARTITIONS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+
+# Files of Kafka's in the root of a log directory.
+KAFKA_STORE_FILES = frozenset(
+    {
+        LOCK,
+        CLEAN_SHUTDOWN,
+        META_PROPERTIES,
+        RECOVERY_CHECKPOINT,
+        LOG_START_CHECKPOINT,
+        "replication-offset-checkpoint",
+        "cleaner-offset-checkpoint",
+        "bootstrap.checkpoint",
+    }
+)
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]+")
+_SEGMENT = re.compile(
+    r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
+    r"(\.deleted|\.cleaned|\.swap)?"
+)
+_TRANSITION = re.compile(r"(.+)-([0-9]+)\.([0-9a-f]{32})-(delete|future|stray)")
+
+
+def check_topic_name(name: object) -> str:
+    """Return `name` if Kafka allows it as a topic's, else raise `ConfigError`.
+
+    1 to 249 characters out of ``[A-Za-z0-9._-]``, neither ``.`` nor ``..``.
+    """
+    rule = (
+        f"a topic name has 1 to {TOPIC_NAME_BYTES_MAX} characters out of "
+        f"[A-Za-z0-9._-] and is not '.' or '..'"
+    )
+    if (
+        not isinstance(name, str)
+        or name in (".", "..")
+        or len(name) > TOPIC_NAME_BYTES_MAX
+        or not _TOPIC.fullmatch(name)
+    ):
+        shown = repr(name) if len(repr(name)) <= 300 else f"{repr(name)[:300]}..."
+        raise ConfigError(
+            f"bad topic name {shown}: {rule}; nothing was created",
+            name="topic",
+            value=name,
+        )
+    return name
+
+
+def check_new_topic_name(name: object) -> str:
+    """The same for a topic to be created: some names mean something else."""
+    checked = check_topic_name(name)
+    if checked.startswith(OWN_PREFIX) or checked == "__cluster_metadata":
+        raise ConfigError(
+            f"topic name {checked!r} is reserved; nothing was created",
+            name="topic",
+            value=name,
+        )
+    return checked
+
+
+class SegmentFile(NamedTuple):
+    """A parsed file name of a partition directory."""
+
+    base_offset: int
+    suffix: str
+    transition: str  # "", ".deleted", ".cleaned" or ".swap"
+
+
+def segment_file(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:020d}{suffix}"
+
+
+def torn_files(base_offset: int, position: int) -> Iterator[str]:
+    """Names for what was torn from a log at a position: the first time, the second, and
+    so on."""
+    first = f"{TORN_PREFIX}{base_offset:020d}-{position}"
+    yield first
+    for number in itertools.count(2):
+        yield f"{first}.{number}"
+
+
+def digest_file(base_offset: int) -> str:
+    return f"{DIGEST_PREFIX}{base_offset:020d}"
+
+
+def parse_digest_file(name: str) -> int | None:
+    """The base offset that the side file of a segment is for; None for other names."""
+    digits = name.removeprefix(DIGEST_PREFIX)
+    if digits == name or len(digits) != 20 or not digits.isascii():
+        return None
+    return int(digits) if digits.isdigit() else None
+
+
+def parse_segment_file(name: str) -> SegmentFile | None:
+    match = _SEGMENT.fullmatch(name)
+    if match is None:
+        return None
+    offset = int(match[1])
+    if offset > OFFSET_MAX:
+        return None
+    return SegmentFile(offset, match[2], match[3] or "")
+
+
+def is_store_file(name: str) -> bool:
+    """Whether Kafka or logstore name a file in the root of a store so."""
+    known = name.removesuffix(".tmp") in KAFKA_STORE_FILES
+    return known or name.startswith(f"{OWN_PREFIX}-")
+
+
+def is_partition_file(name: str) -> bool:
+    """Whether Kafka or logstore name something in a partition's directory so: what
+    goes when the partition is deleted, and nothing else."""
+    final = name.removesuffix(".tmp")
+    if parse_segment_file(final) is not None or name.startswith(f"{OWN_PREFIX}-"):
+        return True
+    return final in (LEADER_EPOCHS, PARTITION_METADATA)
+
+
+def partition_directory(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_partition_directory(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of a partition's directory; None for any other name."""
+    if name in NOT_PARTITIONS or name.startswith(OWN_PREFIX):
+        return None
+    topic, dash, number = name.rpartition("-")
+    if not dash or not number.isascii() or not number.isdigit():
+        return None
+    if str(int(number)) != number or int(number) > PARTITION_MAX:
+        return None
+    try:
+        check_topic_name(topic)
+    except ConfigError:
+        return None
+    return topic, int(number)
+
+
+def transition_topic(name: str) -> tuple[str, int, str] | None:
+    """(topic, partition, kind) of a ``-delete``, ``-future`` or ``-stray`` name."""
+    match = _TRANSITION.fullmatch(name)
+    if match is None:
+        return None
+    return match[1], int(match[2]), match[4]
+
+
+def deleted_directory(topic: str, partition: int, unique: str) -> str:
+    """Name of a partition directory that waits for its deletion (32 hex digits)."""
+    tail = f"-{partition}.{unique}-delete"
+    return topic[: 255 - len(tail)] + tail

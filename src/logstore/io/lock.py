@@ -1,0 +1,166 @@
+"""The lock of a store: one writer, logstore or a Kafka broker.
+
+Two locks on one file, `.lock`. Kafka's is a POSIX record lock. It excludes a broker,
+but not its own process, and the system drops it when the process closes any descriptor
+of the file (a copy of the directory is enough). So there is a `flock` beside it, which
+belongs to the open file: it excludes every other logstore until that is closed. A POSIX
+lock that was dropped is taken again at the next sync.
+
+A child of a fork has the open file, too, and would keep the `flock` alive: it closes
+the file at once (which takes nothing from the parent).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import weakref
+from typing import Final
+
+from logstore import _native as native
+from logstore._native.locks import RANK_LEAF
+from logstore.errors import StoreLockedError, storage_error
+from logstore.io.files import Directory, FileInfo, held_open
+from logstore.io.layout import LOCK
+
+__all__ = ["StoreLock", "forget_locks", "holder_of"]
+
+_NFS: Final = 0x6969
+
+_guard = native.Mutex(RANK_LEAF, "the locks of this process")
+
+
+class StoreLock:
+    """The writer's lock on a store's directory, taken when made.
+
+    Attributes:
+        opened_at: ``file:line`` of the call of logstore that made it; "": unknown.
+
+    Raises:
+        StoreLockedError: another process, or this one, has it.
+        StorageError: the system refuses.
+    """
+
+    def __init__(self, root: Directory) -> None:
+        self._files = root.files
+        self._file: native.OpenFile | None = None
+        self.opened_at = caller()
+        with _guard:
+            try:
+                self._take(root)
+            except OSError as error:
+                raise storage_error(error, "lock", root.path_of(LOCK)) from error
+
+    def _take(self, root: Directory) -> None:
+        files = root.files
+        with contextlib.suppress(FileNotFoundError):
+            opened_at = _holder_here(root.stat(LOCK))
+            if opened_at is not None:
+                raise _locked(root, os.getpid(), opened_at)
+        try:
+            file = held_open(files, root.create(LOCK))
+        except FileExistsError:
+            file = held_open(files, root.open(LOCK, write=True))
+        fd = file.fd
+        try:
+            holder = files.lock(fd)
+            if holder is not None:
+                raise _locked(root, holder or None)
+            # NFS makes a record lock of a flock, which would exclude the one above.
+            if files.file_system(fd) != _NFS and not files.lock_file(fd):
+                raise _locked(root, None)
+            info = files.stat(fd)
+        except BaseException:
+            file.close()
+            raise
+        self._file = file
+        _held[info.device, info.inode] = self
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was not released."""
+        return self._file is not None and self._file.fd >= 0
+
+    def hold(self) -> int | None:
+        """Take Kafka's lock again where it was dropped. Returns the pid of a program
+        that has it meanwhile (0: unknown); None: it is held."""
+        return None if self._file is None else self._files.lock(self._file.fd)
+
+    def abandon(self) -> None:
+        """In the child of a fork: the lock is the parent's."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def release(self) -> None:
+        """Let others write. Releasing twice is fine."""
+        with _guard:
+            if self.is_held:
+                assert self._file is not None
+                # First: a child of a fork that has the open file, too, keeps nothing.
+                self._files.unlock_file(self._file.fd)
+                self._file.close()
+            # Behind a close that was interrupted here as well.
+            self._file = None
+
+
+# By device and inode. One whose store was forgotten is not there any more.
+_held: weakref.WeakValueDictionary[tuple[int, int], StoreLock]
+_held = weakref.WeakValueDictionary()
+
+
+def _holder_here(info: FileInfo) -> str | None:
+    """Where this process took the lock of a file ("" unknown); None if it has none."""
+    lock = _held.get((info.device, info.inode))
+    return lock.opened_at if lock is not None and lock.is_held else None
+
+
+# Frames of the package's own code are not the caller.
+_PACKAGE: Final = os.path.dirname(__file__) + os.sep
+
+
+def caller() -> str:
+    """``file:line`` of the code outside this package that called it; "": unknown."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return ""
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def holder_of(root: Directory) -> int | None:
+    """The pid of the writer of a store (0 where it cannot be known); None: there is
+    none.
+
+    Takes no lock, and opens the lock file only where that drops none.
+
+    Raises:
+        OSError: as the system gives it; there may be no lock file at all.
+    """
+    with _guard:
+        if _holder_here(root.stat(LOCK)) is not None:
+            return os.getpid()
+        with root.opened(LOCK) as fd:
+            return root.files.lock_holder(fd)
+
+
+def _locked(root: Directory, pid: int | None, opened_at: str = "") -> StoreLockedError:
+    who = f"process {pid}" if pid else "another process"
+    if pid == os.getpid():
+        who = f"this process ({pid})"
+        if opened_at:
+            who += f", opened at {opened_at}"
+    return StoreLockedError(
+        f"store {root.path} is open for writing in {who}; open it with "
+        f"read_only=True, or close it there",
+        path=root.path,
+        holder_pid=pid,
+        opened_at=opened_at or None,
+    )
+
+
+def forget_locks() -> None:
+    """After a fork, in the child: the locks are the parent's."""
+    _held.clear()

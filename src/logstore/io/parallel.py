@@ -1,0 +1,201 @@
+"""Work side by side: threads for a list of things to do, and one that takes results.
+
+Made of the few things that an interrupt cannot leave half done
+(`logstore._native.locks`); the executors of the standard library wait on Conditions. A
+thread counts as holding the locks of the one that it works for: that one waits for it,
+so it must not wait for them (as a finalizer that the collector runs here could).
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from types import TracebackType
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from logstore import _native as native
+from logstore._native.locks import Signal
+
+__all__ = ["Done", "Task", "Workers", "side_by_side"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# How long to sleep before looking again, should a wake-up be missed.
+_LOOK_S = 0.05
+
+
+class Task(Generic[Result]):
+    """Something to do, and what came of it."""
+
+    __slots__ = ("_error", "_is_done", "_result", "_work")
+
+    def __init__(self, work: Callable[[], Result]) -> None:
+        self._work = work
+        self._result: list[Result] = []
+        self._error: BaseException | None = None
+        self._is_done = False
+
+    def run(self) -> None:
+        """Do it; what it raises is kept."""
+        try:
+            self._result.append(self._work())
+        except BaseException as error:
+            self._error = error
+        self._is_done = True
+
+    def is_done(self) -> bool:
+        """Whether `result` can be asked for."""
+        return self._is_done
+
+    def result(self) -> Result:
+        """What came of it; raises what it has raised."""
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
+
+
+class Workers:
+    """Threads that do tasks in the order in which they come. A context manager: left
+    early, it drops what is waiting and waits for what is under way.
+
+    Args:
+        threads: at most. Where none is to be had, the caller of `wait` works.
+        stop: called where it is left by an error: whatever lets tasks end soon.
+    """
+
+    def __init__(self, threads: int, stop: Callable[[], None] | None = None) -> None:
+        self._threads = threads
+        self._stop = stop
+        self._places = native.places()
+        self._waiting: deque[Task[Any]] = deque()
+        # One for each thread that was asked for, and for each that has begun and not
+        # ended. Nobody waits for one that never begins: it has to note that itself.
+        self._asked: deque[None] = deque()
+        self._at_work: deque[None] = deque()
+        self._is_late = False
+        self._has_ended = Signal()
+        self._has_more = Signal()
+        self._is_stopped = False
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_stopped = True
+        self._waiting.clear()
+        if kind is not None and self._stop is not None:
+            with contextlib.suppress(Exception):
+                self._stop()
+        self._has_more.set()
+        while self._at_work:
+            waiter = self._has_ended.register()
+            if self._at_work:
+                waiter.wait(_LOOK_S)
+            else:
+                waiter.cancel()
+
+    def submit(self, work: Callable[[], Result]) -> Task[Result]:
+        """Have something done."""
+        task = Task(work)
+        self._waiting.append(task)
+        if len(self._asked) < self._threads:
+            self._asked.append(None)
+            try:
+                _thread.start_new_thread(self._run, ())
+            except (RuntimeError, MemoryError):
+                self._asked.pop()
+        self._has_more.set()
+        return task
+
+    def wait(self, task: Task[Result], seconds: float | None = None) -> bool:
+        """Wait until a task is done, for so many seconds at most; whether it is."""
+        while not task.is_done():
+            if not self._at_work and (self._is_late or not self._asked):
+                self._work_on()
+                continue
+            waiter = self._has_ended.register()
+            if task.is_done():
+                waiter.cancel()
+                break
+            woken = waiter.wait(_LOOK_S if seconds is None else seconds)
+            self._is_late = not woken
+            if seconds is not None and not woken:
+                break
+        return task.is_done()
+
+    def _work_on(self) -> bool:
+        """Do the next task; False where there is none."""
+        try:
+            task = self._waiting.popleft()
+        except IndexError:
+            return False
+        task.run()
+        self._has_ended.set()
+        return True
+
+    def _run(self) -> None:
+        self._at_work.append(None)
+        try:
+            trace = threading.gettrace()
+            if trace is not None:
+                sys.settrace(trace)
+            native.assume(self._places)
+            while not self._is_stopped:
+                if self._work_on():
+                    continue
+                waiter = self._has_more.register()
+                if self._waiting or self._is_stopped:
+                    waiter.cancel()
+                else:
+                    waiter.wait(_LOOK_S)
+        finally:
+            self._at_work.pop()
+            self._asked.pop()
+            self._has_ended.set()
+            # What finalizers put off because of the locks that this thread stood for.
+            native.resign()
+
+
+class Done(NamedTuple, Generic[Item, Result]):
+    """An item, and what came of it."""
+
+    item: Item
+    result: Result
+
+
+def side_by_side(
+    items: Iterable[Item],
+    work: Callable[[Item], Result],
+    threads: int,
+    *,
+    look_s: float = 1.0,
+    stop: Callable[[], None] | None = None,
+) -> Generator[Done[Item, Result] | None]:
+    """Work on items in several threads; gives them in their order as they are done, and
+    None now and then while the next one is not.
+
+    Where it is closed early, or `work` raises (which is raised here), `stop` is called,
+    and the threads that are at work are waited for.
+    """
+    with Workers(threads, stop) as workers:
+        tasks = deque(
+            (item, workers.submit(lambda item=item: work(item)))  # type: ignore[misc]
+            for item in items
+        )
+        while tasks:
+            item, task = tasks[0]
+            if workers.wait(task, look_s):
+                tasks.popleft()
+                yield Done(item, task.result())
+            else:
+                yield None

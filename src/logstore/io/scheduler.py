@@ -1,0 +1,223 @@
+"""The one background thread of a store: syncs that are due, files that may go.
+
+It begins before the first change of the store, not earlier, and is ended by `stop`. A
+daemon, so that a program that forgets to close a store can still end: what is lost then
+is what the flush policy allows to be lost.
+
+Tasks come in through a queue that needs no lock: any thread may add one at any line,
+also from inside a finalizer or a signal handler.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import heapq
+import itertools
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from logstore import _native as native
+from logstore._native.locks import Signal, logger
+from logstore.errors import StorageError
+from logstore.io.files import Directory, Files
+
+__all__ = ["Housekeeper"]
+
+_IDLE_S: Final = 60.0
+# How long after a first try files are looked at again that a read still needs.
+_IN_USE_MS: Final = 200
+# Behind a task that failed.
+_PAUSE_S: Final = 0.05
+
+_Task = tuple[float, int, Callable[[], None]]
+
+
+class Housekeeper:
+    """Runs tasks when they are due. Methods may be called by any thread."""
+
+    def __init__(self, files: Files, name: str) -> None:
+        self.files = files
+        self.name = name
+        self._count = itertools.count(1)
+        self._inbox: deque[_Task] = deque()
+        # The thread's own, but for the inbox.
+        # A heap: where there is no memory to grow it, it stays as it is.
+        self._tasks: list[_Task] = []
+        self._wake = Signal()
+        self._sleeps_until = float("-inf")
+        # Held by the thread as long as it lives. The place is for one.
+        self._alive = threading.Lock()
+        self._place: deque[None] = deque([None])
+        self._thread_id: int | None = None
+        self._stopped = False
+        # Bytes of the files that wait to be removed.
+        self._waiting: dict[int, int] = {}
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the files that wait to be removed."""
+        return sum(list(self._waiting.values()))
+
+    def start(self) -> None:
+        """Have a thread.
+
+        Raises:
+            StorageError: there is none to be had.
+        """
+        if self._thread_id is not None or self._stopped:
+            return
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError as error:
+            raise StorageError(
+                f"no background thread for {self.name}: {error}. Without it nothing "
+                f"would be synced in time; nothing was written. See the limits of the "
+                f"process for threads and memory (ulimit -u, ulimit -v, cgroups)",
+                path=self.name,
+                action="start a thread for",
+            ) from error
+
+    def later(self, delay_ms: int, task: Callable[[], None]) -> None:
+        """Run `task` after `delay_ms`, unless stopped before.
+
+        Raises:
+            StorageError: as `start`, where there is no thread yet.
+        """
+        if self._stopped:
+            return
+        self.start()
+        due = self.files.monotonic() + delay_ms / 1000
+        self._inbox.append((due, next(self._count), task))
+        if due < self._sleeps_until:
+            self._wake.set()
+
+    def unlink_later(
+        self,
+        directory: Directory,
+        names: list[str],
+        delay_ms: int,
+        users: Iterable[object] = (),
+    ) -> None:
+        """Remove files when the delay is over, and none of the objects that use them is
+        there any more."""
+        size = 0
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += directory.stat(name).size
+        number = next(self._count)
+        self._waiting[number] = size
+
+        def unlink() -> None:
+            for name in names:
+                with contextlib.suppress(OSError):
+                    directory.unlink(name, missing_ok=True)
+            self._waiting.pop(number, None)
+
+        self.when_unused(users, unlink, delay_ms)
+
+    def when_unused(
+        self, users: Iterable[object], task: Callable[[], None], delay_ms: int
+    ) -> None:
+        """Run a task when a delay is over and none of some objects is there any more.
+
+        Never raises: what cannot be run is done at the next opening.
+        """
+        left = [weakref.ref(user) for user in users]
+
+        def look() -> None:
+            while left and left[-1]() is None:
+                left.pop()
+            if not left:
+                task()
+                return
+            with contextlib.suppress(StorageError):
+                self.later(_IN_USE_MS, look)
+
+        if delay_ms == 0:
+            # Behind the call that it is of, whose own variables are no users.
+            native.defer(look)
+            return
+        try:
+            self.later(delay_ms, look)
+        except StorageError as error:
+            logger.warning("files of %s stay until the next opening: %s", self.name,
+                           error)  # fmt: skip
+
+    def _run(self) -> None:
+        try:
+            self._place.pop()
+        except IndexError:
+            return  # another thread was begun as well
+        with self._alive:
+            self._thread_id = _thread.get_ident()
+            trace = threading.gettrace()
+            if trace is not None:
+                sys.settrace(trace)
+            while not self._stopped:
+                try:
+                    self._turn()
+                except BaseException as error:
+                    # Whatever it is, also no memory: the tasks behind it have to run.
+                    with contextlib.suppress(BaseException):
+                        logger.exception(
+                            "a background task of %s failed", self.name, error=error
+                        )
+                        self.files.wait(self._wake.register(), _PAUSE_S)
+
+    def _turn(self) -> None:
+        """Run what is due, or sleep until something is."""
+        while self._inbox:
+            heapq.heappush(self._tasks, self._inbox[0])
+            self._inbox.popleft()
+        now = self.files.monotonic()
+        wait = _IDLE_S
+        if self._tasks:
+            wait = min(self._tasks[0][0] - now, _IDLE_S)
+            if wait <= 0:
+                self._run_first(now)
+                return
+        waiter = self._wake.register()
+        self._sleeps_until = now + wait
+        if self._inbox or self._stopped:
+            waiter.cancel()
+        else:
+            self.files.wait(waiter, wait)
+
+    def _run_first(self, now: float) -> None:
+        """Run the task that is due, and take it out; where it finds no memory or stack,
+        there may be some later: then it is run again, behind the others."""
+        first = self._tasks[0]
+        is_done = True
+        try:
+            first[2]()
+        except (MemoryError, RecursionError):
+            is_done = False
+            raise
+        finally:
+            if not self._tasks:
+                pass  # it has stopped all
+            elif is_done:
+                heapq.heappop(self._tasks)
+            else:
+                heapq.heapreplace(self._tasks, (now + _PAUSE_S, *first[1:]))
+
+    def stop(self) -> None:
+        """End the thread; tasks that are not due yet are dropped. May be called again
+        where it was interrupted."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread_id != _thread.get_ident():
+            with self._alive:
+                pass  # it has ended
+        self._inbox.clear()
+        self._tasks.clear()
+
+    def abandon(self) -> None:
+        """After a fork, in the child: the thread is not there any more."""
+        self._stopped = True
+        self._alive = threading.Lock()

@@ -1,0 +1,324 @@
+"""Whether the files of a log are still those that were read.
+
+logstore's own writer adds to the last file, and says where it cuts one. Another program
+may put a compacted file in the place of any, or truncate the last and write on: only
+the files tell. Their inode numbers are given out again, and their times may be old
+ones, so that neither is enough.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore.errors import CorruptRecordError
+from logstore.io.checkpoint.cuts import NO_CUT
+from logstore.io.files import Directory, FileInfo, settled
+from logstore.io.layout import LOG, SWAP, parse_segment_file
+from logstore.segment import Segment
+
+__all__ = ["LogFiles"]
+
+# Who truncates a log and writes on leaves other bytes where it ended: in the header of
+# the last batch (its checksum, if not its time), or in its last bytes.
+_LAST_BYTES: Final = 64
+_LAST_BYTES_MAX: Final = 1024
+# So much of a damaged batch is looked at again.
+_DAMAGED_BYTES: Final = 64 * 1024
+# So many ends of the log that were seen are remembered.
+_ENDS_MAX: Final = 32
+
+
+class _Stamp(NamedTuple):
+    """What tells two files apart. The number of one that was removed is given to
+    another, and a broker keeps the time of what it compacts."""
+
+    inode: int
+    size: int
+    mtime_ns: int
+
+
+def _stamp(info: FileInfo) -> _Stamp:
+    return _Stamp(info.inode, info.size, info.mtime_ns)
+
+
+class _End(NamedTuple):
+    """An end that a log had, and what stood before it.
+
+    Attributes:
+        offset: the end.
+        name, size: of the last file.
+        pieces: (position, bytes) of what was there.
+    """
+
+    offset: int
+    name: str
+    size: int
+    pieces: tuple[tuple[int, bytes], ...]
+
+
+def _read(segment: Segment, pos: int, length: int) -> bytes:
+    data = bytearray(length)
+    return bytes(data[: segment.read(memoryview(data), pos)])
+
+
+class LogFiles:
+    """The `.log` files of a partition as they were when they were last looked at.
+
+    It is made before the log is loaded, asked by `have_stayed` whether that was one log
+    all the time, and told by `adopt` which segments came of it.
+
+    Attributes:
+        is_foreign: another program writes the log, and so may replace segments.
+    """
+
+    def __init__(self, directory: Directory, *, is_foreign: bool) -> None:
+        self.is_foreign = is_foreign
+        self._directory = directory
+        self._before = self._present() if is_foreign else {}
+        self._known: dict[str, _Stamp] = {}
+        # Of a foreign log: what its last file was before it was read.
+        self._last: _Stamp | None = None
+        # The ends that it had; the newest is last.
+        self._ends: deque[_End] = deque(maxlen=_ENDS_MAX)
+        # What stands where it was found damaged, in its last file.
+        self._damage: tuple[int, bytes] | None = None
+        # When each file was looked at, by the directory's time.
+        self._looked_ns = -1
+        # Size and time of a last file whose end was looked at and found torn.
+        self._torn = (-1, -1)
+        # There is more in the last file of a foreign log, and none of it of this log.
+        self._is_stuck = False
+
+    def _present(self) -> dict[str, _Stamp]:
+        """The files that are there, also those of a swap, by name."""
+        parsed = {name: parse_segment_file(name) for name in self._directory.names()}
+        return self._found(
+            name
+            for name, file in parsed.items()
+            if file and file.suffix == LOG and file.transition in ("", SWAP)
+        )
+
+    def _found(self, names: Iterable[str]) -> dict[str, _Stamp]:
+        """Those of some files that are there, by name."""
+        found = {}
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = _stamp(self._directory.stat(name))
+        return found
+
+    def have_stayed(self, segments: Sequence[Segment]) -> bool:
+        """Whether all but the last are what they were before they were read."""
+        names = [segment.file(LOG) for segment in segments]
+        self._known = self._found(names)
+        return not self.is_foreign or all(
+            self._before.get(name) == self._known.get(name) for name in names[:-1]
+        )
+
+    def adopt(self, segments: Sequence[Segment], torn_size: int) -> None:
+        """These are the segments of the log.
+
+        Args:
+            torn_size: of the last file, where its end is torn; else -1.
+        """
+        for segment in segments:
+            stamp = self._known.get(segment.file(LOG))
+            segment.inode = -1 if stamp is None else stamp.inode
+            segment.is_sealed = self.is_foreign and segment is not segments[-1]
+        if segments:
+            name = segments[-1].file(LOG)
+            self._last = self._before.get(name)
+            stamp = self._known.get(name)
+            if stamp is not None and stamp.size == torn_size:
+                self._torn = torn_size, settled(stamp.mtime_ns, self._directory.files)
+            self.note_end(segments[-1])
+        self._before = {}
+
+    def note_end(self, last: Segment) -> None:
+        """More of the last segment was read."""
+        if self._ends and (self._ends[-1].offset, self._ends[-1].size) == (
+            last.next_offset,
+            last.size,
+        ):
+            return
+        places = [max(last.size - _LAST_BYTES, 0)]
+        if last.size:
+            header = last.last_batch_at()
+            places += [header] if header is not None else []
+        # One piece, if they are near each other.
+        pieces = [(at, min(_LAST_BYTES, last.size - at)) for at in places]
+        first = min(places)
+        if last.size - first <= _LAST_BYTES_MAX:
+            pieces = [(first, last.size - first)]
+        # Of a file that cannot be read no end is known: what was read of the log so
+        # far is then taken for replaced as soon as it may be.
+        with contextlib.suppress(OSError, CorruptRecordError):
+            # Through the file that was read, which is open already.
+            found = tuple((at, _read(last, at, length)) for at, length in pieces)
+            end = _End(last.next_offset, last.file(LOG), last.size, found)
+            self._ends.append(end)
+
+    def ends(self) -> tuple[_End, ...]:
+        """Those that are known, for `forget_ends_behind`."""
+        return tuple(self._ends)
+
+    def forget_ends_behind(self, known: tuple[_End, ...]) -> None:
+        """Only these were seen in the log: what was noted since is of nobody knows
+        which."""
+        self._ends = deque(known, maxlen=_ENDS_MAX)
+
+    def is_end_there(self) -> bool:
+        """Whether the newest end that the log was seen to have stands."""
+        return bool(self._ends) and self._stands(self._ends[-1])
+
+    def same_below(self, segments: Sequence[Segment], upto: int) -> int:
+        """Where a log that was loaded anew may begin to be another one than the one
+        that was seen, in which cuts left all below an offset: `NO_CUT`, nowhere. What
+        was deleted at its start does not count."""
+        known = self.highest_known(upto)
+        if not segments or known <= segments[0].base_offset:
+            return NO_CUT
+        stands = self.highest_that_stands(segments, upto)
+        return NO_CUT if stands == known else stands
+
+    def _bytes_at(
+        self, name: str, pieces: Iterable[tuple[int, int]]
+    ) -> tuple[tuple[int, bytes], ...]:
+        """The bytes of a file at some (position, length)."""
+        found = []
+        with self._directory.opened(name) as fd:
+            for at, length in pieces:
+                data = bytearray(length)
+                n = self._directory.files.read(fd, data, at) if length else 0
+                found.append((at, bytes(data[:n])))
+        return tuple(found)
+
+    def _stands(self, end: _End) -> bool:
+        """Whether what stood before an end does so still."""
+        try:
+            wanted = [(at, len(data)) for at, data in end.pieces]
+            return self._bytes_at(end.name, wanted) == end.pieces
+        except FileNotFoundError:
+            return False
+
+    def highest_known(self, upto: int) -> int:
+        """The highest end that the log was seen to have, up to an offset; 0: none."""
+        return max((e.offset for e in self._ends if e.offset <= upto), default=0)
+
+    def highest_that_stands(self, segments: Sequence[Segment], upto: int) -> int:
+        """The highest end that the log had and that is still in it, up to an offset: as
+        far as that it is what it was. 0 where none is.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        names = {segment.file(LOG): segment.size for segment in segments}
+        for end in reversed(self._ends):
+            is_there = names.get(end.name, -1) >= end.size and end.offset <= upto
+            if is_there and self._stands(end):
+                return end.offset
+        return 0
+
+    def keep_ends(self, before: LogFiles, cut_to: int) -> None:
+        """Take over the ends that were seen before a log was loaded anew."""
+        newest = list(self._ends)
+        self._ends.clear()
+        self._ends.extend(end for end in before._ends if end.offset <= cut_to)
+        self._ends.extend(newest)
+
+    def note_damage(self, last: Segment, position: int) -> None:
+        """The last segment is damaged there, and nothing behind it counts: a batch that
+        is there whole stays as it is."""
+        with contextlib.suppress(FileNotFoundError):
+            name = last.file(LOG)
+            [found] = self._bytes_at(name, [(position, _DAMAGED_BYTES)])
+            buffer = native.pointer(found[1])
+            scan = native.first_header(buffer, len(found[1]), checks=native.CHECK_CRC)
+            if scan.error is not None:
+                self._damage = found
+
+    def _is_damaged_as_before(self, last: Segment, stamp: _Stamp) -> bool:
+        """Whether the last file has only grown behind the place where it is damaged."""
+        known = self._last
+        if self._damage is None or known is None or stamp.inode != known.inode:
+            return False
+        if stamp.size < known.size:
+            return False
+        at, data = self._damage
+        return self._bytes_at(last.file(LOG), [(at, len(data))]) == (self._damage,)
+
+    def is_there(self, last: Segment, info: FileInfo) -> bool:
+        """Whether the last segment, which may have grown, is what it was."""
+        if info.inode != last.inode:
+            # Nothing of an empty one was read: it may be another.
+            if last.size:
+                return False
+            last.inode = info.inode
+        if info.size < last.size:
+            return False
+        if not self.is_foreign and info.size == last.size:
+            return True
+        if self.is_foreign and _stamp(info) == self._last:
+            return True
+        is_there = not self._ends or self._stands(self._ends[-1])
+        # Noted before more of it is read: what comes meanwhile is looked at then.
+        self._last = _stamp(info)
+        return is_there
+
+    def has_more(self, last: Segment, info: FileInfo) -> bool:
+        """Whether there are bytes behind the end that nobody has looked at."""
+        return info.size > last.size and (info.size, info.mtime_ns) != self._torn
+
+    def note_torn(self, info: FileInfo) -> bool:
+        """What is behind the end is part of a batch, or nothing of this log.
+
+        Returns:
+            Whether another program has left it there, and does not write now.
+        """
+        quiet_ns = settled(info.mtime_ns, self._directory.files)
+        self._torn, self._is_stuck = (info.size, quiet_ns), self.is_foreign
+        return self.is_foreign and quiet_ns >= 0
+
+    def is_last_other(self, segments: Sequence[Segment]) -> bool:
+        """Whether another program has done something to the last file."""
+        if not self.is_foreign or not segments:
+            return False
+        stamp = _stamp(self._directory.stat(segments[-1].file(LOG)))
+        if stamp != self._last and self._is_damaged_as_before(segments[-1], stamp):
+            self._last = stamp
+        return stamp != self._last
+
+    def are_sealed_replaced(self, segments: Sequence[Segment]) -> bool:
+        """Whether another program has put other files in the place of sealed ones.
+        Where it has not, what is there now is what is known."""
+        if not self.is_foreign:
+            return False
+        known, now = self._known, self._present()
+        names = (segment.file(LOG) for segment in segments if segment.is_sealed)
+        if any(now.get(name) != known.get(name) for name in names):
+            return True
+        self._known = now
+        return False
+
+    def is_any_replaced(self, segments: Sequence[Segment]) -> bool:
+        """Whether a file, of whoever's log, is not the one that it was: each is looked
+        at, once for each time of the directory."""
+        mtime_ns = self._directory.info().mtime_ns
+        if self._is_stuck or self.is_last_other(segments):
+            return True
+        if mtime_ns == self._looked_ns:
+            return False
+        files = self._present()
+        self._looked_ns = settled(mtime_ns, self._directory.files)
+        for segment in segments:
+            name = segment.file(LOG)
+            if not segment.is_lost:
+                now, known = files.get(name), self._known.get(name)
+                if now is None or now.inode != segment.inode:
+                    return True
+                if segment.is_sealed and now != known:
+                    return True
+        return False

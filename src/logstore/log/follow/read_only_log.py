@@ -1,0 +1,750 @@
+"""A partition that another process may be writing to: what a read-only store looks at.
+
+`LiveLog` loads the partition once and then follows it: new bytes at the tail, new and
+deleted segments. It never creates, changes or locks anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore._native.locks import RANK_LOOK
+from logstore.config import TopicConfig
+from logstore.errors import (
+    CorruptRecordError,
+    LogStoreError,
+    PartitionNotFoundError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
+from logstore.io.checkpoint.cuts import NO_CUT, Cuts
+from logstore.io.checkpoint.leader_epochs import LeaderEpochs
+from logstore.io.checkpoint.ownership import Marks, MarksToken
+from logstore.io.checkpoint.partition_state import Situation
+from logstore.io.checkpoint.publications import Publications
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import Directory, Look, look_of, settled
+from logstore.io.layout import (
+    LEADER_EPOCHS,
+    LOG,
+    PARTITION_STATE,
+    SWAP,
+    parse_segment_file,
+    segment_file,
+)
+from logstore.log.follow.file_identity import LogFiles
+from logstore.log.read.reader import unreadable
+from logstore.log.read.view import Bounds
+from logstore.log.recover import Case, Loaded, load
+from logstore.log.scan import TailScan, scan_log
+from logstore.segment import Place, Segment
+
+__all__ = ["ATTEMPTS", "LiveLog"]
+
+# A writer that deletes, on a busy machine, may be faster than a look at all files.
+ATTEMPTS: Final = 100
+
+
+class _Surroundings(NamedTuple):
+    """What tells whether anybody has changed more than the end of the log. What looks
+    like damage may be what a writer has done since the first look.
+
+    Attributes:
+        directory_id: device and inode of the partition's directory.
+        mtime_ns: when names in it changed.
+        state, marks: what changes with logstore's own state, and the store's marks.
+    """
+
+    directory_id: tuple[int, int]
+    mtime_ns: int
+    state: Look | None
+    marks: MarksToken
+
+
+class LiveLog:
+    """The segments and bounds of a partition as far as they can be read now."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        descriptors: Descriptors,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        situation: Callable[[], Situation],
+        marks: Marks,
+        publications: Publications,
+        lock_group: int,
+    ) -> None:
+        self.directory = directory
+        self.descriptors = descriptors
+        self.topic = topic
+        self.partition = partition
+        self.config = config
+        self._situation = situation
+        self._marks = marks
+        self._publications = publications
+        # As of the last look, and the last that found more; none yet.
+        self._token: object = None
+        self._state: object = None
+        # Where readers stop while a publication is under way (publications.py).
+        self._ceiling = native.OFFSET_MAX
+        self._lock = native.Mutex(
+            RANK_LOOK, f"the looks at {topic}-{partition}", lock_group
+        )
+        self._mtime_ns = -1
+        # What the log was found damaged beside.
+        self._surroundings: object = None
+        # Which directory it was.
+        self._directory_id = (-1, -1)
+        # A look that was cut short left things half done.
+        self._is_doubtful = False
+        # What was found cut off or replaced, as of this object: its views ask.
+        self._cuts = Cuts()
+        # How often another log was found in the place of the one before.
+        self._life = 0
+        # What changes where the log is cut, as of before the last look.
+        self._glance: object = None
+        # Of a foreign log: what was read of it is of these.
+        self._epochs = LeaderEpochs()
+        # Of one of logstore's own: so the root was when what was read was surely there.
+        self._writer: Look | None = None
+        self._is_truncating = False
+        # What the state says of the log, behind the surroundings that it was read in.
+        self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
+        self._files: LogFiles
+        self._loaded: Loaded
+        self.segments: tuple[Segment, ...] = ()
+        self._load()
+
+    @property
+    def loaded(self) -> Loaded:
+        return self._loaded
+
+    @property
+    def start_offset(self) -> int:
+        return self._loaded.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._loaded.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Where readers stop: the end, unless a publication is under way."""
+        return min(self._loaded.end_offset, self._ceiling)
+
+    @property
+    def durable_offset(self) -> int:
+        # The state may be younger than the names that the end was found by.
+        return min(self._loaded.durable_offset, self.high_watermark)
+
+    def free_bytes(self) -> int:
+        """Bytes free on the file system."""
+        return self.directory.free_bytes()
+
+    def _load(self) -> None:
+        """Load it all anew; again where the writer changed it meanwhile."""
+        surroundings: _Surroundings | None = None
+        for attempt in range(ATTEMPTS):
+            try:
+                # What is read now is not from before this look.
+                self._token = self._publications.token()
+                surroundings = self._look_around()
+                situation = self._situation()
+                files = LogFiles(self.directory, is_foreign=situation.state is None)
+                if files.is_foreign:
+                    epochs = LeaderEpochs.of(self.directory)
+                else:
+                    epochs = LeaderEpochs()
+                case = Case(
+                    self.directory,
+                    self.descriptors,
+                    self.topic,
+                    self.partition,
+                    self.config,
+                    situation,
+                    writable=False,
+                )
+                loaded = load(case)
+                is_same = files.have_stayed(loaded.segments)
+                if is_same:
+                    # Before the second look: its bytes are to be of this log.
+                    end = loaded.tail_start + loaded.tail_bytes
+                    files.adopt(loaded.segments, end if loaded.tail_bytes else -1)
+                now = self._look_around()
+                # What the owner adds meanwhile changes nothing, but in a log that is
+                # damaged. Another program may replace segments, too.
+                is_same &= now.marks == surroundings.marks
+                if files.is_foreign:
+                    is_same &= epochs.now(self.directory) is epochs
+                if loaded.damage is not None:
+                    is_same &= now == surroundings
+            except (LogStoreError, OSError) as error:
+                if self._is_change(error, surroundings) and attempt + 1 < ATTEMPTS:
+                    continue
+                if not isinstance(error, OSError):
+                    raise
+                raise storage_error(error, "read", self.directory.path) from error
+            if is_same:
+                break
+        assert surroundings is not None  # the first call of each attempt
+        self._loaded, self._files, self._epochs = loaded, files, epochs
+        self._writer = surroundings.marks.owner
+        self._mtime_ns = settled(surroundings.mtime_ns, self.directory.files)
+        self._surroundings = surroundings._replace(mtime_ns=self._mtime_ns)
+        self._directory_id = surroundings.directory_id
+        self.segments = tuple(loaded.segments)
+        if self.segments:
+            self.segments[-1].show_indexes(loaded.index, loaded.times)
+            self._note_damage(self.segments[-1])
+        state = situation.state
+        self._is_truncating = state is not None and state.is_truncating
+
+    def _note_damage(self, last: Segment) -> None:
+        """Who appends behind damage, as a broker may, does not change it."""
+        damage = self._loaded.damage
+        if isinstance(damage, CorruptRecordError | UnsupportedError) and (
+            damage.path == last.path and damage.position is not None
+        ):
+            self._files.note_damage(last, damage.position)
+
+    def _look_around(self) -> _Surroundings:
+        info, state = self.directory.info_and_look(PARTITION_STATE)
+        return _Surroundings(
+            (info.device, info.inode), info.mtime_ns, state, self._marks.token()
+        )
+
+    def _is_change(self, error: Exception, surroundings: object = None) -> bool:
+        """Whether the writer did something between two looks.
+
+        Raises:
+            PartitionNotFoundError: it has deleted the partition.
+        """
+        try:
+            now = self._look_around()
+        except FileNotFoundError as gone:
+            raise PartitionNotFoundError(
+                f"partition {self.directory.name} is not at {self.directory.path} any "
+                f"more: its topic was deleted, or the directory taken away",
+                topic=self.topic,
+                partition=self.partition,
+            ) from gone
+        except OSError:
+            return False
+        is_deletion = getattr(error, "errno", None) == errno.ENOENT
+        return is_deletion or (surroundings is not None and now != surroundings)
+
+    def refresh(self) -> None:
+        """Look for what was appended, rolled or deleted since the last look.
+
+        Raises:
+            PartitionNotFoundError: it was deleted.
+            StorageError: it cannot be read.
+        """
+        with self._lock:
+            # No view is made of it: nobody will ask whether it is as it was.
+            self._look()
+            self._glance = None
+
+    def look(self) -> Bounds:
+        """`refresh`, and what was found."""
+        with self._lock:
+            self._look_now()
+            return self._bounds()
+
+    def is_as_it_was(self, life: int, serial: int) -> bool:
+        """Whether surely nothing was cut, nor another log put in the place of this one,
+        since a look that found these."""
+        if (life, serial) != (self._life, self._cuts.serial):
+            return False
+        known = self._glance
+        try:
+            return known is not None and known == self._glance_now()
+        except OSError:
+            return False  # a look tells why
+
+    def _look_now(self) -> None:
+        glance: object = None
+        with contextlib.suppress(OSError):  # the look itself tells why
+            glance = self._glance_now(is_safe=True)
+        self._look()
+        self._glance = glance
+
+    def _glance_now(self, *, is_safe: bool = False) -> object:
+        """What changes whenever the log is cut, before a byte is written in the place
+        of another: logstore writes its state first, and a broker its leader epochs. A
+        writer that comes behind a backup leaves the state as it is, and replaces its
+        mark in the root. Of a foreign log, it is the last file, too: there may be no
+        epochs.
+
+        Args:
+            is_safe: it will be compared with a later one; None, which is like no other,
+                where a change to come may leave it as it is.
+        """
+        with self.directory.use() as fd:
+            files = self.directory.files
+            infos: list[object] = []
+            names = [PARTITION_STATE]
+            if self._files.is_foreign:
+                names.append(LEADER_EPOCHS)
+                names += [segment.file(LOG) for segment in self.segments[-1:]]
+            for name in names:
+                try:
+                    info = files.stat_name(fd, name)
+                except FileNotFoundError:
+                    infos.append(None)
+                    continue
+                if is_safe and settled(info.ctime_ns, files) < 0:
+                    return None
+                infos.append(look_of(info))
+            place = files.stat(fd)
+        if not self._files.is_foreign:
+            writer = self._marks.writer()
+            if is_safe and writer is not None and settled(writer[2], files) < 0:
+                return None
+            infos.append(writer)
+        return (place.device, place.inode), infos
+
+    def history(self) -> tuple[str, Cuts] | None:
+        """The id of the log and how it was cut, as its state says now; None where there
+        is no state that counts.
+
+        Raises:
+            PartitionNotFoundError: it was deleted.
+            StorageError: it cannot be read.
+        """
+        with self._lock:
+            try:
+                now = self._look_around()
+                # The time of the directory changes with each file in it.
+                token = now._replace(mtime_ns=0)
+                if token != self._history[0]:
+                    state, known = self._situation().state, None
+                    if state is not None and state.log_id:
+                        known = state.log_id, state.cuts
+                    self._history = token, known
+            except OSError as error:
+                self._is_change(error)  # raises where it was deleted
+                if isinstance(error, LogStoreError):
+                    raise
+                raise storage_error(error, "read", self.directory.path) from error
+            return self._history[1]
+
+    def look_closely(self) -> Bounds:
+        """The same, where something seems to be wrong: each file is looked at."""
+        with self._lock:
+            self._look_now()
+            known = -1
+            while self._cuts.serial != known and self._is_any_replaced():
+                known, self._is_doubtful = self._cuts.serial, True
+                self._look_now()
+            return self._bounds()
+
+    def _bounds(self) -> Bounds:
+        return Bounds(
+            self.segments,
+            self.start_offset,
+            self.high_watermark,
+            self.durable_offset,
+            self._cuts,
+            self._life,
+        )
+
+    def _is_any_replaced(self) -> bool:
+        """Whether a file is not the one that it was at the last look."""
+        try:
+            return self._files.is_any_replaced(self.segments)
+        except OSError as error:
+            raise storage_error(error, "read", self.directory.path) from error
+
+    def _look(self) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                begun = self._loaded.end_offset
+                while True:
+                    known = self._loaded, self._loaded.end_offset
+                    files, ends = self._files, self._files.ends()
+                    self._refresh()
+                    has_read = self._files is files and known[1] < self.end_offset
+                    if has_read and self._has_new_writer():
+                        # Behind a backup, part of it may be from before, and the rest
+                        # of another log.
+                        files.forget_ends_behind(ends)
+                        self._is_doubtful = True
+                    elif (
+                        self._is_of_one_log(begun)
+                        and self._stop_at_publication()
+                        and self._has_stayed(*known)
+                    ):
+                        return
+            except CorruptRecordError:
+                if self._is_doubtful or attempt + 1 == ATTEMPTS:
+                    raise
+                self._is_doubtful = True  # perhaps it was cut meanwhile
+            except OSError as error:
+                self._is_doubtful = True
+                if self._is_change(error) and attempt + 1 < ATTEMPTS:
+                    continue
+                if isinstance(error, LogStoreError):
+                    raise
+                raise storage_error(error, "read", self.directory.path) from error
+            except BaseException:
+                self._is_doubtful = True
+                raise
+
+    def _is_of_one_log(self, end: int) -> bool:
+        """Whether all is of one log that a look has read, which began at this end: of
+        a foreign one, part may be from before a cut, and part from behind it."""
+        return self._loaded.end_offset == end or self._leaders() is self._epochs
+
+    def _has_new_writer(self) -> bool:
+        """Whether a writer has come to a log of logstore's own since what is known of
+        it was read. It may have put a backup back, and even if the log is what it was:
+        what was read of it in between may be of another one."""
+        return not self._files.is_foreign and self._marks.writer() != self._writer
+
+    def _leaders(self) -> LeaderEpochs:
+        """The leader epochs of a foreign log now; the same object where they have not
+        changed since it was compared."""
+        epochs = self._epochs
+        return epochs.now(self.directory) if self._files.is_foreign else epochs
+
+    def _stop_at_publication(self) -> bool:
+        """See where readers have to stop, behind a look at the log; False where a
+        publication began or ended since the look before: part of it may be seen."""
+        token, key = self._publications.token(), (self.topic, self.partition)
+        known, self._token = self._token, token
+        ceilings = self._publications.ceilings(token) if token == known else None
+        if ceilings is None:
+            return False
+        self._ceiling = ceilings.get(key, native.OFFSET_MAX)
+        return True
+
+    def _has_stayed(self, loaded: Loaded, end: int) -> bool:
+        """Whether a look has found nothing behind an end of what was loaded, or the
+        state is what it was then: before an append of which the first part may be seen
+        and undone, the owner writes into it that this may go."""
+        if self._loaded is loaded and loaded.end_offset <= end:
+            return True
+        state = self.directory.look(PARTITION_STATE)
+        known, self._state = self._state, state
+        if state != known:
+            # Put back in place, perhaps, which leaves the directory's time as it was.
+            self._mtime_ns = -1
+        return state == known
+
+    def _refresh(self) -> None:
+        info = self.directory.info()
+        is_other = (info.device, info.inode) != self._directory_id
+        if self._is_doubtful or is_other or self._has_new_writer():
+            is_there = not self.segments or self._files.is_end_there()
+            self._start_over(is_cut=self._is_doubtful or is_other or not is_there)
+            self._is_doubtful = False
+            return
+        if self._is_at_its_end:
+            # What is behind the end goes; the state file will say when.
+            is_cut = self._files.is_last_other(self.segments)
+            if is_cut or self._look_around() != self._surroundings:
+                self._start_over(is_cut=is_cut)
+            return
+        now = self._leaders()
+        if now is not self._epochs:
+            same_below = self._epochs.same_below(now)
+            if same_below is not None and same_below < self._loaded.end_offset:
+                self._start_over(is_cut=True)
+                return
+            # It begins behind all that was read; or the files have to tell.
+            self._epochs = now
+        mtime_ns, loaded = info.mtime_ns, self._loaded
+        if mtime_ns != self._mtime_ns or self._is_recent():
+            self._follow_names(mtime_ns)
+        # What was loaded anew is all that there was.
+        if self._loaded is loaded and self.segments and not self._is_at_its_end:
+            self._follow_tail()
+
+    @property
+    def _is_at_its_end(self) -> bool:
+        """Whether what is behind the end is none of the log, and will go."""
+        return self._is_truncating or self._loaded.damage is not None
+
+    def _is_recent(self) -> bool:
+        """Whether there is a new segment although the directory's time stands still."""
+        if not self.segments:
+            return False
+        next_name = segment_file(self._loaded.end_offset, LOG)
+        return self._loaded.end_offset > self.segments[-1].base_offset and (
+            self.directory.exists(next_name)
+        )
+
+    def _follow_names(self, mtime_ns: int) -> None:
+        """New segments behind the last one known, and others gone at the front."""
+        logs = []
+        for name in self.directory.names():
+            parsed = parse_segment_file(name)
+            if parsed is None:
+                continue
+            if parsed.transition == SWAP:
+                self._start_over()
+                return
+            if parsed.suffix == LOG and not parsed.transition:
+                logs.append(parsed.base_offset)
+        known = [segment.base_offset for segment in self.segments]
+        wanted = set(known)
+        kept = [base for base in logs if base in wanted]
+        if not known or not kept or kept != known[len(known) - len(kept) :]:
+            self._start_over()
+            return
+        situation = self._situation()
+        is_other = self._is_other(situation, kept[0])
+        if is_other or self._has_come_back(logs, known[0], situation):
+            self._start_over()
+            return
+        segments = self.segments[len(known) - len(kept) :]
+        is_other = self._files.are_sealed_replaced(segments[:-1])
+        info = self.directory.stat(segments[-1].file(LOG))
+        if is_other or not self._files.is_there(segments[-1], info):
+            self._start_over(is_cut=True)
+            return
+        self._scan(segments[-1])
+        added = sorted(base for base in logs if base > known[-1])
+        if added and added[0] < segments[-1].next_offset:
+            # It was cut under this look.
+            self._start_over(is_cut=True)
+            return
+        for base in added:
+            segment = Segment(
+                self.directory,
+                self.descriptors,
+                base,
+                0,
+                base,
+                is_gapless=self._loaded.is_gapless,
+            )
+            segment.inode = self.directory.stat(segment.file(LOG)).inode
+            last = segments[-1]
+            last.next_offset = max(last.next_offset, base)
+            last.show_indexes(None, None)
+            last.is_sealed = self._files.is_foreign and not self._loaded.tail_bytes
+            segments = (*segments, segment)
+            self._loaded.active_state = native.SegmentState(base)
+            self._loaded.index, self._loaded.times = OffsetEntries(), TimeEntries()
+            segment.show_indexes(self._loaded.index, self._loaded.times)
+            self._scan(segment)
+        start = situation.log_start
+        if situation.state is not None:
+            start = situation.state.start_offset
+            digests = {row[0]: row[-1] for row in situation.state.sealed}
+            for segment in segments[:-1]:
+                segment.time_digest = digests.get(segment.base_offset, UNKNOWN_DIGEST)
+            self._loaded.durable_offset = max(
+                self._loaded.durable_offset, situation.state.durable_offset
+            )
+        self._loaded.start_offset = max(
+            start, segments[0].base_offset, self._loaded.start_offset
+        )
+        self.segments = segments
+        self._files.note_end(segments[-1])
+        self._mtime_ns = settled(mtime_ns, self.directory.files)
+
+    def _has_come_back(self, logs: list[int], first: int, situation: Situation) -> bool:
+        """Whether a foreign log has segments again in front of the first one known: a
+        backup was put back."""
+        if not self._files.is_foreign or min(logs) >= first:
+            return False
+        # Those below the start are none of the log: its owner has yet to remove them.
+        return min(base for base in logs if base > min(logs)) > situation.log_start
+
+    def _is_other(self, situation: Situation, first: int) -> bool:
+        """Whether the log was cut, or is about to be, or has another owner, or has lost
+        segments before `first`, since it was loaded."""
+        state = situation.state
+        if state is None or self._files.is_foreign:
+            return (state is None) != self._files.is_foreign
+        was = self._loaded
+        is_other = was.log_id not in ("", state.log_id)
+        # A deletion is written down first; so is that what comes may go again. A start
+        # falls only where an older state was put back.
+        return (
+            is_other
+            or state.is_truncating
+            or state.cuts.serial != was.cuts.serial
+            or state.start_offset < max(first, was.start_offset)
+        )
+
+    def _start_over(self, *, is_cut: bool = False) -> None:
+        """Nothing known of the log counts, nor what is read through segments whose file
+        is another one now.
+
+        Args:
+            is_cut: it may have lost its end, and have grown again.
+        """
+        before, was, files = self.segments, self._loaded, self._files
+        epochs, directory_id, writer = self._epochs, self._directory_id, self._writer
+        was_foreign = self._files.is_foreign
+        self._load()
+        loaded = self._loaded
+        # Who met the damage and asks again is told so, however the log grows behind it.
+        if was.damage is not None and str(was.damage) == str(loaded.damage):
+            is_cut = False
+        is_told = not (was_foreign or self._files.is_foreign)
+        is_other = self._directory_id != directory_id or (
+            # What is not known of either may be the same.
+            bool(was.log_id and loaded.log_id and was.log_id != loaded.log_id)
+        )
+        if not loaded.log_id:
+            loaded.log_id = was.log_id
+        low = NO_CUT
+        same_below = epochs.same_below(self._epochs)
+        if same_below is not None and same_below >= was.end_offset:
+            same_below = NO_CUT
+        if is_told:
+            low = loaded.cuts.lowest_since(was.cuts.serial)
+            is_cut |= low != NO_CUT
+            # These do not fall, but where an older state was put back.
+            is_other |= loaded.cuts.serial < was.cuts.serial
+            is_other |= loaded.durable_offset < min(was.durable_offset, low)
+            is_other |= loaded.start_offset < was.start_offset
+        # Of its own log that has lost something, reading says so.
+        is_hurt = is_told and loaded.damage is not None
+        if is_told and before and (self._writer != writer or not is_hurt):
+            # A backup was put back, perhaps over the same files, and has grown again.
+            low = min(low, files.same_below(self.segments, low))
+        now = {segment.base_offset: segment for segment in self.segments}
+        first = min(now, default=loaded.start_offset)
+        has_changed = low != NO_CUT
+        unlike: int | None = None
+        for segment in before:
+            same = now.get(segment.base_offset)
+            is_same = segment.base_offset < first  # deleted: who reads it may go on
+            if same is not None:
+                may_be_cut = same is self.segments[-1] or segment is before[-1]
+                is_same = (
+                    segment.inode == same.inode
+                    and segment.size <= same.size
+                    and not (is_cut and may_be_cut)
+                )
+            is_there = same is not None and not same.is_lost
+            is_replaced = is_there and same is not None and segment.inode != same.inode
+            if is_told and is_replaced and segment.size:
+                # Put back from a backup: logstore itself never replaces a file.
+                low = min(low, segment.base_offset)
+            is_changed = not is_same or is_other
+            # It may have been another one between, which a backup has undone.
+            if is_changed or (is_told and self._writer != writer):
+                segment.is_retired = has_changed = True
+            if is_changed:
+                # What another program has compacted has the same offsets. It may have
+                # begun the segment behind it since the last look.
+                is_compacted = was_foreign and segment.is_sealed and same is not None
+                if same_below == NO_CUT and (same is None or is_replaced):
+                    is_compacted |= segment.next_offset <= max(now, default=-1)
+                if unlike is None and not is_compacted:
+                    unlike = segment.base_offset
+        if is_other:
+            self._life += 1
+        elif has_changed:
+            if unlike is not None and not is_hurt:
+                stands = files.highest_that_stands(self.segments, low)
+                if low == NO_CUT:
+                    low = self._lowest_cut(stands, unlike, same_below, was.end_offset)
+                elif stands < files.highest_known(low):
+                    # A backup was put back, and cut since.
+                    low = min(low, max(unlike, stands))
+            self._cuts = self._cuts.after(low)
+            self._files.keep_ends(files, low)
+
+    def _lowest_cut(
+        self, stands: int, unlike: int, same_below: int | None, end_offset: int
+    ) -> int:
+        """Where a log was cut to that nobody told about.
+
+        Args:
+            stands: up to there it was seen to be as it was.
+            unlike: base offset of the first segment that may not be what it was.
+            same_below: up to there the leader epochs say so, where there are any: also
+                of segments that have their old names and sizes again.
+            end_offset: where it ended.
+        """
+        if same_below is not None:
+            low = same_below
+            if self._loaded.end_offset < end_offset:
+                low = min(low, self._loaded.end_offset)
+            if low != NO_CUT:
+                return low
+        # The end of what is seen to be as it was, which may be more than that.
+        return max(unlike, stands)
+
+    def _follow_tail(self) -> None:
+        segment = self.segments[-1]
+        info = self.directory.stat(segment.file(LOG))
+        if not self._files.is_there(segment, info):
+            self._start_over(is_cut=True)
+        elif self._files.has_more(segment, info):
+            known = segment.size
+            self._scan(segment)
+            self._files.note_end(segment)
+            if segment.size > known:
+                return
+            is_quiet = self._files.note_torn(info)
+            is_other = self._is_other(self._situation(), self.segments[0].base_offset)
+            if is_quiet or is_other:
+                self._start_over(is_cut=True)
+
+    def _walk(self, segment: Segment, fd: int, size: int) -> TailScan:
+        """Walk over what is new, as far as a reader comes.
+
+        The offset of a wrapper is under no checksum, and a block of the disk that is
+        used again may hold an old one.
+        """
+        loaded = self._loaded
+        begin = loaded.active_state.copy()
+        counts = loaded.index.count, loaded.times.count
+
+        def walk(end: int) -> TailScan:
+            return scan_log(
+                self.directory,
+                fd,
+                end,
+                loaded.active_state,
+                index=loaded.index,
+                times=loaded.times,
+                interval=self.config.index_interval_bytes,
+                checks=segment.checks,
+            )
+
+        scan = walk(size)
+        if not scan.has_wrappers:
+            return scan
+        known, segment.size = segment.size, scan.pos
+        try:
+            damage = unreadable(segment, Place(begin.size, begin.last_offset))
+        finally:
+            segment.size = known
+        if damage is None:
+            return scan
+        loaded.active_state = begin
+        loaded.index.cut(counts[0])
+        loaded.times.cut(counts[1])
+        return walk(damage[0])
+
+    def _scan(self, segment: Segment) -> None:
+        """Move the end of the log along: whole batches with right checksums count."""
+        loaded = self._loaded
+        state = loaded.active_state
+        with self.directory.opened(segment.file(LOG)) as fd:
+            size = self.directory.files.size(fd)
+            if size <= state.size:
+                return
+            scan = self._walk(segment, fd, size)
+        state = loaded.active_state
+        segment.size = scan.pos
+        segment.next_offset = state.last_offset + 1
+        segment.max_timestamp = None
+        loaded.end_offset = max(loaded.end_offset, state.last_offset + 1)
+        loaded.tail_start, loaded.tail_bytes = scan.pos, size - scan.pos

@@ -1,0 +1,268 @@
+"""`LogDataset`: partitions as a `pyarrow.dataset.Dataset` with pushdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+
+from logstore.errors import UnsupportedError
+from logstore.log.frames.columns import ALL_COLUMNS, SCHEMA, schema_of
+from logstore.log.frames.log import Log
+from logstore.log.frames.pieces import Piece, cut_to_size, segments_of
+from logstore.log.frames.pushdown import Filter, columns_in
+from logstore.log.frames.shape import Shape
+from logstore.log.frames.stream import batches_of, usable_threads
+from logstore.record.arrow import stream_of
+
+__all__ = ["IS_COMPLETE", "LogDataset", "LogScanner"]
+
+# Decoded bytes of a batch, about.
+_BATCH_BYTES: Final = 4 << 20
+_BATCH_RECORDS_MAX: Final = 1 << 16
+
+
+class LogDataset(ds.UnionDataset):  # type: ignore[misc]
+    """The records of some partitions, read anew by each scan.
+
+    A scan takes the columns that are asked for, and reads only the segments, and from
+    there on only the batches, for which the filter can be true: by `offset`,
+    `partition`, `topic`, and `timestamp` from below. pyarrow, DuckDB and Polars
+    (`pl.scan_pyarrow_dataset`) push their own filters and columns down to it.
+
+    Made by `Partition.to_dataset` and `Topic.to_dataset`. It reads as long as the store
+    is open, and cannot be pickled. What of pyarrow goes around `scanner` (joins of
+    datasets, datasets of datasets) raises `UnsupportedError`: give it a table.
+    """
+
+    def __init__(
+        self, logs: Callable[[], Sequence[Log]], name: str, threads: int | None
+    ) -> None:
+        """Args:
+        logs: the partitions as they are now; asked by each scan.
+        name: for messages.
+        threads: that read at the same time; None: as `usable_threads` says.
+
+        Raises:
+            ConfigError: so many threads cannot be.
+        """
+        schema = schema_of(ALL_COLUMNS)
+        super().__init__(schema, [_unread(name, schema)])
+        self._logs = logs
+        self._name = name
+        self._threads = usable_threads(threads)
+        self._condition: Any = None
+
+    def __repr__(self) -> str:
+        return f"<logstore dataset of {self._name}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"the dataset of {self._name} cannot be pickled: it reads through an open "
+            f"store. Give the path to the other process, and open the store there with "
+            f"read_only=True"
+        )
+
+    def scanner(
+        self,
+        columns: Sequence[str] | Mapping[str, Any] | None = None,
+        filter: Any = None,
+        batch_size: int = _BATCH_RECORDS_MAX,
+        use_threads: bool = True,
+        **others: Any,
+    ) -> LogScanner:
+        """What a scan would read; each use of it is one scan.
+
+        Args:
+            columns: names, or expressions by name; None: all.
+            filter: a `pyarrow.compute.Expression`.
+            batch_size: records in a batch, at the most.
+            use_threads: False: one thread reads.
+            others: what else pyarrow's scanners take; it means nothing here.
+
+        Raises:
+            pyarrow.ArrowInvalid: a column that there is not, or another expression that
+                cannot be evaluated.
+        """
+        if self._condition is not None:
+            filter = self._condition if filter is None else self._condition & filter
+        condition = None if filter is None else Filter(filter, self.schema)
+        names = self._needed(columns, condition)
+        chosen = ALL_COLUMNS if columns is None else columns
+        shape = Shape(schema_of(names), chosen, filter)
+        threads = self._threads if use_threads else 1
+
+        def batches() -> Iterator[Any]:
+            logs = self._logs()
+            found = _pieces(logs, condition, is_parallel=threads > 1)
+            rows = max(1, min(batch_size, _rows_in_batch(logs)))
+            return batches_of(found, names, rows, threads, shape.apply)
+
+        return LogScanner(self.schema, shape.schema, batches)
+
+    def _needed(self, columns: Any, condition: Filter | None) -> tuple[str, ...]:
+        """The columns to be read, in the order of the schema."""
+        if columns is None:
+            return ALL_COLUMNS
+        if isinstance(columns, Mapping):
+            wanted = set().union(
+                *(columns_in(part, self.schema) for part in columns.values())
+            )
+        else:
+            wanted = set(columns)
+            for name in sorted(wanted - SCHEMA.keys()):
+                raise pa.ArrowInvalid(
+                    f"no column {name!r} in {self!r}; it has {', '.join(SCHEMA)}"
+                )
+        if condition is not None:
+            wanted |= condition.columns
+        # Rows are counted by the columns that there are.
+        return tuple(n for n in ALL_COLUMNS if n in wanted) or ("timestampType",)
+
+    def to_batches(self, columns: Any = None, **options: Any) -> Iterator[Any]:
+        """The record batches of `scanner`."""
+        return self.scanner(columns, **options).to_batches()
+
+    def to_table(self, columns: Any = None, **options: Any) -> Any:
+        """All rows of `scanner`, as a `pyarrow.Table`."""
+        return self.scanner(columns, **options).to_table()
+
+    def head(self, num_rows: int, columns: Any = None, **options: Any) -> Any:
+        """The first rows of `scanner`; it reads no more than it has to."""
+        return self.scanner(columns, **options).head(num_rows)
+
+    def take(self, indices: Any, columns: Any = None, **options: Any) -> Any:
+        """The rows at these places among those of `scanner`."""
+        return self.scanner(columns, **options).take(indices)
+
+    def count_rows(self, filter: Any = None, **options: Any) -> int:
+        """How many rows there are, or those that a filter lets through."""
+        found = self.scanner(["timestampType"], filter=filter, **options)
+        return found.count_rows()
+
+    def filter(self, expression: Any) -> LogDataset:
+        """The same with a filter, that each scan applies."""
+        found = LogDataset(self._logs, self._name, self._threads)
+        before = self._condition
+        found._condition = expression if before is None else before & expression
+        return found
+
+    def sort_by(self, sorting: Any, **options: Any) -> Any:
+        """As any dataset's: all of it is read into memory."""
+        return ds.InMemoryDataset(self.to_table()).sort_by(sorting, **options)
+
+
+class LogScanner:
+    """A scan of a `LogDataset`, with the methods of a `pyarrow.dataset.Scanner`.
+
+    It is none: those read ahead in threads that block the end of the interpreter
+    (`logstore.log.frames.shape`). What takes nothing else takes `to_reader()` instead.
+
+    Attributes:
+        dataset_schema, projected_schema: of the dataset, and of what comes out.
+    """
+
+    def __init__(
+        self, dataset_schema: Any, schema: Any, batches: Callable[[], Iterator[Any]]
+    ) -> None:
+        self.dataset_schema = dataset_schema
+        self.projected_schema = schema
+        self._batches = batches
+
+    def to_reader(self) -> Any:
+        """A `pyarrow.RecordBatchReader`: the log as it stands when it is first read."""
+        return stream_of(self.projected_schema, self.to_batches())
+
+    def to_batches(self) -> Iterator[Any]:
+        """The record batches."""
+        yield from self._batches()
+
+    def to_table(self) -> Any:
+        """All rows, as a `pyarrow.Table`."""
+        return pa.Table.from_batches(self._batches(), self.projected_schema)
+
+    def head(self, num_rows: int) -> Any:
+        """The first rows, as a `pyarrow.Table`."""
+        found: list[Any] = []
+        left = num_rows
+        for batch in self._batches() if left > 0 else ():
+            found.append(batch.slice(0, left))
+            left -= found[-1].num_rows
+            if left <= 0:
+                break
+        return pa.Table.from_batches(found, self.projected_schema)
+
+    def take(self, indices: Any) -> Any:
+        """The rows at these places, as a `pyarrow.Table`; all are read for it."""
+        return self.to_table().take(indices)
+
+    def count_rows(self) -> int:
+        """How many rows there are."""
+        return sum(batch.num_rows for batch in self._batches())
+
+    def __arrow_c_schema__(self) -> object:
+        """The columns, as a PyCapsule."""
+        return self.projected_schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows as an Arrow stream, in a PyCapsule."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+
+def _pieces(
+    logs: Sequence[Log], condition: Filter | None, *, is_parallel: bool
+) -> Iterator[Piece]:
+    if condition is None:
+        found = [piece for log in logs for piece in segments_of(log)]
+    else:
+        found = condition.pieces(logs)
+    return cut_to_size(found, is_parallel=is_parallel)
+
+
+def _rows_in_batch(logs: Sequence[Log]) -> int:
+    """Records of about `_BATCH_BYTES`, going by the sizes of the files."""
+    records = sum(log.view.end_offset - log.view.start_offset for log in logs)
+    size = sum(segment.size for log in logs for segment in log.view.segments)
+    return max(64, min(_BATCH_RECORDS_MAX, _BATCH_BYTES * records // max(size, 1)))
+
+
+def _unread(name: str, schema: Any) -> Any:
+    """What Arrow's C++ has of a `LogDataset`: a file that cannot be opened. What goes
+    around `scanner` meets an error, where a dataset without rows would be a lie."""
+    files = fs.PyFileSystem(_Unreadable(name))
+    form = ds.IpcFileFormat()
+    fragment = form.make_fragment(name, files)
+    return ds.FileSystemDataset([fragment], schema, form, files)
+
+
+class _Unreadable(fs.FileSystemHandler):  # type: ignore[misc]
+    """A file system whose files all say what to do instead."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def get_type_name(self) -> str:
+        return "logstore"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def open_input_file(self, path: str) -> NoReturn:
+        raise UnsupportedError(
+            f"the dataset of {self._name} is read by its own scanner(): to_table(), "
+            f"to_batches(), head(), take(), count_rows(), write_dataset(), DuckDB, "
+            f"Polars. As a part of another dataset, or of a join, take a table: "
+            f"to_table(columns=[...])"
+        )
+
+    open_input_stream = get_file_info = get_file_info_selector = open_input_file
+    create_dir = delete_dir = delete_dir_contents = open_input_file
+    delete_root_dir_contents = delete_file = move = copy_file = open_input_file
+    open_output_stream = open_append_stream = open_input_file
+
+
+# The last line of the import: before it, the module is not to be used.
+IS_COMPLETE: Final = True

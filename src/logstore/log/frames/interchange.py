@@ -1,0 +1,74 @@
+"""Arrow's PyCapsule interface, and `read_arrow` of several partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from logstore.config import check_int
+from logstore.log.frames.columns import check_columns, requested_columns, schema_of
+from logstore.log.frames.log import Log
+from logstore.log.frames.pieces import cut_to_size, segments_of
+from logstore.log.frames.stream import reader_over, usable_threads
+
+__all__ = ["IS_COMPLETE", "exported_schema", "exported_stream", "read_arrow"]
+
+BATCH_RECORDS_MAX: Final = 1 << 24
+
+
+def read_arrow(
+    logs: Sequence[Log],
+    columns: Sequence[str],
+    batch_records: int = 65536,
+    threads: int | None = None,
+    limit: int | None = None,
+) -> Any:
+    """A `pyarrow.RecordBatchReader` over logs, one after the other.
+
+    Args:
+        threads: that read at the same time; None: `usable_threads` says how many.
+        limit: as in `reader_over`.
+
+    Raises:
+        ConfigError, TypeError: a column, or a number, that cannot be.
+    """
+    names = check_columns(columns)
+    check_int("batch_records", batch_records, 1, BATCH_RECORDS_MAX)
+    count = usable_threads(threads)
+    pieces = [piece for log in logs for piece in segments_of(log)]
+    found = cut_to_size(pieces, is_parallel=count > 1 and limit is None)
+    return reader_over(found, names, batch_records, count, limit)
+
+
+def exported_schema(columns: Sequence[str]) -> object:
+    """A PyCapsule with the ArrowSchema of these columns."""
+    return schema_of(columns).__arrow_c_schema__()
+
+
+def exported_stream(
+    read: Callable[[Sequence[str]], Any], columns: Sequence[str], requested: object
+) -> object:
+    """A PyCapsule with an ArrowArrayStream.
+
+    Args:
+        read: makes a `RecordBatchReader` of columns.
+        columns: where the consumer asks for nothing else.
+        requested: a PyCapsule with the ArrowSchema that the consumer would like, or
+            None. Its columns are the ones that are read, in its order, as its types.
+
+    Raises:
+        ConfigError: it has a column that a log does not have.
+        pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError: a column does not become
+            such a type; where a value does not, the stream says so when it gets there.
+    """
+    if requested is None:
+        return read(columns).__arrow_c_stream__()
+    names, schema = requested_columns(requested)
+    reader = read(names)
+    if reader.schema.equals(schema, check_metadata=False):
+        return reader.__arrow_c_stream__()
+    return reader.cast(schema).__arrow_c_stream__()
+
+
+# The last line of the import: before it, the module is not to be used.
+IS_COMPLETE: Final = True

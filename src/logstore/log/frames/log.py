@@ -1,0 +1,32 @@
+"""One partition as a scan sees it: a view, bounds, and how to decode it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from logstore.log.read.view import View
+from logstore.record.decoder import ChunkReader
+
+__all__ = ["Log"]
+
+
+class Log(NamedTuple):
+    """A partition as it stood when a scan began.
+
+    Attributes:
+        topic, number: which partition.
+        view: its segments and bounds.
+        start, stop: the offsets to read, half open.
+        make_reader: a new decoder for a read that begins at an offset; the second
+            argument says whether headers are wanted.
+        skip: whether damage is left out instead of raised.
+    """
+
+    topic: str
+    number: int
+    view: View
+    start: int
+    stop: int
+    make_reader: Callable[[int, bool], ChunkReader]
+    skip: bool

@@ -1,0 +1,209 @@
+"""Pieces of logs as one stream of record batches, in order, read by several threads."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from logstore.config import check_int
+from logstore.io.parallel import Task, Workers
+from logstore.log.frames.columns import SourceColumns, schema_of
+from logstore.log.frames.pieces import Piece
+from logstore.log.read import reader
+from logstore.record.arrow import BatchMaker, first_sizes, stream_of
+from logstore.record.decoder import ChunkReader
+
+__all__ = ["THREADS_MAX", "batches_of", "reader_over", "usable_threads"]
+
+THREADS_MAX: Final = 64
+# Decoded bytes that a thread makes before it waits for its turn. The first steps are
+# short: a query with a limit ends there.
+STEP_BYTES_MIN: Final = 1 << 20
+STEP_BYTES_MAX: Final = 32 << 20
+
+
+def usable_threads(threads: int | None) -> int:
+    """`threads`, checked; None: one for each processor of this process, 8 at most.
+
+    Raises:
+        ConfigError, TypeError: it is not in [1, 64].
+    """
+    if threads is None:
+        return min(len(os.sched_getaffinity(0)), 8)
+    check_int("threads", threads, 1, THREADS_MAX)
+    return threads
+
+
+def reader_over(
+    pieces: Iterable[Piece],
+    columns: Sequence[str],
+    batch_records: int,
+    threads: int,
+    limit: int | None = None,
+) -> Any:
+    """A `pyarrow.RecordBatchReader` over pieces; nothing is read before it is asked.
+
+    Args:
+        limit: records at the most, of all pieces; None: all. With it, one thread reads,
+            and no further than the batch with the last of them.
+    """
+    if limit is None:
+        batches = batches_of(pieces, columns, batch_records, threads)
+    else:
+        size = max(1, min(batch_records, limit))
+        batches = _first(batches_of(pieces, columns, size, 1), limit)
+    return stream_of(schema_of(columns), batches)
+
+
+def _first(batches: Iterator[Any], limit: int) -> Iterator[Any]:
+    """So many rows of the batches."""
+    while limit > 0:
+        batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch.slice(0, limit)
+        limit -= batch.num_rows
+
+
+def batches_of(
+    pieces: Iterable[Piece],
+    columns: Sequence[str],
+    batch_records: int,
+    threads: int,
+    shape: Callable[[Any], Any] | None = None,
+) -> Iterator[Any]:
+    """Record batches of the pieces in their order.
+
+    Args:
+        columns: of `logstore.log.frames.columns.SCHEMA`, at least one.
+        batch_records: records in a batch at the most.
+        threads: that read at the same time; each holds `STEP_BYTES_MAX` of decoded
+            records, and a batch, at the most.
+        shape: what is to become of each batch; called in those threads.
+
+    Raises: as `Partition.read`, after every record before the damage.
+    """
+    sizes = first_sizes()
+
+    def feed_of(piece: Piece) -> _Feed:
+        return _Feed(piece, columns, batch_records, shape, sizes)
+
+    if threads == 1:
+        for piece in pieces:
+            feed = feed_of(piece)
+            yield from feed.batches
+            if feed.has_ended:
+                return
+        return
+    yield from _side_by_side(map(feed_of, pieces), threads)
+
+
+class _Step(NamedTuple):
+    """What a thread has made of a piece since the last step."""
+
+    batches: list[Any]
+    error: BaseException | None
+    is_last: bool
+
+
+class _Feed:
+    """The batches of one piece; used by one thread at a time."""
+
+    def __init__(
+        self,
+        piece: Piece,
+        columns: Sequence[str],
+        batch_records: int,
+        shape: Callable[[Any], Any] | None,
+        sizes: dict[str, int],
+    ) -> None:
+        self._sizes = sizes
+        self._piece = piece
+        self._shape = shape
+        own = [name for name in columns if name not in ("topic", "partition")]
+        # Rows are counted by the columns that there are.
+        self._own = tuple(own) or ("offset",)
+        self._source = (
+            SourceColumns(columns, piece.log.topic, piece.log.number)
+            if len(own) < len(columns)
+            else None
+        )
+        self._batch_records = batch_records
+        self._reader: ChunkReader | None = None
+        self.batches = self._make()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the log may not be read any further: a transaction is open there."""
+        return self._reader is not None and self._reader.ended
+
+    def _make(self) -> Iterator[Any]:
+        log, start, stop = self._piece.log, self._piece.start, self._piece.stop
+        self._reader = log.make_reader(start, "headers" in self._own)
+        runs = reader.read_columns(log.view, start, stop, self._reader, skip=log.skip)
+        maker = BatchMaker(self._own, self._batch_records, self._sizes)
+        for batch in maker.batches(runs):
+            if self._source is not None:
+                batch = self._source.add(batch)
+            if self._shape is not None:
+                batch = self._shape(batch)
+            if batch.num_rows:
+                yield batch
+
+    def step(self, size: int) -> _Step:
+        """Decode until there are so many bytes, or an error, or nothing is left."""
+        batches: list[Any] = []
+        used = 0
+        try:
+            for batch in self.batches:
+                batches.append(batch)
+                used += batch.nbytes
+                if used >= size:
+                    return _Step(batches, None, False)
+        except BaseException as error:
+            return _Step(batches, error, True)
+        return _Step(batches, None, True)
+
+
+class _Active(NamedTuple):
+    feed: _Feed
+    task: Task[_Step]
+
+
+def _side_by_side(waiting: Iterator[_Feed], threads: int) -> Iterator[Any]:
+    active: deque[_Active] = deque()
+    size = STEP_BYTES_MIN
+    with Workers(threads) as workers:
+
+        def work_on(feed: _Feed, size: int) -> Task[_Step]:
+            return workers.submit(lambda: feed.step(size))
+
+        def begin_more() -> None:
+            # One more than threads: the next piece begins while the first is taken.
+            while len(active) <= threads:
+                feed = next(waiting, None)
+                if feed is None:
+                    return
+                active.append(_Active(feed, work_on(feed, size)))
+
+        begin_more()
+        while active:
+            feed, task = active[0]
+            while not workers.wait(task):
+                pass
+            step = task.result()
+            size = min(2 * size, STEP_BYTES_MAX)
+            has_ended = step.is_last and feed.has_ended
+            if not step.is_last:
+                active[0] = _Active(feed, work_on(feed, size))
+            else:
+                active.popleft()
+                if step.error is None and not has_ended:
+                    begin_more()
+            yield from step.batches
+            if step.error is not None:
+                raise step.error
+            if has_ended:
+                return

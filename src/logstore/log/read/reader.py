@@ -1,0 +1,823 @@
+"""Reading a log: from a list of segments to runs of decoded records.
+
+A read works on a `View`, the immutable list of segments and bounds as they stood when
+it began, and takes no lock. What is appended or deleted meanwhile does not change what
+it delivers. Where the log is cut, it delivers what is still the same log, and says then
+that the rest is gone. For that it asks, behind each call that reads bytes, whether
+there was a cut before it: those bytes may be of what was written since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Final, TypeVar
+
+from logstore import _native as native
+from logstore.config import StoreConfig
+from logstore.errors import (
+    ConfigError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    StorageError,
+    UnsupportedError,
+)
+from logstore.log.read.view import ChangedError, View
+from logstore.log.resync import next_sound_batch
+from logstore.record.batch import Chunk, RecordBatch
+from logstore.record.decoder import (
+    ChunkReader,
+    Columns,
+    Damage,
+    StopReading,
+    Wanted,
+    iter_records,
+)
+from logstore.record.record import Record
+from logstore.segment import READ_BYTES, Place, Segment, SegmentGoneError
+
+__all__ = ["fetch", "first_offset_at", "read_batches", "read_columns"]
+
+Item = TypeVar("Item")
+
+TIMESTAMP_MIN: Final = -(1 << 63)
+TIMESTAMP_MAX: Final = (1 << 63) - 1
+
+ISOLATIONS: Final = ("read_uncommitted", "read_committed")
+ON_CORRUPTION: Final = ("raise", "skip")
+
+
+def check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(
+            f"{name}={value!r} is not one of {', '.join(allowed)}",
+            name=name,
+            value=value,
+        )
+
+
+def read_columns(
+    view: View,
+    start: int,
+    stop: int,
+    reader: ChunkReader,
+    *,
+    skip: bool = False,
+    buffer_bytes: int = READ_BYTES,
+) -> Iterator[Columns]:
+    """Runs of decoded records with start <= offset < stop.
+
+    The columns of a run are void when the next one is asked for. With `skip`, what is
+    damaged is left out, else it is raised after all that lies before it. A buffer of
+    `buffer_bytes` is read at a time, or more where a batch needs it.
+    """
+    offset = start
+    again: View | None = view
+    buffer = native.Buffer(buffer_bytes)
+    while again is not None:
+        if again is not view and reader.wanted is not None:
+            reader.wanted.begin_again(again, offset)
+        view, again = again, None
+        segments, end = view.from_offset(offset), min(stop, view.end_offset)
+        first = segments[0] if segments else None
+        ended_at: int | None = None
+        while segments and offset < end and not reader.ended and again is None:
+            segment = segments.popleft()
+            if segment is not first:
+                again = view.now(offset)
+                if again is not None:
+                    break
+            if ended_at is not None and ended_at != segment.base_offset:
+                # The log was truncated under this read: what follows is another one.
+                raise OffsetOutOfRangeError(
+                    offset, view.start_offset, ended_at, partition=view.name
+                )
+            # A segment that is not the last ends where the next one begins.
+            bound = min(end, segments[0].base_offset) if segments else end
+            walk = _SegmentWalk(
+                view, segment, buffer, reader, skip, is_last=not segments
+            )
+            try:
+                yield from walk.columns(offset, bound)
+            except ChangedError as changed:
+                again = view.behind_a_read(max(walk.offset, offset)) or changed.view
+            except (CorruptRecordError, UnsupportedError) as error:
+                again = view.again(max(walk.offset, offset), error)
+                if again is None:
+                    raise
+            offset = max(walk.offset, offset)
+            buffer = walk.buffer
+            ended_at = walk.ended_at
+    if not reader.ended:
+        view.check_end(stop)
+
+
+def read_records(
+    view: View,
+    start: int,
+    stop: int,
+    reader: ChunkReader,
+    *,
+    skip: bool = False,
+    buffer_bytes: int = READ_BYTES,
+) -> Iterator[Record]:
+    """The same as `Record` objects."""
+    runs = read_columns(view, start, stop, reader, skip=skip, buffer_bytes=buffer_bytes)
+    for columns in runs:
+        yield from iter_records(columns)
+
+
+def first_of(items: Iterator[Item], limit: int | None) -> Iterator[Item]:
+    """The first `limit`; none behind them is asked for. None: all."""
+    return items if limit is None else itertools.islice(items, limit)
+
+
+def first_columns(runs: Iterator[Columns], limit: int | None) -> Iterator[Columns]:
+    """The first `limit` records of runs; None: all."""
+    if limit is None:
+        yield from runs
+    elif limit:
+        for run in runs:
+            # Its reader has no other use for the number.
+            run.decoder.count = min(run.decoder.count, limit)
+            limit -= run.decoder.count
+            yield run
+            if limit == 0:
+                return
+
+
+def first_batches(
+    batches: Iterator[RecordBatch], limit: int | None, start: int
+) -> Iterator[RecordBatch]:
+    """Whole batches up to the one in which the record `limit` from `start` on is; None:
+    all."""
+    if limit is None:
+        yield from batches
+    elif limit:
+        for batch in batches:
+            count = len(batch)
+            if count and batch.base_offset < start:
+                count = sum(record.offset >= start for record in batch)
+            limit -= count
+            yield batch
+            if limit <= 0:
+                return
+
+
+class _SegmentWalk:
+    """One pass over a segment's records. `offset` is the next to be delivered."""
+
+    def __init__(
+        self,
+        view: View,
+        segment: Segment,
+        buffer: native.Buffer,
+        reader: ChunkReader,
+        skip: bool,
+        *,
+        is_last: bool,
+    ) -> None:
+        self.view = view
+        self.segment = segment
+        self.is_last = is_last
+        self.buffer = buffer
+        self.reader = reader
+        self.skip = skip
+        self.offset = self.start = segment.base_offset
+        self.next_offset = segment.next_offset
+        self.generation = self.first_generation = segment.generation
+        # One past the last offset, after a walk to the end of a gapless segment.
+        self.ended_at: int | None = None
+
+    def columns(
+        self, start: int, stop: int, place: Place | None = None
+    ) -> Iterator[Columns]:
+        segment, reader = self.segment, self.reader
+        self.offset = self.start = max(start, segment.base_offset)
+        self.generation = segment.generation
+        pos, before = place or self._locate(start)
+        reader.begin(before, segment.checks)
+        while True:
+            if segment.generation != self.generation:
+                # A failed append was undone, of which this may have met a part.
+                self._check_behind_a_read()
+                self.generation = segment.generation
+                pos, before = segment.locate(self.offset)
+                reader.begin(before, segment.checks)
+            if pos >= segment.size:
+                self._check_behind_a_read()
+                break
+            try:
+                n = segment.read(self.buffer.view, pos)
+            except CorruptRecordError as error:
+                if not self.skip:
+                    raise
+                self._ask_again(error)
+                self.offset = segment.next_offset
+                return
+            self._check_behind_a_read()
+            if segment.generation != self.generation:
+                continue
+            buffer = self.buffer
+            try:
+                for run in reader.columns(
+                    buffer.c, buffer.raw, n, 0, self.offset, stop
+                ):
+                    self.offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
+                    yield run
+                self._check_bound(n)
+                if reader.stop == native.STOP_OFFSET or self.offset >= stop:
+                    self._check_beyond(n)
+                    return
+                self.buffer = segment.next_buffer(
+                    buffer, n, reader.pos, reader.stop, pos, self.offset
+                )
+                pos += reader.pos
+            except Damage as damage:
+                pos = self._skip(
+                    segment.error_of(damage, pos, self.offset), pos + damage.pos
+                )
+            except CorruptRecordError as error:
+                pos = self._skip(error, pos + reader.pos)
+        self._check_end(stop)
+
+    def _check_behind_a_read(self) -> None:
+        """Raise `ChangedError` where the log was cut: what was read may be of what was
+        written since."""
+        again = self.view.behind_a_read(self.offset)
+        if again is not None:
+            raise ChangedError(again)
+
+    def _locate(self, offset: int) -> Place:
+        try:
+            return self.segment.locate(offset)
+        except CorruptRecordError as error:
+            if not self.skip:
+                raise
+            self._ask_again(error)
+            return self.segment.start
+
+    def _check_end(self, wanted: int) -> None:
+        """Raise where the segment ends too early; one that is not the last may, where
+        its log may have gaps."""
+        stop = min(wanted, self.segment.next_offset)
+        segment, last = self.segment, self.reader.decoder.last_offset
+        if last == native.OFFSET_UNKNOWN or not (segment.is_gapless or self.is_last):
+            return
+        if self.skip:
+            if last + 1 < stop:
+                self._ask_again(segment.missing(segment.size, last + 1))
+            return
+        self.ended_at = last + 1
+        if last + 1 < stop:
+            raise segment.missing(segment.size, max(self.offset, last + 1))
+
+    def _check_bound(self, n: int) -> None:
+        """Raise `Damage` where a batch that was walked over ends behind the end of its
+        segment: its offset, which no checksum covers, may hide what is in it."""
+        segment, last = self.segment, self.reader.decoder.last_offset
+        bound = max(self.next_offset, segment.next_offset)
+        if last < bound or last == native.OFFSET_UNKNOWN or self._was_cut():
+            return
+        pos = 0
+        while True:
+            scan = native.scan_batches(self.buffer.c, n, pos=pos, checks=0)
+            for header in scan.headers:
+                if header.last_offset >= bound:
+                    raise segment.too_far(header.last_offset, header.pos, self.offset)
+            pos = scan.pos
+            if scan.stop != native.STOP_FULL:
+                raise segment.too_far(last, 0, self.offset)
+
+    def _check_beyond(self, n: int) -> None:
+        """Raise `Damage` where the batch behind the stop cannot be in this segment: its
+        offset, which no checksum covers, may be why the walk came to an end."""
+        at, segment = self.reader.pos, self.segment
+        scan = native.scan_batches(self.buffer.c, n, pos=at, checks=0, count_max=1)
+        for header in scan.headers:
+            last = header.last_offset
+            if self.offset <= last < segment.next_offset or self._was_cut():
+                continue
+            if last < self.offset:
+                reason = f"offset {last} lies behind offset {self.offset - 1}"
+                raise Damage(reason, at, self.offset)
+            raise segment.too_far(last, at, self.offset)
+
+    def _was_cut(self) -> bool:
+        """Whether a truncation meanwhile may be why things are not where they were."""
+        return self.segment.generation != self.first_generation
+
+    def _ask_again(self, error: Exception) -> None:
+        """Raise `ChangedError` where what looks like damage is none."""
+        again = self.view.again(self.offset, error)
+        if again is not None:
+            raise ChangedError(again)
+
+    def _skip(self, error: Exception, pos: int) -> int:
+        """Where to go on behind damage at `pos`; raises `error` unless it may."""
+        if self.offset == self.start and isinstance(error, CorruptRecordError):
+            place = place_past(self.segment, error, self.start, self.view)
+            if place is not None:
+                self._check_behind_a_read()
+                self.reader.begin(place.last_offset, self.segment.checks)
+                return place.pos
+        if not self.skip or isinstance(error, RecordTooLargeError):
+            try:
+                raise told(self.segment, error, self.offset)
+            finally:
+                # This frame and the error would keep each other, and with them the
+                # buffers of the read, until the garbage collector comes by.
+                del error
+        self._ask_again(error)
+        found = None
+        with contextlib.suppress(SegmentGoneError):
+            found = next_sound_batch(self.segment, pos, self.offset)
+        if found is None:
+            return self.segment.size
+        self.reader.begin(native.OFFSET_UNKNOWN, self.segment.checks)
+        return found.pos
+
+
+# ---------------------------------------------------------------- batches and chunks
+
+
+def read_batches(
+    view: View,
+    start: int,
+    stop: int,
+    *,
+    skip: bool = False,
+    wanted: Wanted | None = None,
+) -> Iterator[RecordBatch]:
+    """Batches from the one that holds `start` to the last that begins below `stop`.
+
+    With `wanted`, those that it wants and no control batches.
+    """
+    offset, end = start, stop
+    segments = view.from_offset(start)
+    place: Place | None = None
+    first = segments[0] if segments else None
+    again: View | None = None
+
+    def check() -> None:
+        changed = view.behind_a_read(offset)
+        if changed is not None:
+            raise ChangedError(changed)
+
+    while segments and offset < end:
+        segment = segments[0]
+        is_last = len(segments) == 1
+        try:
+            again = None if segment is first else view.now(offset)
+            if again is not None:
+                raise ChangedError(again)
+            place = place or segment.locate(offset)
+            before = place.last_offset
+            for header, buffer, file_pos in segment.headers(place, check=check):
+                last_before, before = before, header.last_offset
+                if header.last_offset < offset:
+                    continue
+                if header.last_offset >= segment.next_offset:
+                    far = segment.too_far(header.last_offset, 0, offset)
+                    raise segment.error_of(far, file_pos, offset)
+                if header.base_offset >= end:
+                    break
+                if wanted is not None and not _is_wanted(header, wanted):
+                    continue
+                batch = make_batch(
+                    segment, header, buffer, file_pos, view.decompressed_max
+                )
+                if header.base_offset < 0:
+                    _check_wrapper(segment, batch, last_before)
+                if batch.base_offset >= end:
+                    break
+                offset = batch.next_offset
+                yield batch
+            else:
+                check()
+                # A gapless segment goes up to the next one; any log up to its end.
+                short_of = min(end, segment.next_offset)
+                is_short = is_last and _needed(segment, offset) < short_of
+                if segment.is_gapless and before != native.OFFSET_UNKNOWN:
+                    is_short = is_short or before + 1 < short_of
+                if is_short and not skip and wanted is None:
+                    raise segment.missing(segment.size, offset)
+                place = None
+                segments.popleft()
+                continue
+            break
+        except StopReading:
+            return
+        except ChangedError as changed:
+            again = view.behind_a_read(offset) or changed.view
+        except (CorruptRecordError, UnsupportedError) as error:
+            again = view.again(offset, error)
+            place = None
+            if again is None and offset == start:
+                place = place_past(segment, error, offset, view)
+            if again is None and place is None:
+                if not skip or isinstance(error, UnsupportedError):
+                    raise told(segment, error, offset) from error.__cause__
+                place = place_behind(segment, error, offset)
+                if place is None:
+                    segments.popleft()
+        if again is not None:
+            view, end, place = again, min(stop, again.end_offset), None
+            if wanted is not None:
+                wanted.begin_again(view, offset)
+            segments = view.from_offset(offset)
+            first = segments[0] if segments else None
+    view.check_end(stop)
+
+
+def _needed(segment: Segment, offset: int) -> int:
+    """The first offset from `offset` on that a segment must have: what is missing in
+    front of it may be a gap."""
+    return offset if segment.is_gapless else max(offset, segment.base_offset)
+
+
+def place_past(
+    segment: Segment, error: Exception, offset: int, view: View
+) -> Place | None:
+    """The place behind damage that lies wholly below `offset`: the next sound batch
+    ends below it too, or begins at or below it. None: the damage concerns who wants to
+    begin there, or nobody can tell."""
+    if not isinstance(error, CorruptRecordError) or offset <= segment.base_offset:
+        return None
+    if error.path != segment.path or error.position is None:
+        return None
+    try:
+        found = next_sound_batch(segment, error.position, segment.base_offset)
+        if found is None:
+            return None
+        header, buffer = found.header, found.buffer
+        first = header.base_offset
+        if first < 0 <= offset <= header.last_offset:
+            # A wrapper tells its first offset only when it is opened.
+            limit = view.decompressed_max
+            batch = make_batch(segment, header, buffer, found.pos, limit)
+            first = batch.base_offset
+    except (CorruptRecordError, UnsupportedError, RecordTooLargeError):
+        return None
+    if header.last_offset >= offset and not 0 <= first <= offset:
+        return None
+    return Place(found.pos, native.OFFSET_UNKNOWN)
+
+
+def told(segment: Segment, error: Exception, offset: int) -> Exception:
+    """An error of damage, with where reading can go on behind it, where that is known:
+    at the next sound batch, or the next segment."""
+    if type(error) is not CorruptRecordError or error.next_offset is not None:
+        return error
+    if error.path != segment.path or error.position is None:
+        return error
+    behind: int | None = None
+    try:
+        found = None
+        if not segment.is_lost:
+            found = next_sound_batch(segment, error.position, offset)
+        if found is None:
+            behind = segment.next_offset
+        else:
+            first = found.first_offset()
+            behind = found.header.last_offset + 1 if first < 0 else first
+    except (CorruptRecordError, StorageError):
+        return error
+    if behind > offset:
+        error.goes_on_at(behind)
+    return error
+
+
+def place_behind(
+    segment: Segment, error: CorruptRecordError, offset: int
+) -> Place | None:
+    """Where a segment goes on behind damage; None where it does not."""
+    if error.position is None or error.path != segment.path:
+        return None
+    try:
+        found = next_sound_batch(segment, error.position, offset)
+    except CorruptRecordError:
+        # Where it was replaced right now, the next read says so.
+        return segment.start if segment.is_retired else None
+    return found and Place(found.pos, native.OFFSET_UNKNOWN)
+
+
+def _check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
+    """Raise where a wrapper, whose first offset is known only now, does not follow."""
+    base = batch.base_offset
+    if before == native.OFFSET_UNKNOWN or base == before + 1:
+        return
+    if base <= before or segment.is_gapless:
+        reason = f"a batch begins at offset {base}, and the one before ends with"
+        damage = Damage(f"{reason} {before}", 0, before + 1)
+        raise segment.error_of(damage, batch.position, before + 1)
+
+
+def unreadable(active: Segment, place: Place) -> tuple[int, str] | None:
+    """Where, from a place on, a batch begins that no reader can read although its
+    checksum is right, and why; None where there is none.
+
+    The offset of a wrapper (magic 0 and 1) is under no checksum: only the offsets of
+    the messages inside say what it must be. Where logs may have gaps, they do not.
+    """
+    if not active.is_gapless:
+        return None
+    # A batch that decompresses to more is left to readers: they have their own limit.
+    limit = StoreConfig().max_batch_decompressed_bytes
+    reader = ChunkReader(limit, with_headers=False)
+    buffer = native.Buffer(READ_BYTES)
+    pos = place.pos
+    reader.begin(place.last_offset, active.checks)
+    while pos < active.size:
+        n = active.read(buffer.view, pos)
+        try:
+            for _ in reader.columns(buffer.c, buffer.raw, n, 0, 0, native.OFFSET_MAX):
+                pass
+            offset = reader.decoder.last_offset + 1
+            buffer = active.next_buffer(buffer, n, reader.pos, reader.stop, pos, offset)
+        except Damage as damage:
+            if damage.unsupported or damage.too_large is not None:
+                return None
+            return pos + damage.pos, damage.reason
+        pos += reader.pos
+    return None
+
+
+def _is_wanted(header: native.BatchHeader, wanted: Wanted) -> bool:
+    if header.is_control:
+        return False
+    return not header.is_transactional or wanted(header)
+
+
+def make_batch(
+    segment: Segment,
+    header: native.BatchHeader,
+    buffer: native.Buffer,
+    file_pos: int,
+    limit: int,
+) -> RecordBatch:
+    """A `RecordBatch` with its own copy of the bytes."""
+    data = buffer.raw[header.pos : header.pos + header.size]
+
+    def named(damage: Damage) -> Exception:
+        damage.pos = 0
+        return segment.error_of(damage, file_pos, max(header.base_offset, 0))
+
+    return RecordBatch(header._replace(pos=0), data, file_pos, limit, named)
+
+
+def fetch(
+    view: View,
+    offset: int,
+    stop: int,
+    max_bytes: int,
+    *,
+    skip: bool = False,
+    wanted: Wanted | None = None,
+) -> Chunk:
+    """The whole batches of one buffer of `max_bytes`, from the one that holds `offset`.
+
+    One segment at a time, as Kafka does. The buffer is doubled until a batch fits. With
+    `skip`, a damaged batch at the beginning is left out. Which batches of transactions
+    are delivered is settled here, so that a chunk gives the same whenever it is
+    iterated over; it ends before the first that nobody can tell of.
+
+    Raises:
+        ChangedError: the log was changed, and `offset` is still one of it. The call is
+            to be made anew: in this view, which a cut may have shortened, an empty
+            chunk may stand for no end of the log.
+    """
+    behind: tuple[Segment, Place] | None = None
+    while True:
+        again: View | None
+        try:
+            chunk = _fetch(view, offset, stop, max_bytes, wanted, behind)
+            again = view.behind_a_read(offset)
+            if again is None:
+                return chunk
+        except ChangedError as changed:
+            again = view.behind_a_read(offset) or changed.view
+        except (CorruptRecordError, UnsupportedError) as error:
+            again = view.again(offset, error)
+            past = None if again is not None else _past(view, error, offset)
+            if past is not None:
+                behind = past
+            elif again is None:
+                if isinstance(error, UnsupportedError) or not skip:
+                    raise _told(view, error, offset) from error.__cause__
+                if error.position is None:
+                    raise
+                offset, behind = _behind(view, error, offset)
+        if again is not None:
+            raise ChangedError(again)
+
+
+def _past(
+    view: View, error: CorruptRecordError | UnsupportedError, offset: int
+) -> tuple[Segment, Place] | None:
+    """Where to begin where damage lies below `offset`; None: it does not."""
+    for segment in view.from_offset(offset):
+        if segment.path == error.path:
+            place = place_past(segment, error, offset, view)
+            return None if place is None else (segment, place)
+    return None
+
+
+def _told(
+    view: View, error: CorruptRecordError | UnsupportedError, offset: int
+) -> Exception:
+    for segment in view.from_offset(offset):
+        if segment.path == error.path:
+            return told(segment, error, offset)
+    return error
+
+
+def _behind(
+    view: View, error: CorruptRecordError, offset: int
+) -> tuple[int, tuple[Segment, Place] | None]:
+    """(the first offset that may be sound behind damage, where to look for it)."""
+    for segment in view.from_offset(offset):
+        if segment.path == error.path:
+            place = place_behind(segment, error, offset)
+            if place is not None:
+                return offset, (segment, place)
+            return max(segment.next_offset, offset + 1), None
+    return view.end_offset, None
+
+
+def _fetch(
+    view: View,
+    offset: int,
+    stop: int,
+    max_bytes: int,
+    wanted: Wanted | None,
+    behind: tuple[Segment, Place] | None,
+) -> Chunk:
+    limit = view.decompressed_max
+    for segment in view.from_offset(offset):
+        place = None
+        if offset < stop and behind is not None and behind[0] is segment:
+            place = segment.seek(behind[1], offset)
+        elif offset < stop:
+            place = segment.seek(segment.locate(offset), offset)
+        if place is None:
+            must = segment.is_gapless or segment is view.segments[-1]
+            if must and _needed(segment, offset) < min(stop, segment.next_offset):
+                raise segment.missing(segment.size, offset)
+            continue
+        pos, before = place
+        buffer, end, last = _whole_batches(segment, place, offset, stop, max_bytes)
+        if end == 0:
+            break
+
+        def named(
+            damage: Damage, segment: Segment = segment, pos: int = pos
+        ) -> Exception:
+            return segment.error_of(damage, pos, offset)
+
+        delivered: dict[int, bool] | None = None
+        if wanted is not None:
+            delivered, end, last = _decided(buffer, end, offset, last, wanted)
+            if end == 0:
+                break
+        data, checks = buffer.raw[:end], segment.checks
+        return Chunk(
+            data, offset, stop, last + 1, limit, named, delivered, before, checks
+        )
+    return Chunk(b"", offset, stop, offset, limit, lambda damage: damage)
+
+
+def _decided(
+    buffer: native.Buffer, end: int, offset: int, last: int, wanted: Wanted
+) -> tuple[dict[int, bool], int, int]:
+    """(whether to deliver each batch of a transaction, by its last offset; the end and
+    the last offset of the batches before the first that nobody can tell of)."""
+    delivered: dict[int, bool] = {}
+    pos = done = 0
+    before = offset - 1
+    while True:
+        scan = native.scan_batches(buffer.c, end, pos=pos, checks=0)
+        for header in scan.headers:
+            if header.is_transactional and not header.is_control:
+                try:
+                    is_there = header.last_offset >= offset and wanted(header)
+                except StopReading:
+                    return delivered, done, before
+                delivered[header.last_offset] = is_there
+            done, before = header.pos + header.size, header.last_offset
+        pos = scan.pos
+        if scan.stop != native.STOP_FULL:
+            return delivered, end, last
+
+
+def _whole_batches(
+    segment: Segment, place: Place, offset: int, stop: int, max_bytes: int
+) -> tuple[native.Buffer, int, int]:
+    """(buffer, end, last offset) of the whole batches from a place on that end below
+    `stop`; end 0 where the first one does not."""
+    pos, before = place
+    size = max_bytes
+    while True:
+        buffer = native.Buffer(min(size, segment.size - pos))
+        n = segment.read(buffer.view, pos)
+        end, last, _, _, error, _ = native.walk_batches(
+            buffer.c, n, pos=0, last_offset=before, checks=segment.checks
+        )
+        bound = min(stop, segment.next_offset)
+        if end and last < bound:
+            return buffer, end, last
+        if end:
+            end, last, far = _up_to(buffer, n, bound)
+            if end == 0 and far >= segment.next_offset:
+                raise segment.error_of(segment.too_far(far, 0, offset), pos, offset)
+            return buffer, end, last
+        if error is not None:
+            damage = Damage(
+                error.reason, error.pos, offset, unsupported=error.is_unsupported
+            )
+            raise segment.error_of(damage, pos, offset)
+        if n < buffer.capacity or pos + n >= segment.size:
+            raise segment.missing(pos, offset)
+        size = max(2 * size, segment.frame_bytes(buffer, n))
+
+
+def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[int, int, int]:
+    """(end, last offset) of the batches in a buffer that end below `stop`, and the last
+    offset of the one behind them."""
+    pos, end, last = 0, 0, -1
+    while True:
+        scan = native.scan_batches(buffer.c, n, pos=pos, checks=0)
+        for header in scan.headers:
+            if header.last_offset >= stop:
+                return end, last, header.last_offset
+            end, last = header.pos + header.size, header.last_offset
+        pos = scan.pos
+        if scan.stop != native.STOP_FULL:
+            return end, last, -1
+
+
+# ---------------------------------------------------------------- time
+
+
+def first_offset_at(view: View, timestamp: int, *, skip: bool = False) -> int | None:
+    """The first offset whose record has a timestamp >= `timestamp`; None for none.
+
+    "First" by offset, not by time: timestamps need not rise. With `skip`, what is
+    damaged does not count.
+
+    Raises:
+        ChangedError: the log was changed: what was found may not count.
+    """
+    if timestamp > TIMESTAMP_MAX:
+        return None  # no record can have it
+    timestamp = max(timestamp, TIMESTAMP_MIN)
+    try:
+        found = _first_offset_at(view, timestamp, skip)
+    except (CorruptRecordError, UnsupportedError) as error:
+        again = view.anew()
+        if again is not None:
+            raise ChangedError(again) from error
+        raise _told(view, error, error.offset or 0) from error.__cause__
+    again = view.anew(closely=False)
+    if again is not None:
+        raise ChangedError(again)
+    return found
+
+
+def _first_offset_at(view: View, timestamp: int, skip: bool) -> int | None:
+    last = view.segments[-1] if view.segments else None
+    for segment in view.from_offset(view.start_offset):
+        largest = segment.max_timestamp
+        is_older = largest is not None and largest < timestamp
+        if is_older and not segment.is_lost and segment is not last:
+            continue  # at once: there may be a hundred thousand
+        if segment.is_lost and skip:
+            continue
+        if segment.is_lost:
+            raise segment.missing(0, segment.base_offset)
+        if segment.base_offset >= view.end_offset:
+            break
+        try:
+            if segment.largest_timestamp() < timestamp:
+                continue
+        except CorruptRecordError:
+            if not skip:
+                raise
+        is_last = segment is last
+        reader = ChunkReader(view.decompressed_max, with_headers=False)
+        buffer = native.Buffer(READ_BYTES)
+        walk = _SegmentWalk(view, segment, buffer, reader, skip, is_last=is_last)
+        start = max(view.start_offset, segment.base_offset)
+        # What a publication has not committed may be taken back.
+        stop = view.end_offset
+        if not is_last:
+            stop = min(stop, segment.next_offset)
+        place = segment.locate_time(timestamp)
+        for run in walk.columns(start, stop, place):
+            times = run.decoder.unpack(run.decoder.timestamp)
+            for index, found in enumerate(times):
+                if found >= timestamp:
+                    return int(run.decoder.offset[index])
+    return None

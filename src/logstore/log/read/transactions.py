@@ -1,0 +1,320 @@
+"""Transactions in a log: which are open, which were aborted.
+
+Control batches of magic 2 tell (docs/format.md, "Control records"). The log itself is
+the authority; a producer snapshot only shortens the way to it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore.errors import (
+    CorruptCheckpointError,
+    CorruptRecordError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.io.files import Directory
+from logstore.io.layout import SNAPSHOT, parse_segment_file
+from logstore.log.read.reader import make_batch, place_behind, place_past
+from logstore.log.read.view import ChangedError, View
+from logstore.record.batch import ABORT
+from logstore.record.decoder import StopReading
+from logstore.segment import Place
+
+__all__ = [
+    "CommittedFilter",
+    "ProducerEntry",
+    "StableOffset",
+    "parse_snapshot",
+]
+
+_SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
+_SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_CRC_END: Final = 6
+
+
+class ProducerEntry(NamedTuple):
+    """One producer in a `.snapshot`."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    current_txn_first_offset: int
+
+
+def parse_snapshot(data: bytes, path: str) -> list[ProducerEntry]:
+    """The entries of a producer snapshot.
+
+    Raises:
+        CorruptCheckpointError: wrong version, checksum or length.
+    """
+    reason = ""
+    if len(data) < _SNAPSHOT_HEADER.size:
+        reason = f"it has {len(data)} bytes"
+    else:
+        version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
+        if version != 1:
+            reason = f"its version is {version}, not 1"
+        elif native.crc32c(memoryview(data)[_CRC_END:]) != crc:
+            reason = "its checksum differs"
+        elif len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
+            reason = f"it has {len(data)} bytes for {count} entries"
+    if reason:
+        raise CorruptCheckpointError(
+            f"producer snapshot {path} cannot be used: {reason}",
+            path=path,
+            reason=reason,
+        )
+    body = data[_SNAPSHOT_HEADER.size :]
+    return [ProducerEntry(*fields) for fields in _SNAPSHOT_ENTRY.iter_unpack(body)]
+
+
+class _Marker(NamedTuple):
+    offset: int
+    aborted: bool
+
+
+class CommittedFilter:
+    """Tells whether a transactional batch was committed, for ``read_committed``.
+
+    Reads ahead of the reader, headers only, as far as it must: to the marker that ends
+    the transaction of the batch in question. It is asked about batches in their order.
+    """
+
+    def __init__(self, view: View, start: int, *, skip: bool = False) -> None:
+        self._skip = skip
+        self._markers: dict[int, deque[_Marker]] = {}
+        self.begin_again(view, start)
+
+    def begin_again(self, view: View, offset: int) -> None:
+        """The log was changed: its markers, too, are read anew from an offset on."""
+        self._ahead = _transaction_batches(view, offset, skip=self._skip)
+        self._markers.clear()
+        self._done = False
+
+    def __call__(self, header: native.BatchHeader) -> bool:
+        """True: committed; False: aborted. `StopReading`: still open."""
+        while True:
+            markers = self._markers.get(header.producer_id, _NO_MARKERS)
+            while markers and markers[0].offset <= header.last_offset:
+                markers.popleft()
+            if markers:
+                return not markers[0].aborted
+            if self._done:
+                raise StopReading
+            self._read_on()
+
+    def _read_on(self) -> None:
+        for found, marker in self._ahead:
+            if marker is not None and found is not None:
+                waiting = self._markers.setdefault(found.producer_id, deque())
+                waiting.append(marker)
+                return
+        self._done = True
+
+
+_NO_MARKERS: Final[deque[_Marker]] = deque()
+
+
+def _transaction_batches(
+    view: View, start: int, *, skip: bool = False, skip_below: int = 0
+) -> Iterator[tuple[native.BatchHeader | None, _Marker | None]]:
+    """Headers of transactional batches from `start` to the end of a view, in order,
+    with what the marker says where it is one.
+
+    With `skip`, without what is damaged; also where the damage lies wholly below
+    `skip_below`. In its place comes (None, None).
+
+    Raises:
+        ChangedError: the log was changed: what was found so far may not count.
+    """
+    offset = start
+    segments = view.from_offset(start)
+    place: Place | None = None
+
+    def check() -> None:
+        changed = view.anew(closely=False)
+        if changed is not None:
+            raise ChangedError(changed)
+
+    while segments and offset < view.end_offset:
+        segment = segments[0]
+        try:
+            place = place or segment.locate(offset)
+            for header, buffer, file_pos in segment.headers(place, check=check):
+                if header.last_offset >= view.end_offset:
+                    return
+                if header.last_offset < offset:
+                    continue
+                marker = None
+                if header.is_control and header.is_transactional:
+                    control = make_batch(
+                        segment, header, buffer, file_pos, view.decompressed_max
+                    ).control_record()
+                    if control is not None:
+                        marker = _Marker(control.offset, control.type == ABORT)
+                offset = header.last_offset + 1
+                is_data = header.is_transactional and not header.is_control
+                if is_data or marker is not None:
+                    yield header, marker
+            place = None
+            segments.popleft()
+        except (CorruptRecordError, UnsupportedError) as error:
+            again = view.anew()
+            if again is not None:
+                raise ChangedError(again) from error
+            place = None
+            if isinstance(error, UnsupportedError):
+                raise
+            if skip or skip_below >= segment.next_offset:
+                place = place_behind(segment, error, offset)
+                if place is None:
+                    segments.popleft()
+            else:
+                place = place_past(segment, error, skip_below, view)
+                if place is None:
+                    raise
+            yield None, None
+
+
+def _newest_snapshot(
+    directory: Directory, start: int, end: int
+) -> tuple[int, list[ProducerEntry]] | None:
+    """(offset, entries) of the newest usable snapshot between `start` and `end`."""
+    offsets = sorted(
+        parsed.base_offset
+        for name in directory.names()
+        if (parsed := parse_segment_file(name))
+        and parsed.suffix == SNAPSHOT
+        and not parsed.transition
+        and start < parsed.base_offset <= end
+    )
+    for offset in reversed(offsets):
+        name = f"{offset:020d}{SNAPSHOT}"
+        try:
+            data = directory.read_file(name)
+            return offset, parse_snapshot(data, directory.path_of(name))
+        except (OSError, CorruptCheckpointError):
+            continue
+    return None
+
+
+class _Point(NamedTuple):
+    """What was known of the transactions of a log when it was read up to an offset.
+
+    Attributes:
+        life, serial: as of the view that it was read in.
+        upto: one past the last offset that was read.
+        open_since: the first offset of each transaction open there, by producer.
+        since: it counts for reads that begin here or above: damage lies below.
+    """
+
+    life: int
+    serial: int
+    upto: int
+    open_since: dict[int, int]
+    since: int = 0
+
+
+class StableOffset:
+    """The last stable offset of one log.
+
+    What was read for it once is remembered, as long as it is not cut off: a look at a
+    log that has grown reads what is new. Any thread may call it; it takes no lock, as
+    nothing is wrong with two that read the same.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._points: tuple[_Point, ...] = ()
+
+    def of(self, view: View, first: int = 0, *, skip: bool = False) -> int:
+        """First offset of the oldest transaction that is open at the end of a view, or
+        its end where none is (Kafka's LSO, with everything taken as replicated).
+
+        Damage that lies wholly below `first` (or, with `skip`, anywhere) may have been
+        the end of what was open before it: that is taken as ended. No record of an open
+        transaction is delivered for it: `CommittedFilter` asks for each one's own end.
+
+        Raises:
+            ChangedError: the log was changed: what was found may not count.
+            CorruptRecordError: damage elsewhere.
+        """
+        open_since = self._open_at_end(view, view.end_offset if skip else first, skip)
+        oldest = min(open_since.values(), default=view.end_offset)
+        return max(min(oldest, view.end_offset), view.start_offset)
+
+    def _open_at_end(self, view: View, first: int, skip: bool) -> dict[int, int]:
+        point = self._newest_point(view, first) or self._first_point(view)
+        if point.upto == view.end_offset:
+            return point.open_since
+        open_since, since = dict(point.open_since), point.since
+        batches = _transaction_batches(view, point.upto, skip=skip, skip_below=first)
+        for header, marker in batches:
+            if header is None:
+                open_since.clear()
+                since = first
+            elif marker is None:
+                open_since.setdefault(header.producer_id, header.base_offset)
+            else:
+                open_since.pop(header.producer_id, None)
+        serial = view.cuts.serial
+        new = _Point(view.life, serial, view.end_offset, open_since, since)
+        self._keep(new, view)
+        return open_since
+
+    def _newest_point(self, view: View, first: int) -> _Point | None:
+        """The point nearest to the end of a view that still stands."""
+        found = [
+            point
+            for point in self._points
+            if point.upto <= view.end_offset
+            and point.since <= first
+            and self._stands(point, view)
+        ]
+        return max(found, key=lambda point: point.upto, default=None)
+
+    @staticmethod
+    def _stands(point: _Point, view: View) -> bool:
+        return (
+            point.life == view.life
+            and point.upto >= view.start_offset
+            and view.cuts.lowest_since(point.serial) >= point.upto
+        )
+
+    def _keep(self, new: _Point, view: View) -> None:
+        points = [p for p in self._points if p.upto != new.upto or p.since < new.since]
+        points = [p for p in points if self._stands(p, view)]
+        self._points = (*points[1 - _POINTS_MAX :], new)
+
+    def _first_point(self, view: View) -> _Point:
+        """Where to begin: the newest snapshot, or the start of the log."""
+        life, serial = view.life, view.cuts.serial
+        try:
+            snapshot = _newest_snapshot(
+                self._directory, view.start_offset, view.end_offset
+            )
+        except OSError as error:
+            raise storage_error(error, "read", self._directory.path) from error
+        if snapshot is None:
+            return _Point(life, serial, view.start_offset, {})
+        upto, entries = snapshot
+        open_since = {
+            entry.producer_id: entry.current_txn_first_offset
+            for entry in entries
+            if entry.current_txn_first_offset >= 0
+        }
+        return _Point(life, serial, upto, open_since)
+
+
+# The ends of logs that are remembered: that of what is durable is another one.
+_POINTS_MAX: Final = 4

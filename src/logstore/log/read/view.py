@@ -1,0 +1,245 @@
+"""A log as a read sees it, and what becomes of the read where the log is changed.
+
+A view is the immutable list of segments and bounds as they stood when a read began.
+Whoever reads asks it behind each call that reads bytes, and before what looks like
+damage is told: it knows whether the log was cut since, and how low.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from logstore.errors import (
+    LogStoreError,
+    OffsetOutOfRangeError,
+    PartitionNotFoundError,
+    StorageError,
+)
+from logstore.io.checkpoint.cuts import Cuts
+from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
+
+__all__ = ["Bounds", "ChangedError", "Source", "View"]
+
+
+class Bounds(NamedTuple):
+    """A log as one look found it, which somebody may write or delete meanwhile.
+
+    Attributes:
+        segments: in order.
+        start_offset, end_offset, durable_offset: where readers begin and stop.
+        cuts: of the log so far, as whoever looked knows them.
+        life: another number, and it is another log that has taken the place.
+        gone: why its writer has let go of the segments, if it has.
+    """
+
+    segments: tuple[Segment, ...]
+    start_offset: int
+    end_offset: int
+    durable_offset: int
+    cuts: Cuts
+    life: int = 0
+    gone: LogStoreError | None = None
+
+
+class Source(Protocol):
+    """What a view is of."""
+
+    def look(self) -> Bounds:
+        """All of it as of now."""
+
+    def look_closely(self) -> Bounds:
+        """The same, where something seems to be wrong with it."""
+
+    def is_as_it_was(self, life: int, serial: int) -> bool:
+        """Whether surely nothing was cut since a look that found these. It costs
+        little: it is asked behind each call that reads."""
+
+
+class Run:
+    """The segments of a tuple from one on, without a copy: there may be a hundred
+    thousand, of which a read wants one."""
+
+    __slots__ = ("_at", "_segments")
+
+    def __init__(self, segments: tuple[Segment, ...], at: int) -> None:
+        self._segments = segments
+        self._at = at
+
+    def __bool__(self) -> bool:
+        return self._at < len(self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments) - self._at
+
+    def __getitem__(self, number: int) -> Segment:
+        """The segment of a number from the first left, 0, on."""
+        return self._segments[self._at + number]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return (self._segments[at] for at in range(self._at, len(self._segments)))
+
+    def popleft(self) -> Segment:
+        """The first one, which is left out from then on."""
+        segment = self._segments[self._at]
+        self._at += 1
+        return segment
+
+
+class View(NamedTuple):
+    """A log as a read sees it.
+
+    Attributes:
+        name: ``topic-partition``, for messages.
+        segments: in order; never changed.
+        start_offset, end_offset: what may be read, half open.
+        log_end: where the log ends; beyond `end_offset` where only what is durable may
+            be read.
+        decompressed_max: limit on one decompressed batch, bytes.
+        cuts, life: as in `Bounds`, when the read began.
+        source: what it is a view of.
+    """
+
+    name: str
+    segments: tuple[Segment, ...]
+    start_offset: int
+    end_offset: int
+    log_end: int
+    decompressed_max: int
+    cuts: Cuts
+    life: int
+    source: Source
+
+    def check(self, offset: int) -> None:
+        """Raise `OffsetOutOfRangeError` unless it is an offset of the log, or its end.
+        One behind what may be read yet is: nothing is there for it so far."""
+        end = max(self.end_offset, self.log_end)
+        if not self.start_offset <= offset <= end:
+            raise OffsetOutOfRangeError(
+                offset, self.start_offset, end, partition=self.name
+            )
+
+    def from_offset(self, offset: int) -> Run:
+        """The segments in which offsets >= `offset` can be."""
+        after = bisect.bisect_right(
+            self.segments, offset, key=lambda segment: segment.base_offset
+        )
+        return Run(self.segments, max(after - 1, 0))
+
+    def again(self, offset: int, error: Exception) -> View | None:
+        """To be asked before anybody speaks of damage that a read met at `offset`: the
+        log may have been changed under it. Returns the view to go on with, there; its
+        end may come sooner. None: it is damage.
+
+        Raises:
+            OffsetOutOfRangeError: the offset was deleted, or cut off.
+            PartitionNotFoundError: the whole log was deleted, or made anew.
+            StorageError: the log cannot be looked at now, so nobody knows.
+        """
+        now = self.source.look_closely()
+        is_gone = isinstance(error, SegmentGoneError | SegmentReplacedError)
+        if is_gone and offset < now.start_offset:
+            raise self._out_of_range(offset, now)
+        return self._changed(offset, now)
+
+    def now(self, offset: int) -> View | None:
+        """To be asked before a read goes on, at `offset`, in another segment: the view
+        to go on with where the log was changed under it, else None. Raises: as `again`.
+        """
+        try:
+            return self._changed(offset, self.source.look())
+        except StorageError:
+            return None  # reading on does not need it
+
+    def behind_a_read(self, offset: int) -> View | None:
+        """To be asked behind a call that has read bytes, and before they count: where
+        the log was cut, they may be of another time. Returns the view to go on with, at
+        `offset`, and to read them again; None: they are what they should be.
+        Raises: as `again`.
+        """
+        if self.source.is_as_it_was(self.life, self.cuts.serial):
+            return None
+        return self._changed(offset, self.source.look())
+
+    def anew(self, *, closely: bool = True) -> View | None:
+        """The whole log as it is now, for who is at no offset; None where nothing has
+        changed. Raises: as `again`, but `OffsetOutOfRangeError`."""
+        if not closely and self.source.is_as_it_was(self.life, self.cuts.serial):
+            return None
+        now = self.source.look_closely() if closely else self.source.look()
+        if (now.life, now.cuts.serial) == (self.life, self.cuts.serial) and (
+            not closely or now.start_offset == self.start_offset
+        ):
+            return None
+        self._check_life(self.start_offset, now)
+        return self._with(now)
+
+    def check_same(self, offset: int, now: Bounds) -> None:
+        """Raise where what lies below `offset` is not any more what it was in this
+        view: `OffsetOutOfRangeError`, `PartitionNotFoundError`."""
+        self._check_life(offset, now)
+        low = now.cuts.lowest_since(self.cuts.serial)
+        if offset > low:
+            raise self._out_of_range(offset, now, cut_to=low)
+
+    def _check_life(self, offset: int, now: Bounds) -> None:
+        if now.gone is not None and not now.segments and offset < now.end_offset:
+            # A read keeps the files that it began with, but they were cut before.
+            raise now.gone.with_traceback(None)
+        if now.life != self.life:
+            topic, _, number = self.name.rpartition("-")
+            raise PartitionNotFoundError(
+                f"partition {self.name} was deleted, or put back from a backup, and "
+                f"another log is in its place: what was read of it, up to offset "
+                f"{offset}, is no part of that. Read it from its start, "
+                f"{now.start_offset}",
+                topic=topic,
+                partition=int(number),
+            )
+
+    def _changed(self, offset: int, now: Bounds) -> View | None:
+        if (now.life, now.cuts.serial) == (self.life, self.cuts.serial):
+            return None
+        self.check_same(offset, now)
+        if offset < now.start_offset:
+            raise self._out_of_range(offset, now)
+        return self._with(now)
+
+    def _with(self, now: Bounds) -> View:
+        cut_to = now.cuts.lowest_since(self.cuts.serial)
+        end = min(self.end_offset, cut_to, now.end_offset)
+        return self._replace(
+            segments=now.segments,
+            start_offset=now.start_offset,
+            end_offset=max(now.start_offset, end),
+            log_end=now.end_offset,
+            cuts=now.cuts,
+        )
+
+    def _out_of_range(
+        self, offset: int, now: Bounds, *, cut_to: int | None = None
+    ) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            offset, now.start_offset, now.end_offset, partition=self.name, cut_to=cut_to
+        )
+
+    def check_end(self, stop: int) -> None:
+        """Raise `OffsetOutOfRangeError` where a read has come to the end of what there
+        is, and was to go on to `stop`: the log was cut meanwhile."""
+        end = self.end_offset
+        if self.segments:
+            # Its writer cuts the segment first, and moves the end of the log then.
+            end = min(end, self.segments[-1].next_offset)
+        if end < stop:
+            raise OffsetOutOfRangeError(
+                stop, self.start_offset, self.log_end, partition=self.name, cut_to=end
+            )
+
+
+class ChangedError(Exception):
+    """A walk has to go on in another view."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        self.view = view

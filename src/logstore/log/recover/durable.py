@@ -1,0 +1,71 @@
+"""Bytes of a log that are made durable whatever an earlier sync has done."""
+
+from __future__ import annotations
+
+import contextlib
+
+from logstore import _native as native
+from logstore.io.files import Directory, Files
+
+__all__ = ["begins", "copy", "cut_for_good", "make_durable"]
+
+
+def make_durable(directory: Directory, log: str, size: int, durable_pos: int) -> None:
+    """Write again what lies past the durable point of a log, and sync it.
+
+    Args:
+        log: name of the file in `directory`.
+        size: where the log ends in it; it is cut there.
+
+    A sync that failed before the crash may have left pages that are taken for
+    clean and are not on the disk, or a size: syncing alone would do nothing for
+    them.
+    """
+    with directory.opened(log, write=True) as fd:
+        copy(directory, fd, durable_pos, size, fd, durable_pos)
+        cut_for_good(directory.files, fd, size)
+    # The names of the files, that of the state file among them: what it says counts
+    # from now on, and the sync behind its rename may have failed.
+    directory.sync()
+
+
+def cut_for_good(files: Files, fd: int, size: int) -> None:
+    """Cut a file to `size` bytes, durably, also where an earlier cut to it was not."""
+    with contextlib.suppress(OSError):
+        # To the size that it has already, nothing would be done.
+        files.truncate(fd, size + 1)
+    files.truncate(fd, size)
+    files.sync(fd)
+
+
+def copy(
+    directory: Directory, fd: int, begin: int, end: int, to_fd: int, to_pos: int = 0
+) -> None:
+    """Copy bytes [begin, end) of one file to another."""
+    files = directory.files
+    buffer = native.Buffer(1 << 20)
+    pos = begin
+    while pos < end:
+        n = files.read(fd, buffer.view[: min(buffer.capacity, end - pos)], pos)
+        if n == 0:
+            return
+        files.write(to_fd, buffer.view[:n], to_pos + pos - begin)
+        pos += n
+
+
+def begins(directory: Directory, name: str, fd: int, begin: int, end: int) -> bool:
+    """Whether bytes [begin, end) of a file begin with all that is in the file `name`: a
+    copy of them, perhaps one that was cut short."""
+    files = directory.files
+    mine, other = native.Buffer(1 << 16), native.Buffer(1 << 16)
+    try:
+        with directory.opened(name) as kept:
+            size = files.size(kept)
+            for pos in range(0, size, mine.capacity):
+                n = files.read(kept, mine.view, pos)
+                files.read(fd, other.view[:n], begin + pos)
+                if mine.view[:n] != other.view[:n]:
+                    return False
+            return size <= end - begin
+    except OSError:
+        return False

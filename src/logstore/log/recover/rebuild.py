@@ -1,0 +1,145 @@
+"""Indexes of whole segments, built from their logs; files that are cut with a log."""
+
+from __future__ import annotations
+
+from logstore import _native as native
+from logstore.config import TopicConfig
+from logstore.errors import (
+    CorruptCheckpointError,
+    CorruptIndexError,
+    CorruptRecordError,
+    UnsupportedError,
+)
+from logstore.index import (
+    TXN_ENTRY_BYTES,
+    OffsetEntries,
+    TimeEntries,
+    add_closing_entry,
+    parse_txn_index,
+)
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.partition_state import PartitionState
+from logstore.io.files import Directory
+from logstore.io.layout import (
+    INDEX,
+    LOG,
+    PARTITION_STATE,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    parse_segment_file,
+    segment_file,
+)
+from logstore.log.scan import scan_log
+
+__all__ = ["cut_transactions", "index_segment", "rebuild", "remove_snapshots"]
+
+
+def index_segment(
+    directory: Directory, base_offset: int, config: TopicConfig, created_ms: int = 0
+) -> tuple[native.SegmentState, OffsetEntries, TimeEntries]:
+    """Walk over the log of a whole segment: the state of whoever would append to it,
+    and the index entries that it should have.
+
+    Raises:
+        CorruptRecordError: the log is damaged.
+        UnsupportedError: a later version wrote it.
+        OSError: as the system gives it.
+    """
+    name = segment_file(base_offset, LOG)
+    state = native.SegmentState(base_offset, created_ms)
+    index, times = OffsetEntries(), TimeEntries()
+    with directory.opened(name) as fd:
+        scan = scan_log(
+            directory,
+            fd,
+            directory.files.size(fd),
+            state,
+            index=index,
+            times=times,
+            interval=config.index_interval_bytes,
+        )
+    if scan.error is not None and scan.error.is_unsupported:
+        raise UnsupportedError(
+            f"{directory.path_of(name)} at byte {scan.pos} (offset "
+            f"{scan.last_offset + 1}): {scan.reason}",
+            path=directory.path_of(name),
+            position=scan.pos,
+            offset=scan.last_offset + 1,
+        )
+    if not scan.is_whole:
+        raise CorruptRecordError(
+            scan.reason,
+            path=directory.path_of(name),
+            position=scan.pos,
+            offset=scan.last_offset + 1,
+        )
+    return state, index, times
+
+
+def rebuild(
+    directory: Directory, base_offset: int, config: TopicConfig
+) -> tuple[int, int]:
+    """Build both indexes of a sealed segment from its log.
+
+    1. walk the log; 2. write each index under a temporary name and sync it; 3. rename
+    it; 4. sync the directory; 5. note the digest of the time index where the state file
+    has the segment. The offset index comes last: opening builds both where it is
+    missing, so a crash between the two leaves none out. Returns the numbers of entries.
+
+    Raises:
+        CorruptRecordError, UnsupportedError: the log is damaged, or of a later version;
+            the indexes stay as they were.
+        OSError: as the system gives it.
+    """
+    state, index, times = index_segment(directory, base_offset, config)
+    add_closing_entry(state, times)
+    directory.write_file(segment_file(base_offset, TIME_INDEX), times.data())
+    directory.write_file(segment_file(base_offset, INDEX), index.data())
+    _note_time_digest(directory, base_offset, times.digest())
+    return index.count, times.count
+
+
+def _note_time_digest(directory: Directory, base_offset: int, digest: int) -> None:
+    """Write into the state file that a sealed segment has another time index."""
+    try:
+        state = PartitionState.read(directory)
+    except (CorruptCheckpointError, UnsupportedError):
+        return
+    if state is None:
+        return
+    changed = [
+        (*row[:5], digest) if row[0] == base_offset else row for row in state.sealed
+    ]
+    if changed != state.sealed:
+        state.sealed = changed
+        checkpoints.write_state(directory, PARTITION_STATE, state.to_dict())
+
+
+def cut_transactions(directory: Directory, base_offset: int, offset: int) -> None:
+    """Drop the aborted transactions of a segment that end at or after `offset`."""
+    name = segment_file(base_offset, TXN_INDEX)
+    try:
+        data = directory.read_file(name)
+        entries = parse_txn_index(data, directory.path_of(name))
+    except FileNotFoundError:
+        return
+    except CorruptIndexError:
+        directory.unlink(name, missing_ok=True)
+        return
+    kept = sum(entry.last_offset < offset for entry in entries)
+    if kept < len(entries):
+        directory.write_file(name, data[: kept * TXN_ENTRY_BYTES])
+
+
+def remove_snapshots(directory: Directory, *, above: int) -> None:
+    """Remove producer snapshots that speak of offsets which are no more."""
+    for name in directory.names():
+        parsed = parse_segment_file(name)
+        if (
+            parsed is not None
+            and parsed.suffix == SNAPSHOT
+            and not parsed.transition
+            and parsed.base_offset > above
+        ):
+            directory.unlink(name, missing_ok=True)

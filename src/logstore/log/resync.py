@@ -1,0 +1,322 @@
+"""Where a log goes on behind damage.
+
+The length of a damaged batch may be damaged, too. Mostly it then leads nowhere; but it
+may lead to where a later batch begins, or to the end of the file, as if those between
+were part of it. So before a frame is believed the offsets are asked: `_inside`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore.config import StoreConfig
+from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
+from logstore.record.batch import RecordBatch
+from logstore.record.decoder import Damage
+from logstore.segment import FRAME_BYTES, LENGTH_END, READ_BYTES, Place, Segment
+
+__all__ = ["Sound", "first_offset_of", "next_sound_batch"]
+
+# Offset, length, magic; in magic 2 the last offset delta and the number of records
+# (docs/format.md, "Record batch of magic 2").
+_HEADER: Final = struct.Struct(">qi4xb6xi30xi")
+_CODEC_POS: Final = 22
+_CODEC_MASK: Final = 7
+_COUNT_POS: Final = 57
+_RECORDS_POS: Final = _HEADER.size
+_KEY_POS: Final = (18, 26)
+_BATCH_BYTES_MIN: Final = 26
+_LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
+# Where what follows a frame is looked for in it, so often what lies between may be
+# damaged, too: else many damaged batches would be walked over for each of them.
+_RUNS_MAX: Final = 8
+_MAGIC_POS: Final = 16
+_MAGICS: Final = re.compile(rb"[\0-\2]")
+
+
+class Sound(NamedTuple):
+    """A batch whose checksum is right.
+
+    Attributes:
+        pos: where it begins in the file.
+        header: with its place in `buffer`.
+    """
+
+    pos: int
+    header: native.BatchHeader
+    buffer: native.Buffer
+
+    @property
+    def end(self) -> int:
+        return self.pos + self.header.size
+
+    def first_offset(self) -> int:
+        """Its first offset, that of a wrapper, too; -1 where nobody can tell."""
+        header = self.header
+        if header.base_offset >= 0:
+            return header.base_offset
+        return first_offset_of(
+            header, self.buffer.raw[header.pos : header.pos + header.size]
+        )
+
+
+def first_offset_of(header: native.BatchHeader, data: bytes) -> int:
+    """The first offset of a batch by what is inside; -1 where nobody can tell."""
+    limit = StoreConfig().max_batch_decompressed_bytes
+    try:
+        return RecordBatch(header._replace(pos=0), data, 0, limit, _same).base_offset
+    except (Damage, LogStoreError):
+        return -1
+
+
+def _same(damage: Damage) -> Exception:
+    return damage
+
+
+def next_sound_batch(
+    segment: Segment, bad_pos: int, offset: int, *, following: int | None = None
+) -> Sound | None:
+    """The first sound batch behind a damaged one.
+
+    Where the damaged one says that it ends, if that is to be believed; else where what
+    is in it ends, likewise; else batches are sought at every byte. None when there is
+    none up to the end of the segment.
+
+    Args:
+        offset: its last offset is that or above, and in the segment.
+        following: first offset behind the segment; None: its `next_offset`.
+    """
+    following = segment.next_offset if following is None else following
+    inside: Sound | None = None
+    for size in _sizes(segment, bad_pos):
+        end = bad_pos + size
+        behind = _sound_at(segment, end, offset) if end < segment.size else None
+        if behind is None and end != segment.size:
+            continue
+        after = following if behind is None else behind.first_offset()
+        head = _inside(segment, bad_pos, end, offset, after, behind)
+        if head is None:
+            return behind
+        inside = inside or head
+    if inside is not None:
+        return inside
+    return next(_sound_between(segment, bad_pos + 1, segment.size, offset), None)
+
+
+def _sizes(segment: Segment, pos: int) -> Iterator[int]:
+    """How long a damaged batch may be: as its length says, and as its content does."""
+    data = _bytes_at(segment, pos, FRAME_BYTES)
+    if len(data) < FRAME_BYTES:
+        return
+    length = int.from_bytes(data[8:LENGTH_END], "big")
+    if length:
+        yield LENGTH_END + length
+    data = _bytes_at(segment, pos, READ_BYTES)
+    for magic in _magics(data):
+        if magic < 2:
+            size = _message_end(data, magic)
+        else:
+            count = max(int.from_bytes(data[_COUNT_POS:_RECORDS_POS], "big"), 1)
+            size = next(itertools.islice(_record_ends(data), count - 1, None), 0)
+        if size not in (0, LENGTH_END + length):
+            yield size
+
+
+def _bytes_at(segment: Segment, pos: int, size: int) -> bytes:
+    buffer = native.Buffer(size)
+    return bytes(buffer.raw[: segment.read(buffer.view, pos)])
+
+
+def _inside(
+    segment: Segment, pos: int, end: int, offset: int, after: int, behind: Sound | None
+) -> Sound | None:
+    """The first sound batch in [pos, end), where a damaged one does not end at `end`;
+    None where it does, as far as anybody can tell.
+
+    Bytes that are a sound batch may also be the value of a record: of a copy of another
+    log, say. So their offsets have to fit between what is before and behind. Where the
+    damaged batch says which its last one is, that is enough; else what is behind must
+    go on from them. And where length and content agree on the end, it is the end.
+
+    `after`: the first offset behind `end`; -1 where nobody can tell, and then both have
+    to hold, and they go on from the damaged one.
+    """
+    stated = _stated_offsets(segment, pos)
+    if after >= 0 and after - 1 in stated.ends:
+        return None
+    limit = after
+    if after < 0:
+        limit = segment.next_offset if behind is None else behind.header.last_offset
+    # The damaged batch had an offset at least.
+    lowest = stated.first if offset <= stated.first < limit else offset
+    is_known = offset <= stated.first <= stated.last < limit
+    if is_known:
+        lowest = stated.last
+    elif after < 0:
+        return None
+    head: Sound | None = None
+    at, is_contradicted = pos + 1, False
+    for _ in range(_RUNS_MAX):
+        run = _run_between(segment, at, end, lowest, limit)
+        if run is None:
+            break
+        sound, at, last = run
+        head = head or sound
+        if after < 0:
+            is_contradicted = at == end and head.first_offset() == lowest + 1
+            break
+        is_contradicted = is_known or (at == end and after == last + 1)
+        if is_contradicted:
+            break
+        lowest = last
+    return head if is_contradicted and not _is_filled(segment, pos, end) else None
+
+
+class _Stated(NamedTuple):
+    """What the header of a damaged batch says.
+
+    Attributes:
+        first: the offset that it begins with: of magic 0 and 1, the last.
+        last: the last one; -1 where what says so is damaged.
+        ends: what may be the last one.
+    """
+
+    first: int
+    last: int
+    ends: tuple[int, ...]
+
+
+def _stated_offsets(segment: Segment, pos: int) -> _Stated:
+    data = _bytes_at(segment, pos, _HEADER.size)
+    offset, _, magic, delta, count = _HEADER.unpack(data.ljust(_HEADER.size, b"\0"))
+    if magic in (0, 1):
+        return _Stated(offset, offset, (offset,))
+    ends = offset + delta, offset + count - 1
+    if magic == 2:
+        # Two fields that agree are hardly both damaged.
+        return _Stated(offset, ends[0] if ends[0] == ends[1] else -1, ends)
+    return _Stated(offset, -1, (offset, *ends))
+
+
+def _run_between(
+    segment: Segment, pos: int, end: int, lowest: int, limit: int
+) -> tuple[Sound, int, int] | None:
+    """The first sound batches in [pos, end), one right behind the other, whose offsets
+    lie above `lowest` and below `limit`: (the first, their end, their last offset)."""
+    for sound in _sound_between(segment, pos, end, lowest + 1):
+        last, at = sound.header.last_offset, sound.end
+        if last >= limit or at > end or sound.first_offset() <= lowest:
+            continue
+        if at < end:
+            with contextlib.suppress(CorruptRecordError, UnsupportedError):
+                place = Place(at, last)
+                for header, _, begin in segment.headers(place, checks=native.CHECK_ALL):
+                    if begin + header.size > end or header.last_offset >= limit:
+                        break
+                    last, at = header.last_offset, begin + header.size
+        return sound, at, last
+    return None
+
+
+def _is_filled(segment: Segment, pos: int, end: int) -> bool:
+    """Whether length and content of a damaged batch agree that it ends at `end`. Nobody
+    can tell what the content says of a compressed one of magic 2."""
+    if segment.first_header(pos, native.Buffer(_LOOKUP_BYTES)) is not None:
+        return True
+    data = _bytes_at(segment, pos, end - pos)
+    if int.from_bytes(data[8:LENGTH_END], "big") != end - pos - LENGTH_END:
+        return False
+    return any(
+        len(data) in _record_ends(data)
+        if magic == 2
+        else _message_end(data, magic) == len(data)
+        for magic in _magics(data)
+    )
+
+
+def _magics(data: bytes) -> bytes:
+    """What the magic of a damaged batch may be."""
+    stored = data[_MAGIC_POS : _MAGIC_POS + 1]
+    return stored if stored and stored[0] <= 2 else b"\0\1\2"
+
+
+def _message_end(data: bytes, magic: int) -> int:
+    """Where key and value of a message end; 0: nowhere."""
+    at = _KEY_POS[magic]
+    for _ in range(2):
+        if at + 4 > len(data):
+            return 0
+        length = int.from_bytes(data[at : at + 4], "big", signed=True)
+        if length < -1:
+            return 0
+        at += 4 + max(length, 0)
+    return at
+
+
+def _record_ends(data: bytes) -> Iterator[int]:
+    """Where the records of a batch of magic 2 end, one after the other, by their
+    lengths, as far as those are possible."""
+    if len(data) < _RECORDS_POS or data[_CODEC_POS] & _CODEC_MASK:
+        return
+    at = _RECORDS_POS
+    while at < len(data):
+        length = shift = 0
+        while at < len(data) and shift < 35:
+            byte = data[at]
+            length |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                break
+        if length & 1 or not length:  # zigzag: it is negative
+            return
+        at += length >> 1
+        yield at
+
+
+def _sound_between(
+    segment: Segment, pos: int, end: int, offset: int
+) -> Iterator[Sound]:
+    """The sound batches that begin at any byte of [pos, end)."""
+    buffer = native.Buffer(READ_BYTES)
+    while pos < end:
+        n = segment.read(buffer.view, pos)
+        if n < _BATCH_BYTES_MIN:
+            return
+        data = bytes(buffer.raw[:n])
+        for at in _candidates(data):
+            if pos + at >= end:
+                break
+            scan = native.first_header(buffer.c, n, pos=at, checks=native.CHECK_CRC)
+            if scan.headers or (scan.stop == native.STOP_PARTIAL and not scan.error):
+                sound = _sound_at(segment, pos + at, offset)
+                if sound is not None:
+                    yield sound
+        if pos + n >= segment.size:
+            return
+        pos += n - (_BATCH_BYTES_MIN - 1)
+
+
+def _sound_at(segment: Segment, pos: int, offset: int) -> Sound | None:
+    """A sound batch at `pos` that may follow."""
+    found = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+    if found is None or not offset <= found[0].last_offset < segment.next_offset:
+        return None
+    return Sound(pos, *found)
+
+
+def _candidates(data: bytes) -> Iterator[int]:
+    """Bytes where a batch header may begin, in order: a plausible magic and length."""
+    for magic in _MAGICS.finditer(data, _MAGIC_POS):
+        begin = magic.start() - _MAGIC_POS
+        length = int.from_bytes(data[begin + 8 : begin + 12], "big")
+        if 14 <= length < 1 << 31 and data[begin] < 0x80 and (
+            length <= len(data) - begin - LENGTH_END
+            or int.from_bytes(data[begin : begin + 4], "big") == 0
+        ):  # fmt: skip
+            yield begin

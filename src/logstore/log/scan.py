@@ -1,0 +1,141 @@
+"""Walking over a log whose end is not known: at opening, and behind another process.
+
+Whole batches with right checksums count, and are counted into the state and the indexes
+of their segment, as they would have been when they were appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from logstore import _native as native
+from logstore.index import OffsetEntries, TimeEntries
+from logstore.io.files import Directory
+from logstore.segment import READ_BYTES, Segment
+
+__all__ = ["TailScan", "scan_log", "take_batches"]
+
+
+class TailScan(NamedTuple):
+    """What `scan_log` found.
+
+    Attributes:
+        pos: where the sound batches end.
+        last_offset: of the last sound batch (as given in, where there is none).
+        batches: how many were walked over.
+        stop: native.STOP_*; 0 when `error` is set.
+        error: the damage at `pos`.
+        size: bytes of the file.
+        has_wrappers: whether a compressed batch of magic 0 or 1 was among them, whose
+            offset is under no checksum: only a reader can tell whether it is right.
+        why: the damage at `pos`, where C did not find it.
+    """
+
+    pos: int
+    last_offset: int
+    batches: int
+    stop: int
+    error: native.NativeError | None
+    size: int
+    has_wrappers: bool
+    why: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.pos == self.size
+
+    @property
+    def reason(self) -> str:
+        if self.error is not None:
+            return self.error.reason
+        if self.why:
+            return self.why
+        if self.stop == native.STOP_ZEROS:
+            return "zeros instead of a batch"
+        return "a batch goes on past the end of the file"
+
+
+def take_batches(
+    planner: native.Planner,
+    state: native.SegmentState,
+    data: Any,
+    size: int,
+    index: OffsetEntries | None,
+    times: TimeEntries | None,
+    now_ms: int = 0,
+) -> tuple[int, int]:
+    """Count whole batches as the next of a segment, with their index entries.
+
+    Returns (bytes that belong to the segment, why the rest does not).
+
+    Raises:
+        native.NativeError: a batch that cannot be counted; those before it are.
+    """
+    done = stop = 0
+    while done < size:
+        taken, stop = planner.plan(state, data + done, size - done, now_ms)
+        if not taken:
+            break
+        entries, time_entries = planner.entries()
+        planner.commit(state)
+        if index is not None:
+            index.append(entries)
+        if times is not None:
+            times.append(time_entries)
+        done += taken
+    return done, stop
+
+
+def scan_log(
+    directory: Directory,
+    fd: int,
+    size: int,
+    state: native.SegmentState,
+    *,
+    index: OffsetEntries | None = None,
+    times: TimeEntries | None = None,
+    interval: int = 4096,
+    checks: int = native.CHECK_ALL,
+    on_checked: Callable[[int], None] | None = None,
+) -> TailScan:
+    """Check the batches of an open `.log` file from ``state.size`` on, with checksums.
+
+    Moves `state` along and adds the index entries that belong to what was walked over;
+    calls `on_checked` with the bytes of each buffer. Never raises for bad bytes.
+    """
+    files = directory.files
+    planner = native.Planner(interval, None)
+    buffer = native.Buffer(4 * READ_BYTES)
+    last_offset = state.last_offset
+    batches = 0
+    wrappers = False
+    while True:
+        pos = state.size
+        n = files.read(fd, buffer.view[: max(0, min(buffer.capacity, size - pos))], pos)
+        end, last_offset, count, stop, error, found = native.walk_batches(
+            buffer.c, n, pos=0, last_offset=last_offset, checks=checks
+        )
+        wrappers |= found
+        batches += count
+        try:
+            taken, why = take_batches(planner, state, buffer.c, end, index, times)
+            if taken < end:
+                base = state.raw.base_offset
+                raise native.NativeError(native.E_OFFSET, taken, -1, base, why)
+        except native.NativeError as refused:
+            last_offset = state.last_offset
+            return TailScan(
+                state.size, last_offset, batches, 0, refused, size, wrappers
+            )
+        if on_checked is not None:
+            on_checked(end)
+        at = pos + end
+        zeros = stop == native.STOP_ZEROS and end == 0
+        if error is not None or zeros or at >= size or n == 0:
+            return TailScan(at, last_offset, batches, stop, error, size, wrappers)
+        if end == 0:
+            length = Segment.frame_bytes(buffer, n)
+            if not buffer.capacity < length <= size - pos:
+                return TailScan(at, last_offset, batches, stop, error, size, wrappers)
+            buffer = native.Buffer(length)

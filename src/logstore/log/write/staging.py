@@ -1,0 +1,767 @@
+"""Records on their way into a store: encoded by any process, in no log yet.
+
+A `Stage` writes files into the store's root directory, `.logstore-staged-*`: one with
+whole batches for any number of partitions, and one of its own for each partition that
+gets many (it can become a segment as it is: adoption.py). It needs no lock, and nothing
+of it can be read. `Store.publish` puts what such files hold into the logs, all of it or
+nothing.
+
+The offsets of a partition's batches begin at 0: where they will stand, nobody knows
+yet. No checksum covers them, so that publishing moves them in place. Their timestamps
+are those of the records, also where the topic wants the time of the append: that is the
+time of the publication, which stamps them.
+
+A `Staged` comes from another process: `logs_of` looks at each of its fields.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import secrets
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+
+import xxhash
+
+from logstore import _native as native
+from logstore._native.locks import RANK_LEAF, new_group
+from logstore.config import TopicConfig, check_int
+from logstore.errors import (
+    ConfigError,
+    CorruptRecordError,
+    LogStoreError,
+    RecordTooLargeError,
+    ReentrantCallError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.io import layout
+from logstore.io.files import Directory
+from logstore.record.encoder import Encoder, pack_rows
+from logstore.record.extras import arrow_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from _typeshed import ReadableBuffer
+
+__all__ = ["Stage", "Staged", "StagedLog"]
+
+# Smaller batches of a partition are held back, to be written together.
+_DIRECT_BYTES: Final = 64 << 10
+# What is written one behind the other is read again in one piece, up to this size.
+_RUN_BYTES: Final = 1 << 20
+# A partition with so many bytes gets a file of its own; so many may have one.
+OWN_FILE_BYTES: Final = 1 << 20
+# Such a file will be synced, so its writing begins early: whenever so much has come.
+_WRITE_BACK_BYTES: Final = 8 << 20
+_OWN_FILES_MAX: Final = 64
+IDENTITY_MAX: Final = 1000
+# A topic's id has 32 characters; what is longer is none.
+_TOPIC_ID_MAX: Final = 64
+_INT32_MAX: Final = (1 << 31) - 1
+
+_Result = TypeVar("_Result")
+
+
+class StagedLog(NamedTuple):
+    """What a staged file has for one partition.
+
+    Attributes:
+        topic, partition: which.
+        magic: of its batches.
+        records: how many.
+        file: name of the file in the store's root.
+        is_alone: there is nothing else in the file.
+        first: offset of the first record, as it stands there.
+        runs: (position, bytes) of whole batches in the file, in order.
+        topic_id: which of the topics that have had this name, one after the other; ""
+            for one that has no id.
+    """
+
+    topic: str
+    partition: int
+    magic: int
+    records: int
+    file: str
+    is_alone: bool
+    first: int
+    runs: tuple[tuple[int, int], ...]
+    topic_id: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its batches."""
+        return sum(size for _, size in self.runs)
+
+
+class Staged(NamedTuple):
+    """What was staged, as a plain value that one process can send to another.
+
+    Attributes:
+        logs: what there is for each partition: its files, in the order of its records.
+    """
+
+    logs: tuple[StagedLog, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files in the store's root."""
+        return tuple(dict.fromkeys(log.file for log in self.logs))
+
+    @property
+    def records(self) -> int:
+        """How many there are for all partitions."""
+        return sum(log.records for log in self.logs)
+
+
+class Destination(Protocol):
+    """What a stage asks of a partition. A `Partition` is one; whoever stages for many
+    does without opening their logs."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def config(self) -> TopicConfig: ...
+
+
+class _File:
+    """A staged file that is being written."""
+
+    __slots__ = ("_written_back", "fd", "is_shared", "name", "pos", "root")
+
+    def __init__(self, root: Directory, name: str, *, is_shared: bool) -> None:
+        self.root = root
+        self.name = name
+        self.is_shared = is_shared
+        self.fd = -1
+        self.pos = 0
+        self._written_back = 0
+
+    def write(self, data: memoryview) -> int:
+        """Write behind what there is; returns where."""
+        pos = self.pos
+        try:
+            if self.fd < 0:
+                self.fd = self.root.create(self.name)
+            self.root.files.write(self.fd, data, pos)
+        except OSError as error:
+            raise self._failed(error) from error
+        self.pos += len(data)
+        waiting = self.pos - self._written_back
+        if waiting >= _WRITE_BACK_BYTES and not self.is_shared:
+            self.root.files.write_back(self.fd, self._written_back, waiting)
+            self._written_back = self.pos
+        return pos
+
+    def read(self, pos: int, size: int) -> memoryview:
+        """What was written there."""
+        data = bytearray(size)
+        try:
+            n = self.root.files.read(self.fd, data, pos)
+        except OSError as error:
+            raise self._failed(error) from error
+        return memoryview(data)[:n]
+
+    def close(self) -> None:
+        if self.fd < 0:
+            return
+        fd, self.fd = self.fd, -1
+        try:
+            self.root.files.close(fd)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def __del__(self) -> None:
+        # Of a stage that nobody finished or discarded; its file is a leftover.
+        with contextlib.suppress(OSError, LogStoreError, AttributeError, TypeError):
+            self.close()
+
+    def _failed(self, error: OSError) -> LogStoreError:
+        return storage_error(error, "stage records in", self.root.path_of(self.name))
+
+
+class _Log:
+    """What is being staged for one partition.
+
+    Attributes:
+        topic, partition, topic_id: which, and
+        config: of its topic.
+        file: what the batches are written into now.
+        first: offset of the first of them; those before are in `done`.
+        records: of all; the offset of the next.
+        data: batches that are held back.
+        runs: of `file`, and
+        bytes: how many these are.
+    """
+
+    __slots__ = (
+        "bytes",
+        "config",
+        "data",
+        "done",
+        "encoder",
+        "file",
+        "first",
+        "partition",
+        "records",
+        "runs",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, destination: Destination, topic_id: str, file: _File) -> None:
+        self.topic = destination.topic
+        self.partition = destination.number
+        self.topic_id = topic_id
+        self.config = destination.config
+        # The time of the append is not known before the publication, which stamps all.
+        self.encoder = Encoder(
+            dataclasses.replace(self.config, message_timestamp_type="CreateTime")
+        )
+        self.file = file
+        self.first = 0
+        self.records = 0
+        self.data = bytearray()
+        self.runs: list[tuple[int, int]] = []
+        self.bytes = 0
+        self.done: list[StagedLog] = []
+
+    def write(self, data: memoryview) -> None:
+        """Write whole batches."""
+        size = len(data)
+        pos = self.file.write(data)
+        self.bytes += size
+        begin, held = self.runs[-1] if self.runs else (0, _RUN_BYTES)
+        if begin + held == pos and held + size <= _RUN_BYTES:
+            self.runs[-1] = begin, held + size
+        else:
+            self.runs.append((pos, size))
+
+    def move(self, file: _File) -> None:
+        """Write what was written, and what follows, into another file."""
+        old, runs = self.file, self.runs
+        self.file, self.runs, self.bytes = file, [], 0
+        for pos, size in runs:
+            self.write(old.read(pos, size))
+
+    def into(self, file: _File, offset: int) -> None:
+        """Go on in another file, with the batch of this offset."""
+        self.end(offset)
+        self.file, self.first, self.runs, self.bytes = file, offset, [], 0
+
+    def end(self, offset: int) -> None:
+        """Note what is in the file, up to this offset."""
+        count = offset - self.first
+        if count:
+            log = StagedLog(
+                self.topic, self.partition, self.encoder.magic, count, self.file.name,
+                not self.file.is_shared, self.first, tuple(self.runs), self.topic_id,
+            )  # fmt: skip
+            self.done.append(log)
+
+
+class Stage:
+    """Writes staged files. For one thread; a context manager that removes them where it
+    is left by an error.
+
+    It is good for one `Staged`: once it is finished, discarded or left, it takes no
+    more records, and `finish` goes on returning what it returned. A call that could not
+    complete (no space, an interrupt) ends it, too: what is in its files is not known.
+
+    Args:
+        root: the store's directory.
+        identity, sequence: of the publication that it is for; they name the files, so
+            that what is left over can be told from what is under way.
+        topic_id_of: which topic it is that now has the name of a destination's.
+
+    Raises:
+        ConfigError: no identity, or no sequence number, that `Store.publish` takes.
+    """
+
+    def __init__(
+        self,
+        root: Directory,
+        identity: str,
+        sequence: int,
+        topic_id_of: Callable[[Destination], str] | None = None,
+    ) -> None:
+        self._for = check_identity(identity), check_sequence(sequence)
+        self._root = root
+        self._topic_id_of = topic_id_of
+        self._files: list[_File] = []
+        self._shared = self._new_file(is_shared=True)
+        self._logs: dict[tuple[str, int], _Log] = {}
+        self._staged: Staged | None = None
+        self._is_entered = False
+        # Why it takes no more records; "": it does.
+        self._ended = ""
+        # Of a group of its own: nothing is waited for with it.
+        self._lock = native.Mutex(RANK_LEAF, "a stage", new_group())
+
+    def _new_file(self, *, is_shared: bool) -> _File:
+        file = _File(self._root, staged_name(*self._for), is_shared=is_shared)
+        self._files.append(file)
+        return file
+
+    def __enter__(self) -> Stage:
+        if self._is_entered or self._ended:
+            raise self._refused("be entered", self._ended or "was entered before")
+        self._is_entered = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.discard()
+        self._end("was left")
+
+    def _end(self, why: str) -> None:
+        """Take no more records; the first reason is told."""
+        self._ended = self._ended or why
+
+    def _refused(self, what: str, why: str) -> ConfigError:
+        return ConfigError(
+            f"a stage in {self._root.path} that {why} cannot {what}; nothing was "
+            f"staged. Make a new one (Store.stage)",
+            name="stage",
+        )
+
+    def _reentrant(self) -> ReentrantCallError:
+        return ReentrantCallError(
+            f"a stage in {self._root.path} was called from inside another call on it, "
+            f"or by two threads; this one did nothing"
+        )
+
+    def _alone(self, work: Callable[[], _Result]) -> _Result:
+        """One call at a time; one that does not complete is the last.
+
+        A finalizer, or whoever makes the rows, may come in again from inside a call,
+        where the buffers are in use.
+        """
+        with self._lock.attempt() as is_mine:
+            if not is_mine:
+                raise self._reentrant()
+            try:
+                return work()
+            except BaseException as error:
+                self._end(f"failed ({type(error).__name__})")
+                raise
+
+    def append_many(
+        self,
+        partition: Destination,
+        values: Sequence[ReadableBuffer | None],
+        keys: Sequence[ReadableBuffer | None] | None = None,
+        timestamps_ms: Sequence[int | None] | None = None,
+        headers: Sequence[Sequence[tuple[str, ReadableBuffer | None]]] | None = None,
+    ) -> int:
+        """Stage records for a partition; the arguments are those of
+        `Partition.append_many`. They are encoded as the settings of the topic are now.
+
+        Returns how many there were.
+
+        Raises: as `Partition.append_many`; `UnsupportedError` for a topic with
+            ``message_format=0``.
+        """
+        rows = pack_rows(
+            values,
+            keys,
+            timestamps_ms,
+            headers,
+            now_ms=self._root.files.now_ms(),
+            magic=partition.config.message_format,
+        )
+        return self._add(partition, [rows])
+
+    def append_arrow(self, partition: Destination, data: Any) -> int:
+        """Stage a ``pyarrow`` RecordBatch, Table or RecordBatchReader for a partition;
+        as `append_many`, with the columns of `Partition.append_arrow`."""
+        arrow = arrow_module()
+        now_ms = self._root.files.now_ms()
+        magic = partition.config.message_format
+        rows = (
+            arrow.rows_of(batch, now_ms=now_ms, magic=magic)
+            for batch in arrow.tables_of(data)
+        )
+        return self._add(partition, rows)
+
+    def _add(self, partition: Destination, batches: Iterable[native.Rows]) -> int:
+        if self._ended:
+            raise self._refused("take records", self._ended)
+        count, is_begun = 0, False
+        try:
+            # Outside of `_alone`: it is the caller's code that makes what is added.
+            for rows in batches:
+                if self._ended:
+                    raise self._refused("take records", self._ended)
+                log = self._log_of(partition)
+                log.encoder.measure(rows)
+                self._alone(functools.partial(self._put, log, rows))
+                is_begun = True
+                count += rows.count
+        except BaseException:
+            if is_begun:
+                self._end("failed half-way")
+            raise
+        return count
+
+    def _log_of(self, partition: Destination) -> _Log:
+        key = partition.topic, partition.number
+        log = self._logs.get(key)
+        if log is None:
+            if partition.config.message_format == 0:
+                raise UnsupportedError(
+                    f"{key[0]}-{key[1]} has message_format=0, into which nothing can "
+                    f"be published; 1 or 2 can"
+                )
+            topic_id = "" if self._topic_id_of is None else self._topic_id_of(partition)
+            log = self._logs[key] = _Log(partition, topic_id, self._shared)
+        return log
+
+    def _put(self, log: _Log, rows: native.Rows) -> None:
+        now_ms = self._root.files.now_ms()
+        for data, size in log.encoder.encode(rows, log.records, now_ms, 0):
+            if size >= _DIRECT_BYTES and not log.data:
+                self._write(log, native.buffer_of(data, size))
+                continue
+            log.data += native.buffer_of(data, size)
+            if len(log.data) >= _DIRECT_BYTES:
+                self._write_held(log)
+        log.records += rows.count
+
+    def _write_held(self, log: _Log) -> None:
+        data, log.data = log.data, bytearray()
+        self._write(log, memoryview(data))
+
+    def _write(self, log: _Log, data: memoryview) -> None:
+        """Write whole batches, into a file of their own where they are many."""
+        if log.encoder.magic == 2:
+            if log.file.is_shared:
+                is_much = log.bytes + len(data) >= OWN_FILE_BYTES
+                if is_much and len(self._files) <= _OWN_FILES_MAX:
+                    log.move(self._new_file(is_shared=False))
+            elif log.file.pos + len(data) > log.config.segment_bytes:
+                log.file.close()
+                # A batch of magic 2 begins with its offset.
+                offset = int.from_bytes(data[:8], "big")
+                log.into(self._new_file(is_shared=False), offset)
+        log.write(data)
+
+    def finish(self) -> Staged:
+        """Write what is held back, close the files, and say what is in them; again,
+        where it has done so.
+
+        They are not synced: should the power go, nothing of them has been published.
+
+        Raises:
+            ConfigError: it was discarded, or a call on it has failed.
+            StorageError: it cannot be written; stage again.
+        """
+        if self._staged is not None:
+            return self._staged
+        if self._ended not in ("", "was left"):
+            raise self._refused("be finished", self._ended)
+        self._staged = self._alone(self._finished)
+        self._ended = "was finished"
+        return self._staged
+
+    def _finished(self) -> Staged:
+        logs: list[StagedLog] = []
+        for log in self._logs.values():
+            if log.data:
+                self._write_held(log)
+            log.end(log.records)
+            logs += log.done
+        for file in self._files:
+            file.close()
+        if self._shared.pos and not any(log.file == self._shared.name for log in logs):
+            with contextlib.suppress(OSError):
+                self._root.unlink(self._shared.name, missing_ok=True)
+        return Staged(tuple(logs))
+
+    def discard(self) -> None:
+        """Remove the files. Never raises for one that is not there; does nothing to
+        what was published.
+
+        Raises:
+            ReentrantCallError: it comes from inside another call.
+        """
+        with self._lock.attempt() as is_mine:
+            if not is_mine:
+                raise self._reentrant()
+            if self._staged is None:
+                self._ended = "was discarded"
+            for file in self._files:
+                with contextlib.suppress(OSError, LogStoreError):
+                    file.close()
+                with contextlib.suppress(OSError):
+                    self._root.unlink(file.name, missing_ok=True)
+
+
+def check_identity(identity: object, name: str = "identity") -> str:
+    """Return `identity` (or another text that is kept with it) if it may be one's who
+    publishes, else raise `ConfigError`."""
+    if not isinstance(identity, str):
+        raise ConfigError(
+            f"{name} is {type(identity).__name__}, not a text of at most "
+            f"{IDENTITY_MAX} characters; nothing was done",
+            name=name,
+            value=identity,
+        )
+    if len(identity) > IDENTITY_MAX:
+        raise ConfigError(
+            f"{name} has {len(identity)} characters, more than {IDENTITY_MAX}; "
+            f"nothing was done",
+            name=name,
+            value=identity,
+        )
+    try:
+        identity.encode()
+    except UnicodeEncodeError as error:
+        # Two of them in a row would be another identity when they are read again.
+        raise ConfigError(
+            f"{name} {identity[:100]!r} has a lone surrogate at {error.start}, which "
+            f"is no character; nothing was done",
+            name=name,
+            value=identity,
+        ) from None
+    return identity
+
+
+def check_sequence(sequence: object, name: str = "sequence") -> int:
+    """Return `sequence` if it may be a publication's, else raise `ConfigError`."""
+    check_int(name, sequence, 0, layout.OFFSET_MAX)
+    assert isinstance(sequence, int)
+    return sequence
+
+
+def staged_name(identity: str, sequence: int) -> str:
+    """A new name for a staged file of a publication."""
+    return f"{staged_prefix(identity)}{sequence}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def staged_prefix(identity: str) -> str:
+    """How the names of all staged files of an identity begin."""
+    return f"{layout.STAGED_PREFIX}{xxhash.xxh3_64_hexdigest(identity.encode())}-"
+
+
+def staged_sequence(name: str, identity: str) -> int | None:
+    """The sequence that a staged file is for; None where it is another identity's."""
+    rest = name.removeprefix(staged_prefix(identity))
+    digits = rest.partition("-")[0]
+    if rest == name or not digits.isascii() or not digits.isdigit():
+        return None
+    return int(digits)
+
+
+def logs_of(staged: Iterable[Staged]) -> list[StagedLog]:
+    """The logs of all that was staged, in order, once each field is known to be one
+    that a `Stage` may have written: they come from other processes.
+
+    Raises:
+        ConfigError: a field that no stage writes.
+    """
+    given: Any = staged
+    if isinstance(given, Staged) or not hasattr(given, "__iter__"):
+        raise _no_staged("it is no list of what Stage.finish returned", given)
+    logs: list[StagedLog] = []
+    for one in list(given):
+        if not isinstance(one, Staged) or not _is_list(one.logs):
+            raise _no_staged("it is not what Stage.finish returned", one)
+        logs += map(_checked, one.logs)
+    return logs
+
+
+def check_apart(logs: Iterable[StagedLog]) -> None:
+    """Raise `ConfigError` where bytes are named twice, which would publish them twice:
+    something is in the list two times."""
+    ends: dict[str, int] = {}
+    for name, pos, size in sorted((log.file, *run) for log in logs for run in log.runs):
+        if pos < ends.get(name, 0):
+            raise _no_staged(f"bytes from {pos} on of {name} are in it twice", name)
+        ends[name] = pos + size
+
+
+def _no_staged(why: str, value: object) -> ConfigError:
+    return ConfigError(
+        f"what was handed in as staged is refused: {why}; nothing was changed",
+        name="staged",
+        value=value,
+    )
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def _checked(log: Any) -> StagedLog:
+    """A staged log with fields of the right types, each in its bounds."""
+    if not isinstance(log, StagedLog):
+        raise _no_staged(f"a log of it is {type(log).__name__}", log)
+    check_staged_name(log.file)
+    try:
+        layout.check_topic_name(log.topic)
+    except ConfigError:
+        raise _no_staged("its topic has no topic's name", log) from None
+    runs: Any = log.runs
+    if not _is_list(runs) or not runs:
+        raise _no_staged(f"{log.file} has no list of runs", log)
+    if not all(_is_list(run) and len(run) == 2 for run in runs):
+        raise _no_staged(f"a run of {log.file} is no pair", log)
+    offset_max = layout.OFFSET_MAX
+    bounds = [
+        ("partition", log.partition, 0, layout.PARTITION_MAX),
+        ("magic", log.magic, 1, 2),
+        ("records", log.records, 1, offset_max),
+        ("first", log.first, 0, offset_max),
+    ]
+    for pos, size in runs:
+        bounds.append(("position of a run", pos, 0, offset_max - _INT32_MAX))
+        bounds.append(("size of a run", size, 1, _INT32_MAX))
+    for name, value, low, high in bounds:
+        # Not what merely acts like a number: these are compared, added and stored.
+        if type(value) is not int or not low <= value <= high:
+            shown = repr(value) if isinstance(value, float) else _brief(value)
+            raise _no_staged(f"{name} is {shown}, not in [{low}, {high}]", log)
+    if log.records > offset_max - log.first:
+        raise _no_staged(f"{log.records} records follow offset {log.first}", log)
+    if type(log.is_alone) is not bool:
+        raise _no_staged("is_alone is neither true nor false", log)
+    topic_id: object = log.topic_id
+    if not isinstance(topic_id, str) or len(topic_id) > _TOPIC_ID_MAX:
+        raise _no_staged("its topic_id is no topic's id", log)
+    return log._replace(runs=tuple((pos, size) for pos, size in runs))
+
+
+def _brief(value: object) -> str:
+    """An integer, of which nobody wants a million digits, or the name of a type."""
+    if type(value) is int:
+        return str(value) if abs(value) < 1 << 100 else "a huge integer"
+    return type(value).__name__
+
+
+def check_files(root: Directory, logs: Iterable[StagedLog]) -> None:
+    """Raise unless the files of staged logs are there and as long as they have to be.
+
+    Raises:
+        CorruptRecordError: one is not.
+        StorageError: one is not there.
+    """
+    sizes: dict[str, int] = {}
+    for log in logs:
+        try:
+            if log.file not in sizes:
+                info = root.stat(log.file)
+                sizes[log.file] = info.size if info.is_file else 0
+        except OSError as error:
+            raise _cannot_read(root, log, error) from error
+        for pos, size in log.runs:
+            if pos + size > sizes[log.file]:
+                raise not_staged(root, log, pos)
+
+
+def _cannot_read(root: Directory, log: StagedLog, error: OSError) -> LogStoreError:
+    lost = ""
+    if isinstance(error, FileNotFoundError):
+        lost = "It was published or removed, or staged where nobody else sees it."
+    return storage_error(error, "read", root.path_of(log.file), lost)
+
+
+def moved_runs(
+    root: Directory,
+    log: StagedLog,
+    base: int,
+    leader_epoch: int,
+    config: TopicConfig,
+    append_time_ms: int,
+) -> Iterator[tuple[Any, int]]:
+    """The batches of a staged log with offsets from `base` on: (pointer, size) of one
+    run after another, in memory that is used again for the next.
+
+    Args:
+        config: of the topic as it is now: no batch is larger than its limit.
+        append_time_ms: what batches get for a timestamp where the topic, or a batch
+            itself, says that this is the time of the append.
+
+    Raises:
+        CorruptRecordError: the file does not hold what was staged.
+        RecordTooLargeError: a batch is beyond ``max_message_bytes``.
+        StorageError: it cannot be read.
+    """
+    last_offset = log.first - 1
+    stamps_all = config.message_timestamp_type == "LogAppendTime"
+    try:
+        with root.opened(log.file) as fd:
+            length = root.files.size(fd)
+            for pos, size in log.runs:
+                if pos < 0 or size <= 0 or pos + size > length:
+                    raise not_staged(root, log, pos)
+            buffer = native.Buffer(max((size for _, size in log.runs), default=1))
+            for pos, size in log.runs:
+                walk = native.shift_offsets(
+                    buffer.c,
+                    root.files.read(fd, buffer.view[:size], pos),
+                    shift=base - log.first,
+                    last_offset=last_offset,
+                    leader_epoch=leader_epoch,
+                    magic=log.magic,
+                    max_bytes=config.max_message_bytes,
+                    timestamp=append_time_ms,
+                    stamps_all=stamps_all,
+                )
+                if walk.error is not None and walk.error.status == native.E_TOO_LARGE:
+                    raise _too_large(log, walk.error.found, config.max_message_bytes)
+                if walk.error is not None or walk.pos != size:
+                    raise not_staged(root, log, pos + walk.pos)
+                last_offset = walk.last_offset
+                yield buffer.c, size
+    except OSError as error:
+        raise _cannot_read(root, log, error) from error
+    if last_offset != log.first + log.records - 1:
+        raise not_staged(root, log, -1)
+
+
+def _too_large(log: StagedLog, size: int, limit: int) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        f"a batch of {size} bytes was staged for {log.topic}-{log.partition}, whose "
+        f"topic has max_message_bytes={limit} now; nothing was published. Stage again, "
+        f"or raise the limit",
+        limit_name="max_message_bytes",
+        limit=limit,
+        size=size,
+    )
+
+
+def check_staged_name(name: object) -> None:
+    """Raise `ConfigError` for a name that no staged file has."""
+    if not isinstance(name, str):
+        raise _no_staged(f"its file is {type(name).__name__}, not a name", name)
+    rest = name.removeprefix(layout.STAGED_PREFIX)
+    if rest == name or not rest.isascii() or not rest.replace("-", "").isalnum():
+        raise ConfigError(
+            f"{name!r} is not the name of a staged file", name="staged", value=name
+        )
+
+
+def not_staged(root: Directory, log: StagedLog, position: int) -> CorruptRecordError:
+    path = root.path_of(log.file)
+    return CorruptRecordError(
+        f"what was staged for {log.topic}-{log.partition} is not whole; nothing was "
+        f"published",
+        path=path,
+        position=max(position, 0),
+        offset=0,
+    )

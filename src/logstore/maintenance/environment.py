@@ -1,0 +1,368 @@
+"""What a store stands on: file system, mount, permissions, limits, left-over files.
+
+`doctor` tells of what no error would tell before it is too late. It looks and changes
+nothing; only where it is asked to does it write a file of its own, and removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from logstore.errors import LogStoreError, StoreNotFoundError, storage_error
+from logstore.io import filesystem as place
+from logstore.io import layout
+from logstore.io.files import DIRECTORY_MODE, FILE_MODE, Directory, Files
+from logstore.io.lock import holder_of
+
+__all__ = ["Diagnosis", "Observation", "doctor"]
+
+OK: Final = "ok"
+NOTE: Final = "note"
+PROBLEM: Final = "problem"
+
+_TEST_FILE: Final = ".logstore-doctor"
+_TEST_BYTES: Final = 4096
+_TEST_SYNCS: Final = 32
+# Names in one directory that are looked at one by one; the rest is only counted.
+_ENTRIES_MAX: Final = 1_000_000
+_FEW_BYTES: Final = 1 << 30
+_FEW_INODES: Final = 10_000
+_FEW_FILES: Final = 1024
+
+# Mount options that give a promise up. Each is what /proc/self/mountinfo shows.
+_BAD_OPTIONS: Final = {
+    "data=writeback": "after a power cut, old bytes may stand where records were",
+    "nobarrier": "a sync does not reach the disk through its cache",
+    "barrier=0": "a sync does not reach the disk through its cache",
+    "sync=disabled": "a sync writes nothing",
+    "nodatacow": "btrfs keeps no checksums of data",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Observation:
+    """One thing that `doctor` looked at.
+
+    Attributes:
+        kind: what: ``file-system``, ``mount``, ``owner``, ...; see docs/cli.md.
+        level: ``ok``, ``note`` (worth knowing) or ``problem`` (a promise is not kept).
+        message: what was found, as a sentence.
+        values: the same as plain values.
+    """
+
+    kind: str
+    level: str
+    message: str
+    values: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What `doctor` found; `path` is the absolute path of the directory."""
+
+    path: str
+    observations: tuple[Observation, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem."""
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[Observation, ...]:
+        """The observations of level ``problem``."""
+        return tuple(o for o in self.observations if o.level == PROBLEM)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {
+            "path": self.path,
+            "ok": self.ok,
+            "observations": [dataclasses.asdict(o) for o in self.observations],
+        }
+
+
+def doctor(
+    path: str | os.PathLike[str],
+    *,
+    write_test: bool = False,
+    files: Files | None = None,
+) -> Diagnosis:
+    """Look at what a store stands on: file system, mount, permissions, limits, files.
+
+    Changes nothing and takes no lock; may run while a writer or a broker works. It says
+    nothing of records: that is what `verify` is for.
+
+    Args:
+        path: the directory of a store.
+        write_test: make a file in it, measure what a sync takes, whether space can be
+            reserved, and remove the file.
+        files: the system calls to use (for tests).
+
+    Raises:
+        StoreNotFoundError: there is no directory at `path`.
+        StorageError: it cannot be read, or, with `write_test`, not be written to.
+    """
+    files = files or Files()
+    full = os.path.abspath(os.fspath(path))
+    try:
+        root = Directory.open_root(files, full)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StoreNotFoundError(f"there is no store at {full}", path=full) from error
+    except OSError as error:
+        raise storage_error(error, "open", full) from error
+    try:
+        found = [*_Doctor(root).look()]
+        if write_test:
+            found.append(_write_test(root))
+        return Diagnosis(full, tuple(found))
+    except OSError as error:
+        if isinstance(error, LogStoreError):
+            raise
+        raise storage_error(error, "look at", full) from error
+    finally:
+        root.close()
+
+
+class _Doctor:
+    """Looks at one directory."""
+
+    def __init__(self, root: Directory) -> None:
+        self.root = root
+        self.files = root.files
+
+    def look(self) -> Iterator[Observation]:
+        checks: tuple[Callable[[], Iterator[Observation]], ...] = (
+            self.file_system,
+            self.mount,
+            self.preloaded,
+            self.space,
+            self.limits,
+            self.owner,
+            self.lock,
+            self.entries,
+        )
+        for check in checks:
+            yield from check()
+
+    def file_system(self) -> Iterator[Observation]:
+        kind, is_network = place.kind_of(self.root)
+        if is_network:
+            text = f"{kind}: locks, renames and syncs do not mean what they must"
+            yield Observation("file-system", PROBLEM, text, {"kind": kind})
+        elif kind in ("tmpfs", "ramfs"):
+            text = f"{kind}: in memory, everything is lost when the machine stops"
+            yield Observation("file-system", NOTE, text, {"kind": kind})
+        else:
+            yield Observation("file-system", OK, kind, {"kind": kind})
+
+    def mount(self) -> Iterator[Observation]:
+        mount = place.mount_of(self.root)
+        if mount is None:
+            text = "the mount cannot be told (no /proc?)"
+            yield Observation("mount", NOTE, text, {})
+            return
+        values = {
+            "point": mount.point,
+            "kind": mount.kind,
+            "source": mount.source,
+            "options": list(mount.options),
+        }
+        text = f"{mount.source} on {mount.point} as {mount.kind}"
+        bad = [option for option in mount.options if option in _BAD_OPTIONS]
+        for option in bad:
+            why = f"{text} with {option}: {_BAD_OPTIONS[option]}"
+            level = NOTE if option == "nodatacow" else PROBLEM
+            yield Observation("mount", level, why, values)
+        if "ro" in mount.options:
+            yield Observation("mount", NOTE, f"{text}, read-only", values)
+        elif not bad:
+            yield Observation("mount", OK, text, values)
+
+    def preloaded(self) -> Iterator[Observation]:
+        """Only of this process; but who looks often starts the writer as well."""
+        preload = os.environ.get("LD_PRELOAD", "")
+        if "eatmydata" in preload:
+            yield Observation(
+                "preload",
+                PROBLEM,
+                "LD_PRELOAD has eatmydata here: syncs do nothing",
+                {"LD_PRELOAD": preload},
+            )
+
+    def space(self) -> Iterator[Observation]:
+        with self.root.use() as fd:
+            space = self.files.space(fd)
+        values = space._asdict()
+        text = f"{space.free_bytes} of {space.bytes} bytes are free"
+        level = NOTE if space.free_bytes < _FEW_BYTES else OK
+        yield Observation("space", level, text, values)
+        if space.inodes >= 0:
+            text = f"{space.free_inodes} of {space.inodes} inodes are free"
+            level = NOTE if space.free_inodes < _FEW_INODES else OK
+            yield Observation("inodes", level, text, values)
+
+    def limits(self) -> Iterator[Observation]:
+        open_files, file_bytes = self.files.resource_limits()
+        values = {"open_files": open_files, "file_bytes": file_bytes}
+        some = "any number of" if open_files is None else f"{open_files}"
+        text = f"this process may have {some} open files (RLIMIT_NOFILE)"
+        few = open_files is not None and open_files < _FEW_FILES
+        yield Observation("limits", NOTE if few else OK, text, values)
+        if file_bytes is not None:
+            text = f"a file may have {file_bytes} bytes (RLIMIT_FSIZE)"
+            yield Observation("limits", NOTE, text, values)
+
+    def owner(self) -> Iterator[Observation]:
+        info = self.root.info()
+        values = {"uid": info.uid, "gid": info.gid, "mode": f"{info.mode:04o}"}
+        why = place.who_else(info, self.files.user(), group_access=False)
+        if why:
+            text = f"not opened for writing without a setting: {why}"
+            level = PROBLEM if info.mode & 0o002 else NOTE
+            yield Observation("owner", level, text, values)
+            return
+        text = f"user {info.uid}, group {info.gid}, mode {info.mode:04o}"
+        wider = info.mode & ~DIRECTORY_MODE & 0o777
+        yield Observation("owner", NOTE if wider else OK, text, values)
+
+    def lock(self) -> Iterator[Observation]:
+        try:
+            holder = holder_of(self.root)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            text = f"the lock file cannot be looked at: {error.strerror}"
+            yield Observation("lock", NOTE, text, {})
+            return
+        if holder is None:
+            yield Observation("lock", OK, "no writer has the store", {"pid": None})
+            return
+        who = f"process {holder}" if holder else "a process"
+        text = f"{who} has the store open for writing"
+        yield Observation("lock", OK, text, {"pid": holder})
+
+    # -- what is in it
+
+    def entries(self) -> Iterator[Observation]:
+        tally = _Tally(self.root.info().uid)
+        names = self.root.names()
+        for name in names[:_ENTRIES_MAX]:
+            info = self._stat(self.root, name)
+            if info is None:
+                continue
+            parsed = layout.parse_partition_directory(name)
+            is_partition = info.is_directory and (
+                parsed is not None or layout.transition_topic(name) is not None
+            )
+            known = is_partition or (
+                not info.is_directory and layout.is_store_file(name)
+            )
+            tally.add(name, info, is_known=known)
+            if is_partition:
+                self._partition(name, tally)
+        yield from tally.observations()
+        if len(names) > _ENTRIES_MAX:
+            text = f"only the first {_ENTRIES_MAX} of {len(names)} names were looked at"
+            yield Observation("entries", NOTE, text, {"names": len(names)})
+
+    def _partition(self, name: str, tally: _Tally) -> None:
+        directory = self.root.child(name)
+        try:
+            names = directory.names()
+        except OSError:
+            tally.unreadable.append(name)
+            return
+        for inner in names[:_ENTRIES_MAX]:
+            info = self._stat(directory, inner)
+            if info is not None:
+                known = layout.is_partition_file(inner)
+                tally.add(f"{name}/{inner}", info, is_known=known)
+
+    def _stat(self, directory: Directory, name: str) -> Any:
+        with contextlib.suppress(OSError):
+            return directory.stat(name)
+        return None
+
+
+class _Tally:
+    """What was seen of the files of a store, by what it would be said for."""
+
+    def __init__(self, owner: int) -> None:
+        self.owner = owner
+        self.foreign: list[str] = []
+        self.open_to_all: list[str] = []
+        self.wider: list[str] = []
+        self.of_others: list[str] = []
+        self.leftovers: list[str] = []
+        self.torn: list[str] = []
+        self.unreadable: list[str] = []
+
+    def add(self, name: str, info: Any, *, is_known: bool) -> None:
+        base = name.rpartition("/")[2]
+        if not is_known:
+            self.foreign.append(name)
+        if not (info.is_file or info.is_directory):
+            return
+        if info.mode & 0o002:
+            self.open_to_all.append(name)
+        elif info.mode & ~(DIRECTORY_MODE if info.is_directory else FILE_MODE):
+            self.wider.append(name)
+        if info.uid != self.owner:
+            self.of_others.append(name)
+        if base.startswith(layout.TORN_PREFIX):
+            self.torn.append(name)
+        elif base.endswith(
+            (layout.DELETED, layout.CLEANED, layout.SWAP, ".tmp", "-delete", "-stray")
+        ):
+            self.leftovers.append(name)
+
+    def observations(self) -> Iterator[Observation]:
+        rows = (
+            ("modes", PROBLEM, self.open_to_all, "everybody may write to"),
+            ("modes", NOTE, self.wider, "group or others have access to"),
+            ("owners", NOTE, self.of_others, "another user than the store's owns"),
+            ("foreign", NOTE, self.foreign, "not named as by Kafka or logstore:"),
+            ("leftovers", NOTE, self.leftovers, "left over, or about to be removed:"),
+            ("torn", NOTE, self.torn, "kept copies of torn tails:"),
+            ("unreadable", PROBLEM, self.unreadable, "cannot be listed:"),
+        )
+        for kind, level, names, text in rows:
+            if names:
+                shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+                values = {"count": len(names), "first": names[:3]}
+                message = f"{text} {shown} ({len(names)} in all)"
+                yield Observation(kind, level, message, values)
+
+
+def _write_test(root: Directory) -> Observation:
+    """What a sync takes here, and whether space can be reserved."""
+    files = root.files
+    name = f"{_TEST_FILE}-{os.urandom(8).hex()}.tmp"
+    fd = root.create(name)
+    try:
+        can_reserve = files.reserve(fd, 0, _TEST_BYTES * _TEST_SYNCS)
+        seconds = []
+        for number in range(_TEST_SYNCS):
+            begun = files.monotonic()
+            files.write(fd, bytes(_TEST_BYTES), number * _TEST_BYTES)
+            files.sync(fd)
+            seconds.append(files.monotonic() - begun)
+    finally:
+        files.close(fd)
+        root.unlink(name, missing_ok=True)
+    usual, worst = statistics.median(seconds) * 1e3, max(seconds) * 1e3
+    text = f"a write and sync of 4 KiB takes {usual:.2f} ms, at worst {worst:.2f} ms"
+    if not can_reserve:
+        text += "; space cannot be reserved, so a full disk shows when it is written to"
+    values = {
+        "sync_ms_median": usual,
+        "sync_ms_max": worst,
+        "can_reserve": can_reserve,
+    }
+    return Observation("write-test", OK if can_reserve else NOTE, text, values)

@@ -1,0 +1,171 @@
+"""Looking at a partition before anything is decided: what `verify` finds, and more."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from logstore.io.files import Directory
+from logstore.io.layout import INDEX, TIME_INDEX, parse_segment_file
+from logstore.maintenance.repair.plan import Found
+from logstore.maintenance.verify import Note, Problem
+from logstore.maintenance.verify.context import Context, StoreFacts
+from logstore.maintenance.verify.log import LogCheck
+from logstore.maintenance.verify.parallel import run_jobs
+from logstore.maintenance.verify.partition import PartitionCheck
+from logstore.maintenance.verify.report import (
+    CHECKPOINT,
+    DIGEST,
+    LOST_BYTES,
+    LOST_SEGMENT,
+    MISSING_INDEX,
+    NOT_REGULAR,
+    OFFSET_INDEX,
+    PRODUCER_SNAPSHOT,
+    STATE,
+    TIME_INDEX_FAULT,
+    TXN_INDEX_FAULT,
+    UNREADABLE,
+    Run,
+)
+
+_INDEX_KINDS = (OFFSET_INDEX, TIME_INDEX_FAULT, MISSING_INDEX)
+_REFUSED_KINDS = (UNREADABLE, NOT_REGULAR)
+_SMALL_KINDS = (PRODUCER_SNAPSHOT, CHECKPOINT, STATE, TXN_INDEX_FAULT, DIGEST)
+
+
+@dataclasses.dataclass(slots=True)
+class Look:
+    """What is known of a partition.
+
+    Attributes:
+        context: what is known from outside its log.
+        found: its segments, in order of their names.
+        problems, notes: as `verify` with ``deep`` reports them.
+        foreign: segments with what is not understood, or what the system refuses to
+            read: (path, message). Because of them the log is left as it is.
+        missing: base offsets of segments that must be there and are not.
+    """
+
+    context: Context
+    found: list[Found]
+    problems: list[Problem]
+    notes: list[Note]
+    foreign: list[tuple[str, str]]
+    missing: list[int]
+
+    @property
+    def is_gapless(self) -> bool:
+        state = self.context.state
+        return state is not None and state.is_gapless
+
+    @property
+    def floor(self) -> int:
+        """Offsets below were given out: they were durable."""
+        state = self.context.state
+        own = 0 if state is None else max(state.durable_offset, state.start_offset)
+        return max(own, self.context.recovery_point)
+
+    @property
+    def closed_end(self) -> int | None:
+        """Where the log ended when another program closed it; None: unknown."""
+        return self.context.closed_end if self.context.state is None else None
+
+    @property
+    def start(self) -> int:
+        state = self.context.state
+        return self.context.log_start if state is None else state.start_offset
+
+    @property
+    def findings(self) -> list[Problem | Note]:
+        return [*self.problems, *self.notes]
+
+    def bad_indexes(self) -> set[int]:
+        """Base offsets of segments whose indexes are to be built."""
+        names = [
+            os.path.basename(finding.path)
+            for finding in self.findings
+            if finding.kind in (*_INDEX_KINDS, *_REFUSED_KINDS)
+        ]
+        return {
+            p.base_offset
+            for name in names
+            if (p := parse_segment_file(name)) and p.suffix in (INDEX, TIME_INDEX)
+        }
+
+    def refused(self) -> list[Problem]:
+        """What cannot be read, and cannot be made anew: nobody knows what it holds, so
+        that it must not be taken for something that is not there."""
+        return [
+            problem
+            for problem in self.problems
+            if problem.kind in _REFUSED_KINDS
+            and not problem.path.endswith((INDEX, TIME_INDEX))
+        ]
+
+    def bad_files(self) -> dict[str, str]:
+        """Small files that are damaged: name -> what is wrong."""
+        return {
+            os.path.basename(finding.path): finding.message
+            for finding in self.findings
+            if finding.kind in _SMALL_KINDS
+        }
+
+    def lost(self) -> list[Problem]:
+        """What is simply not there any more."""
+        return [p for p in self.problems if p.kind in (LOST_BYTES, LOST_SEGMENT)]
+
+    def reason(self, path: str, begin: int, end: int, default: str) -> str:
+        """Why a range of a file goes, as `verify` says it, else the default."""
+        for finding in self.findings:
+            at = finding.position
+            if finding.path == path and at is not None and begin <= at < end:
+                return finding.message
+        return default
+
+
+def look(run: Run, facts: StoreFacts, directory: Directory, threads: int) -> Look:
+    """Check a partition and note what a decision needs."""
+    context = facts.context(directory, run)
+    state = context.state
+    known = {row[0]: row for row in state.sealed} if state else {}
+    seen = Look(context, [], run.problems, run.notes, [], [])
+
+    def note(log: LogCheck) -> None:
+        if log.is_foreign or log.is_unreadable or log.is_gone:
+            reasons = [f.message for f in seen.findings if f.path == log.path]
+            seen.foreign.append((log.path, next(iter(reasons), log.path)))
+            return
+        known_size = known_next = None
+        if log.base in known:
+            _, known_size, known_next, *_ = known[log.base]
+        elif state is not None and log.base == state.active["base_offset"]:
+            known_size = state.active["size"]
+            if context.clean:
+                known_next = state.durable_offset
+        seen.found.append(
+            Found(
+                directory,
+                run.descriptors,
+                log.base,
+                log.name,
+                log.size,
+                log.runs,
+                log.bad_ranges,
+                log.bad_offsets,
+                log.jumps,
+                known_size,
+                known_next,
+            )
+        )
+
+    check = PartitionCheck(run, directory, context, note)
+    run_jobs(check.jobs(), threads, run.meter.stop)
+    told = {path for path, _ in seen.foreign}
+    seen.foreign += [(p.path, p.message) for p in seen.refused() if p.path not in told]
+    if state is not None:
+        active = state.active["base_offset"]
+        there = {found.base for found in seen.found}
+        wanted = {*known} | ({active} if state.active["size"] else set())
+        seen.missing = sorted(wanted - there)
+    return seen

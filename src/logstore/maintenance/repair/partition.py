@@ -1,0 +1,565 @@
+"""Repairing one partition: look, decide, keep, change, and write down.
+
+The steps, in this order, so that at each of them a crash leaves a log that is as it was
+or repaired further, and never one that lacks a sound batch which is not in the
+quarantine:
+
+1. finish what an interrupted compaction or truncation left (as opening does);
+2. look (`assessment`) and decide (`plan`);
+3. take away the mark of a clean stop;
+4. keep what is to be taken out, durably, with the manifest;
+5. the log: remove, cut, rewrite, from its end to its beginning (`rewrite`);
+6. what is derived from it: indexes, leader epochs;
+7. the empty segment that keeps offsets from being given out again;
+8. logstore's own state, if logstore was the last writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+from logstore import _native as native
+from logstore.config import TopicConfig
+from logstore.errors import CorruptCheckpointError
+from logstore.index import UNKNOWN_DIGEST, digest_of
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.checkpoint.partition_state import (
+    UNKNOWN_TIMESTAMP,
+    PartitionState,
+    Situation,
+    state_fields,
+)
+from logstore.io.files import Directory
+from logstore.io.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
+from logstore.log.recover import Case, Names, make_durable
+from logstore.log.recover.rebuild import index_segment, rebuild
+from logstore.log.recover.survey import survey
+from logstore.maintenance.repair.assessment import Look, look
+from logstore.maintenance.repair.ownership import RepairMarks
+from logstore.maintenance.repair.plan import Found, Target, plan_cut, plan_skip
+from logstore.maintenance.repair.quarantine import Quarantine
+from logstore.maintenance.repair.report import (
+    CUT,
+    END_KEPT,
+    INDEX_BUILT,
+    LEFT_ALONE,
+    LOST,
+    PUT_ASIDE,
+    REMOVED,
+    RENAMED,
+    SKIPPED,
+    STATE_BUILT,
+    TIDIED,
+    RepairAction,
+)
+from logstore.maintenance.repair.rewrite import Surgery
+from logstore.maintenance.verify.context import StoreFacts
+from logstore.maintenance.verify.report import LOST_BYTES, LOST_SEGMENT, OFFSETS, Run
+
+
+@dataclasses.dataclass(slots=True)
+class Plan:
+    """What is to become of a partition.
+
+    Attributes:
+        targets: the segments that stay, in order.
+        removed: those that do not.
+        empty: base offset of an empty segment to be added at the end; None: none.
+        start, end: the offsets of the log then.
+    """
+
+    targets: list[Target]
+    removed: list[Found]
+    empty: int | None
+    start: int
+    end: int
+
+    @property
+    def is_change(self) -> bool:
+        """Whether any byte of the log is concerned."""
+        changed = any(target.is_changed for target in self.targets)
+        return changed or bool(self.removed) or self.empty is not None
+
+    @property
+    def lowest_change(self) -> int:
+        """From which offset on the log may not be what it was."""
+        lowest = [found.base for found in self.removed]
+        for target in self.targets:
+            if not target.is_changed:
+                continue
+            if target.is_prefix and target.base == target.found.base:
+                lowest.append(max(target.last + 1, target.base))
+            else:
+                lowest.append(min(target.base, target.found.base))
+        return min(lowest, default=self.end)
+
+
+class PartitionRepair:
+    """The repair of one partition.
+
+    Attributes:
+        actions: what was done, or would be.
+        end: where the log ends; None where nothing was changed.
+    """
+
+    def __init__(
+        self,
+        directory: Directory,
+        key: tuple[str, int],
+        config: TopicConfig,
+        facts: StoreFacts,
+        marks: RepairMarks,
+        mode: str,
+        outside: str | None,
+        *,
+        dry_run: bool,
+    ) -> None:
+        self.directory = directory
+        self.key = key
+        self.config = config
+        self.facts = facts
+        self.marks = marks
+        self.mode = mode
+        self.dry_run = dry_run
+        self.quarantine = Quarantine(directory, mode, outside, is_root=False)
+        self.actions: list[RepairAction] = []
+        self.end: int | None = None
+        self._must_write = False
+
+    def run(self, run: Run, threads: int) -> Look:
+        """Repair the partition; what was found before."""
+        if not self.dry_run:
+            self._tidy(run)
+        seen = look(run, self.facts, self.directory, threads)
+        if seen.foreign:
+            for path, message in seen.foreign:
+                self._note(LEFT_ALONE, path, f"{message}. The partition was left alone")
+            return seen
+        plan = self._decide(seen)
+        bad_files, bad_indexes = seen.bad_files(), seen.bad_indexes()
+        if not (
+            plan.is_change
+            or bad_files
+            or bad_indexes
+            or seen.lost()
+            or seen.problems
+            or self._must_write
+        ):
+            return seen
+        if not self.dry_run:
+            self.marks.begin()
+        try:
+            self._keep(seen, plan, bad_files)
+            if not self.dry_run:
+                self.quarantine.ready()
+        except OSError:
+            self.quarantine.give_up()
+            raise
+        self._tell_indexes(plan, bad_indexes)
+        if not self.dry_run:
+            self._change(seen, plan, bad_indexes)
+            self.end = plan.end
+        return seen
+
+    # -- 1. names
+
+    def _tidy(self, run: Run) -> None:
+        """Finish, or undo, what was begun and not finished before."""
+        directory = self.directory
+        context = self.facts.context(directory, None)
+        state = context.state
+        is_truncating = state is not None and state.is_truncating
+        found = survey(directory, run.descriptors)
+        if not (found.swaps or found.leftovers or is_truncating):
+            return
+        self.marks.begin()
+        situation = Situation(
+            state,
+            context.clean,
+            context.recovery_point,
+            context.log_start,
+            self.facts.own,
+        )
+        case = Case(
+            directory, run.descriptors, *self.key, self.config, situation, writable=True
+        )
+        names = Names(case, found)
+        names.finish_truncation()
+        names.finish_transitions()
+        self._must_write = is_truncating
+        for action in case.actions:
+            self._note(TIDIED, action.path, action.message)
+
+    # -- 2. deciding
+
+    def _decide(self, seen: Look) -> Plan:
+        found, floor = seen.found, seen.floor
+        gapless = seen.is_gapless
+        if self.mode == "cut":
+            targets = plan_cut(found, seen.missing, is_gapless=gapless)
+        else:
+            targets = plan_skip(found, is_gapless=gapless, end=seen.closed_end)
+        end = _end_of(targets)
+        start = max(seen.start, 0)
+        if self.mode == "cut" and end < start:
+            # The log ends before where it starts: as a broker does, nothing is kept.
+            targets, end = [], start
+        wanted = max(end, floor) if self.mode == "skip" else end
+        if not targets:
+            # Without a state nobody knows where the log starts but by its first name.
+            is_named = found and self.mode == "cut" and seen.context.state is None
+            wanted = max(wanted, start, found[0].base if is_named else 0)
+        empty = None
+        had_log = found or wanted > 0 or seen.lost()
+        if wanted > end or (not targets and had_log):
+            empty = wanted
+        kept = {id(target.found) for target in targets}
+        removed = [f for f in found if id(f) not in kept]
+        first_base = targets[0].base if targets else wanted
+        return Plan(
+            targets, removed, empty, min(max(start, first_base), wanted), wanted
+        )
+
+    # -- 4. keeping
+
+    def _keep(self, seen: Look, plan: Plan, bad_files: dict[str, str]) -> None:
+        """Put into the quarantine what is to go; tell of it."""
+        for problem in seen.lost():
+            self._note(
+                LOST,
+                problem.path,
+                problem.message,
+                first=problem.first_offset,
+                last=problem.last_offset,
+                position=problem.position,
+            )
+        self._keep_ranges(seen, plan)
+        for found in plan.removed:
+            path = self.directory.path_of(found.name)
+            reason = seen.reason(path, 0, max(found.size, 1), self._default_reason)
+            first, last = _offsets_of(seen, found)
+            kept = self._move(found.name, first, last, reason)
+            message = f"{path}, {found.size} bytes, goes as a whole: {reason}"
+            self._note(
+                REMOVED,
+                path,
+                message,
+                size=found.size,
+                first=first,
+                last=last,
+                kept=kept,
+            )
+            if self.directory.exists(segment_file(found.base, TXN_INDEX)):
+                self._move(segment_file(found.base, TXN_INDEX), None, None, reason)
+        for name, reason in bad_files.items():
+            path = self.directory.path_of(name)
+            if not self.directory.exists(name):
+                continue
+            kept = self._move(name, None, None, reason)
+            if name == layout.PARTITION_STATE:
+                message = f"{reason}. Made anew from the log"
+                if not self.facts.own:
+                    message = f"{reason}. It did not count: another program wrote last"
+                self._note(STATE_BUILT, path, message, kept=kept)
+            else:
+                self._note(PUT_ASIDE, path, f"{reason}. Done without", kept=kept)
+        if plan.is_change:
+            self._keep_derived(plan, set(bad_files))
+        if plan.empty is not None:
+            name = segment_file(plan.empty, LOG)
+            self._note(
+                END_KEPT,
+                self.directory.path_of(name),
+                f"the log goes on at offset {plan.empty}, in a new segment {name}",
+            )
+
+    def _keep_ranges(self, seen: Look, plan: Plan) -> None:
+        """What goes out of segments that stay."""
+        last_before: int | None = None
+        for slot, target in enumerate(plan.targets):
+            found, name = target.found, target.found.name
+            path = self.directory.path_of(name)
+            if target.base != found.base:
+                to = segment_file(target.base, LOG)
+                message = f"{path} has offsets from {target.base} on: renamed to {to}"
+                self._note(RENAMED, path, message)
+            behind = [t.base for t in plan.targets[slot + 1 :]]
+            behind += [f.base for f in plan.removed if f.base > target.base]
+            following = min(behind, default=_end_of_last(seen, found))
+            for begin, end in target.dropped():
+                reason = seen.reason(path, begin, end, self._default_reason)
+                before, after = self._offsets_around(found, target, begin, end)
+                first = target.base if before is None else before + 1
+                if before is None and last_before is not None:
+                    first = max(first, last_before + 1)
+                last = after if after is not None else following
+                last = None if last is None else last - 1
+                if last is not None and last < first:
+                    first_or_none, last = None, None
+                else:
+                    first_or_none = first
+                kept = None
+                if not self.dry_run:
+                    kept = self.quarantine.copy(
+                        name, begin, end, first_or_none, last, reason
+                    )
+                self._note(
+                    CUT if end == found.size and target.is_prefix else SKIPPED,
+                    path,
+                    f"bytes {begin} to {end} of {path} go: {reason}",
+                    position=begin,
+                    size=end - begin,
+                    first=first_or_none,
+                    last=last,
+                    kept=kept,
+                )
+            last_before = target.last if target.last >= 0 else last_before
+
+    def _offsets_around(
+        self, found: Found, target: Target, begin: int, end: int
+    ) -> tuple[int | None, int | None]:
+        """Last offset that stays before a dropped range, first one behind it."""
+        before: int | None = None
+        after: int | None = None
+        for run in found.runs:
+            if not any(
+                low < run.end and run.begin < high for low, high in target.ranges
+            ):
+                continue
+            if run.end <= begin:
+                before = run.last
+            elif run.begin >= end:
+                if after is None:
+                    after = run.first if run.first >= 0 else None
+            else:
+                # A part of a run: look at its batches.
+                for low, high, first, last in found.batches(run):
+                    if high <= begin:
+                        before = last
+                    elif low >= end and after is None and first >= 0:
+                        after = first
+        return before, after
+
+    def _keep_derived(self, plan: Plan, bad: set[str]) -> None:
+        """What speaks of offsets that are no more: snapshots, leader epochs."""
+        directory = self.directory
+        for name in directory.names():
+            parsed = layout.parse_segment_file(name)
+            if (
+                parsed is not None
+                and parsed.suffix == SNAPSHOT
+                and not parsed.transition
+                and parsed.base_offset > plan.end
+                and name not in bad
+            ):
+                reason = "it speaks of offsets that are no more"
+                kept = self._move(name, None, None, reason)
+                path = directory.path_of(name)
+                self._note(PUT_ASIDE, path, f"{path}: {reason}", kept=kept)
+        if layout.LEADER_EPOCHS in bad or self.dry_run:
+            return
+        epochs = checkpoints.read_epochs(directory)
+        if any(offset >= plan.end for _, offset in epochs):
+            name = layout.LEADER_EPOCHS
+            size = directory.stat(name).size
+            reason = "epochs that begin at or behind the new end go"
+            self.quarantine.copy(name, 0, size, None, None, reason)
+
+    def _move(
+        self, name: str, first: int | None, last: int | None, reason: str
+    ) -> str | None:
+        if self.dry_run:
+            return None
+        return self.quarantine.move(name, first, last, reason)
+
+    @property
+    def _default_reason(self) -> str:
+        if self.mode == "cut":
+            return "it lies behind the first damage"
+        return "its offsets do not follow those before it"
+
+    # -- 5. to 8. changing
+
+    def _tell_indexes(self, plan: Plan, bad: set[int]) -> None:
+        for target in plan.targets:
+            if target.found.base in bad:
+                path = self.directory.path_of(segment_file(target.base, INDEX))
+                self._note(INDEX_BUILT, path, f"{path} and its time index: built anew")
+
+    def _change(self, seen: Look, plan: Plan, bad_indexes: set[int]) -> None:
+        directory = self.directory
+        state = seen.context.state
+        if self._leaves_gaps(seen, plan) and state and state.is_gapless:
+            # The next try must not take the gaps for damage.
+            loose = dataclasses.replace(state, is_gapless=False)
+            checkpoints.write_state(directory, layout.PARTITION_STATE, loose.to_dict())
+        for kept in reversed(self.quarantine.kept):
+            if not kept.source.endswith((LOG, layout.PARTITION_STATE)):
+                self.quarantine.take_out(kept.source)
+        surgery = Surgery(directory, self.quarantine)
+        surgery.remove(plan.removed)
+        surgery.cut(plan.targets)
+        made = surgery.rewrite(plan.targets)
+        if plan.is_change:
+            self._cut_epochs(plan.end)
+        if plan.empty is not None:
+            surgery.create(plan.empty)
+        bases = [target.base for target in plan.targets]
+        if plan.empty is not None:
+            bases.append(plan.empty)
+        for target in plan.targets:
+            changed = target.is_changed or target in made
+            changed |= target.found.base in bad_indexes
+            was_last = target.found is seen.found[-1]
+            if target.base != bases[-1] and (changed or was_last):
+                rebuild(directory, target.base, self.config)
+            if changed or target.base == bases[-1]:
+                name = layout.digest_file(target.base)
+                directory.unlink(name, missing_ok=True)
+        self._write_down(seen, plan, bases)
+        if directory.exists(layout.CLOSED):
+            # It may be written to from here on.
+            directory.unlink(layout.CLOSED, missing_ok=True)
+            directory.sync()
+        for name in directory.names():
+            parsed = layout.parse_segment_file(name)
+            if (
+                parsed is not None
+                and parsed.suffix in (INDEX, TIME_INDEX)
+                and not parsed.transition
+                and parsed.base_offset not in bases
+            ):
+                # Without its log, as opening would do.
+                directory.unlink(name, missing_ok=True)
+
+    def _leaves_gaps(self, seen: Look, plan: Plan) -> bool:
+        """Whether the log may lack offsets from now on."""
+        if self.mode == "cut":
+            return False
+        return plan.is_change or any(
+            p.kind in (LOST_BYTES, LOST_SEGMENT, OFFSETS) for p in seen.problems
+        )
+
+    def _cut_epochs(self, end: int) -> None:
+        with contextlib.suppress(FileNotFoundError, CorruptCheckpointError):
+            epochs = checkpoints.read_epochs(self.directory)
+            kept = [entry for entry in epochs if entry[1] < end]
+            if kept != epochs:
+                checkpoints.write_epochs(self.directory, kept)
+
+    def _write_down(self, seen: Look, plan: Plan, bases: list[int]) -> None:
+        """Index the last segment, make it durable, and write logstore's own state.
+
+        1. scan it; 2. write again what is not known to be durable, and sync; 3. write
+        its indexes; 4. write the state, or take out one that does not count.
+        """
+        directory = self.directory
+        if not bases:
+            self.quarantine.take_out(layout.PARTITION_STATE)
+            return
+        created_ms = directory.stat(segment_file(bases[-1], LOG)).mtime_ns // 1_000_000
+        state, index, times = index_segment(
+            directory, bases[-1], self.config, created_ms
+        )
+        self._make_durable(seen, state)
+        directory.write_file(segment_file(bases[-1], INDEX), index.data())
+        directory.write_file(segment_file(bases[-1], TIME_INDEX), times.data())
+        own = seen.context.state
+        if not self.facts.own:
+            self.quarantine.take_out(layout.PARTITION_STATE)
+            if plan.is_change:
+                directory.unlink(layout.PARTITION_STATE, missing_ok=True)
+            return
+        known = {row[0]: row for row in own.sealed} if own else {}
+        sealed = []
+        for target, following in zip(plan.targets, bases[1:], strict=False):
+            size = sum(end - begin for begin, end in target.ranges)
+            row = known.get(target.base)
+            largest, at = UNKNOWN_TIMESTAMP, -1
+            if row is not None and not target.is_changed:
+                largest, at = row[3], row[4]
+            digest = self._time_digest(target.base)
+            sealed.append((target.base, size, following, largest, at, digest))
+        gapless = own is not None and own.is_gapless
+        gapless = gapless and not self._leaves_gaps(seen, plan)
+        cuts = own.cuts if own else Cuts()
+        if plan.is_change:
+            cuts = cuts.after(plan.lowest_change, directory.files.now_ms())
+        new = PartitionState(
+            plan.start,
+            sealed,
+            state_fields(state),
+            times.digest(),
+            cuts,
+            gapless,
+            self.marks.generation,
+            log_id=own.log_id if own else "",
+        )
+        self.quarantine.take_out(layout.PARTITION_STATE)
+        checkpoints.write_state(directory, layout.PARTITION_STATE, new.to_dict())
+
+    def _time_digest(self, base: int) -> int:
+        """Of the time index of a segment, which is right or was built anew."""
+        try:
+            return digest_of(self.directory.read_file(segment_file(base, TIME_INDEX)))
+        except FileNotFoundError:
+            return UNKNOWN_DIGEST
+
+    def _make_durable(self, seen: Look, state: native.SegmentState) -> None:
+        """As opening does: a sync alone does nothing after one that failed."""
+        own, base = seen.context.state, int(state.raw.base_offset)
+        if seen.context.clean:
+            return
+        durable_pos = 0
+        if own is not None and own.active["base_offset"] == base:
+            durable_pos = min(own.active["size"], state.size)
+        make_durable(self.directory, segment_file(base, LOG), state.size, durable_pos)
+
+    # -- telling
+
+    def _note(
+        self,
+        label: str,
+        path: str,
+        message: str,
+        *,
+        position: int | None = None,
+        size: int = 0,
+        first: int | None = None,
+        last: int | None = None,
+        kept: str | None = None,
+    ) -> None:
+        self.actions.append(
+            RepairAction(label, path, position, size, first, last, kept, message)
+        )
+
+
+def _offsets_of(seen: Look, found: Found) -> tuple[int, int | None]:
+    """First and last offset that go with a whole segment."""
+    first = found.base
+    if found.runs and found.runs[0].begin == 0:
+        first = max(found.runs[0].first, first)
+    behind = [other.base for other in seen.found if other.base > found.base]
+    following = min(behind, default=_end_of_last(seen, found))
+    return first, None if following is None else max(following - 1, first)
+
+
+def _end_of_last(seen: Look, found: Found) -> int | None:
+    """Where the offsets of the last segment end, or ended when it was closed; None:
+    nobody can tell."""
+    if seen.context.closed_end is not None:
+        return seen.context.closed_end
+    if found.runs and found.runs[-1].end == found.size:
+        return found.runs[-1].last + 1
+    return None
+
+
+def _end_of(targets: list[Target]) -> int:
+    """One past the last offset of the segments that stay."""
+    if not targets:
+        return 0
+    last = targets[-1]
+    return last.last + 1 if last.last >= 0 else last.base

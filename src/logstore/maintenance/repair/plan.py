@@ -1,0 +1,490 @@
+"""What of a log stays: decided from what `verify` found, before anything is done.
+
+`Found` is a segment as it is, `Target` what is to become of it. Both modes come to a
+list of targets; what no target holds is taken out. Neither mode invents anything: no
+batch is changed, none is moved before another.
+
+A checksum does not cover the offset of a batch. So a sound batch may claim any offset,
+and must not be believed against all of its neighbours: see `_settle_overlaps` and
+`_is_stray`.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from logstore import _native as native
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import Directory
+from logstore.log.resync import first_offset_of
+from logstore.maintenance.verify.intact import RawSegment
+from logstore.maintenance.verify.log import SoundRun
+from logstore.segment import Place
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Found:
+    """A segment as `verify` found it.
+
+    Attributes:
+        base, name, size: of its `.log` file.
+        runs: its sound batches.
+        bad_ranges: positions where batches begin that are sound and wrong inside, and
+        bad_offsets: offsets of records that are.
+        jumps: as in `LogCheck`.
+        known_size: how long it must be at least, and
+        known_next: where its offsets must end; None where nobody knows.
+    """
+
+    directory: Directory
+    descriptors: Descriptors
+    base: int
+    name: str
+    size: int
+    runs: list[SoundRun]
+    bad_ranges: list[tuple[int, int]]
+    bad_offsets: list[int]
+    jumps: dict[int, int]
+    known_size: int | None = None
+    known_next: int | None = None
+
+    def batches(
+        self, run: SoundRun, *, deep: bool = False
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """(begin, end, first offset or -1, last offset) of each batch of a run.
+
+        With `deep`, the first offset is known of wrappers, too.
+        """
+        segment = RawSegment(
+            self.directory, self.descriptors, self.name, self.base, run.end
+        )
+        place = Place(run.begin, native.OFFSET_UNKNOWN)
+        for header, buffer, pos in segment.headers(place, checks=0):
+            first = max(header.base_offset, -1)
+            if first < 0 and pos == run.begin:
+                first = run.first
+            if first < 0 and deep:
+                data = buffer.raw[header.pos : header.pos + header.size]
+                first = first_offset_of(header, data)
+            yield pos, pos + header.size, first, header.last_offset
+
+
+class Piece(NamedTuple):
+    """Sound batches of a segment that stay.
+
+    Attributes:
+        fits: whether they end where the next segment begins.
+    """
+
+    found: Found
+    run: SoundRun
+    fits: bool = False
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Target:
+    """What becomes of a segment.
+
+    Attributes:
+        found: what it is made from.
+        base: its base offset then.
+        ranges: the bytes that stay, in order.
+        first, last: its offsets; first -1 where nobody can tell, last -1 where it is
+            empty.
+    """
+
+    found: Found
+    base: int
+    ranges: list[tuple[int, int]]
+    first: int = -1
+    last: int = -1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes of the file stay."""
+        whole = [(0, self.found.size)] if self.found.size else []
+        return self.ranges == whole
+
+    @property
+    def is_prefix(self) -> bool:
+        """Whether what stays is its beginning, so that cutting the file is enough."""
+        return not self.ranges or (len(self.ranges) == 1 and self.ranges[0][0] == 0)
+
+    @property
+    def is_changed(self) -> bool:
+        return not self.is_whole or self.base != self.found.base
+
+    def dropped(self) -> list[tuple[int, int]]:
+        """The bytes of the file that do not stay."""
+        return complement(self.ranges, self.found.size)
+
+
+def complement(ranges: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
+    """The ranges of [0, size) between those given."""
+    left, pos = [], 0
+    for begin, end in [*ranges, (size, size)]:
+        if begin > pos:
+            left.append((pos, begin))
+        pos = end
+    return left
+
+
+# ------------------------------------------------------------------ cut
+
+
+def plan_cut(
+    found: Sequence[Found], missing: Sequence[int], *, is_gapless: bool
+) -> list[Target]:
+    """The log up to its first damage.
+
+    `missing`: base offsets of segments that must be there and are not, in order.
+    """
+    targets: list[Target] = []
+    next_offset = -1  # of the log so far
+    before = -1
+    for slot, here in enumerate(found):
+        is_hole = is_gapless and targets and here.base != next_offset
+        lost = bisect.bisect_right(missing, before)
+        is_lost = lost < len(missing) and missing[lost] < here.base
+        if here.base < next_offset or is_hole or is_lost:
+            break
+        before = here.base
+        runs = _limited(here)
+        if not runs:
+            if here.size == 0 and not here.known_size:
+                targets.append(Target(here, here.base, []))
+                next_offset = max(next_offset, here.base)
+                continue
+            break
+        if _is_misplaced(runs[0], here.base, is_gapless=is_gapless):
+            break
+        run = _uncontradicted(here, runs)
+        if run is None:
+            break
+        following = found[slot + 1].base if slot + 1 < len(found) else None
+        is_known = following is None or here.known_next is not None
+        if following is not None and not is_known and run.last >= following:
+            run = _tail_cut(here, run, following)
+        if run is None:
+            break
+        targets.append(
+            Target(here, here.base, [(0, run.end)], max(run.first, -1), run.last)
+        )
+        next_offset = run.last + 1
+        if run.end < max(here.size, here.known_size or 0):
+            break
+    return targets
+
+
+def _uncontradicted(here: Found, runs: list[SoundRun]) -> SoundRun | None:
+    """The first of some runs, without a last batch that jumps ahead of what follows it:
+    it is that one whose offset is wrong."""
+    run = runs[0]
+    if len(runs) == 1:
+        return run
+    return _without_jump(here, run, here.base - 1, runs[1].lowest)
+
+
+def _is_misplaced(run: SoundRun, base: int, *, is_gapless: bool) -> bool:
+    """Whether a segment cannot begin with a run."""
+    if run.begin or run.lowest < base:
+        return True
+    return is_gapless and run.first >= 0 and run.first != base
+
+
+def _limited(found: Found, *, bounded: bool = True) -> list[SoundRun]:
+    """The runs of a segment, without batches that are wrong inside, and without those
+    behind the known end of its offsets (of which some may be a single stray one)."""
+    runs: list[SoundRun] = []
+    for run in found.runs:
+        for part in _without_bad(found, run):
+            kept: SoundRun | None = part
+            limit = found.known_next if bounded else None
+            if limit is not None and part.last >= limit:
+                kept = _tail_cut(found, part, limit)
+            if kept is not None:
+                runs.append(kept)
+    return runs
+
+
+def _without_bad(found: Found, run: SoundRun) -> Iterator[SoundRun]:
+    """The parts of a run between batches that are wrong inside, or that jump."""
+    touched = [r for r in found.bad_ranges if r[0] < run.end and run.begin < r[1]]
+    is_touched = touched or any(run.begin <= pos < run.end for pos in found.jumps)
+    if not is_touched and not any(o <= run.last for o in found.bad_offsets):
+        yield run
+        return
+    part: SoundRun | None = None
+    for begin, end, first, last in found.batches(run):
+        if any(low <= begin < high for low, high in touched) or any(
+            first <= offset <= last for offset in found.bad_offsets
+        ):
+            if part is not None:
+                yield part
+            part = None
+        elif part is None or begin in found.jumps:
+            if part is not None:
+                yield part
+            first = found.jumps.get(begin, first)
+            part = SoundRun(begin, end, first, last, end - begin, last)
+        else:
+            part = part._replace(end=end, last=last)
+    if part is not None:
+        yield part
+
+
+# ------------------------------------------------------------------ skip
+
+
+def plan_skip(
+    found: Sequence[Found], *, is_gapless: bool, end: int | None = None
+) -> list[Target]:
+    """The log without what is damaged.
+
+    `end`: where it ended when it was closed, which may be told where offsets contradict
+    each other; None where nobody knows.
+    """
+    keys = _true_bases(found)
+    ordered = sorted(found, key=lambda f: (keys[f.base], f.base != keys[f.base]))
+    pieces: list[Piece] = []
+    for here in ordered:
+        base = keys[here.base]
+        following = min((f.base for f in found if f.base > base), default=None)
+        is_known = following is not None
+        limit = following if is_known else end
+        for piece in _believed(
+            here, base, limit, is_known=is_known, is_gapless=is_gapless
+        ):
+            _settle_overlaps(pieces, piece)
+    return _targets(ordered, pieces)
+
+
+def _true_bases(found: Sequence[Found]) -> dict[int, int]:
+    """Where each segment belongs: where its name says, unless most of it has offsets
+    that cannot be there."""
+    keys = {}
+    for slot, here in enumerate(found):
+        keys[here.base] = here.base
+        runs = _limited(here, bounded=False)
+        if not runs:
+            continue
+        home = max(runs, key=lambda run: run.end - run.begin)
+        at = home.lowest if home.lowest >= here.base else _lowest_borne_out(here, home)
+        following = found[slot + 1].base if slot + 1 < len(found) else None
+        beyond = following is not None and at >= following
+        # One batch alone is more likely damaged than a segment misnamed.
+        if (at < here.base or beyond) and not home.is_single:
+            keys[here.base] = at
+    return keys
+
+
+def _lowest_borne_out(here: Found, run: SoundRun) -> int:
+    """The offset of the first batch of a run that the one behind it goes on from."""
+    before = -1, -1  # lowest, last
+    for begin, _, first, last in here.batches(run):
+        if begin == run.begin:
+            first = run.first
+        if before[1] >= 0 and first in (-1, before[1] + 1):
+            return before[0]
+        before = (first if first >= 0 else last), last
+    return run.lowest
+
+
+def _believed(
+    here: Found, base: int, limit: int | None, *, is_known: bool, is_gapless: bool
+) -> Iterator[Piece]:
+    """The runs of a segment whose offsets are possible there.
+
+    `limit`: they lie below it; where it is not `is_known`, it counts against offsets
+    that those of the next run contradict.
+    """
+    pos, last = 0, base - 1
+    # What is known by its name does not hold for one that lies.
+    runs = _limited(here, bounded=base == here.base)
+    for slot, run in enumerate(runs):
+        if is_gapless and run.begin == pos and _is_stray(here, run, last):
+            continue
+        behind = runs[slot + 1] if slot + 1 < len(runs) else None
+        is_borne_out = run.begin == pos and run.lowest == last + 1
+        if (
+            is_gapless
+            and not is_borne_out
+            and _is_contradicted(here, run, behind, last)
+        ):
+            continue
+        kept: SoundRun | None = run
+        if run.lowest < base:
+            kept = _head_cut(here, run, base - 1)
+        is_limited = is_known or (behind is not None and behind.lowest <= run.last)
+        if kept is not None and limit is not None and is_limited:
+            kept = _without_jump(here, kept, last, limit)
+        if kept is None:
+            continue
+        pos, last = kept.end, kept.last
+        yield Piece(here, kept, is_known and kept.last + 1 == limit)
+
+
+def _is_stray(here: Found, run: SoundRun, last: int) -> bool:
+    """Whether a run is one batch that jumps ahead, in a log without gaps, although no
+    byte before it is damaged: then its offset is, unless it ends where it must."""
+    if not run.is_single or run.first <= last + 1:
+        return False
+    return here.known_next is None or run.last + 1 != here.known_next
+
+
+def _is_contradicted(
+    here: Found, run: SoundRun, behind: SoundRun | None, last: int
+) -> bool:
+    """Whether a run behind damage is one batch, and what is right behind it does not go
+    on from it: in a log without gaps its offset is wrong, where those are several that
+    go on from each other; or where only with another offset it would leave any between
+    `last`, the last one before, and itself to what is damaged."""
+    if not run.is_single or behind is None or behind.begin != run.end:
+        return False
+    first, first_behind = (next(here.batches(r, deep=True))[2] for r in (run, behind))
+    if first_behind < 0 or first_behind == run.last + 1:
+        return False
+    # Where it would begin if what is behind went on from it.
+    right = first_behind - (run.last - first + 1)
+    return not behind.is_single or last + 1 == first < right
+
+
+def _without_jump(here: Found, run: SoundRun, last: int, limit: int) -> SoundRun | None:
+    """A run without its last batch, where that alone jumps to a limit or beyond.
+
+    `last`: the last offset before the run.
+    """
+    if run.last < limit:
+        return run
+    before = last
+    for _, _, first, last_of in here.batches(run, deep=True):
+        if last_of >= limit:
+            if last_of != run.last or first in (-1, before + 1):
+                return run
+            break
+        before = last_of
+    return _tail_cut(here, run, limit)
+
+
+def _head_cut(here: Found, run: SoundRun, last: int) -> SoundRun | None:
+    """A run without its batches that begin at or below `last`."""
+    head: tuple[int, int, int, int] | None = None
+    for batch in here.batches(run, deep=True):
+        first = batch[2] if batch[2] >= 0 else batch[3]
+        if first > last:
+            head = batch
+            break
+    if head is None:
+        return None
+    return run._replace(
+        begin=head[0], first=head[2], head_bytes=head[1] - head[0], head_last=head[3]
+    )
+
+
+def _tail_cut(here: Found, run: SoundRun, offset: int) -> SoundRun | None:
+    """A run without its batches from the first that reaches `offset` on."""
+    end, last = run.begin, -1
+    for batch in here.batches(run):
+        if batch[3] >= offset:
+            break
+        end, last = batch[1], batch[3]
+    return None if end == run.begin else run._replace(end=end, last=last)
+
+
+def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
+    """Add a piece behind others, where offsets overlap at the price of fewer batches:
+    the end of those before, or the beginning of the new one. Where both cost the same,
+    what its neighbour does not bear out goes, else the new one; but one batch before
+    that would just fit where it is, with another offset, had that. So one batch with a
+    wrong offset can neither push out all that follows nor take another's place."""
+    here, run, fits = new
+    while pieces:
+        there, other, _ = pieces[-1]
+        first = run.lowest
+        if first > other.last:
+            break
+        head = _price_of_head(here, run, other.last, fits=fits)
+        tail_price = _price_of_tail(there, other, first)
+        if tail_price < head or (tail_price == (1, False) and _fits(pieces, first)):
+            pieces.pop()
+            tail = _tail_cut(there, other, first)
+            if tail is not None:
+                pieces.append(Piece(there, tail))
+            continue
+        rest = _head_cut(here, run, other.last)
+        if rest is None:
+            return
+        run = rest
+    pieces.append(Piece(here, run, fits))
+
+
+def _fits(pieces: list[Piece], offset: int) -> bool:
+    """Whether the last batch of the pieces has just as many offsets as there are
+    between what is right before it in its file, and `offset`."""
+    here, run, _ = pieces[-1]
+    before = None if run.begin else here.base - 1
+    for piece in pieces[-2:-1]:
+        if piece.found is here and piece.run.end == run.begin:
+            before = piece.run.last
+    first, last = run.first, run.last
+    for begin, _, first_of, last_of in here.batches(run, deep=True):
+        if begin > run.begin:
+            before = last
+        first, last = first_of, last_of
+    return before is not None and first >= 0 and last - first == offset - before - 2
+
+
+def _price_of_head(
+    here: Found, run: SoundRun, last: int, *, fits: bool
+) -> tuple[int, bool]:
+    """(batches of a run that begin at or below `last`, whether the batch behind the
+    last of them, or the segment behind the run, goes on from it)."""
+    count, before = 0, -1
+    for _, _, first, last_of in here.batches(run, deep=True):
+        if (first if first >= 0 else last_of) > last:
+            return count, first in (-1, before + 1)
+        count, before = count + 1, last_of
+    return count, count > 1 or fits
+
+
+def _price_of_tail(here: Found, run: SoundRun, offset: int) -> tuple[int, bool]:
+    """(batches of a run from the first that reaches `offset` on, whether that goes on
+    from the one before it)."""
+    count, before, follows = 0, -1, True
+    for begin, _, first, last_of in here.batches(run, deep=True):
+        if not count and last_of < offset:
+            before = last_of
+            continue
+        if not count:
+            follows = begin > run.begin and first in (-1, before + 1)
+        count += 1
+    return count, follows or (before < 0 and count > 1)
+
+
+def _targets(ordered: Sequence[Found], pieces: Sequence[Piece]) -> list[Target]:
+    """The segments that hold the pieces; those that were empty stay."""
+    targets: list[Target] = []
+    last = -1
+    for here in ordered:
+        runs = [piece.run for piece in pieces if piece.found is here]
+        if not runs:
+            if here.size == 0 and here.base > last:
+                targets.append(Target(here, here.base, []))
+                last = here.base - 1
+            continue
+        first = runs[0].first
+        base = here.base if last < here.base <= runs[0].lowest else first
+        if base < 0:
+            base = last + 1
+        ranges: list[tuple[int, int]] = []
+        for run in runs:
+            if ranges and ranges[-1][1] == run.begin:
+                ranges[-1] = (ranges[-1][0], run.end)
+            else:
+                ranges.append((run.begin, run.end))
+        last = runs[-1].last
+        targets.append(Target(here, base, ranges, first, last))
+    return targets

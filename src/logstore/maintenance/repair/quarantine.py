@@ -1,0 +1,204 @@
+"""Where `repair` keeps what it takes out of a store.
+
+A directory with a manifest (docs/format.md, ".logstore-quarantine-*"), inside the
+partition's so that nothing new is in the store's root, or below one that the user
+named. It is made when the first byte is to be kept. What is copied is synced, and so
+is the manifest that says where it belongs, before `ready` returns: only then may
+anything be taken out of the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+from typing import Any, Final
+
+from logstore import _native as native
+from logstore.io.files import Directory
+from logstore.io.layout import QUARANTINE_PREFIX
+
+MANIFEST: Final = "manifest.json"
+_COPY_BYTES: Final = 1 << 20
+
+
+@dataclasses.dataclass(slots=True)
+class Kept:
+    """One thing in a quarantine: bytes [position, position + bytes) of `source`."""
+
+    file: str
+    source: str
+    position: int
+    bytes: int
+    first_offset: int | None
+    last_offset: int | None
+    reason: str
+
+
+class Quarantine:
+    """What is taken out of one directory.
+
+    Without `outside`, a directory inside of it, or, for the root of a store
+    (`is_root`), plain files beside the others: a Kafka broker refuses to start on a
+    directory that it does not know.
+    """
+
+    def __init__(
+        self, source: Directory, mode: str, outside: str | None, *, is_root: bool
+    ) -> None:
+        self.source = source
+        self.mode = mode
+        self.outside = outside
+        self.is_root = is_root
+        self.kept: list[Kept] = []
+        self.path: str | None = None
+        self._moved: list[str] = []
+        self._directory: Directory | None = None
+        self._prefix = ""
+        self._is_same_device = True
+
+    # -- making it
+
+    def _open(self) -> Directory:
+        """The directory, made at the first call."""
+        if self._directory is not None:
+            return self._directory
+        source, files = self.source, self.source.files
+        when = datetime.datetime.fromtimestamp(
+            files.now_ms() / 1000, tz=datetime.timezone.utc
+        ).strftime("%Y%m%dT%H%M%SZ")
+        if self.outside is None and self.is_root:
+            found = source
+            self._prefix = _unused(source, f"{QUARANTINE_PREFIX}{when}") + "-"
+            self.path = source.path_of(self._prefix)
+        else:
+            if self.outside is None:
+                parent, name = source, f"{QUARANTINE_PREFIX}{when}"
+            else:
+                files.make_root(self.outside)
+                parent = Directory.open_root(files, self.outside)
+                name = "store" if self.is_root else source.name
+            name = _unused(parent, name)
+            parent.make(name)
+            parent.sync()
+            found = parent.child(name)
+            self.path = found.path
+        self._is_same_device = found.info().device == source.info().device
+        self._directory = found
+        return found
+
+    # -- filling it
+
+    def copy(
+        self,
+        name: str,
+        begin: int,
+        end: int,
+        first: int | None,
+        last: int | None,
+        reason: str,
+    ) -> str:
+        """Copy bytes [begin, end) of a file of the directory, synced; where to."""
+        to = self._open()
+        source = self.source
+        kept = f"{self._prefix}{name}@{begin}-{end}"
+        with source.opened(name) as fd:
+            copy = to.create(kept)
+            try:
+                size = copy_bytes(source, fd, begin, end, copy)
+                source.files.sync(copy)
+            finally:
+                source.files.close(copy)
+        self.kept.append(Kept(kept, name, begin, size, first, last, reason))
+        return to.path_of(kept)
+
+    def move(self, name: str, first: int | None, last: int | None, reason: str) -> str:
+        """Plan to take a whole file out of the directory, by `take_out`; where to.
+
+        On another file system it is copied now.
+        """
+        to = self._open()
+        kept = self._prefix + name
+        if name in self._moved:
+            return to.path_of(kept)
+        size = self.source.stat(name).size
+        if not self._is_same_device:
+            with self.source.opened(name) as fd:
+                copy = to.create(kept)
+                try:
+                    copy_bytes(self.source, fd, 0, size, copy)
+                    self.source.files.sync(copy)
+                finally:
+                    self.source.files.close(copy)
+        self.kept.append(Kept(kept, name, 0, size, first, last, reason))
+        self._moved.append(name)
+        return to.path_of(kept)
+
+    def ready(self) -> None:
+        """Write the manifest and sync everything: 1. manifest; 2. the directory;
+        3. the one that it is in."""
+        if self._directory is None:
+            return
+        to = self._directory
+        to.write_file(self._prefix + MANIFEST, self._manifest())
+        self.source.sync()
+
+    def _manifest(self) -> bytes:
+        value: dict[str, Any] = {
+            "version": 1,
+            "mode": self.mode,
+            "time_ms": self.source.files.now_ms(),
+            "directory": self.source.path,
+            "kept": [dataclasses.asdict(kept) for kept in self.kept],
+        }
+        return (json.dumps(value, indent=1) + "\n").encode()
+
+    def take_out(self, name: str) -> None:
+        """Take a file out that `move` was called for; nothing if it is gone."""
+        if name not in self._moved or self._directory is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if self._is_same_device:
+                self.source.move(name, self._directory, self._prefix + name)
+                self._directory.sync()
+            else:
+                self.source.unlink(name)
+            self.source.sync()
+
+    def give_up(self) -> None:
+        """Remove what was copied; nothing was taken out of the log yet."""
+        to = self._directory
+        if to is None:
+            return
+        with contextlib.suppress(OSError):
+            for name in to.names():
+                if to is not self.source or name.startswith(self._prefix):
+                    to.unlink(name, missing_ok=True)
+            if to is not self.source and to._parent is not None:
+                to._parent.remove(to.name)
+        self._directory, self.path = None, None
+
+
+def _unused(directory: Directory, name: str) -> str:
+    """The name, with a number behind it where that is taken."""
+    taken = directory.names()
+    number, chosen = 1, name
+    while any(found == chosen or found.startswith(f"{chosen}-") for found in taken):
+        number += 1
+        chosen = f"{name}.{number}"
+    return chosen
+
+
+def copy_bytes(source: Directory, fd: int, begin: int, end: int, to_fd: int) -> int:
+    """Copy bytes [begin, end) of an open file to the start of another; how many."""
+    files = source.files
+    buffer = native.Buffer(_COPY_BYTES)
+    pos = begin
+    while pos < end:
+        n = files.read(fd, buffer.view[: min(buffer.capacity, end - pos)], pos)
+        if n == 0:
+            break
+        files.write(to_fd, buffer.view[:n], pos - begin)
+        pos += n
+    return pos - begin

@@ -1,0 +1,84 @@
+"""What `repair` did, or would do: its labels, actions and report.
+
+docs/design.md ("Repair") has the table of cases with the same labels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Final
+
+from logstore.maintenance.verify import Problem
+
+# What was done to the bytes of a log.
+CUT: Final = "cut"
+SKIPPED: Final = "skipped"
+REMOVED: Final = "segment-removed"
+RENAMED: Final = "segment-renamed"
+LOST: Final = "lost-accepted"
+END_KEPT: Final = "end-kept"
+# What was done to other files.
+INDEX_BUILT: Final = "index-rebuilt"
+STATE_BUILT: Final = "state-rebuilt"
+PUT_ASIDE: Final = "put-aside"
+TIDIED: Final = "tidied"
+# What was not done.
+LEFT_ALONE: Final = "left-alone"
+LEFT_OUT: Final = "left-out"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RepairAction:
+    """One thing that `repair` did (with ``dry_run``: would do), or left alone.
+
+    Attributes:
+        label: which case of the table in docs/design.md: ``cut``, ``skipped``,
+            ``segment-removed``, ``segment-renamed``, ``lost-accepted``, ``end-kept``,
+            ``index-rebuilt``, ``state-rebuilt``, ``put-aside``, ``tidied``,
+            ``left-alone``, ``left-out``.
+        path: absolute path of the file.
+        position: byte where it begins; None where that means nothing.
+        bytes: how many bytes were taken out of the log.
+        first_offset, last_offset: the offsets that are not in the log any more, or not
+            served, inclusive; None where there are none or nobody can tell.
+        kept_at: where the bytes are kept, or None.
+        message: the same as a sentence.
+    """
+
+    label: str
+    path: str
+    position: int | None
+    bytes: int
+    first_offset: int | None
+    last_offset: int | None
+    kept_at: str | None
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What `repair` did, and what is left.
+
+    Attributes:
+        actions: all that was done; with `dry_run` all that would be.
+        remaining: the problems that `verify` (with ``deep``) finds now. With `dry_run`
+            nothing was mended, so these are all.
+        mode: ``cut`` or ``skip``.
+        dry_run: whether nothing was changed.
+        quarantine: the directories that were made for what was taken out.
+    """
+
+    actions: tuple[RepairAction, ...] = ()
+    remaining: tuple[Problem, ...] = ()
+    mode: str = "cut"
+    dry_run: bool = False
+    quarantine: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is left to mend."""
+        return not self.remaining
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        return {"ok": self.ok, **dataclasses.asdict(self)}

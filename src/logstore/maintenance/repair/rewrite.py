@@ -1,0 +1,223 @@
+"""Changing the files of a log, each step so that a crash leaves the old or the new.
+
+What goes is in the quarantine already. Index files go before their log changes: a
+broker, and logstore, build those that are missing and may believe those that are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from logstore import _native as native
+from logstore.index import TXN_ENTRY_BYTES, parse_txn_index
+from logstore.io.files import Directory
+from logstore.io.layout import (
+    CLEANED,
+    INDEX,
+    LOG,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    segment_file,
+)
+from logstore.log.recover.rebuild import cut_transactions
+from logstore.maintenance.repair.plan import Found, Target
+from logstore.maintenance.repair.quarantine import Quarantine
+
+_COPY_BYTES = 1 << 20
+
+
+class Surgery:
+    """The changes to the log of one partition."""
+
+    def __init__(self, directory: Directory, quarantine: Quarantine) -> None:
+        self.directory = directory
+        self.quarantine = quarantine
+
+    def remove(self, removed: list[Found]) -> None:
+        """Take whole segments out, the last one first."""
+        for found in sorted(removed, key=lambda f: -f.base):
+            self._unlink_indexes(found.base)
+            self.quarantine.take_out(found.name)
+
+    def cut(self, targets: list[Target]) -> None:
+        """Cut the segments of which a beginning stays, the last one first.
+
+        1. unlink the indexes; 2. truncate and sync; 3. transaction index.
+        """
+        directory = self.directory
+        for target in reversed(targets):
+            if target.base != target.found.base or target.is_whole:
+                continue
+            if not target.is_prefix:
+                continue
+            self._unlink_indexes(target.base)
+            size = target.ranges[0][1] if target.ranges else 0
+            with directory.opened(target.found.name, write=True) as fd:
+                directory.files.truncate(fd, size)
+                directory.files.sync(fd)
+            cut_transactions(directory, target.base, target.last + 1)
+
+    def rewrite(self, targets: list[Target]) -> list[Target]:
+        """Make the other changed segments anew, group by group; which were made."""
+        made = self._rename(targets)
+        renamed = [t for t in targets if t.base != t.found.base and t not in made]
+        group = _closure(targets, renamed)
+        if group:
+            self._swap(group)
+        made += group
+        for target in reversed(targets):
+            if target not in made and not target.is_whole and not target.is_prefix:
+                self._swap([target])
+                made.append(target)
+        return made
+
+    def _rename(self, targets: list[Target]) -> list[Target]:
+        """Rename the segments of which all stays and whose right name is free: there
+        is no moment at which both names are there. Which were renamed.
+
+        1. unlink the indexes; 2. rename the log, and the transaction index; sync.
+        """
+        directory = self.directory
+        done: list[Target] = []
+        while True:
+            taken = set(directory.names())
+            free = [
+                target
+                for target in targets
+                if target.base != target.found.base
+                and target.is_whole
+                and target not in done
+                and segment_file(target.base, LOG) not in taken
+            ]
+            if not free:
+                return done
+            target = free[0]
+            self._unlink_indexes(target.found.base)
+            directory.rename(target.found.name, segment_file(target.base, LOG))
+            with contextlib.suppress(FileNotFoundError):
+                directory.rename(
+                    segment_file(target.found.base, TXN_INDEX),
+                    segment_file(target.base, TXN_INDEX),
+                )
+            directory.sync()
+            done.append(target)
+
+    def create(self, base: int) -> None:
+        """An empty segment, durably."""
+        directory = self.directory
+        directory.files.close(directory.create(segment_file(base, LOG)))
+        directory.sync()
+
+    def _unlink_indexes(self, base: int) -> None:
+        for suffix in (INDEX, TIME_INDEX):
+            self.directory.unlink(segment_file(base, suffix), missing_ok=True)
+
+    def _swap(self, group: list[Target]) -> None:
+        """Put new files into the place of old ones, as Kafka's compaction does.
+
+        1. write the new ones under `.cleaned`, and sync them; 2. rename them to
+        `.swap`, the highest first; sync the directory: the commit; 3. unlink the old;
+        4. take `.swap` off the names; sync. Opening, by logstore or a broker, undoes
+        what was not committed and finishes what was.
+        """
+        directory = self.directory
+        made: list[str] = []
+        try:
+            for target in group:
+                made += self._write_cleaned(target)
+            directory.sync()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                for target in group:
+                    for suffix in (LOG, TXN_INDEX):
+                        name = segment_file(target.base, suffix) + CLEANED
+                        directory.unlink(name, missing_ok=True)
+            raise
+        for name in sorted(made, reverse=True):
+            directory.rename(name + CLEANED, name + SWAP)
+        directory.sync()
+        for target in group:
+            self._unlink_indexes(target.found.base)
+            directory.unlink(
+                segment_file(target.found.base, TXN_INDEX), missing_ok=True
+            )
+            directory.unlink(target.found.name, missing_ok=True)
+        for name in sorted(made):
+            directory.rename(name + SWAP, name)
+        directory.sync()
+
+    def _write_cleaned(self, target: Target) -> list[str]:
+        """Write what stays of a segment; the names without `.cleaned`."""
+        directory, files = self.directory, self.directory.files
+        made = [segment_file(target.base, LOG)]
+        buffer = native.Buffer(_COPY_BYTES)
+        with directory.opened(target.found.name) as fd:
+            to_fd = directory.create(made[0] + CLEANED, exclusive=False)
+            try:
+                at = 0
+                for begin, end in target.ranges:
+                    pos = begin
+                    while pos < end:
+                        view = buffer.view[: min(buffer.capacity, end - pos)]
+                        n = files.read(fd, view, pos)
+                        if n == 0:
+                            raise OSError(f"{target.found.name} became shorter")
+                        files.write(to_fd, view[:n], at)
+                        pos, at = pos + n, at + n
+                files.sync(to_fd)
+            finally:
+                files.close(to_fd)
+        transactions = self._transactions(target)
+        if transactions is not None:
+            name = segment_file(target.base, TXN_INDEX)
+            made.append(name)
+            directory.write_file(name + CLEANED, transactions)
+        return made
+
+    def _transactions(self, target: Target) -> bytes | None:
+        """The aborted transactions of a segment whose markers stay; None: no file."""
+        name = segment_file(target.found.base, TXN_INDEX)
+        try:
+            data = self.directory.read_file(name)
+        except FileNotFoundError:
+            return None
+        entries = parse_txn_index(data, self.directory.path_of(name))
+        markers: set[int] = set()
+        for run in target.found.runs:
+            for begin, end, first, last in target.found.batches(run):
+                if any(low <= begin and end <= high for low, high in target.ranges):
+                    markers.update(
+                        e.last_offset for e in entries if first <= e.last_offset <= last
+                    )
+        return b"".join(
+            data[slot * TXN_ENTRY_BYTES : (slot + 1) * TXN_ENTRY_BYTES]
+            for slot, entry in enumerate(entries)
+            if entry.last_offset in markers
+        )
+
+
+def _closure(targets: list[Target], renamed: list[Target]) -> list[Target]:
+    """The segments that have to be swapped together with those that get another name.
+
+    Opening removes what lies between the lowest and the highest offset of committed
+    `.swap` files; so whatever lies there, by its old or new name, has to be one.
+    """
+    if not renamed:
+        return []
+    low = min(min(t.base, t.found.base) for t in renamed)
+    high = max(max(t.last, t.base, t.found.base) for t in renamed)
+    while True:
+        group = [
+            t
+            for t in targets
+            if low <= t.found.base <= high
+            or (t.base <= high and low <= max(t.last, t.base))
+        ]
+        wider = (
+            min(low, *(min(t.base, t.found.base) for t in group)),
+            max(high, *(max(t.last, t.base, t.found.base) for t in group)),
+        )
+        if wider == (low, high):
+            return group
+        low, high = wider

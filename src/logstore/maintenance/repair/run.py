@@ -1,0 +1,279 @@
+"""`repair` itself: what a path is, the lock, and the partitions one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+from logstore.config import StoreConfig, TopicConfig
+from logstore.errors import (
+    ConfigError,
+    LogStoreError,
+    StorageError,
+    storage_error,
+)
+from logstore.io.files import Directory, Files
+from logstore.io.filesystem import is_partition, is_store, open_root, prepare_root
+from logstore.io.layout import parse_partition_directory
+from logstore.io.lock import StoreLock
+from logstore.maintenance.repair.copy import check_empty, copy_store
+from logstore.maintenance.repair.ownership import RepairMarks
+from logstore.maintenance.repair.partition import PartitionRepair
+from logstore.maintenance.repair.report import RepairAction, RepairReport
+from logstore.maintenance.repair.store_files import repair_root
+from logstore.maintenance.verify import Problem
+from logstore.maintenance.verify.context import StoreFacts, topic_config
+from logstore.maintenance.verify.parallel import check_threads, run_jobs
+from logstore.maintenance.verify.partition import PartitionCheck, log_bytes
+from logstore.maintenance.verify.paths import no_log_directory
+from logstore.maintenance.verify.report import UNREADABLE, Progress, Run
+from logstore.maintenance.verify.store import StoreCheck
+
+PathLike = str | os.PathLike[str]
+
+
+def repair(
+    path: PathLike,
+    mode: str,
+    quarantine: PathLike | None = None,
+    *,
+    dry_run: bool = False,
+    to: PathLike | None = None,
+    on_progress: Progress | None = None,
+    config: TopicConfig | None = None,
+    store_config: StoreConfig | None = None,
+    files: Files | None = None,
+) -> RepairReport:
+    """Mend a damaged store or partition, and keep what is taken out of it.
+
+    Needs the writer's lock for the time (not with `dry_run`). Whatever stays keeps its
+    offset and its bytes. It may be interrupted at any point and called again. What is
+    not understood (a magic above 2, a codec that its magic does not have), and what
+    the system refuses to read, keeps its whole partition as it is.
+
+    Args:
+        path: a store, or one partition directory.
+        mode: which of two losses to take; there is no default, and `dry_run` shows
+            what each takes out. ``"cut"``: the log ends at its first damage.
+            ``"skip"``: only what is damaged goes; what is sound in front of it and
+            behind stays, with a gap in the offsets, and offsets that were durable are
+            never given out again.
+        quarantine: where to keep what is taken out, in a directory for each partition
+            there; made if missing. None: in a directory ``.logstore-quarantine-*``
+            inside that of the partition. A manifest in it says where all of it was.
+        dry_run: change nothing, and tell what would be done.
+        to: copy the store or partition into this directory, which must be missing or
+            empty, and repair the copy: the source is only read, without its lock.
+        on_progress: called with (bytes done, bytes in all) of `.log` files.
+        config: whose ``index_interval_bytes`` counts; None: that of the topic.
+        store_config: whether a directory that others may change, or a network file
+            system, is written to, the modes of new files, and how much of a batch is
+            decompressed: a larger one is not looked into, and stays.
+        files: the system calls to use (for tests).
+
+    Returns:
+        What was done, and which problems are left.
+
+    Raises:
+        ConfigError: a mode that there is not; `to` is not empty, or is given together
+            with `dry_run`; others may change the directory, or it is on a network file
+            system, and `store_config` does not allow that.
+        StoreLockedError: a writer has the store.
+        StoreNotFoundError: `path` is neither a store nor a partition directory.
+        DiskFullError: what is to be kept finds no room; the log is as it was.
+        StorageError: the system refuses. Call it again when that is mended.
+    """
+    if mode not in ("cut", "skip"):
+        raise ConfigError(
+            f"mode={mode!r}: it is 'cut' or 'skip'; nothing was done",
+            name="mode",
+            value=mode,
+        )
+    if to is not None and dry_run:
+        raise ConfigError(
+            "dry_run and to exclude each other: a dry run writes nothing",
+            name="to",
+            value=os.fspath(to),
+        )
+    files = files or Files()
+    outside = None if quarantine is None else os.path.abspath(os.fspath(quarantine))
+    full = os.path.abspath(os.fspath(path))
+    try:
+        with contextlib.ExitStack() as stack:
+            root, names, is_whole = _open(files, full, stack)
+            first: list[RepairAction] = []
+            if to is not None:
+                target = os.path.abspath(os.fspath(to))
+                made = files.make_root(target)
+                copy = open_root(files, target)
+                stack.callback(copy.close)
+                prepare_root(copy, store_config or StoreConfig(), made=made)
+                check_empty(copy)
+                stack.callback(StoreLock(copy).release)
+                first = copy_store(root, copy, None if is_whole else names[0], names)
+                root = copy
+            elif not dry_run:
+                prepare_root(root, store_config or StoreConfig())
+                stack.callback(StoreLock(root).release)
+            run = Run(files, True, on_progress, store_config)
+            repair_of = _StoreRepair(root, mode, outside, dry_run, run, config)
+            return repair_of.run(names, is_whole, first)
+    except OSError as error:
+        if isinstance(error, LogStoreError):
+            raise
+        raise storage_error(
+            error, "repair", full, "What was not done yet is as it was; try again."
+        ) from error
+
+
+def _open(
+    files: Files, full: str, stack: contextlib.ExitStack
+) -> tuple[Directory, list[str], bool]:
+    """(directory of the store, names of partitions, whether the store was given)."""
+    given = open_root(files, full)
+    stack.callback(given.close)
+    names = given.names()
+    if is_partition(given, names) and parse_partition_directory(given.name):
+        root = open_root(files, os.path.dirname(full))
+        stack.callback(root.close)
+        return root, [given.name], False
+    if is_partition(given, names) or not is_store(given, names):
+        raise no_log_directory(full)
+    return given, _partitions(given), True
+
+
+def _partitions(root: Directory) -> list[str]:
+    return [
+        name
+        for name in root.names()
+        if parse_partition_directory(name) and root.stat(name).is_directory
+    ]
+
+
+def _facts_of(root: Directory) -> StoreFacts:
+    """What the store's files say. One that the system refuses to read is an error, and
+    not as if it were missing."""
+    run = Run(root.files, False, None)
+    facts = StoreFacts(root, run)
+    for problem in run.problems:
+        if problem.kind == UNREADABLE:
+            raise StorageError(
+                f"{problem.message}. Nothing was done",
+                errno=errno.EIO,
+                path=problem.path,
+                action="read",
+            )
+    facts.run = None
+    return facts
+
+
+class _StoreRepair:
+    """One call of `repair`."""
+
+    def __init__(
+        self,
+        root: Directory,
+        mode: str,
+        outside: str | None,
+        dry_run: bool,
+        run: Run,
+        config: TopicConfig | None,
+    ) -> None:
+        self.root = root
+        self.mode = mode
+        self.outside = outside
+        self.dry_run = dry_run
+        self.config = config
+        self.threads = check_threads(None, os.cpu_count())
+        self.run_of = run
+        self.actions: list[RepairAction] = []
+        self.problems: list[Problem] = []
+        self.places: list[str] = []
+
+    def run(
+        self, names: list[str], is_whole: bool, first: list[RepairAction]
+    ) -> RepairReport:
+        self.actions += first
+        if is_whole:
+            self._repair_root()
+            if not self.dry_run:
+                names = _partitions(self.root)
+        # Everything is looked at before, and once more afterwards.
+        total = sum(log_bytes(self.root.child(name)) for name in names)
+        self.run_of.meter.total = total if self.dry_run else 2 * total
+        facts = _facts_of(self.root)
+        marks = RepairMarks(self.root, facts)
+        ends: dict[tuple[str, int], int] = {}
+        for name in names:
+            self._repair_partition(name, facts, marks, ends)
+        if not self.dry_run:
+            marks.finish(ends)
+            self._look_again(names, is_whole)
+        return RepairReport(
+            tuple(self.actions),
+            tuple(dict.fromkeys(self.problems)),
+            self.mode,
+            self.dry_run,
+            tuple(self.places),
+        )
+
+    def _repair_root(self) -> None:
+        actions, problems, place = repair_root(
+            self.run_of.child(),
+            self.root,
+            self.mode,
+            self.outside,
+            dry_run=self.dry_run,
+        )
+        self.actions += actions
+        if self.dry_run:
+            self.problems += problems
+        if place is not None:
+            self.places.append(place)
+
+    def _repair_partition(
+        self,
+        name: str,
+        facts: StoreFacts,
+        marks: RepairMarks,
+        ends: dict[tuple[str, int], int],
+    ) -> None:
+        key = parse_partition_directory(name)
+        assert key is not None  # chosen so
+        directory = self.root.child(name)
+        config = self.config or topic_config(self.root, directory)
+        one = PartitionRepair(
+            directory,
+            key,
+            config,
+            facts,
+            marks,
+            self.mode,
+            self.outside,
+            dry_run=self.dry_run,
+        )
+        try:
+            seen = one.run(self.run_of.child(), self.threads)
+        finally:
+            self.actions += one.actions
+            if one.quarantine.path is not None:
+                self.places.append(one.quarantine.path)
+        if one.end is not None:
+            ends[key] = one.end
+        if self.dry_run:
+            self.problems += seen.problems
+
+    def _look_again(self, names: list[str], is_whole: bool) -> None:
+        """What `verify` has to say now."""
+        run = self.run_of
+        if is_whole:
+            check = StoreCheck(run, self.root)
+            run_jobs(check.jobs(), self.threads, run.meter.stop)
+        else:
+            facts = StoreFacts(self.root)
+            for name in names:
+                directory = self.root.child(name)
+                part = PartitionCheck(run, directory, facts.context(directory, run))
+                run_jobs(part.jobs(), self.threads, run.meter.stop)
+        self.problems += run.problems

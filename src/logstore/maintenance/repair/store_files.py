@@ -1,0 +1,107 @@
+"""Repairing what lies in a store's directory: checkpoints and logstore's own files.
+
+None of it holds records. What is damaged is put aside and done without: a recovery
+point is then unknown, a store without its owner file is taken as Kafka would take it,
+and topics without settings have the defaults.
+"""
+
+from __future__ import annotations
+
+import os
+
+from logstore.errors import CorruptCheckpointError
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.partition_state import PartitionState
+from logstore.io.files import Directory
+from logstore.io.layout import parse_partition_directory
+from logstore.maintenance.repair.quarantine import Quarantine
+from logstore.maintenance.repair.report import PUT_ASIDE, STATE_BUILT, RepairAction
+from logstore.maintenance.verify import Problem
+from logstore.maintenance.verify.paths import OFFSET_CHECKPOINTS
+from logstore.maintenance.verify.report import CHECKPOINT, LOST_SEGMENT, STATE, Run
+from logstore.maintenance.verify.store import StoreCheck
+
+_WITHOUT = {
+    layout.OWNER: "The store is taken as Kafka would take it, until it is written to",
+    layout.TOPICS: "Topics have default settings: give theirs again",
+    layout.RECOVERY_CHECKPOINT: "Recovery points are unknown",
+    layout.LOG_START_CHECKPOINT: "Made anew from what logstore knows of its partitions",
+}
+
+
+def repair_root(
+    run: Run,
+    root: Directory,
+    mode: str,
+    outside: str | None,
+    *,
+    dry_run: bool,
+) -> tuple[list[RepairAction], list[Problem], str | None]:
+    """Mend the files of a store's directory.
+
+    1. copy what is damaged into the quarantine, with a manifest; 2. take it out, or
+    write it anew; 3. make the directories of partitions that are gone.
+
+    Returns (actions, problems found, where things were put).
+    """
+    problems = StoreCheck(run, root).root_problems()
+    bad = {
+        os.path.basename(p.path): p.message
+        for p in problems
+        if p.kind in (CHECKPOINT, STATE)
+        and os.path.basename(p.path)
+        in (*OFFSET_CHECKPOINTS, layout.OWNER, layout.TOPICS)
+    }
+    actions: list[RepairAction] = []
+    if layout.RECOVERY_CHECKPOINT in bad and root.exists(layout.OWNER):
+        # Its fingerprint is in the owner file, which from now on counts no more.
+        path = root.path_of(layout.OWNER)
+        bad.setdefault(layout.OWNER, f"{path} speaks of a damaged checkpoint")
+    quarantine = Quarantine(root, mode, outside, is_root=True)
+    for name, reason in bad.items():
+        kept = None if dry_run else quarantine.move(name, None, None, reason)
+        label = STATE_BUILT if name == layout.LOG_START_CHECKPOINT else PUT_ASIDE
+        message = f"{reason}. {_WITHOUT.get(name, 'Done without')}"
+        path = root.path_of(name)
+        actions.append(RepairAction(label, path, None, 0, None, None, kept, message))
+    if bad and not dry_run:
+        quarantine.ready()
+        # The owner first: a crash from here on leaves a store that Kafka could have
+        # written, and not one whose owner file is wrong.
+        for name in sorted(bad, key=lambda name: name != layout.OWNER):
+            if name == layout.LOG_START_CHECKPOINT:
+                _rebuild_starts(root, quarantine)
+            else:
+                quarantine.take_out(name)
+    for problem in problems:
+        name = os.path.basename(problem.path)
+        if problem.kind != LOST_SEGMENT or parse_partition_directory(name) is None:
+            continue
+        if not dry_run:
+            root.make(name)
+            root.sync()
+        message = f"{problem.message}; made again, without its records"
+        actions.append(
+            RepairAction(STATE_BUILT, problem.path, None, 0, None, None, None, message)
+        )
+    return actions, problems, quarantine.path
+
+
+def _rebuild_starts(root: Directory, quarantine: Quarantine) -> None:
+    """Log start offsets from the states of partitions: a start only ever rises, so that
+    a state is right even where it does not count."""
+    starts: dict[tuple[str, int], int] = {}
+    for name in root.names():
+        key = parse_partition_directory(name)
+        if key is None or not root.stat(name).is_directory:
+            continue
+        try:
+            state = PartitionState.read(root.child(name))
+        except (CorruptCheckpointError, OSError):
+            continue
+        if state is not None and state.start_offset:
+            starts[key] = state.start_offset
+    data = checkpoints.format_offsets(starts)
+    quarantine.take_out(layout.LOG_START_CHECKPOINT)
+    root.write_file(layout.LOG_START_CHECKPOINT, data)

@@ -1,0 +1,9 @@
+"""A report on a store as one HTML page, and as plain values.
+
+`collect` gathers facts through `verify`, `diagnosis` and a read-only store; `attention`
+and `broker` judge them; `page` and what it uses draw them. Nothing is changed.
+"""
+
+from logstore.maintenance.report.report import Report, report
+
+__all__ = ["Report", "report"]

@@ -1,0 +1,306 @@
+"""What needs attention, worst first: each rule looks at the facts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from logstore.maintenance.report.collect import LOG_KINDS
+from logstore.maintenance.report.model import (
+    CRITICAL,
+    INFO,
+    WARNING,
+    Finding,
+    PartitionFacts,
+    StoreFacts,
+    TopicFacts,
+)
+from logstore.maintenance.report.units import (
+    count_text,
+    duration_text,
+    number_text,
+    percent_text,
+    size_text,
+    time_text,
+)
+
+__all__ = ["findings_of"]
+
+_ORDER: Final = {CRITICAL: 0, WARNING: 1, INFO: 2}
+# A share of a topic's bytes that many times an even one is skew; below this size the
+# shares say nothing.
+_SKEW: Final = 2.0
+_SKEW_OF_TWO: Final = 0.8
+_SKEW_BYTES_MIN: Final = 256 * 1024
+# Clocks differ by minutes; beyond this a timestamp is wrong.
+_AHEAD_MS: Final = 3600 * 1000
+_NAMED_MAX: Final = 3
+
+
+def findings_of(facts: StoreFacts) -> list[Finding]:
+    """All findings, the worst first, in the order of the rules within a level."""
+    found = [finding for rule in _RULES for finding in rule(facts)]
+    return sorted(found, key=lambda one: _ORDER[one.level])
+
+
+def _unreadable(facts: StoreFacts) -> Iterator[Finding]:
+    for partition in facts.partitions:
+        if partition.error:
+            yield Finding(
+                CRITICAL,
+                "unreadable",
+                f"{partition.name} cannot be opened",
+                partition.error,
+                where=partition.name,
+            )
+
+
+def _damage(facts: StoreFacts) -> Iterator[Finding]:
+    for partition in facts.partitions:
+        log = [text for kind, text in partition.problems if kind in LOG_KINDS]
+        if not log:
+            continue
+        lost = "Which records are lost cannot be told."
+        if partition.lost_records:
+            noun = "offset cannot" if partition.lost_records == 1 else "offsets cannot"
+            lost = f"{number_text(partition.lost_records)} {noun} be read."
+        yield Finding(
+            CRITICAL,
+            "damage",
+            f"{partition.name} is damaged in {count_text(len(log), 'place')}",
+            f"{lost} {_first(log)}",
+            f"logstore-dump repair {_quoted(partition.path)}",
+            partition.name,
+        )
+
+
+def _other_problems(facts: StoreFacts) -> Iterator[Finding]:
+    for partition in facts.partitions:
+        rest = [text for kind, text in partition.problems if kind not in LOG_KINDS]
+        if not rest:
+            continue
+        is_index = any("index" in kind for kind, _ in partition.problems)
+        advice = "logstore-dump rebuild-index" if is_index else "logstore-dump verify"
+        yield Finding(
+            WARNING,
+            "damage",
+            f"{partition.name}: {count_text(len(rest), 'problem')} beside the log",
+            f"The records are not concerned. {_first(rest)}",
+            f"{advice} {_quoted(partition.path)}",
+            partition.name,
+        )
+    root = [text for kind, text in facts.root_notes if kind in _ROOT_PROBLEMS]
+    if root:
+        yield Finding(
+            WARNING,
+            "damage",
+            f"{count_text(len(root), 'problem')} in the store's directory",
+            _first(root),
+            f"logstore-dump verify {_quoted(facts.root)}",
+            facts.root,
+        )
+
+
+_ROOT_PROBLEMS: Final = frozenset(
+    {"state", "checkpoint", "lost-segment", "not-a-regular-file", "unreadable",
+     "unsupported"}
+)  # fmt: skip
+
+
+def _unclean(facts: StoreFacts) -> Iterator[Finding]:
+    if facts.is_clean or facts.holder is not None or not facts.topics:
+        return
+    if facts.is_partition and facts.writer == "nobody":
+        return  # taken out of its store: nobody can know
+    torn = sum(kind == "torn-tail" for p in facts.partitions for kind, _ in p.notes)
+    tail = (
+        f" {count_text(torn, 'log ends', 'logs end')} in a torn batch." if torn else ""
+    )
+    yield Finding(
+        WARNING,
+        "unclean",
+        "The last writer did not close the store",
+        "It died, or the directory is a copy of one in use. The next opening for "
+        f"writing recovers what lies behind the durable points.{tail}",
+        where=facts.root,
+    )
+
+
+def _unsynced(facts: StoreFacts) -> Iterator[Finding]:
+    behind = [one for one in facts.partitions if one.unsynced]
+    if not behind:
+        return
+    behind.sort(key=lambda one: -one.unsynced)
+    total = sum(one.unsynced for one in behind)
+    named = _named([f"{one.name} ({number_text(one.unsynced)})" for one in behind])
+    if facts.writer == "kafka":
+        level = INFO
+        why = (
+            "A broker leaves syncs to the system and to its replicas; these lie behind "
+            "its recovery points."
+        )
+    elif facts.holder is not None:
+        level = INFO
+        why = (
+            "A writer has the store open. These records survive its death, and not a "
+            "power cut, until flush_messages or flush_ms is reached; other processes "
+            "learn of a sync up to flush_checkpoint_ms later."
+        )
+    else:
+        level = WARNING
+        why = "Nobody has the store open, so nobody will sync them: open and close it."
+    yield Finding(
+        level,
+        "unsynced",
+        f"{count_text(total, 'record')} not known to be synced in "
+        f"{count_text(len(behind), 'partition')}",
+        f"{why} Most in {named}.",
+        where=behind[0].name,
+    )
+
+
+def _retention(facts: StoreFacts) -> Iterator[Finding]:
+    for topic in facts.topics:
+        due = sum(one.retention_due_segments for one in topic.partitions)
+        soon = sum(one.retention_soon_segments for one in topic.partitions)
+        rule = ", ".join(
+            f"{name}={value}"
+            for name, value in (topic.settings or {}).items()
+            if name.startswith("retention_")
+        )
+        if due:
+            size = sum(one.retention_due_bytes for one in topic.partitions)
+            yield Finding(
+                WARNING,
+                "retention",
+                f"{topic.name}: {count_text(due, 'segment')} ({size_text(size)}) "
+                f"{'is' if due == 1 else 'are'} due for deletion",
+                f"The next application of retention deletes "
+                f"{'it' if due == 1 else 'them'}{_rule(rule)}.",
+                where=topic.name,
+            )
+        if soon:
+            size = sum(one.retention_soon_bytes for one in topic.partitions)
+            yield Finding(
+                INFO,
+                "retention",
+                f"{topic.name}: {count_text(soon, 'segment')} ({size_text(size)}) "
+                f"{'goes' if soon == 1 else 'go'} within a day",
+                f"Retention will delete {'it' if soon == 1 else 'them'}{_rule(rule)}, "
+                f"if nothing else is appended.",
+                where=topic.name,
+            )
+
+
+def _rule(rule: str) -> str:
+    return f" ({rule})" if rule else ""
+
+
+def _skew(facts: StoreFacts) -> Iterator[Finding]:
+    for topic in facts.topics:
+        found = _heaviest(topic)
+        if found is None:
+            continue
+        count = len(topic.partitions)
+        yield Finding(
+            WARNING,
+            "skew",
+            f"{found.name} holds {percent_text(found.size_bytes, topic.size_bytes)} of "
+            f"{topic.name}",
+            f"{size_text(found.size_bytes)} of {size_text(topic.size_bytes)}; an even "
+            f"share of {count} partitions is {percent_text(1, count)}. One key may "
+            f"carry most records.",
+            where=found.name,
+        )
+
+
+def _heaviest(topic: TopicFacts) -> PartitionFacts | None:
+    """The partition that has far more than its share, if one has."""
+    count, total = len(topic.partitions), topic.size_bytes
+    if count < 2 or total < _SKEW_BYTES_MIN:
+        return None
+    found = max(topic.partitions, key=lambda one: one.size_bytes)
+    limit = _SKEW_OF_TWO if count == 2 else min(_SKEW / count, 0.9)
+    return found if found.size_bytes > limit * total else None
+
+
+def _clock(facts: StoreFacts) -> Iterator[Finding]:
+    ahead = [
+        one for one in facts.partitions if one.last_time_ms > facts.made_ms + _AHEAD_MS
+    ]
+    if not ahead:
+        return
+    ahead.sort(key=lambda one: -one.last_time_ms)
+    by = duration_text(ahead[0].last_time_ms - facts.made_ms)
+    yield Finding(
+        WARNING,
+        "clock",
+        f"Timestamps lie ahead of the clock in {count_text(len(ahead), 'partition')}",
+        f"By up to {by}, in {_named([one.name for one in ahead])}: a producer's clock "
+        f"is wrong. Seeks by time find these records late, and retention by age takes "
+        f"the time when their file was changed.",
+        where=ahead[0].name,
+    )
+
+
+def _transactions(facts: StoreFacts) -> Iterator[Finding]:
+    for partition in facts.partitions:
+        stable = partition.stable_offset
+        if not 0 <= stable < partition.end_offset:
+            continue
+        level = INFO if facts.holder is not None else WARNING
+        yield Finding(
+            level,
+            "transaction",
+            f"{partition.name} has an open transaction",
+            f"Since offset {number_text(stable)}: readers with read_committed stop "
+            f"there, {count_text(partition.end_offset - stable, 'offset')} before the "
+            f"end. Last record at {time_text(partition.last_time_ms)} UTC.",
+            where=partition.name,
+        )
+
+
+def _environment(facts: StoreFacts) -> Iterator[Finding]:
+    for kind, level, text in facts.environment:
+        if level == "problem":
+            yield Finding(CRITICAL, "environment", f"Environment: {kind}", text)
+        elif kind in ("space", "inodes") and level == "note":
+            size = size_text(facts.free_bytes)
+            yield Finding(
+                WARNING,
+                "environment",
+                f"Little room is left: {size}" if kind == "space" else "Few inodes",
+                text,
+            )
+
+
+_RULES: Final[tuple[Callable[[StoreFacts], Iterator[Finding]], ...]] = (
+    _unreadable,
+    _damage,
+    _other_problems,
+    _environment,
+    _unclean,
+    _unsynced,
+    _retention,
+    _skew,
+    _transactions,
+    _clock,
+)
+
+
+def _first(texts: list[str]) -> str:
+    more = len(texts) - 1
+    return texts[0] + (f" ... and {number_text(more)} more." if more else "")
+
+
+def _named(names: list[str]) -> str:
+    rest = len(names) - _NAMED_MAX
+    shown = ", ".join(names[:_NAMED_MAX])
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _quoted(path: str) -> str:
+    """A path as a shell takes it."""
+    if path and all(char.isalnum() or char in "/._-+@%=:," for char in path):
+        return path
+    return "'" + path.replace("'", "'\"'\"'") + "'"

@@ -1,0 +1,404 @@
+"""Gathering the facts of a report: `verify`, `doctor`, a look through a read-only
+store, and a walk over batch headers. Nothing is changed or locked."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from logstore.config import StoreConfig, TopicConfig
+from logstore.errors import (
+    CorruptCheckpointError,
+    LogStoreError,
+    PartitionNotFoundError,
+    StoreNotFoundError,
+    TopicNotFoundError,
+    is_system_error,
+    storage_error,
+)
+from logstore.io import layout
+from logstore.io.checkpoint.checkpoints import read_offsets, read_state
+from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.recovery_report import RecoveryAction
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import Directory, Files
+from logstore.io.filesystem import is_directory, is_partition, is_store, open_root
+from logstore.io.layout import LOG, parse_partition_directory
+from logstore.io.lock import holder_of
+from logstore.log import retention
+from logstore.maintenance.environment import doctor
+from logstore.maintenance.report.looks import Look, look_at, mark, segments_of, union
+from logstore.maintenance.report.model import PartitionFacts, StoreFacts, TopicFacts
+from logstore.maintenance.report.sampling import Interval, Sampler
+from logstore.maintenance.report.series import bounds_of, series_of, sum_of
+from logstore.maintenance.report.units import size_text
+from logstore.maintenance.verify import Note, Problem, VerifyReport, verify
+from logstore.maintenance.verify.paths import no_log_directory
+from logstore.segment import SegmentInfo
+from logstore.store.store import Store, open_store
+
+__all__ = ["SOON_MS", "Progress", "collect"]
+
+Progress = Callable[[int, int], None]
+
+# What retention deletes within this time is "soon".
+SOON_MS: Final = 24 * 3600 * 1000
+_PRODUCERS_MAX: Final = 200
+# So often a partition is looked for whose topic is made or deleted meanwhile.
+_TRIES: Final = 5
+# Kinds of problems that concern the records themselves; the others are of what is
+# derived from them, or of the marks.
+LOG_KINDS: Final = frozenset(
+    {
+        "damaged-batch",
+        "partial-batch",
+        "zeros",
+        "offsets",
+        "lost-bytes",
+        "extra-bytes",
+        "lost-segment",
+        "digest",
+    }
+)
+
+
+def collect(
+    path: str,
+    version: str,
+    *,
+    deep: bool,
+    threads: int | None,
+    on_progress: Progress | None,
+    config: StoreConfig,
+    files: Files,
+) -> tuple[StoreFacts, VerifyReport]:
+    """The facts of a store or partition directory. Raises: as `logstore.report`."""
+    if not is_directory(files, path):
+        raise StoreNotFoundError(
+            f"{path} is a file; a report is made of a store or of a partition "
+            f"directory. `logstore-dump verify` looks at single files",
+            path=path,
+        )
+    begun = files.monotonic()
+    only = _partition_of(files, path)
+    verified = verify(
+        path, deep, on_progress, threads=threads, store_config=config, files=files
+    )
+    root_path = path if only is None else os.path.dirname(path)
+    root = open_root(files, root_path)
+    try:
+        facts = StoreFacts(path, root_path, version, files.now_ms())
+        facts.is_partition = only is not None
+        _Collector(root, facts, verified, config).run(only)
+    except OSError as error:
+        if not is_system_error(error):
+            raise
+        raise storage_error(error, "look at", root_path) from error
+    finally:
+        root.close()
+    facts.verified_bytes, facts.verified_records = verified.bytes, verified.records
+    facts.seconds = files.monotonic() - begun
+    return facts, verified
+
+
+def _partition_of(files: Files, path: str) -> str | None:
+    """The name of the directory where it is a partition's, None where it is a store.
+
+    Raises:
+        StoreNotFoundError: it is neither.
+    """
+    directory = open_root(files, path)
+    try:
+        names = directory.names()
+        is_one = is_partition(directory, names)
+        if not is_one and not is_store(directory, names):
+            raise no_log_directory(path)
+        return directory.name if is_one else None
+    except OSError as error:
+        if not is_system_error(error):
+            raise
+        raise storage_error(error, "read", path) from error
+    finally:
+        directory.close()
+
+
+class _Collector:
+    """Fills the facts of one store."""
+
+    def __init__(
+        self,
+        root: Directory,
+        facts: StoreFacts,
+        verified: VerifyReport,
+        config: StoreConfig,
+    ) -> None:
+        self.root = root
+        self.files = root.files
+        self.facts = facts
+        self.verified = verified
+        self.config = config
+        self.descriptors = Descriptors(root.files, 16)
+        self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
+        self.settings = self._settings()
+
+    def run(self, only: str | None) -> None:
+        """All of it; with `only`, of that partition directory alone."""
+        self._marks()
+        self._environment(only)
+        names = [only] if only is not None else self.root.names()
+        self.facts.foreign = [name for name in names if self._is_foreign(name)]
+        looks = [
+            look
+            for name in names
+            if only is not None or parse_partition_directory(name) is not None
+            if (look := look_at(self.root, name, self.points)) is not None
+        ]
+        store, reason = self._open_store()
+        with store or contextlib.nullcontext():
+            looks = self._open(store, looks, reason)
+            by_name = {look.facts.name: look for look in looks}
+            self._findings(self.verified.problems, by_name)
+            self._findings(self.verified.notes, by_name)
+            self._sample(looks)
+            self._transactions(looks)
+        self.descriptors.close()
+
+    # -- the root
+
+    def _marks(self) -> None:
+        marks = Marks(self.root)
+        with contextlib.suppress(LogStoreError):
+            marks.read_owner(_ignore)
+        if marks.is_own:
+            self.facts.writer = "logstore"
+        elif self.root.exists(layout.META_PROPERTIES) or self.points:
+            self.facts.writer = "kafka"
+        self.facts.has_marker = self.root.exists(layout.CLEAN_SHUTDOWN)
+        self.facts.has_meta = self.root.exists(layout.META_PROPERTIES)
+        self.facts.is_clean = marks.is_clean
+        with contextlib.suppress(OSError):
+            self.facts.holder = holder_of(self.root)
+
+    def _environment(self, only: str | None) -> None:
+        """What `doctor` says; of a partition alone, what is not about other files."""
+        with contextlib.suppress(LogStoreError):
+            for seen in doctor(self.root.path, files=self.files).observations:
+                text = seen.message
+                if seen.kind == "space":
+                    free, total = seen.values["free_bytes"], seen.values["bytes"]
+                    self.facts.free_bytes = free
+                    text = f"{size_text(free)} of {size_text(total)} are free"
+                if only is None or seen.kind in _OF_THE_DISK:
+                    row = seen.kind, seen.level, text
+                    self.facts.environment.append(row)
+
+    def _offsets(self, name: str) -> dict[tuple[str, int], int]:
+        try:
+            return read_offsets(self.root, name)
+        except (OSError, CorruptCheckpointError):
+            return {}  # `verify` says so
+
+    def _settings(self) -> dict[str, object]:
+        """The topics whose settings the directory has."""
+        try:
+            value = read_state(self.root, layout.TOPICS)
+        except (OSError, LogStoreError, ValueError):
+            return {}
+        return {} if value is None else dict(value["topics"])
+
+    def _is_foreign(self, name: str) -> bool:
+        """Whether it is a directory that a broker does not start on."""
+        if (
+            parse_partition_directory(name)
+            or layout.transition_topic(name)
+            or name in layout.NOT_PARTITIONS
+            or layout.is_store_file(name)
+        ):
+            return False
+        with contextlib.suppress(OSError):
+            return self.root.stat(name).is_directory
+        return False
+
+    # -- partitions
+
+    def _open_store(self) -> tuple[Store | None, str]:
+        """The store for reading, or why there is none."""
+        root, config = self.root.path, self.config
+        try:
+            store = open_store(root, read_only=True, config=config, files=self.files)
+        except LogStoreError as error:
+            return None, str(error)
+        return store, ""
+
+    def _open(self, store: Store | None, looks: list[Look], reason: str) -> list[Look]:
+        """What a reader sees of the partitions; returns those that are still there."""
+        topics: dict[str, TopicFacts] = {}
+        kept = []
+        for look in looks:
+            facts = look.facts
+            if not self._open_one(store, look, facts.error or reason):
+                continue  # its topic is being made or deleted
+            topic = topics.get(facts.topic)
+            if topic is None:
+                topic = topics[facts.topic] = TopicFacts(facts.topic)
+                topic.settings = self._settings_of(store, facts.topic)
+            topic.partitions.append(facts)
+            kept.append(look)
+        for topic in topics.values():
+            topic.partitions.sort(key=lambda one: one.number)
+        self.facts.topics = [topics[name] for name in sorted(topics)]
+        return kept
+
+    def _settings_of(self, store: Store | None, topic: str) -> dict[str, str] | None:
+        if topic not in self.settings or store is None:
+            return None
+        try:
+            config = store.topic(topic).config
+        except LogStoreError:
+            return None
+        usual = TopicConfig()
+        return {
+            field.name: str(getattr(config, field.name))
+            for field in dataclasses.fields(config)
+            if getattr(config, field.name) != getattr(usual, field.name)
+        }
+
+    def _open_one(self, store: Store | None, look: Look, reason: str) -> bool:
+        """Look at a partition as a reader does; False where it is not there any more,
+        or not yet."""
+        facts = look.facts
+        infos: tuple[SegmentInfo, ...] = ()
+        if facts.number < 0:
+            facts.error = f"{facts.name} is not named as a partition: topic-number"
+        elif store is None or reason:
+            facts.error = reason
+        else:
+            for _ in range(_TRIES):
+                try:
+                    infos = self._bounds(store, look)
+                    facts.error = ""
+                    break
+                except (TopicNotFoundError, PartitionNotFoundError) as error:
+                    facts.error = f"it is not part of the store: {error}"
+                    if not self.root.exists(facts.name):
+                        return False
+                except LogStoreError as error:
+                    facts.error = str(error)
+                    break
+            else:
+                if self.facts.holder is not None:
+                    return False
+        look.segments = segments_of(look, infos)
+        facts.segments = [segment for segment, _ in look.segments]
+        facts.size_bytes = sum(segment.size_bytes for segment in facts.segments)
+        facts.missing_indexes = sum(
+            name.replace(LOG, layout.INDEX) not in look.sizes
+            for _, name in look.segments
+        )
+        facts.other_bytes = max(sum(look.sizes.values()) - facts.size_bytes, 0)
+        return True
+
+    def _bounds(self, store: Store, look: Look) -> tuple[SegmentInfo, ...]:
+        facts = look.facts
+        partition = look.partition = store.topic(facts.topic)[facts.number]
+        infos = partition.segments
+        facts.start_offset = partition.start_offset
+        facts.end_offset = partition.end_offset
+        facts.durable_offset = min(partition.durable_offset, facts.end_offset)
+        if facts.topic in self.settings:
+            self._retention(partition.config, infos, facts)
+        return infos
+
+    def _retention(
+        self,
+        config: TopicConfig,
+        infos: tuple[SegmentInfo, ...],
+        facts: PartitionFacts,
+    ) -> None:
+        """What retention would delete now, and what within `SOON_MS`."""
+        policies = retention.policies_of(config)
+        if not policies:
+            return
+        now, free = self.facts.made_ms, max(self.facts.free_bytes, 0)
+        due = retention.plan(facts.number, infos, policies, now, free)
+        soon = retention.plan(facts.number, infos, policies, now + SOON_MS, free)
+        facts.retention_due_segments = len(due)
+        facts.retention_due_bytes = sum(one.segment.size_bytes for one in due)
+        facts.retention_soon_segments = len(soon) - len(due)
+        facts.retention_soon_bytes = (
+            sum(one.segment.size_bytes for one in soon) - facts.retention_due_bytes
+        )
+
+    def _transactions(self, looks: list[Look]) -> None:
+        """The last stable offsets, where there are transactions: it may take a walk."""
+        for look in looks:
+            if look.facts.has_transactions and look.partition is not None:
+                with contextlib.suppress(LogStoreError):
+                    look.facts.stable_offset = look.partition.last_stable_offset()
+
+    # -- what verify says
+
+    def _findings(
+        self, found: Iterable[Problem | Note], looks: dict[str, Look]
+    ) -> None:
+        lost: dict[str, list[tuple[int, int]]] = {}
+        # The page says once where the store is.
+        prefix = self.root.path.rstrip(os.sep) + os.sep
+        for one in found:
+            text = one.message.replace(prefix, "")
+            inner = os.path.relpath(one.path, self.root.path).split(os.sep)
+            look = looks.get(inner[0])
+            if look is None:
+                self.facts.root_notes.append((one.kind, text))
+                continue
+            if isinstance(one, Note):
+                look.facts.notes.append((one.kind, text))
+                continue
+            look.facts.problems.append((one.kind, text))
+            mark(look, one, inner[-1], text)
+            if one.kind in LOG_KINDS and one.first_offset is not None:
+                last = one.last_offset
+                end = look.facts.end_offset - 1 if last is None else last
+                lost.setdefault(inner[0], []).append((one.first_offset, end))
+        for name, ranges in lost.items():
+            looks[name].facts.lost_records = union(ranges)
+
+    # -- headers
+
+    def _sample(self, looks: list[Look]) -> None:
+        facts = self.facts
+        segments = [segment for look in looks for segment in look.facts.segments]
+        sampler = Sampler(
+            self.descriptors,
+            sum(segment.size_bytes for segment in segments),
+            len(segments),
+            self.config.max_batch_decompressed_bytes,
+        )
+        found: dict[str, list[Interval]] = {}
+        for look in looks:
+            rows = sampler.walk(look.directory, look.facts, look.segments)
+            found.setdefault(look.facts.topic, []).extend(rows)
+        sums = sampler.sums
+        facts.is_sampled, facts.read_bytes = sums.is_sampled, sums.read_bytes
+        facts.codecs = sorted(sums.codecs.values(), key=lambda one: -one.bytes)
+        facts.producer_count = sum(key >= 0 for key in sums.producers)
+        by_records = sorted(sums.producers.values(), key=lambda one: -one.records)
+        facts.producers = by_records[:_PRODUCERS_MAX]
+        facts.batch_sizes = dict(sorted(sums.batch_sizes.items()))
+        facts.record_sizes = dict(sorted(sums.record_sizes.items()))
+        everything = [one for rows in found.values() for one in rows]
+        bounds = bounds_of(everything)
+        for topic in facts.topics:
+            rows = found.get(topic.name, [])
+            topic.series = series_of(rows, bounds, topic.records)
+        facts.series = sum_of([topic.series for topic in facts.topics])
+
+
+_OF_THE_DISK: Final = frozenset({"file-system", "mount", "space", "inodes", "limits"})
+
+
+def _ignore(action: RecoveryAction) -> None:
+    """`verify` says the same."""

@@ -1,0 +1,136 @@
+"""One partition directory as a report sees it: files, segments, their damage."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping
+
+from logstore.errors import storage_error
+from logstore.io.files import Directory
+from logstore.io.layout import LOG, parse_partition_directory, parse_segment_file
+from logstore.maintenance.report.model import PartitionFacts, SegmentFacts
+from logstore.maintenance.verify import Problem
+from logstore.segment import SegmentInfo
+from logstore.store.partition import Partition
+
+__all__ = ["Look", "look_at", "mark", "segments_of", "union"]
+
+
+@dataclasses.dataclass(slots=True)
+class Look:
+    """What one look at a partition's directory found.
+
+    Attributes:
+        sizes: of its files, by name.
+        segments: with the name of their `.log` files.
+        partition: as a reader has it; None where it cannot be opened.
+    """
+
+    facts: PartitionFacts
+    directory: Directory
+    sizes: dict[str, int]
+    segments: list[tuple[SegmentFacts, str]]
+    partition: Partition | None = None
+
+
+def look_at(
+    root: Directory, name: str, points: Mapping[tuple[str, int], int]
+) -> Look | None:
+    """The files of a partition directory; None where it is none, or gone.
+
+    Args:
+        points: Kafka's recovery points.
+    """
+    directory, files = root.child(name), root.files
+    topic, number = parse_partition_directory(name) or (name, -1)
+    facts = PartitionFacts(topic, number, name, directory.path)
+    sizes: dict[str, int] = {}
+    try:
+        with directory.use() as fd:
+            for one in files.list(fd):
+                with contextlib.suppress(OSError):
+                    info = files.stat_name(fd, one)
+                    if info.is_file:
+                        sizes[one] = info.size
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        if not root.exists(name):
+            return None
+        facts.error = str(storage_error(error, "read", directory.path))
+    facts.recovery_point = points.get((topic, number), 0)
+    for one in sizes:
+        parsed = parse_segment_file(one)
+        if parsed is not None and parsed.transition:
+            known = facts.leftovers.get(parsed.transition, 0)
+            facts.leftovers[parsed.transition] = known + 1
+    return Look(facts, directory, sizes, [])
+
+
+def segments_of(
+    look: Look, infos: tuple[SegmentInfo, ...]
+) -> list[tuple[SegmentFacts, str]]:
+    """What readers see of the segments, and behind that what is on disk beside it."""
+    found = []
+    for info in infos:
+        last = info.max_timestamp_ms
+        segment = SegmentFacts(
+            info.base_offset,
+            info.next_offset,
+            info.size_bytes,
+            info.modified_ms if last < 0 else last,
+            is_active=info.is_active,
+        )
+        found.append((segment, os.path.basename(info.path)))
+    end = infos[-1].base_offset if infos else -1
+    others = sorted(
+        (parsed.base_offset, name)
+        for name in look.sizes
+        if (parsed := parse_segment_file(name)) is not None
+        if parsed.suffix == LOG and not parsed.transition and parsed.base_offset > end
+    )
+    for at, (base, name) in enumerate(others):
+        after = others[at + 1][0] if at + 1 < len(others) else -1
+        modified = -1
+        with contextlib.suppress(OSError):
+            modified = look.directory.stat(name).mtime_ns // 1_000_000
+        segment = SegmentFacts(base, after, look.sizes[name], modified)
+        found.append((segment, name))
+    return found
+
+
+def mark(look: Look, problem: Problem, file: str, text: str) -> None:
+    """Note a problem at the segment whose file has it."""
+    parsed = parse_segment_file(file)
+    if parsed is None:
+        return
+    for segment, name in look.segments:
+        if segment.base_offset != parsed.base_offset:
+            continue
+        if parsed.suffix != LOG:
+            segment.index_damage = segment.index_damage or text
+            return
+        # What lies behind the end of what readers see is shown as well.
+        size = max(look.sizes.get(name, 0), segment.size_bytes)
+        look.facts.size_bytes += size - segment.size_bytes
+        segment.size_bytes = size
+        if not segment.damage:
+            if problem.position is not None and size:
+                segment.damage_at = min(problem.position / size, 1.0)
+            if problem.first_offset is not None:
+                segment.damage_offset = problem.first_offset
+        segment.damage = segment.damage or text
+        return
+
+
+def union(ranges: list[tuple[int, int]]) -> int:
+    """Offsets in some ranges (both ends inclusive), each counted once."""
+    total, end = 0, -1
+    for first, last in sorted(ranges):
+        first = max(first, end + 1)
+        if last >= first:
+            total += last - first + 1
+            end = last
+    return total

@@ -1,0 +1,351 @@
+"""Batch headers of a store, all of them or a sample: codecs, producers, sizes, times.
+
+Small segments are read whole. Of a large store, a few stretches of each segment are
+read, evenly spaced over its offsets, and stand for the whole of it: the time a report
+takes is bounded however large the store is, apart from `verify`, which reads it all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore.config import CODECS
+from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import Directory
+from logstore.maintenance.report.model import (
+    Codec,
+    PartitionFacts,
+    Producer,
+    SegmentFacts,
+)
+from logstore.maintenance.verify.intact import RawSegment, next_sound
+from logstore.record.decoder import Damage, open_payload
+from logstore.segment import Place
+
+__all__ = ["Interval", "Sampler", "Sums"]
+
+# A store up to this size is read whole; of a larger one so much is, about.
+_WHOLE_BYTES: Final = 24 << 20
+_WHOLE_BATCHES: Final = 60_000
+_STRETCH_BYTES: Final = 64 * 1024
+# Of all segments together, and at least of one stretch.
+_SAMPLED_BATCHES: Final = 16_000
+_STRETCH_BATCHES: Final = 16
+_STRETCHES_MAX: Final = 16
+# So often a walk goes on behind damage in one segment.
+_SKIPS_MAX: Final = 64
+# For the ratio: batches that are decompressed, in all and of one segment.
+_OPENED_MAX: Final = 400
+_OPENED_OF_SEGMENT: Final = 2
+_OPENED_BYTES_MAX: Final = 1 << 20
+
+
+class Interval(NamedTuple):
+    """Records and bytes of log between two times; the same for both: at that time."""
+
+    first_ms: int
+    last_ms: int
+    records: float
+    bytes: float
+
+
+class _Seen(NamedTuple):
+    """A batch that was walked over."""
+
+    header: native.BatchHeader
+    records: int
+
+
+@dataclasses.dataclass(slots=True)
+class Sums:
+    """What was seen of a store so far; counts are weighted where it is a sample."""
+
+    codecs: dict[str, Codec] = dataclasses.field(default_factory=dict)
+    producers: dict[int, Producer] = dataclasses.field(default_factory=dict)
+    batch_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
+    record_sizes: dict[int, float] = dataclasses.field(default_factory=dict)
+    read_bytes: int = 0
+    is_sampled: bool = False
+
+    def codec(self, name: str) -> Codec:
+        """The sums of a codec."""
+        found = self.codecs.get(name)
+        if found is None:
+            found = self.codecs[name] = Codec(name)
+        return found
+
+
+class Sampler:
+    """Walks over the segments of one store.
+
+    Args:
+        total_bytes, total_segments: of all that will be walked over.
+        limit: most bytes that a batch may decompress to.
+    """
+
+    def __init__(
+        self,
+        descriptors: Descriptors,
+        total_bytes: int,
+        total_segments: int,
+        limit: int,
+    ) -> None:
+        self.sums = Sums()
+        self._descriptors = descriptors
+        self._limit = limit
+        self._buffer = native.Buffer(256 * 1024)
+        self._small = native.Buffer(_STRETCH_BYTES)
+        # Bytes that a segment may have to be read whole, and batches of a stretch.
+        share = _WHOLE_BYTES // max(total_segments, 1)
+        is_small = total_bytes <= _WHOLE_BYTES
+        self._whole = _WHOLE_BYTES if is_small else max(share, _STRETCH_BYTES)
+        self._batches_of_each = max(_WHOLE_BATCHES // max(total_segments, 1), 16)
+        self._stretches = max(min(_STRETCHES_MAX, share // _STRETCH_BYTES), 1)
+        stretches = max(total_segments, 1) * self._stretches
+        self._stretch_batches = max(_SAMPLED_BATCHES // stretches, _STRETCH_BATCHES)
+        self._opened = 0
+        self._every = -(-total_segments * _OPENED_OF_SEGMENT // _OPENED_MAX) or 1
+        self._segments = 0
+
+    def walk(
+        self,
+        directory: Directory,
+        facts: PartitionFacts,
+        segments: Sequence[tuple[SegmentFacts, str]],
+    ) -> list[Interval]:
+        """Add the segments of a partition, given with the names of their files.
+
+        Returns what lies at which time. What cannot be read is left out: `verify` has
+        told of it.
+        """
+        found: list[Interval] = []
+        facts.is_counted = True
+        for segment, name in segments:
+            if not segment.size_bytes:
+                continue
+            self._segments += 1
+            raw = RawSegment(
+                directory,
+                self._descriptors,
+                name,
+                segment.base_offset,
+                segment.size_bytes,
+            )
+            if segment.next_offset > segment.base_offset:
+                raw.next_offset = segment.next_offset
+            with contextlib.suppress(OSError, LogStoreError):
+                found += self._segment(raw, facts, segment.last_time_ms)
+        return found
+
+    # -- one segment
+
+    def _segment(
+        self, raw: RawSegment, facts: PartitionFacts, last_ms: int
+    ) -> list[Interval]:
+        opened_max = 0
+        if self._segments % self._every == 0:
+            opened_max = _OPENED_OF_SEGMENT
+        if raw.size <= self._whole:
+            seen, is_whole = self._whole_of(raw, opened_max)
+            if is_whole:
+                self._add(facts, seen, 1.0)
+                return _points(seen)
+            stretches = [seen]
+        else:
+            stretches = self._stretches_of(raw, opened_max)
+        facts.is_counted, self.sums.is_sampled = False, True
+        seen_bytes = sum(one.header.size for part in stretches for one in part)
+        if not seen_bytes:
+            return []
+        weight = raw.size / seen_bytes
+        for part in stretches:
+            self._add(facts, part, weight)
+        return _spread(stretches, weight, last_ms)
+
+    def _whole_of(self, raw: RawSegment, opened_max: int) -> tuple[list[_Seen], bool]:
+        """All batches of a segment, and whether it was walked over to its end: there
+        may be too many of them."""
+        seen: list[_Seen] = []
+        for one in self._headers(raw, raw.start, self._buffer, opened_max):
+            seen.append(one)
+            if len(seen) > self._batches_of_each * 64:
+                return seen, False
+        return seen, True
+
+    def _stretches_of(self, raw: RawSegment, opened_max: int) -> list[list[_Seen]]:
+        """Batches from a few places of a segment."""
+        known = raw.next_offset < native.OFFSET_MAX
+        count = self._stretches if known else 1
+        span = raw.next_offset - raw.base_offset
+        parts = []
+        end = 0  # of the stretch before
+        for number in range(count):
+            place = raw.start
+            if number:
+                place = raw.locate(raw.base_offset + span * number // count)
+            if number and place.pos < end:
+                continue  # the index is coarse, or gone
+            part: list[_Seen] = []
+            size = 0
+            for one in self._headers(raw, place, self._small, opened_max):
+                part.append(one)
+                size += one.header.size
+                if len(part) >= self._stretch_batches or size >= _STRETCH_BYTES:
+                    break
+            opened_max = 0
+            end = place.pos + size
+            parts.append(part)
+        return parts
+
+    def _headers(
+        self, raw: RawSegment, place: Place, buffer: native.Buffer, opened_max: int
+    ) -> Iterator[_Seen]:
+        """The sound batches from a place on, also those behind damage."""
+        last = place.last_offset
+        for _ in range(_SKIPS_MAX):
+            pos = place.pos
+            try:
+                for header, used, at in raw.headers(place, buffer=buffer):
+                    pos = at + header.size
+                    self.sums.read_bytes += header.size
+                    count = header.record_count
+                    if count < 0:  # a wrapper tells only its last offset
+                        is_known = last != native.OFFSET_UNKNOWN
+                        count = max(header.last_offset - last, 1) if is_known else 1
+                    last = header.last_offset
+                    if opened_max and header.codec:
+                        opened_max -= self._open(header, used)
+                    yield _Seen(header, 0 if header.is_control else count)
+                return
+            except (CorruptRecordError, UnsupportedError) as error:
+                at = error.position if error.position is not None else pos
+                pos, found = next_sound(raw, max(at, pos), last)
+                if found is None:
+                    return
+                known = found.base_offset >= 0
+                before = found.base_offset - 1 if known else native.OFFSET_UNKNOWN
+                place = Place(pos, before)
+
+    def _open(self, header: native.BatchHeader, buffer: native.Buffer) -> int:
+        """Decompress a batch, for the ratio; returns how many that were: 0 or 1."""
+        if self._opened >= _OPENED_MAX or header.payload_size > _OPENED_BYTES_MAX:
+            return 0
+        try:
+            payload = open_payload(header, buffer.raw, self._limit)
+        except (Damage, UnsupportedError):
+            return 0
+        codec = self.sums.codec(CODECS[header.codec])
+        codec.sampled_bytes += header.size
+        codec.sampled_raw_bytes += header.size - header.payload_size + len(payload)
+        self._opened += 1
+        return 1
+
+    # -- sums
+
+    def _add(self, facts: PartitionFacts, seen: list[_Seen], weight: float) -> None:
+        """Add batches; those of one kind together, as most of a log are."""
+        kinds: dict[tuple[int, int, int, int], list[_Seen]] = {}
+        for one in seen:
+            header = one.header
+            kind = (
+                header.magic,
+                header.attributes,
+                header.producer_id,
+                header.producer_epoch,
+            )
+            kinds.setdefault(kind, []).append(one)
+        for alike in kinds.values():
+            self._add_alike(facts, alike, weight)
+
+    def _add_alike(
+        self, facts: PartitionFacts, alike: list[_Seen], weight: float
+    ) -> None:
+        sums, header = self.sums, alike[0].header
+        batches = len(alike) * weight
+        facts.batches += batches
+        facts.has_transactions |= header.is_transactional
+        if header.is_control:
+            facts.control_batches += batches
+            return
+        records = sum(one.records for one in alike) * weight
+        size = sum(one.header.size for one in alike) * weight
+        facts.records += records
+        facts.magics[header.magic] = facts.magics.get(header.magic, 0) + records
+        times = [one.header.max_timestamp for one in alike]
+        times = [time_ms for time_ms in times if time_ms >= 0]
+        if times:
+            first = facts.first_time_ms
+            facts.last_time_ms = max(facts.last_time_ms, *times)
+            facts.first_time_ms = min(times) if first < 0 else min(first, *times)
+        codec = sums.codec(CODECS[header.codec])
+        codec.records += records
+        codec.batches += batches
+        codec.bytes += size
+        for one, count in alike:
+            bucket = one.size.bit_length()
+            sums.batch_sizes[bucket] = sums.batch_sizes.get(bucket, 0) + weight
+            bucket = (one.size // max(count, 1)).bit_length()
+            more = count * weight
+            sums.record_sizes[bucket] = sums.record_sizes.get(bucket, 0) + more
+        self._add_producer(facts, header, records, size, max(times, default=-1))
+
+    def _add_producer(
+        self,
+        facts: PartitionFacts,
+        header: native.BatchHeader,
+        records: float,
+        size: float,
+        last_ms: int,
+    ) -> None:
+        producer_id = max(header.producer_id, -1)
+        found = self.sums.producers.get(producer_id)
+        if found is None:
+            found = self.sums.producers[producer_id] = Producer(producer_id)
+        found.epoch = max(found.epoch, header.producer_epoch)
+        found.is_transactional |= header.is_transactional
+        found.records += records
+        found.bytes += size
+        found.last_time_ms = max(found.last_time_ms, last_ms)
+        if not found.partitions or found.partitions[-1] != facts.name:
+            found.partitions.append(facts.name)
+
+
+def _points(seen: list[_Seen]) -> list[Interval]:
+    """What lies at which time, of batches that have one."""
+    sums: dict[int, tuple[int, int]] = {}
+    for header, records in seen:
+        time_ms = header.max_timestamp
+        if time_ms >= 0:
+            before = sums.get(time_ms, (0, 0))
+            sums[time_ms] = before[0] + records, before[1] + header.size
+    return [Interval(time, time, *counts) for time, counts in sums.items()]
+
+
+def _spread(
+    stretches: list[list[_Seen]], weight: float, last_ms: int
+) -> list[Interval]:
+    """What each stretch stands for: the time from its begin to that of the next one,
+    or to the last one of the segment."""
+    found = []
+    parts = [part for part in stretches if part]
+    times = [
+        [one.header.max_timestamp for one in part if one.header.max_timestamp >= 0]
+        for part in parts
+    ]
+    for at, part in enumerate(parts):
+        if not times[at]:
+            continue
+        first, last = min(times[at]), max(times[at])
+        if at + 1 == len(parts):
+            last = max(last, last_ms)
+        elif times[at + 1]:
+            last = max(last, min(times[at + 1]))
+        records = sum(one.records for one in part) * weight
+        size = sum(one.header.size for one in part) * weight
+        found.append(Interval(first, last, records, size))
+    return found

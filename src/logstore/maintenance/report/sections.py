@@ -1,0 +1,202 @@
+"""The sections about a store as a whole: sizes, codecs, producers, broker, disk."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from logstore.maintenance.report.charts import icon
+from logstore.maintenance.report.markup import Html, join, tag
+from logstore.maintenance.report.model import Codec, StoreFacts
+from logstore.maintenance.report.tables import Cell, table
+from logstore.maintenance.report.units import (
+    count_text,
+    number_text,
+    percent_text,
+    size_text,
+)
+
+__all__ = [
+    "broker_section",
+    "codec_section",
+    "environment_section",
+    "producer_section",
+    "sizes_section",
+]
+
+_PRODUCERS_MAX: Final = 40
+_PARTITIONS_NAMED: Final = 3
+_STEPS_MAX: Final = 40
+
+
+def sizes_section(facts: StoreFacts) -> Html:
+    """How large batches and records are."""
+    if not facts.batch_sizes:
+        return join()
+    cards = [
+        tag("div", tag("h3", title), _histogram(counts, noun), cls="card")
+        for title, counts, noun in (
+            ("Batches by size on disk", facts.batch_sizes, "batch"),
+            ("Records by size on disk", facts.record_sizes, "record"),
+        )
+    ]
+    return join(
+        tag("h2", "Sizes", id="sizes"),
+        tag("p", "Each bar reaches from half its label up to it; records count as the "
+            "average of their batch, compressed.", cls="lead"),
+        tag("div", cards, cls="two"),
+    )  # fmt: skip
+
+
+def _histogram(counts: dict[int, float], noun: str) -> Html:
+    low, high = min(counts), max(counts)
+    # A single bar as wide as the card says less than one among empty ones.
+    low, high = max(min(low, high - 4), 0), max(high, low + 2)
+    top = max(counts.values()) or 1.0
+    plural = "batches" if noun == "batch" else noun + "s"
+    bars, labels = [], []
+    for bucket in range(low, high + 1):
+        value = counts.get(bucket, 0.0)
+        hint = (
+            f"{count_text(round(value), noun, plural)} below "
+            f"{size_text(1 << bucket)} and not below {size_text((1 << bucket) >> 1)}"
+        )
+        height = f"height:{value / top * 100:.1f}%"
+        if value > 0:
+            bars.append(tag("i", style=height, data_tip=hint))
+        else:
+            bars.append(tag("i", style="visibility:hidden"))
+        labels.append(tag("span", _short(1 << bucket)))
+    return join(tag("div", bars, cls="hist"), tag("div", labels, cls="hx"))
+
+
+def _short(size: int) -> str:
+    for unit in ("", "K", "M", "G"):
+        if size < 1024:
+            return f"{size}{unit}"
+        size >>= 10
+    return f"{size}T"
+
+
+def codec_section(facts: StoreFacts) -> Html:
+    """What is compressed how, and how well."""
+    if not facts.codecs:
+        return join()
+    total = sum(codec.bytes for codec in facts.codecs)
+    rows = [
+        [
+            Cell(codec.name, codec.name),
+            Cell.number(codec.records),
+            Cell.number(codec.batches),
+            Cell.size(codec.bytes),
+            Cell(_meter(codec.bytes, total), codec.bytes, True),
+            _ratio(codec),
+        ]
+        for codec in facts.codecs
+    ]
+    head = ("Codec", "Records", "Batches", "On disk", "Share of the bytes", "Ratio")
+    return join(
+        tag("h2", "Codecs", id="codecs"),
+        tag("p", "The ratio is what batches hold, divided by their bytes on disk, in a "
+            "sample that was decompressed.", cls="lead"),
+        tag("div", table(head, rows), cls="card"),
+    )  # fmt: skip
+
+
+def _meter(part: float, whole: float) -> Html:
+    width = f"width:{100 * part / whole if whole else 0:.1f}%"
+    return tag(
+        "div", tag("i", style=width), cls="meter", data_tip=percent_text(part, whole)
+    )
+
+
+def _ratio(codec: Codec) -> Cell:
+    if codec.name == "none":
+        return Cell("1.0", 1.0, True)
+    if codec.ratio is None:
+        return Cell("-", 0.0, True)
+    return Cell(f"{codec.ratio:.1f}", codec.ratio, True)
+
+
+def producer_section(facts: StoreFacts) -> Html:
+    """Who wrote."""
+    if not facts.producers:
+        return join()
+    rows = []
+    for one in facts.producers[:_PRODUCERS_MAX]:
+        kind = "transactional" if one.is_transactional else "idempotent"
+        names = one.partitions[:_PARTITIONS_NAMED]
+        rest = len(one.partitions) - len(names)
+        where = ", ".join(names) + (f" and {rest} more" if rest else "")
+        is_named = one.producer_id >= 0
+        rows.append(
+            [
+                Cell(str(one.producer_id) if is_named else "without an id"),
+                Cell(kind if is_named else "plain"),
+                Cell.number(one.epoch),
+                Cell.number(one.records),
+                Cell.size(one.bytes),
+                Cell.time(one.last_time_ms),
+                Cell(where),
+            ]
+        )
+    head = ("Producer", "Kind", "Epoch", "Records", "Bytes", "Last record",
+            "Partitions")  # fmt: skip
+    lead = f"{count_text(facts.producer_count, 'producer id')} in the batches."
+    if len(facts.producers) > _PRODUCERS_MAX:
+        lead += f" The {_PRODUCERS_MAX} with most records:"
+    return join(
+        tag("h2", "Producers", id="producers"),
+        tag("p", lead, cls="lead"),
+        tag("div", table(head, rows), cls="card"),
+    )
+
+
+def broker_section(facts: StoreFacts) -> Html:
+    """What a Kafka broker would do with the directory."""
+    steps = facts.broker.steps
+    items = [
+        tag(
+            "li",
+            icon(step.level),
+            tag("div", tag("b", step.title), tag("p", step.detail) if step.detail
+                else None),
+            cls=step.level,
+        )
+        for step in steps[:_STEPS_MAX]
+    ]  # fmt: skip
+    rest = len(steps) - _STEPS_MAX
+    return join(
+        tag("h2", "What a broker would do with it", id="broker"),
+        tag("p", facts.broker.verdict, cls="lead"),
+        tag("ul", items, cls="list"),
+        tag("p", f"... and {number_text(rest)} more.", cls="small")
+        if rest > 0
+        else None,
+    )
+
+
+_LEVELS: Final = {"ok": "ok", "note": "info", "problem": "critical"}
+
+
+def environment_section(facts: StoreFacts) -> Html:
+    """What it stands on, and what `verify` notes without calling it a problem."""
+    rows = [(_LEVELS[level], kind, text) for kind, level, text in facts.environment]
+    notes: dict[str, list[str]] = {}
+    for partition in facts.partitions:
+        for kind, text in partition.notes:
+            notes.setdefault(kind, []).append(text)
+    for kind, text in facts.root_notes:
+        notes.setdefault(kind, []).append(text)
+    for kind, texts in sorted(notes.items()):
+        more = f" ... and {number_text(len(texts) - 1)} more." if texts[1:] else ""
+        rows.append(("info", f"{kind} ({number_text(len(texts))})", texts[0] + more))
+    if not rows:
+        return join()
+    items = [
+        join(tag("dt", icon(level), kind, cls=level), tag("dd", text))
+        for level, kind, text in rows
+    ]
+    return join(
+        tag("h2", "Notes, and what it stands on", id="environment"),
+        tag("div", tag("dl", items, cls="facts"), cls="card"),
+    )

@@ -1,0 +1,203 @@
+"""The section of one topic: its settings, the map of its segments, its partitions."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from logstore.maintenance.report.charts import segment_map
+from logstore.maintenance.report.markup import Html, join, tag
+from logstore.maintenance.report.model import PartitionFacts, StoreFacts, TopicFacts
+from logstore.maintenance.report.series import quantile_edges
+from logstore.maintenance.report.style import AGES
+from logstore.maintenance.report.tables import Cell, table
+from logstore.maintenance.report.units import (
+    count_text,
+    number_text,
+    size_text,
+    time_text,
+)
+
+__all__ = ["MapScale", "topic_section"]
+
+# Rectangles of all maps together, about: 250 bytes of the page each.
+_BLOCKS_MAX: Final = 1500
+_BLOCKS_OF_ROW_MIN: Final = 6
+_ROWS_MAX: Final = 240
+_PROBLEMS_MAX: Final = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MapScale:
+    """What the colours of all maps mean, and how fine they are drawn.
+
+    Attributes:
+        edges: rising times that divide the groups of age.
+        oldest_ms, newest_ms: of all segments.
+        most: rectangles in a row.
+        rows: partitions of a topic that are drawn.
+    """
+
+    edges: tuple[int, ...]
+    oldest_ms: int
+    newest_ms: int
+    most: int
+    rows: int
+
+    @classmethod
+    def of(cls, facts: StoreFacts) -> MapScale:
+        """The scale for a store."""
+        segments = [one for p in facts.partitions for one in p.segments]
+        times = [one.last_time_ms for one in segments if one.size_bytes] or [-1]
+        edges = tuple(quantile_edges(times, AGES))
+        # All groups of the newest colours: few ages do not look old.
+        shift = AGES - 1 - len(edges)
+        rows = min(max(len(facts.partitions), 1), _ROWS_MAX)
+        most = max(_BLOCKS_MAX // rows, _BLOCKS_OF_ROW_MIN)
+        if len(segments) <= _BLOCKS_MAX:
+            most = _BLOCKS_MAX
+        padded = (-(1 << 63),) * shift + edges
+        return cls(padded, min(times), max(times), most, _ROWS_MAX)
+
+    def legend(self) -> Html:
+        """What the colours mean."""
+        shift = sum(edge == -(1 << 63) for edge in self.edges)
+        edges = self.edges[shift:]
+        starts = (self.oldest_ms, *edges)
+        parts = []
+        for at, text in enumerate(_distinct(starts)):
+            if len(starts) > 1:
+                text = f"oldest, from {text}" if at == 0 else f"from {text}"
+            swatch = tag("i", style=f"background:var(--a{shift + at})")
+            parts.append(tag("span", swatch, text))
+        parts.append(tag("span", tag("i", cls="hurt"), "damaged"))
+        parts.append(tag("span", tag("i", cls="idx"), "index damaged"))
+        return tag("div", parts, cls="legend")
+
+
+def _distinct(times: tuple[int, ...]) -> list[str]:
+    """Times as texts, as short as they can be told apart: days, minutes, seconds."""
+    whole = [time_text(when) for when in times]
+    for length in (10, 16):
+        short = [text[:length] for text in whole]
+        if len(set(short)) == len(set(whole)):
+            return short
+    return whole
+
+
+def topic_section(topic: TopicFacts, scale: MapScale, *, is_open: bool) -> Html:
+    """One topic; a click opens one that is closed."""
+    partitions = topic.partitions
+    problems = sum(len(one.problems) + bool(one.error) for one in partitions)
+    segments = sum(len(one.segments) for one in partitions)
+    facts = [
+        count_text(len(partitions), "partition"),
+        count_text(segments, "segment"),
+        size_text(topic.size_bytes),
+    ]
+    if problems:
+        facts.append(count_text(problems, "problem"))
+    summary = tag("summary", topic.name, tag("span", " · ".join(facts), cls="small"))
+    shown = _shown(partitions, scale.rows)
+    widest = max((one.size_bytes for one in partitions), default=0)
+    rows = [_row(one, widest, scale) for one in shown]
+    rest = len(partitions) - len(shown)
+    more = f"{count_text(rest, 'more partition')} without a problem, not drawn."
+    body = tag(
+        "div",
+        _settings(topic),
+        tag("div", rows),
+        tag("p", more, cls="small") if rest else None,
+        _problems(partitions),
+        tag(
+            "details",
+            tag("summary", "Partitions in numbers", cls="small"),
+            _partition_table(shown),
+        ),
+        cls="body",
+    )
+    return tag(
+        "details",
+        summary,
+        body,
+        cls="topic card",
+        id=f"topic-{topic.name}",
+        open=is_open or bool(problems),
+    )
+
+
+def _shown(partitions: list[PartitionFacts], most: int) -> list[PartitionFacts]:
+    if len(partitions) <= most:
+        return partitions
+    ranked = sorted(
+        partitions,
+        key=lambda one: (not (one.problems or one.error), -one.size_bytes),
+    )
+    return sorted(ranked[:most], key=lambda one: one.number)
+
+
+def _settings(topic: TopicFacts) -> Html:
+    if topic.settings is None:
+        return join()  # the page says so once
+    if not topic.settings:
+        return tag("p", "All settings are the defaults.", cls="small",
+                   style="margin-top:0")  # fmt: skip
+    parts = [
+        join(tag("code", f"{name}={value}"), " ")
+        for name, value in topic.settings.items()
+    ]
+    return tag("p", parts, cls="small", style="margin-top:0")
+
+
+def _row(partition: PartitionFacts, widest: int, scale: MapScale) -> Html:
+    if partition.segments:
+        drawing = segment_map(partition, widest, scale.edges, scale.most)
+    else:
+        drawing = tag("span", "no segments", cls="small")
+    return tag(
+        "div",
+        tag("div", partition.name, cls="name", data_tip=partition.name),
+        tag("div", drawing, cls="bar"),
+        tag("div", size_text(partition.size_bytes), cls="size"),
+        cls="row",
+    )
+
+
+def _problems(partitions: list[PartitionFacts]) -> Html:
+    found = [(one.name, text) for one in partitions for _, text in one.problems]
+    found += [(one.name, one.error) for one in partitions if one.error]
+    if not found:
+        return join()
+    rows = [
+        tag("li", tag("b", name), " ", text) for name, text in found[:_PROBLEMS_MAX]
+    ]
+    rest = len(found) - _PROBLEMS_MAX
+    if rest > 0:
+        rows.append(tag("li", f"{number_text(rest)} more: run logstore-dump verify"))
+    return tag(
+        "details",
+        tag("summary", f"{count_text(len(found), 'problem')} in detail", cls="small"),
+        tag("ul", rows, cls="small"),
+    )
+
+
+def _partition_table(partitions: list[PartitionFacts]) -> Html:
+    rows = [
+        [
+            Cell.number(one.number),
+            Cell.number(one.start_offset),
+            Cell.number(one.end_offset),
+            Cell.number(one.durable_offset),
+            Cell.number(one.records),
+            Cell.number(len(one.segments)),
+            Cell.size(one.size_bytes),
+            Cell.size(one.other_bytes),
+            Cell.time(one.first_time_ms),
+            Cell.time(one.last_time_ms),
+            Cell.number(len(one.problems)),
+        ]
+        for one in partitions
+    ]
+    head = ("Partition", "Start", "End", "Durable", "Records", "Segments", "Log",
+            "Other files", "First record", "Last record", "Problems")  # fmt: skip
+    return table(head, rows)

@@ -1,0 +1,105 @@
+"""Looking again at a partition that changed while it was looked at.
+
+A check takes no lock: what it holds against each other may be of different moments. A
+writer truncates, rolls, deletes, or removes the whole topic meanwhile, and what was
+sound at each moment looks damaged. So where a partition with problems has changed
+since, it is looked at again, and only what each look finds is a problem. Damage stays
+where it is; what was in between is never in the same place again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from logstore.io.files import Directory
+from logstore.io.layout import parse_partition_directory
+from logstore.maintenance.verify.context import Context
+from logstore.maintenance.verify.parallel import Job, run_jobs
+from logstore.maintenance.verify.partition import PartitionCheck
+from logstore.maintenance.verify.report import IN_USE, Problem, Run
+
+__all__ = ["LOOKS", "look_again", "partition_jobs", "seen"]
+
+# So often a partition is looked at, at the most, while it changes all the time.
+LOOKS: Final = 6
+
+
+def partition_jobs(
+    run: Run, directory: Directory, context_of: Callable[[Run], Context]
+) -> Iterator[Job]:
+    """The jobs that check a partition; its findings come with the last of them.
+
+    `context_of`: what is known of it from outside, at the time of the call; faults of
+    what says so are reported to its argument.
+    """
+    found = run.child()
+    before = seen(directory)
+    try:
+        yield from PartitionCheck(found, directory, context_of(found)).jobs()
+    except OSError as error:
+        found.unreadable(directory.path, error)
+
+    def check(run: Run) -> None:
+        try:
+            jobs = PartitionCheck(run, directory, context_of(run)).jobs()
+            run_jobs(jobs, 1, run.meter.stop)
+        except OSError as error:
+            run.unreadable(directory.path, error)
+
+    yield Job(None, partial(look_again, run, found, directory, before, check))
+
+
+def look_again(
+    run: Run,
+    found: Run,
+    directory: Directory,
+    before: object,
+    check: Callable[[Run], None],
+) -> None:
+    """Give `run` the findings of a look that began when the directory was as `before`
+    says, without the problems that further looks (`check`) do not find."""
+    for _ in range(LOOKS - 1):
+        if not found.problems:
+            break
+        now = seen(directory)
+        if now is None and parse_partition_directory(directory.name):
+            found.problems = []
+            text = f"{directory.path} went away meanwhile"
+            found.note(IN_USE, directory.path, text)
+            break
+        if now == before:
+            break
+        before = now
+        again = run.child()
+        check(again)
+        known = set(map(_place, found.problems))
+        again.problems = [p for p in again.problems if _place(p) in known]
+        found = again
+    run.merge(found)
+
+
+def _place(problem: Problem) -> tuple[str, str, int | None]:
+    return problem.kind, problem.path, problem.position
+
+
+def seen(directory: Directory) -> object:
+    """What is another value whenever anything in a directory has changed; None where it
+    is not there."""
+    files = directory.files
+    try:
+        with directory.use() as fd:
+            root = files.stat(fd)
+            rows = []
+            for name in sorted(files.list(fd)):
+                try:
+                    info = files.stat_name(fd, name)
+                except FileNotFoundError:
+                    continue
+                rows.append((name, info.inode, info.mtime_ns, info.size))
+            return root.inode, root.mtime_ns, rows
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return repr(error)

@@ -1,0 +1,243 @@
+"""What is known of a log from outside: checkpoints, and logstore's own state."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from logstore.config import TopicConfig, from_stored
+from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.partition_state import PartitionState, SealedRow, was_closed
+from logstore.io.checkpoint.recovery_report import OTHER_WRITER, RecoveryAction
+from logstore.io.files import Directory, Files
+from logstore.io.layout import parse_partition_directory
+from logstore.maintenance.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
+
+_Read = TypeVar("_Read")
+
+# So often the marks are read, at the most, while they change all the time.
+_LOOKS: Final = 10
+
+_METADATA_TEXT: Final = re.compile(
+    r"version:\s*[0-9]+\s*\n\s*topic_id:\s*[A-Za-z0-9_-]{22}\s*"
+)
+
+
+@dataclasses.dataclass(slots=True)
+class Context:
+    """What is known of a partition from outside its log.
+
+    Attributes:
+        state: logstore's own, where it counts.
+        clean: the last writer stopped cleanly, or had done so when damage was seen.
+        recovery_point: Kafka's; 0 unknown.
+        log_start: Kafka's log start offset; 0 unknown.
+        is_own: logstore was the last writer of the store.
+        rows: the sealed segments of the state, by base offset.
+    """
+
+    state: PartitionState | None = None
+    clean: bool = False
+    recovery_point: int = 0
+    log_start: int = 0
+    is_own: bool = False
+    rows: dict[int, SealedRow] = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        sealed = () if self.state is None else self.state.sealed
+        self.rows = {row[0]: row for row in sealed}
+
+    @property
+    def closed_end(self) -> int | None:
+        """Where the log ended when it was closed; None: unknown."""
+        if not self.clean:
+            return None
+        if self.state is not None:
+            return self.state.durable_offset
+        return self.recovery_point or None
+
+
+class StoreFacts:
+    """What the files of a store's directory say. With `run`, faults are reported."""
+
+    def __init__(self, root: Directory, run: Run | None = None) -> None:
+        self.root = root
+        self.run = run
+        for _ in range(_LOOKS):
+            # A writer that opens or closes the store changes one after the other.
+            self.token = marks_token(root)
+            self.run = None if run is None else run.child()
+            self._read()
+            if marks_token(root) == self.token:
+                break
+        if run is not None and self.run is not None:
+            run.merge(self.run)
+        self.run = run
+
+    def _read(self) -> None:
+        self.names = self.root.names()
+        marks = self._marks()
+        self.own, self.clean = marks.is_own, marks.is_clean
+        self.generation = marks.generation
+        self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
+        self.starts = self._offsets(layout.LOG_START_CHECKPOINT)
+
+    def now(self, directory: Directory, run: Run | None) -> Context:
+        """What is known of a partition, where these facts may be old: a writer may have
+        opened or closed the store since."""
+        is_old = marks_token(self.root) != self.token
+        facts = StoreFacts(self.root) if is_old else self
+        return facts.context(directory, run)
+
+    def _marks(self) -> Marks:
+        marks = Marks(self.root)
+        try:
+            marks.read_owner(self._note)
+        except UnsupportedError as error:
+            if self.run is not None:
+                self.run.problem(
+                    UNSUPPORTED, self.root.path_of(layout.OWNER), str(error)
+                )
+        except OSError as error:
+            if self.run is not None:
+                self.run.unreadable(self.root.path_of(layout.OWNER), error)
+        return marks
+
+    def _note(self, action: RecoveryAction) -> None:
+        if self.run is None:
+            return
+        if action.label == OTHER_WRITER:
+            message = (
+                "another program has written to the store since logstore did; what "
+                "logstore noted of its partitions does not count"
+            )
+            self.run.note(OTHER_WRITER, action.path, message)
+        else:
+            self.run.problem(STATE, action.path, action.message)
+
+    def _unreadable(self, name: str, error: OSError) -> None:
+        if self.run is not None:
+            self.run.unreadable(self.root.path_of(name), error)
+
+    def _offsets(self, name: str) -> dict[tuple[str, int], int]:
+        try:
+            return checkpoints.read_offsets(self.root, name)
+        except CorruptCheckpointError:
+            return {}
+        except OSError as error:
+            self._unreadable(name, error)
+            return {}
+
+    def context(self, directory: Directory, run: Run | None) -> Context:
+        """What is known of the partition in `directory`."""
+        key = parse_partition_directory(directory.name)
+        state = read_own(directory, layout.PARTITION_STATE, run, PartitionState.read)
+        if key is None:
+            return Context()
+        counts = self.own and state is not None and state.generation == self.generation
+        clean = self.clean
+        state = state if counts else None
+        if self.own and not clean:
+            clean = was_closed(directory, self.generation, state)
+        return Context(
+            state,
+            clean,
+            self.points.get(key, 0),
+            self.starts.get(key, 0),
+            self.own,
+        )
+
+
+def marks_token(root: Directory) -> object:
+    """What is another value when a mark of a stop was replaced or removed."""
+    try:
+        return Marks(root).token()
+    except OSError as error:
+        return repr(error)
+
+
+def own_state(
+    directory: Directory, name: str, run: Run | None
+) -> dict[str, Any] | None:
+    """A state file of logstore's; None where it is missing or (reported) bad."""
+    return read_own(
+        directory, name, run, lambda found: checkpoints.read_state(found, name)
+    )
+
+
+def read_own(
+    directory: Directory,
+    name: str,
+    run: Run | None,
+    read: Callable[[Directory], _Read | None],
+) -> _Read | None:
+    """What `read` makes of a file of logstore's; None where it is missing or bad, which
+    is reported to `run`."""
+    path = directory.path_of(name)
+    try:
+        return read(directory)
+    except CorruptCheckpointError as error:
+        if run is not None:
+            run.problem(STATE, path, str(error))
+    except UnsupportedError as error:
+        if run is not None:
+            run.problem(UNSUPPORTED, path, str(error))
+    except ValueError as error:
+        if run is not None:
+            run.problem(STATE, path, f"{path} cannot be used: {error}")
+    except OSError as error:
+        if run is not None:
+            run.unreadable(path, error)
+    return None
+
+
+def check_checkpoint(run: Run, directory: Directory, name: str) -> None:
+    """A text file of Kafka's; faults are reported."""
+    path = directory.path_of(name)
+    try:
+        if name == layout.LEADER_EPOCHS:
+            epochs = checkpoints.read_epochs(directory)
+            if epochs != sorted(epochs) or any(min(entry) < 0 for entry in epochs):
+                run.problem(CHECKPOINT, path, f"checkpoint {path} is out of order")
+        elif name == layout.PARTITION_METADATA:
+            text = directory.read_file(name).decode("utf-8", "replace")
+            if not _METADATA_TEXT.fullmatch(text):
+                run.problem(CHECKPOINT, path, f"{path} has no version and topic id")
+        else:
+            checkpoints.read_offsets(directory, name)
+    except CorruptCheckpointError as error:
+        run.problem(CHECKPOINT, path, str(error))
+    except OSError as error:
+        run.unreadable(path, error)
+
+
+def context_of(files: Files, directory: Directory, run: Run | None) -> Context:
+    """The context of a partition directory that was given by itself."""
+    try:
+        root = Directory.open_root(files, os.path.dirname(directory.path))
+    except OSError:
+        return Context()
+    try:
+        return StoreFacts(root).context(directory, run)
+    except OSError:
+        return Context()
+    finally:
+        root.close()
+
+
+def topic_config(root: Directory, directory: Directory) -> TopicConfig:
+    """The settings of a partition's topic, or the defaults."""
+    key = parse_partition_directory(directory.name)
+    value = own_state(root, layout.TOPICS, None)
+    try:
+        if not value or not key:
+            return TopicConfig()
+        return from_stored(value["topics"][key[0]]["config"])
+    except (KeyError, TypeError, ConfigError):
+        return TopicConfig()

@@ -1,0 +1,396 @@
+"""Index files held against the log while that is walked over."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import struct
+import sys
+from array import array
+from typing import Final, NamedTuple, Protocol
+
+from logstore import _native as native
+from logstore.errors import CorruptIndexError
+from logstore.index import (
+    INDEX_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    TXN_ENTRY_BYTES,
+    parse_txn_index,
+)
+from logstore.io.files import Directory
+from logstore.io.layout import SegmentFile
+from logstore.maintenance.verify.context import Context
+from logstore.maintenance.verify.report import (
+    MISSING_INDEX,
+    OFFSET_INDEX,
+    TIME_INDEX_FAULT,
+    TXN_INDEX_FAULT,
+    ZERO_TAIL,
+    Run,
+)
+
+
+class WalkedLog(Protocol):
+    """What an index is held against: a `.log` file, as far as it was walked over.
+
+    Attributes:
+        name, directory: of the file.
+        base: base offset.
+        context: what is known of the log from outside.
+        run_of: where findings go.
+        is_last: it is the last segment.
+        is_sound: nothing of it is damaged so far.
+        is_skipped: it was not walked over.
+        last_offset: of the batches so far; base - 1 if there are none.
+        end: position behind the last batch.
+        state: what its writer would have, for the entries that it should have.
+    """
+
+    name: str
+    directory: Directory
+    base: int
+    context: Context
+    run_of: Run
+    is_last: bool
+    is_sound: bool
+    is_skipped: bool
+    last_offset: int
+    end: int
+    state: native.SegmentState
+
+    def is_damaged_at(self, pos: int) -> bool: ...
+
+    def is_damaged_between(self, first: int, end: int) -> bool: ...
+
+
+class Table(NamedTuple):
+    """The batches of a run of log: last offsets (relative to the base) and positions,
+    and the running maximum of timestamps as time index entries."""
+
+    offsets: array[int]
+    positions: array[int]
+    times: bytes
+    before: int  # last relative offset before the run
+
+
+class _Faults:
+    """Faults of one index file, told in one finding: the first of each bad entry."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[int, str] = {}
+
+    def add(self, slot: int, reason: str) -> None:
+        self._reasons.setdefault(slot, reason)
+
+    @property
+    def count(self) -> int:
+        return len(self._reasons)
+
+    @property
+    def first(self) -> tuple[int, str] | None:
+        """The lowest slot, with what is wrong there."""
+        return min(self._reasons.items(), default=None)
+
+
+class IndexFile:
+    """An index file of a segment, held against the log while that is walked over."""
+
+    entry_bytes = 0
+    kind = ""
+    what = ""
+
+    def __init__(self, log: WalkedLog, name: str) -> None:
+        self.log = log
+        self.name = name
+        self.path = log.directory.path_of(name)
+        self.faults = _Faults()
+        self.data = b""
+        self.count = 0
+        self.slot = 0
+        self.missing = False
+        self._read()
+
+    def _read(self) -> None:
+        run, log = self.log.run_of, self.log
+        try:
+            self.data = log.directory.read_file(self.name)
+        except FileNotFoundError:
+            self.missing = True
+            return
+        except OSError as error:
+            self.missing = True
+            run.unreadable(self.path, error)
+            return
+        size = self.entry_bytes
+        whole = len(self.data) // size * size
+        used = used_bytes(self.data, size)
+        # The first entry may be all zeros; more of them are room that was not used.
+        if used == 0 and whole:
+            used = size if whole == size and not self._is_empty_log() else 0
+        self.count = used // size
+        if len(self.data) != whole:
+            self.tell(whole, f"has {len(self.data)} bytes, no multiple of {size}")
+        elif used != whole:
+            message = f"{self.what} {self.path} ends with {whole - used} bytes of zeros"
+            if log.is_last and not log.context.clean:
+                run.note(ZERO_TAIL, self.path, message, position=used)
+            else:
+                self.tell(used, f"ends with {whole - used} bytes of zeros")
+
+    def _is_empty_log(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.log.directory.stat(self.log.name).size == 0
+        return True
+
+    def tell(self, position: int, reason: str) -> None:
+        """A problem; a note where the next opening makes the index anew anyhow."""
+        log = self.log
+        mended = log.is_last and not log.context.clean
+        (log.run_of.note if mended else log.run_of.problem)(
+            self.kind, self.path, f"{self.what} {self.path} {reason}", position=position
+        )
+
+    def hold(self, table: Table) -> None:
+        """Check the entries that belong to a run of the log."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Check what is left when the log has ended."""
+        raise NotImplementedError
+
+    def conclude(self) -> None:
+        """Report the faults."""
+        faults = self.faults
+        if faults.first is not None:
+            slot, reason = faults.first
+            more = f" ({faults.count} of {self.count} entries are bad)"
+            self.tell(
+                slot * self.entry_bytes,
+                f"contradicts the log: entry {slot} {reason}"
+                + (more if faults.count > 1 else ""),
+            )
+
+
+class OffsetIndexCheck(IndexFile):
+    entry_bytes = INDEX_ENTRY_BYTES
+    kind = OFFSET_INDEX
+    what = "offset index"
+
+    def __init__(self, log: WalkedLog, name: str) -> None:
+        super().__init__(log, name)
+        table = numbers(self.data[: self.count * self.entry_bytes])
+        self.offsets, self.positions = table[0::2], table[1::2]
+        for slot in range(1, self.count):
+            if (
+                self.offsets[slot] <= self.offsets[slot - 1]
+                or self.positions[slot] < self.positions[slot - 1]
+            ):
+                self.faults.add(slot, "is out of order")
+
+    def hold(self, table: Table) -> None:
+        positions = table.positions
+        end = positions[-1]
+        offsets = self.offsets
+        slot = self.slot
+        while slot < self.count and self.positions[slot] <= end:
+            pos = self.positions[slot]
+            at = bisect.bisect_left(positions, pos)
+            if at == len(positions) or positions[at] != pos:
+                # Before the run: in what is damaged, or nothing that can be checked.
+                if pos < 0 or not self.log.is_damaged_at(pos):
+                    self.faults.add(slot, f"has position {pos}, where no batch begins")
+            else:
+                before = table.offsets[at - 1] if at else table.before
+                if offsets[slot] <= before:
+                    self.faults.add(
+                        slot, f"has offset {self.log.base + offsets[slot]}, which lies "
+                        f"before position {pos}",
+                    )  # fmt: skip
+                if self._is_beyond(slot - 1, before, pos):
+                    self.faults.add(
+                        slot - 1,
+                        f"has offset {self.log.base + offsets[slot - 1]}, which lies "
+                        f"behind the position of the next entry",
+                    )
+            slot += 1
+        self.slot = slot
+
+    def _is_beyond(self, slot: int, before: int, pos: int) -> bool:
+        """Whether an entry has an offset that only comes at or behind a position (of
+        the entry after it), which what is damaged in between cannot explain."""
+        return (
+            slot >= 0
+            and self.offsets[slot] > before
+            and not self.log.is_damaged_between(self.positions[slot], pos)
+        )
+
+    def finish(self) -> None:
+        log = self.log
+        if self.missing:
+            if log.end > 0 and not (log.is_last and not log.context.clean):
+                log.run_of.note(
+                    MISSING_INDEX,
+                    self.path,
+                    f"offset index {self.path} is missing; readers scan the log until "
+                    f"it is built",
+                )
+            return
+        for slot in range(self.slot, self.count):
+            pos = self.positions[slot]
+            if not log.is_damaged_at(pos):
+                self.faults.add(
+                    slot, f"has position {pos}, past the end of the log at {log.end}"
+                )
+        if self.slot == self.count and self.count and log.is_sound:
+            last = log.base + self.offsets[self.count - 1]
+            if last > log.last_offset:
+                self.faults.add(
+                    self.count - 1, f"has offset {last}, past the last of the log"
+                )
+        self.conclude()
+
+
+class TimeIndexCheck(IndexFile):
+    entry_bytes = TIME_ENTRY_BYTES
+    kind = TIME_INDEX_FAULT
+    what = "time index"
+
+    def __init__(self, log: WalkedLog, name: str) -> None:
+        super().__init__(log, name)
+        size = self.count * TIME_ENTRY_BYTES
+        self.entries = list(_TIME_ENTRY.iter_unpack(self.data[:size]))
+        self.largest = (-1, -1)  # running maximum before the next run, and its offset
+        for slot in range(1, self.count):
+            (t, o), (t_before, o_before) = self.entries[slot], self.entries[slot - 1]
+            if t <= t_before or o < o_before:
+                self.faults.add(slot, "is out of order")
+
+    def hold(self, table: Table) -> None:
+        times = table.times
+        count = len(times) // TIME_ENTRY_BYTES
+        end = table.offsets[-1]
+        while self.slot < self.count and self.entries[self.slot][1] <= end:
+            entry = self.entries[self.slot]
+            if not self._is_true(entry, table, count) and not self.log.is_skipped:
+                t, o = entry
+                self.faults.add(
+                    self.slot,
+                    f"says that {t} is the largest timestamp up to offset "
+                    f"{self.log.base + o}, which it is not",
+                )
+            self.slot += 1
+        if count:
+            self.largest = _TIME_ENTRY.unpack_from(times, len(times) - TIME_ENTRY_BYTES)
+
+    def _is_true(self, entry: tuple[int, int], table: Table, count: int) -> bool:
+        """Whether the largest timestamp at or before an offset is as an entry says.
+
+        Inside a batch anything from the largest before it to that of the batch.
+        """
+        timestamp, offset = entry
+        slot, found, at = -1, *self.largest
+        if count:
+            slot, t, o = native.time_index_floor(table.times, count, timestamp)
+            if slot >= 0:
+                found, at = t, o
+        after = self._entry_of(table, slot + 1, count)
+        if found == timestamp:
+            if at > offset:
+                return self._is_inside(table, offset, at)
+            return after is None or after[1] > offset
+        if found > timestamp or after is None:
+            return False
+        return at <= offset and self._is_inside(table, offset, after[1])
+
+    def _is_inside(self, table: Table, offset: int, last: int) -> bool:
+        """Whether an offset lies in the batch that ends with `last`, before that."""
+        batch = bisect.bisect_left(table.offsets, last)
+        before = table.offsets[batch - 1] if batch else table.before
+        return before < offset < last
+
+    def _entry_of(self, table: Table, slot: int, count: int) -> tuple[int, int] | None:
+        if slot >= count:
+            return None
+        t, o = _TIME_ENTRY.unpack_from(table.times, slot * TIME_ENTRY_BYTES)
+        return t, o
+
+    def finish(self) -> None:
+        log = self.log
+        if self.missing:
+            return
+        for slot in range(self.slot, self.count):
+            if log.is_sound:
+                self.faults.add(
+                    slot,
+                    f"has offset {log.base + self.entries[slot][1]}, past the last of "
+                    f"the log",
+                )
+        largest = log.state.max_timestamp
+        if (
+            self.count
+            and not self.faults.count
+            and not log.is_last
+            and log.is_sound
+            and self.entries[-1][0] != largest
+        ):
+            self.faults.add(
+                self.count - 1,
+                f"is the last and has timestamp {self.entries[-1][0]}; the largest of "
+                f"the segment is {largest}",
+            )
+        self.conclude()
+
+
+_TIME_ENTRY: Final = struct.Struct(">qi")
+
+
+def numbers(data: bytes) -> array[int]:
+    """Big-endian int32 numbers as an array."""
+    numbers = array("i")
+    numbers.frombytes(data)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers
+
+
+def used_bytes(data: bytes, width: int) -> int:
+    """Bytes of an index file up to its last entry that is not all zeros."""
+    whole = len(data) // width * width
+    return -(-len(data[:whole].rstrip(b"\0")) // width) * width
+
+
+def check_txn_index(
+    run: Run,
+    directory: Directory,
+    name: str,
+    parsed: SegmentFile,
+    aborted: set[tuple[int, int]] | None,
+) -> None:
+    path = directory.path_of(name)
+    try:
+        entries = parse_txn_index(directory.read_file(name), path)
+    except CorruptIndexError as error:
+        run.problem(TXN_INDEX_FAULT, path, str(error), position=error.position)
+        return
+    except OSError as error:
+        run.unreadable(path, error)
+        return
+    for slot, entry in enumerate(entries):
+        reason = ""
+        if not 0 <= entry.first_offset <= entry.last_offset or entry.version < 0:
+            reason = "contradicts itself"
+        elif entry.last_offset < parsed.base_offset:
+            reason = "lies before its segment"
+        elif (
+            run.deep
+            and aborted is not None
+            and (entry.producer_id, entry.last_offset) not in aborted
+        ):
+            reason = "names an ABORT marker that is not in the log"
+        if reason:
+            run.problem(
+                TXN_INDEX_FAULT,
+                path,
+                f"transaction index {path}: entry {slot} {reason}: {entry}",
+                position=slot * TXN_ENTRY_BYTES,
+            )

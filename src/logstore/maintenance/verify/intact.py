@@ -1,0 +1,73 @@
+"""Finding the next sound batch behind a damaged one."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from logstore import _native as native
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import Directory
+from logstore.io.layout import LOG
+from logstore.log.resync import next_sound_batch
+from logstore.segment import Segment
+
+BUFFER_BYTES: Final = 1 << 20
+LOOKUP_BYTES: Final = 16 * 1024
+FRAME: Final = struct.Struct(">qi")  # offset, length of what follows
+
+
+class RawSegment(Segment):
+    """A segment whose `.log` file has any name."""
+
+    __slots__ = ("name",)
+
+    def __init__(
+        self,
+        directory: Directory,
+        descriptors: Descriptors,
+        name: str,
+        base: int,
+        size: int,
+    ) -> None:
+        super().__init__(directory, descriptors, base, size, native.OFFSET_MAX)
+        self.name = name
+
+    def file(self, suffix: str) -> str:
+        return self.name if suffix == LOG else super().file(suffix)
+
+    def _names(self) -> tuple[str, ...]:
+        return (self.name,)
+
+
+def next_sound(
+    segment: Segment, pos: int, last: int, following: int | None = None
+) -> tuple[int, native.BatchHeader | None]:
+    """Where the next sound batch behind a damaged one at `pos` begins, with its header;
+    else the end of the file. Its offsets lie behind `last`, and in the segment.
+
+    `following`: the first offset behind the segment, where that is known.
+    """
+    at = _skip_zeros(segment, pos)
+    behind = -1 if following is None else following
+    found = next_sound_batch(segment, at, last + 1, following=behind)
+    if found is None:
+        return segment.size, None
+    return found.pos, found.header
+
+
+def _skip_zeros(segment: Segment, pos: int) -> int:
+    """Where a search need not begin before: zeros are no batch, and a batch begins with
+    eleven of them at the most."""
+    begin = native.Buffer(FRAME.size)
+    if any(begin.raw[: segment.read(begin.view, pos)]):
+        return pos
+    scratch = native.Buffer(BUFFER_BYTES)
+    at = pos
+    while at < segment.size:
+        n = segment.read(scratch.view, at)
+        rest = len(scratch.raw[:n].lstrip(b"\0"))
+        if rest or n == 0:
+            return max(pos, at + n - rest - FRAME.size)
+        at += n
+    return segment.size

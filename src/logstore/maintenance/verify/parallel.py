@@ -1,0 +1,79 @@
+"""Checking in several threads, with findings in the order of one.
+
+C releases the GIL for the time it looks at a buffer, and so does the system while it
+reads: two threads keep two cores busy.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from logstore.errors import ConfigError
+from logstore.io.parallel import Task, Workers
+
+THREADS_MAX: Final = 64
+# Jobs that are under way or done and not taken yet, for each thread: what they hold in
+# memory is bounded by it.
+_AHEAD: Final = 4
+
+
+class Job(NamedTuple):
+    """One thing to do.
+
+    Attributes:
+        work: what may be done beside other jobs, in any thread; None: nothing.
+        take: what is done with it, in the order of the jobs, by the caller's thread.
+    """
+
+    work: Callable[[], None] | None
+    take: Callable[[], None]
+
+
+def run_jobs(jobs: Iterable[Job], threads: int, stop: Callable[[], None]) -> None:
+    """Do all jobs, the work of up to `threads` of them at a time.
+
+    `jobs` is iterated by the caller's thread while earlier ones are under way. The
+    first exception ends it: `stop` is called, work under way is waited for.
+    """
+    if threads == 1:
+        for job in jobs:
+            if job.work is not None:
+                job.work()
+            job.take()
+        return
+    waiting: deque[tuple[Task[None] | None, Callable[[], None]]] = deque()
+
+    def take_first() -> None:
+        task, take = waiting.popleft()
+        if task is not None:
+            workers.wait(task)
+            task.result()
+        take()
+
+    with Workers(threads, stop) as workers:
+        for work, take in jobs:
+            waiting.append((None if work is None else workers.submit(work), take))
+            if len(waiting) > _AHEAD * threads:
+                take_first()
+        while waiting:
+            take_first()
+
+
+def check_threads(threads: int | None, cores: int | None) -> int:
+    """How many threads to use: as many as asked for, else min(cores, 8).
+
+    Raises:
+        ConfigError: a number that is none, or outside 1 to 64.
+    """
+    if threads is None:
+        return max(1, min(cores or 1, 8))
+    if type(threads) is not int or not 1 <= threads <= THREADS_MAX:
+        raise ConfigError(
+            f"threads={threads!r}: it is a number from 1 to {THREADS_MAX}; nothing was "
+            f"done",
+            name="threads",
+            value=threads,
+        )
+    return threads

@@ -1,0 +1,47 @@
+"""Paths that users give: what is there, and what kind of file a name stands for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from logstore.errors import StoreNotFoundError
+from logstore.io import layout
+from logstore.io.layout import (
+    LOG,
+    SNAPSHOT,
+    TXN_INDEX,
+    parse_segment_file,
+)
+
+OFFSET_CHECKPOINTS: Final = (
+    layout.RECOVERY_CHECKPOINT,
+    layout.LOG_START_CHECKPOINT,
+    "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
+# Kinds of files that no suffix tells.
+CHECKPOINT: Final = "checkpoint"
+STATE: Final = "state"
+
+
+def no_log_directory(path: str) -> StoreNotFoundError:
+    """The error for a directory that is neither."""
+    return StoreNotFoundError(
+        f"{path} is no log directory: neither a store nor a partition directory",
+        path=path,
+    )
+
+
+def kind_of_file(name: str) -> str:
+    """A suffix of layout's, STATE, CHECKPOINT, or "" for what is not known."""
+    parsed = parse_segment_file(name)
+    if parsed is not None:
+        return parsed.suffix
+    if name in (layout.OWNER, layout.TOPICS, layout.PARTITION_STATE, layout.CLOSED):
+        return STATE
+    if name in (*OFFSET_CHECKPOINTS, layout.LEADER_EPOCHS, layout.PARTITION_METADATA):
+        return CHECKPOINT
+    for suffix in (LOG, SNAPSHOT, TXN_INDEX):
+        if name.endswith(suffix):
+            return suffix
+    return ""

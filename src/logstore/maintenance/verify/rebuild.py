@@ -1,0 +1,215 @@
+"""Building indexes anew from the log, under the writer's lock."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from logstore import _native as native
+from logstore.config import StoreConfig, TopicConfig
+from logstore.errors import (
+    CorruptionError,
+    CorruptRecordError,
+    LogStoreError,
+    StoreNotFoundError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.index import OffsetEntries, TimeEntries, add_closing_entry
+from logstore.io.files import Directory, Files
+from logstore.io.filesystem import (
+    is_directory,
+    is_partition,
+    is_store,
+    open_root,
+    prepare_root,
+)
+from logstore.io.layout import (
+    INDEX,
+    LOG,
+    TIME_INDEX,
+    parse_partition_directory,
+    parse_segment_file,
+    segment_file,
+)
+from logstore.io.lock import StoreLock
+from logstore.log.recover.rebuild import index_segment, rebuild
+from logstore.log.scan import scan_log
+from logstore.maintenance.verify.context import topic_config
+from logstore.maintenance.verify.paths import no_log_directory
+from logstore.maintenance.verify.report import TORN_TAIL
+from logstore.maintenance.verify.store import verify
+
+PathLike = str | os.PathLike[str]
+
+
+def rebuild_index(
+    path: PathLike,
+    dry_run: bool = False,
+    *,
+    config: TopicConfig | None = None,
+    store_config: StoreConfig | None = None,
+    files: Files | None = None,
+) -> tuple[tuple[str, int, int], ...]:
+    """Build the offset and time indexes anew from the log.
+
+    Takes the writer's lock of the store for the time; what is built replaces the old
+    files one by one, each whole. A torn tail, which `verify` notes and the next opening
+    for writing cuts, is not damage: the indexes are those of the log before it.
+
+    Args:
+        path: a store, a partition directory, or one `.log`, `.index` or `.timeindex`.
+        dry_run: only tell what would be built; takes no lock.
+        config: whose ``index_interval_bytes`` counts; None: that of the topic.
+        store_config: whether a directory that others may change, or a network file
+            system, is written to, and the modes of new files.
+
+    Returns:
+        (path of the `.log`, offset index entries, time index entries) of each segment.
+
+    Raises:
+        StoreLockedError: a writer has the store.
+        ConfigError: others may change the directory, or it is on a network file system,
+            and `store_config` does not allow that.
+        StoreNotFoundError: there is nothing at `path` that has an index.
+        CorruptRecordError, UnsupportedError: a log is damaged, or a later version wrote
+            it; its indexes stay as they were, those of all others were built.
+        StorageError: the system refuses.
+    """
+    files = files or Files()
+    full = os.path.abspath(os.fspath(path))
+    base: int | None = None
+    if not is_directory(files, full):
+        parsed = parse_segment_file(os.path.basename(full))
+        if parsed is None or parsed.transition:
+            raise StoreNotFoundError(f"{full} has no index to be built", path=full)
+        base, full = parsed.base_offset, os.path.dirname(full)
+    with contextlib.ExitStack() as stack:
+        given = open_root(files, full)
+        stack.callback(given.close)
+        try:
+            names = given.names()
+        except OSError as error:
+            raise storage_error(error, "rebuild the indexes of", full) from error
+        if is_partition(given, names):
+            if parse_partition_directory(given.name) is None:
+                raise StoreNotFoundError(
+                    f"{full} has files of a partition, but its name is not that of one "
+                    f"(topic-0); nothing was done",
+                    path=full,
+                )
+            root = open_root(files, os.path.dirname(full))
+            stack.callback(root.close)
+            partitions = [given]
+        elif is_store(given, names):
+            root = given
+            partitions = [
+                given.child(name) for name in names if parse_partition_directory(name)
+            ]
+        else:
+            raise no_log_directory(full)
+        if not dry_run:
+            prepare_root(root, store_config or StoreConfig())
+            for partition in partitions:
+                partition.access = root.access
+            stack.callback(StoreLock(root).release)
+        return _rebuild_all(root, partitions, base, dry_run, config)
+
+
+def _rebuild_all(
+    root: Directory,
+    partitions: list[Directory],
+    only: int | None,
+    dry_run: bool,
+    config: TopicConfig | None,
+) -> tuple[tuple[str, int, int], ...]:
+    built: list[tuple[str, int, int]] = []
+    failure: CorruptionError | UnsupportedError | None = None
+    for directory in partitions:
+        chosen = config or topic_config(root, directory)
+        try:
+            logs = [
+                p.base_offset
+                for name in directory.names()
+                if (p := parse_segment_file(name))
+                if p.suffix == LOG and not p.transition
+            ]
+            for base in logs:
+                if only is not None and base != only:
+                    continue
+                try:
+                    counts = _rebuild_one(directory, base, chosen, dry_run=dry_run)
+                except (CorruptRecordError, UnsupportedError) as error:
+                    failure = failure or error
+                    continue
+                built.append((directory.path_of(segment_file(base, LOG)), *counts))
+        except OSError as error:
+            if isinstance(error, LogStoreError):
+                raise
+            raise storage_error(
+                error, "rebuild the indexes of", directory.path
+            ) from error
+    if failure is not None:
+        raise failure
+    if only is not None and not built:
+        path = partitions[0].path_of(segment_file(only, LOG))
+        raise StoreNotFoundError(f"there is no log {path}", path=path)
+    return tuple(built)
+
+
+def _rebuild_one(
+    directory: Directory, base: int, config: TopicConfig, *, dry_run: bool
+) -> tuple[int, int]:
+    """Build the indexes of a segment; returns the numbers of their entries."""
+    try:
+        return (_dry_rebuild if dry_run else rebuild)(directory, base, config)
+    except CorruptRecordError as error:
+        path = directory.path_of(segment_file(base, LOG))
+        if not _is_torn_tail(directory, path, error.position):
+            raise
+        end = error.position
+    assert end is not None  # of a record error
+    state, index, times = _index_until(directory, base, end, config)
+    add_closing_entry(state, times)
+    if not dry_run:
+        directory.write_file(segment_file(base, TIME_INDEX), times.data())
+        directory.write_file(segment_file(base, INDEX), index.data())
+    return index.count, times.count
+
+
+def _is_torn_tail(directory: Directory, path: str, position: int | None) -> bool:
+    """Whether `verify` takes what begins at a position for a torn tail, and finds no
+    problem in that log."""
+    report = verify(directory.path, files=directory.files)
+    return not any(problem.path == path for problem in report.problems) and any(
+        note.kind == TORN_TAIL and note.path == path and note.position == position
+        for note in report.notes
+    )
+
+
+def _index_until(
+    directory: Directory, base: int, end: int, config: TopicConfig
+) -> tuple[native.SegmentState, OffsetEntries, TimeEntries]:
+    """What `index_segment` returns, of the first `end` bytes of a log."""
+    state = native.SegmentState(base, 0)
+    index, times = OffsetEntries(), TimeEntries()
+    with directory.opened(segment_file(base, LOG)) as fd:
+        scan_log(
+            directory,
+            fd,
+            end,
+            state,
+            index=index,
+            times=times,
+            interval=config.index_interval_bytes,
+        )
+    return state, index, times
+
+
+def _dry_rebuild(
+    directory: Directory, base: int, config: TopicConfig
+) -> tuple[int, int]:
+    """What `rebuild` would return."""
+    state, index, times = index_segment(directory, base, config)
+    add_closing_entry(state, times)
+    return index.count, times.count

@@ -1,0 +1,262 @@
+"""What `verify` reports, and how its parts collect it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias
+
+from logstore import _native as native
+from logstore.config import StoreConfig
+from logstore.errors import storage_error
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import Directory, Files
+from logstore.maintenance.verify.parallel import Job
+
+Progress: TypeAlias = Callable[[int, int], None]
+
+# What is wrong: the kinds of a `Problem`.
+DAMAGED_BATCH: Final = "damaged-batch"
+PARTIAL_BATCH: Final = "partial-batch"
+ZEROS: Final = "zeros"
+OFFSETS: Final = "offsets"
+LOST_BYTES: Final = "lost-bytes"
+EXTRA_BYTES: Final = "extra-bytes"
+LOST_SEGMENT: Final = "lost-segment"
+NOT_REGULAR: Final = "not-a-regular-file"
+UNREADABLE: Final = "unreadable"
+OFFSET_INDEX: Final = "offset-index"
+TIME_INDEX_FAULT: Final = "time-index"
+TXN_INDEX_FAULT: Final = "transaction-index"
+PRODUCER_SNAPSHOT: Final = "producer-snapshot"
+CHECKPOINT: Final = "checkpoint"
+STATE: Final = "state"
+DIGEST: Final = "digest"
+UNSUPPORTED: Final = "unsupported"
+# What is worth saying: the kinds of a `Note` (those above occur, too, where opening
+# would mend it).
+TORN_TAIL: Final = "torn-tail"
+ZERO_TAIL: Final = "zero-tail"
+LEFTOVER: Final = "leftover"
+MISSING_INDEX: Final = "missing-index"
+ORPHAN: Final = "orphan"
+UNCLEAN_STOP: Final = "unclean-stop"
+IN_USE: Final = "in-use"
+OTHER_WRITER: Final = "other-writer"
+FOREIGN: Final = "foreign"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is wrong.
+
+    Attributes:
+        kind: what, in a word: ``damaged-batch``, ``partial-batch``, ``zeros``,
+            ``offsets``, ``lost-bytes``, ``extra-bytes``, ``lost-segment``,
+            ``not-a-regular-file``, ``unreadable``, ``offset-index``, ``time-index``,
+            ``transaction-index``, ``producer-snapshot``, ``checkpoint``, ``state``,
+            ``digest``, ``unsupported``.
+        path: absolute path of the file.
+        position: byte where it begins; None where that means nothing.
+        first_offset, last_offset: the offsets that cannot be read for it, inclusive;
+            None where there are none or nobody can tell.
+        message: the same as a sentence.
+    """
+
+    kind: str
+    path: str
+    position: int | None
+    first_offset: int | None
+    last_offset: int | None
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Note:
+    """Something that is worth knowing and no problem; fields as in `Problem`.
+
+    `kind` is ``torn-tail``, ``zero-tail``, ``leftover``, ``missing-index``, ``orphan``,
+    ``unclean-stop``, ``in-use``, ``other-writer``, ``foreign``, or that of a `Problem`
+    which the next opening for writing mends.
+    """
+
+    kind: str
+    path: str
+    position: int | None
+    first_offset: int | None
+    last_offset: int | None
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` found.
+
+    Attributes:
+        problems: all that is wrong.
+        notes: what is not wrong and still worth knowing.
+        segments: `.log` files looked at.
+        batches: sound batches in them.
+        records: records in those, control records left out. Without `deep`, what a
+            wrapper of magic 0 or 1 holds is taken from its offsets.
+        bytes: size of those files together.
+        deep: whether compressed batches were looked into.
+    """
+
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Note, ...] = ()
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    deep: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no problem."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        return {"ok": self.ok, **dataclasses.asdict(self)}
+
+
+class StoppedError(Exception):
+    """The call has ended meanwhile: what a thread still does is of no use."""
+
+
+class Meter:
+    """Bytes done and in all, told to `on_progress` by one thread at a time."""
+
+    def __init__(self, on_progress: Progress | None) -> None:
+        self.on_progress = on_progress
+        self.done = self.total = 0
+        self.is_stopped = False
+        self._lock = threading.Lock()
+
+    def advance(self, size: int) -> None:
+        with self._lock:
+            if self.is_stopped:
+                raise StoppedError
+            self.done += size
+            if self.on_progress is not None:
+                self.on_progress(min(self.done, self.total), self.total)
+
+    def stop(self) -> None:
+        """Have all threads end at their next step."""
+        self.is_stopped = True
+
+
+class Run:
+    """The findings of one call, and what all its parts share.
+
+    A part that is checked beside others collects its findings in a `child`, which is
+    merged when its turn comes: the order is the same for any number of threads.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        deep: bool,
+        on_progress: Progress | None,
+        config: StoreConfig | None = None,
+    ) -> None:
+        self.files = files
+        self.deep = deep
+        self.meter = Meter(on_progress)
+        self.descriptors = Descriptors(files, 16)
+        self.limit = (config or StoreConfig()).max_batch_decompressed_bytes
+        self._decoders = threading.local()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.problems: list[Problem] = []
+        self.notes: list[Note] = []
+        self.segments = self.batches = self.records = self.bytes = 0
+
+    @property
+    def decoder(self) -> native.Decoder:
+        """The decoder of this thread."""
+        found: native.Decoder | None = getattr(self._decoders, "decoder", None)
+        if found is None:
+            found = self._decoders.decoder = native.Decoder()
+        return found
+
+    def child(self) -> Run:
+        """A run of the same call without findings."""
+        child = copy.copy(self)
+        child._begin()
+        return child
+
+    def merge(self, child: Run) -> None:
+        """Take over the findings of a child, behind those that are here."""
+        self.problems += child.problems
+        self.notes += child.notes
+        self.segments += child.segments
+        self.batches += child.batches
+        self.records += child.records
+        self.bytes += child.bytes
+
+    def problem(
+        self,
+        kind: str,
+        path: str,
+        message: str,
+        *,
+        position: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        self.problems.append(Problem(kind, path, position, first, last, message))
+
+    def note(
+        self,
+        kind: str,
+        path: str,
+        message: str,
+        *,
+        position: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        self.notes.append(Note(kind, path, position, first, last, message))
+
+    def unreadable(self, path: str, error: OSError) -> None:
+        """What the system does not let us read, or what is no regular file."""
+        if error.errno in (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            self.problem(NOT_REGULAR, path, f"{path} is not a regular file")
+            return
+        self.problem(UNREADABLE, path, str(storage_error(error, "read", path)))
+
+    def report(self) -> VerifyReport:
+        return VerifyReport(
+            tuple(dict.fromkeys(self.problems)),
+            tuple(dict.fromkeys(self.notes)),
+            self.segments,
+            self.batches,
+            self.records,
+            self.bytes,
+            self.deep,
+        )
+
+
+class Check:
+    """One path that was given."""
+
+    def __init__(self, run: Run, root: Directory) -> None:
+        self.run_of = run
+        self.root = root
+
+    def size(self) -> int:
+        """Bytes of `.log` files, as far as they can be seen."""
+        raise NotImplementedError
+
+    def jobs(self) -> Iterator[Job]:
+        """What there is to do, in order (`logstore.maintenance.verify.parallel`)."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.root.close()

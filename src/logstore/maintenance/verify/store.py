@@ -1,0 +1,333 @@
+"""`verify` itself: what a path is, and the checks of stores and single files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+from logstore.config import StoreConfig
+from logstore.errors import StoreNotFoundError, is_system_error, storage_error
+from logstore.io import layout
+from logstore.io.files import Directory, Files
+from logstore.io.filesystem import is_directory, is_partition, is_store, open_root
+from logstore.io.layout import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    SegmentFile,
+    parse_partition_directory,
+    parse_segment_file,
+    segment_file,
+)
+from logstore.maintenance.verify.again import LOOKS, look_again, partition_jobs, seen
+from logstore.maintenance.verify.context import (
+    Context,
+    StoreFacts,
+    check_checkpoint,
+    context_of,
+    own_state,
+)
+from logstore.maintenance.verify.indexes import (
+    OffsetIndexCheck,
+    TimeIndexCheck,
+    check_txn_index,
+)
+from logstore.maintenance.verify.log import LogCheck
+from logstore.maintenance.verify.parallel import Job, check_threads, run_jobs
+from logstore.maintenance.verify.partition import PartitionCheck, log_bytes
+from logstore.maintenance.verify.paths import (
+    OFFSET_CHECKPOINTS,
+    STATE,
+    kind_of_file,
+    no_log_directory,
+)
+from logstore.maintenance.verify.report import (
+    FOREIGN,
+    LEFTOVER,
+    LOST_SEGMENT,
+    NOT_REGULAR,
+    UNCLEAN_STOP,
+    Check,
+    Problem,
+    Progress,
+    Run,
+    VerifyReport,
+)
+
+PathLike = str | os.PathLike[str]
+
+
+def verify(
+    path_or_paths: PathLike | Iterable[PathLike],
+    deep: bool = False,
+    on_progress: Progress | None = None,
+    *,
+    threads: int | None = None,
+    store_config: StoreConfig | None = None,
+    files: Files | None = None,
+) -> VerifyReport:
+    """Check stores, partition directories or single files, and list all problems.
+
+    Changes nothing, takes no lock, follows no symbolic link below a path that is given,
+    and may run while a writer or a broker works on the store: where a partition changes
+    while it is looked at, a problem is what further looks find, too.
+
+    Shallow (the default), at the speed of the disk: of every batch the checksum, the
+    lengths, the order of offsets, and the structure of records that are not compressed;
+    segments do not overlap; every entry of an offset index points where a batch begins
+    and does not lead past its offset; time indexes rise and say what the log says;
+    transaction indexes, producer snapshots, checkpoints and logstore's own state are
+    sound; no byte and no segment is missing that the state knows of. With `deep`, also
+    what is inside compressed batches (with the checksums of inner messages), the names
+    and values of record headers, control records, and that the transaction index names
+    markers which are in the log.
+
+    Args:
+        path_or_paths: a store, a partition directory, or a file (`.log`, `.index`,
+            `.timeindex`, `.txnindex`, `.snapshot`, a checkpoint), or several of them.
+        deep: decompress and decode everything.
+        on_progress: called with (bytes done, bytes in all) of `.log` files, never by
+            two threads at a time; the first number never goes down.
+        threads: how many check segments beside each other (1 to 64); None: as many as
+            there are cores, 8 at the most. The report is the same for any number.
+        store_config: whose ``max_batch_decompressed_bytes`` limits what is decompressed
+            (with `deep`): a batch above it is not looked into, and noted.
+        files: the system calls to use (for tests).
+
+    Raises:
+        ConfigError: a bad number of threads.
+        StoreNotFoundError: a path is not there, or is nothing that can be checked.
+        StorageError: a path cannot be read. What cannot be read below it is a problem.
+    """
+    if isinstance(path_or_paths, str | os.PathLike):
+        path_or_paths = [path_or_paths]
+    count = check_threads(threads, os.cpu_count())
+    run = Run(files or Files(), deep, on_progress, store_config)
+    checks: list[Check] = []
+    try:
+        for one in path_or_paths:
+            checks.append(_target(run, os.path.abspath(os.fspath(one))))
+        run.meter.total = sum(check.size() for check in checks)
+        run_jobs((job for c in checks for job in c.jobs()), count, run.meter.stop)
+    finally:
+        for check in checks:
+            check.close()
+    return run.report()
+
+
+class StoreCheck(Check):
+    """A whole store."""
+
+    def __init__(self, run: Run, root: Directory) -> None:
+        super().__init__(run, root)
+        self.partitions = [
+            root.child(name)
+            for name in root.names()
+            if parse_partition_directory(name) and self._is_partition(name)
+        ]
+
+    def _is_partition(self, name: str) -> bool:
+        try:
+            return self.root.stat(name).is_directory
+        except OSError:
+            return False
+
+    def size(self) -> int:
+        return sum(log_bytes(directory) for directory in self.partitions)
+
+    def jobs(self) -> Iterator[Job]:
+        run, root = self.run_of, self.root
+        facts = self._check_root()
+        if self.partitions and not facts.clean:
+            run.note(
+                UNCLEAN_STOP,
+                root.path,
+                "the store is in use, or its last writer died: opening it for writing "
+                "mends what is torn",
+            )
+        for directory in self.partitions:
+            yield from partition_jobs(run, directory, partial(facts.now, directory))
+
+    def root_problems(self) -> list[Problem]:
+        """What is wrong in the store's directory, without its partitions."""
+        self._check_root()
+        return self.run_of.problems
+
+    def _check_root(self) -> StoreFacts:
+        run, root = self.run_of, self.root
+        facts = StoreFacts(root, run)
+        self._check_names(facts.names)
+        for name in OFFSET_CHECKPOINTS:
+            if name in facts.names:
+                check_checkpoint(run, root, name)
+        self._check_topics(facts)
+        return facts
+
+    def _check_topics(self, facts: StoreFacts) -> None:
+        """The partitions that logstore's list of topics knows of are there.
+
+        A topic that is in the list, and neither being made nor deleted, has all its
+        directories at that moment. Where one is missing a moment later, the list is
+        read again: it may be deleted by now, and even made again.
+        """
+        run, root = self.run_of, self.root
+        for _ in range(LOOKS):
+            token, found = root.look(layout.TOPICS), run.child()
+            wanted = self._wanted(found, facts)
+            missing = [name for name in wanted if not self._is_partition(name)]
+            if not missing or root.look(layout.TOPICS) == token:
+                break
+        run.merge(found)
+        for name in missing:
+            path = root.path_of(name)
+            run.problem(LOST_SEGMENT, path, f"the directory {path} is gone")
+
+    def _wanted(self, run: Run, facts: StoreFacts) -> list[str]:
+        """The directories that the list of topics says are there."""
+        value = own_state(self.root, layout.TOPICS, run)
+        topics = value["topics"] if value and facts.own else {}
+        return [
+            layout.partition_directory(topic, number)
+            for topic, settings in topics.items()
+            if not settings.get("creating") and not settings.get("deleting")
+            for number in range(settings["partitions"])
+        ]
+
+    def _check_names(self, names: list[str]) -> None:
+        run, root = self.run_of, self.root
+        for name in names:
+            path = root.path_of(name)
+            try:
+                info = root.stat(name)
+            except OSError:
+                continue
+            special = not info.is_file and not info.is_directory
+            known = name in layout.NOT_PARTITIONS or parse_partition_directory(name)
+            if special and (known or name in (*OFFSET_CHECKPOINTS, layout.LOCK)):
+                what = "a directory" if known else "a regular file"
+                run.problem(NOT_REGULAR, path, f"{path} is not {what}")
+            if not info.is_directory or known:
+                continue
+            moved = layout.transition_topic(name)
+            if moved is not None:
+                run.note(LEFTOVER, path, f"{path}: a partition put aside ({moved[2]})")
+            else:
+                run.note(
+                    FOREIGN,
+                    path,
+                    f"{path} is no partition; a Kafka broker refuses to start on it",
+                )
+
+
+class FileCheck(Check):
+    """One file that was given by itself; its neighbours are looked at, not reported."""
+
+    def __init__(self, run: Run, directory: Directory, name: str) -> None:
+        super().__init__(run, directory)
+        self.name = name
+        self.path = directory.path_of(name)
+        self.parsed = parse_segment_file(name)
+        self.kind = kind_of_file(name)
+        if not self.kind:
+            self.close()
+            raise StoreNotFoundError(
+                f"{self.path} is no file of a store that can be checked",
+                path=self.path,
+            )
+
+    def size(self) -> int:
+        if self.kind not in (LOG, INDEX, TIME_INDEX):
+            return 0
+        try:
+            return self.root.stat(self._log_name()).size
+        except OSError:
+            return 0
+
+    def _log_name(self) -> str:
+        if self.kind == LOG or self.parsed is None:
+            return self.name
+        return segment_file(self.parsed.base_offset, LOG) + self.parsed.transition
+
+    def jobs(self) -> Iterator[Job]:
+        found, before = self.run_of.child(), seen(self.root)
+        yield Job(None, partial(self._check, found))
+        yield Job(
+            None,
+            partial(look_again, self.run_of, found, self.root, before, self._check),
+        )
+
+    def _check(self, run: Run) -> None:
+        root, name = self.root, self.name
+        if self.kind in (LOG, INDEX, TIME_INDEX):
+            self._check_log(run)
+        elif self.kind == TXN_INDEX:
+            parsed = self.parsed or SegmentFile(0, TXN_INDEX, "")
+            check_txn_index(run, root, name, parsed, None)
+        elif self.kind == SNAPSHOT:
+            PartitionCheck(run, root, Context(clean=True)).check_snapshot(name)
+        elif self.kind == STATE:
+            own_state(root, name, run)
+        else:
+            check_checkpoint(run, root, name)
+
+    def _check_log(self, run: Run) -> None:
+        root = self.root
+        base = self.parsed.base_offset if self.parsed else 0
+        bases = [
+            p.base_offset
+            for other in root.names()
+            if (p := parse_segment_file(other)) and p.suffix == LOG and not p.transition
+        ]
+        context = context_of(run.files, root, None)
+        name = self._log_name()
+        following = min((other for other in bases if other > base), default=None)
+        log = LogCheck(run, root, name, base, context, following)
+        if self.kind == LOG:
+            log.run()
+            return
+        if not root.exists(name):
+            raise StoreNotFoundError(
+                f"{self.path} cannot be checked without its log, {name}",
+                path=self.path,
+            )
+        if self.kind == INDEX:
+            log.index = OffsetIndexCheck(log, self.name)
+        else:
+            log.times = TimeIndexCheck(log, self.name)
+        log.run()
+        run.problems = [p for p in run.problems if p.path != log.path]
+        run.notes = [p for p in run.notes if p.path != log.path]
+
+
+class OnePartition(Check):
+    """A partition directory that was given by itself."""
+
+    def size(self) -> int:
+        return log_bytes(self.root)
+
+    def jobs(self) -> Iterator[Job]:
+        files, root = self.run_of.files, self.root
+        return partition_jobs(self.run_of, root, partial(context_of, files, root))
+
+
+def _target(run: Run, path: str) -> Check:
+    """What kind of thing a path is."""
+    if not is_directory(run.files, path):
+        parent = open_root(run.files, os.path.dirname(path))
+        return FileCheck(run, parent, os.path.basename(path))
+    root = open_root(run.files, path)
+    try:
+        names = root.names()
+        if is_partition(root, names):
+            return OnePartition(run, root)
+        if not is_store(root, names):
+            raise no_log_directory(path)
+        return StoreCheck(run, root)
+    except BaseException as error:
+        root.close()
+        if is_system_error(error):
+            raise storage_error(error, "verify", path) from error
+        raise

@@ -1,0 +1,351 @@
+"""The way from bytes on disk to records: one decoder of runs of batches for all.
+
+`ChunkReader` yields decoded columns, which become `Record` objects here and Arrow
+columns in `logstore.record.arrow`. What cannot be read is `Damage`, until somebody says
+in which file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from logstore import _native as native
+from logstore.errors import RecordTooLargeError
+from logstore.record import compression
+from logstore.record.record import TIMESTAMP_TYPES, Record
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    from logstore.record.record import Headers
+
+__all__ = ["ChunkReader", "Columns", "Damage", "StopReading", "Wanted", "iter_records"]
+
+
+class Wanted(Protocol):
+    """Tells which batches of transactions to deliver (``read_committed``)."""
+
+    def __call__(self, header: native.BatchHeader) -> bool:
+        """Whether to deliver a batch. It may raise `StopReading`."""
+
+    def begin_again(self, view: Any, offset: int) -> None:
+        """What was learned of the log does not count: it was changed. From `offset` on
+        it is asked about the batches of another `logstore.log.read.view.View`."""
+
+
+class Damage(Exception):
+    """A batch that cannot be read, before anybody has said in which file.
+
+    Attributes:
+        reason: what contradicts what.
+        pos: where the batch begins in the buffer.
+        offset: the first offset that is not delivered; -1 unknown.
+        next_offset: first offset past the batch, where its frame is sound.
+        unsupported: it is not understood, which is no damage.
+        too_large: the limit it is beyond, as the error to raise.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        pos: int,
+        offset: int = -1,
+        *,
+        next_offset: int | None = None,
+        unsupported: bool = False,
+        too_large: RecordTooLargeError | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.pos = pos
+        self.offset = offset
+        self.next_offset = next_offset
+        self.unsupported = unsupported
+        self.too_large = too_large
+
+
+def damage_of(
+    error: native.NativeError, pos: int | None = None, next_offset: int | None = None
+) -> Damage:
+    """Damage that C found. The offset in the frame is no help: no checksum covers it,
+    and a wrapper's is its last."""
+    too_large = None
+    if error.status == native.E_TOO_LARGE:
+        too_large = RecordTooLargeError(
+            f"a record has more than {native.HEADERS_MAX} headers",
+            limit_name="headers",
+            limit=native.HEADERS_MAX,
+        )
+    return Damage(
+        error.reason,
+        error.pos if pos is None else pos,
+        next_offset=next_offset,
+        unsupported=error.is_unsupported,
+        too_large=too_large,
+    )
+
+
+class Columns(NamedTuple):
+    """A run of decoded records: `decoder`'s columns point into `raw` (and `c`)."""
+
+    decoder: native.Decoder
+    c: Any
+    raw: Any
+    size: int
+
+
+class ChunkReader:
+    """Decodes a buffer of batches, compressed or not, into columns.
+
+    After `columns` is exhausted: `pos` is where it ended and `stop` why; damage is
+    raised as `Damage` after all records before it were yielded.
+
+    Args:
+        limit: most bytes that one batch may decompress to.
+        wanted: None delivers all.
+        capacity: records decoded at a time; more where one batch has more.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        with_headers: bool = True,
+        wanted: Wanted | None = None,
+        capacity: int = 16384,
+    ) -> None:
+        self.limit = limit
+        self.decoder = native.Decoder(capacity, with_headers=with_headers)
+        self.wanted = wanted
+        self.pos = 0
+        self.stop = native.STOP_END
+        self.ended = False
+        self.checks = native.CHECK_ALL
+
+    def begin(self, last_offset: int, checks: int) -> None:
+        """The next batch has to lie after `last_offset`, of which `checks` says how."""
+        self.decoder.begin(last_offset)
+        self.checks = checks
+        self.ended = False
+
+    def columns(
+        self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int
+    ) -> Iterator[Columns]:
+        """Records with start <= offset < stop of the batches in c[pos, size)."""
+        if self.wanted is not None:
+            yield from self._columns_wanted(c, raw, size, pos, start, stop)
+            return
+        decoder = self.decoder
+        while True:
+            reason = decoder.decode(c, size, pos, start, stop, self.checks)
+            pos = self.pos = decoder.pos
+            self.stop = reason
+            error = decoder.error
+            if decoder.count:
+                yield Columns(decoder, c, raw, size)
+            if error is not None:
+                raise damage_of(error)
+            if reason == native.STOP_FULL:
+                continue
+            if reason != native.STOP_COMPRESSED:
+                return
+            last_offset = decoder.last_offset
+            scan = native.scan_batches(
+                c,
+                size,
+                pos=pos,
+                last_offset=last_offset,
+                checks=self.checks,
+                count_max=1,
+            )
+            if scan.error is not None:
+                raise damage_of(scan.error)
+            header = scan.headers[0]
+            yield from self._one(header, raw, start, stop, last_offset)
+            decoder.begin(header.last_offset)
+            pos = self.pos = header.pos + header.size
+
+    def _one(
+        self, header: native.BatchHeader, raw: Any, start: int, stop: int, before: int
+    ) -> Iterator[Columns]:
+        """The records of one compressed batch; the one before ended at `before`."""
+        decoder = self.decoder
+        payload = open_payload(header, raw, self.limit)
+        c = native.pointer(payload)
+        checks = self.checks
+        base = decoder.decode_payload(header, c, len(payload), start, stop, checks)
+        error = decoder.error
+        if error is None and before != native.OFFSET_UNKNOWN:
+            # The first offset of a wrapper is known only now.
+            if checks & native.CHECK_GAPLESS and base != before + 1:
+                raise Damage(
+                    f"a batch begins at offset {base} where {before + 1} must follow",
+                    header.pos,
+                    before + 1,
+                )
+            if header.magic < 2 and base <= before:
+                raise Damage(
+                    f"a batch begins at offset {base}, and the one before ends with "
+                    f"{before}",
+                    header.pos,
+                    before + 1,
+                )
+        if decoder.count:
+            yield Columns(decoder, c, slicer_of(payload), len(payload))
+        if error is not None:
+            raise damage_of(error, header.pos, header.last_offset + 1)
+
+    def _plain(
+        self, header: native.BatchHeader, c: Any, raw: Any, start: int, stop: int
+    ) -> Iterator[Columns]:
+        """The records of one uncompressed batch."""
+        decoder = self.decoder
+        decoder.begin(native.OFFSET_UNKNOWN)
+        end = header.pos + header.size
+        decoder.decode(c, end, header.pos, start, stop, self.checks)
+        if decoder.count:
+            yield Columns(decoder, c, raw, end)
+        if decoder.error is not None:
+            raise damage_of(decoder.error)
+
+    def _columns_wanted(
+        self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int
+    ) -> Iterator[Columns]:
+        wanted = self.wanted
+        assert wanted is not None
+        last_offset = self.decoder.last_offset
+        while True:
+            scan = native.scan_batches(
+                c, size, pos=pos, last_offset=last_offset, checks=self.checks
+            )
+            for header in scan.headers:
+                self.pos = header.pos
+                if max(header.base_offset, last_offset + 1) >= stop:
+                    self.stop = native.STOP_OFFSET
+                    return
+                deliver = header.last_offset >= start and not header.is_control
+                if deliver and header.is_transactional:
+                    # Not of what lies before `start`: nobody has read its markers.
+                    try:
+                        deliver = wanted(header)
+                    except StopReading:
+                        self.ended = True
+                        self.stop = native.STOP_OFFSET
+                        return
+                if deliver and header.codec:
+                    yield from self._one(header, raw, start, stop, last_offset)
+                elif deliver:
+                    yield from self._plain(header, c, raw, start, stop)
+                last_offset = header.last_offset
+            pos = self.pos = scan.pos
+            self.decoder.begin(last_offset)
+            if scan.error is not None:
+                if last_offset + 1 >= stop:  # all that was asked for lies before it
+                    self.stop = native.STOP_OFFSET
+                    return
+                raise damage_of(scan.error)
+            self.stop = scan.stop
+            if scan.stop != native.STOP_FULL:
+                return
+
+
+class StopReading(Exception):
+    """Nothing from here on may be delivered (the last stable offset is reached)."""
+
+
+def slicer_of(payload: bytes | bytearray | memoryview) -> Any:
+    """Something whose slices are bytes."""
+    return payload if isinstance(payload, bytes) else memoryview_slicer(payload)
+
+
+class memoryview_slicer:
+    """Slices of a buffer as bytes."""
+
+    __slots__ = ("_view",)
+
+    def __init__(self, data: ReadableBuffer) -> None:
+        self._view = memoryview(data)
+
+    def __getitem__(self, part: slice) -> bytes:
+        return bytes(self._view[part])
+
+
+def open_payload(
+    header: native.BatchHeader, raw: Any, limit: int
+) -> bytes | bytearray | memoryview:
+    """The decompressed payload of a batch whose checksum is known to be right.
+
+    Raises:
+        Damage: the codec finds the stream damaged, or beyond `limit` bytes.
+    """
+    if header.payload_size < 0:
+        raise Damage("a wrapper has a null value", header.pos)
+    begin = header.pos + header.payload_pos
+    payload: bytes = raw[begin : begin + header.payload_size]
+    if header.codec == 0 or (header.magic == 2 and header.record_count == 0):
+        return payload
+    try:
+        return compression.decompress(
+            header.codec, memoryview(payload), header.magic, limit
+        )
+    except compression.CodecError as error:
+        raise Damage(
+            str(error), header.pos, next_offset=header.last_offset + 1
+        ) from error
+    except RecordTooLargeError as error:
+        raise Damage(
+            str(error),
+            header.pos,
+            next_offset=header.last_offset + 1,
+            too_large=error,
+        ) from error
+
+
+def iter_records(columns: Columns) -> Iterator[Record]:
+    """The same one by one: a few are made at first, then more and more at a time, so
+    that whoever wants one record does not wait for two thousand."""
+    count, done, step = columns.decoder.count, 0, _FIRST_RECORDS
+    while done < count:
+        end = min(done + step, count)
+        yield from make_records(columns, range(done, end))
+        done, step = end, step * 8
+
+
+_FIRST_RECORDS: Final = 8
+
+
+def make_records(columns: Columns, part: range | None = None) -> list[Record]:
+    """`Record` objects of decoded columns: of all records, or of `part`."""
+    d, c, raw, size = columns
+    part = part or range(d.count)
+    begin = part.start
+    counts = d.unpack(d.header_count + begin, len(part))
+    headers: Any = ()
+    if any(counts):
+        headers = [
+            read_headers(c, raw, size, pos, n) if n else ()
+            for pos, n in zip(
+                d.unpack(d.header_pos + begin, len(part)), counts, strict=True
+            )
+        ]
+    kinds = d.unpack(d.timestamp_type + begin, len(part))
+    types: Any = TIMESTAMP_TYPES[kinds[0]]
+    if kinds.count(kinds[0]) != len(part):
+        types = [TIMESTAMP_TYPES[kind] for kind in kinds]
+    return native.make_tuples(Record, d, c, headers, types, part)
+
+
+def read_headers(c: Any, raw: Any, size: int, pos: int, count: int) -> Headers:
+    """The headers of one record."""
+    try:
+        return tuple(
+            (
+                # As Kafka's consumer does with names that are not UTF-8.
+                str(raw[kp : kp + kn], "utf-8", "replace"),
+                raw[vp : vp + vn] if vn >= 0 else None,
+            )
+            for kp, kn, vp, vn in native.decode_headers(c, size, pos, count)
+        )
+    except native.NativeError as error:
+        raise damage_of(error) from error

@@ -1,0 +1,58 @@
+"""Modules of logstore that need an extra: imported when they are used, not before."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from _thread import get_ident
+from typing import Any
+
+from logstore.errors import ReentrantCallError, UnsupportedError
+
+__all__ = ["arrow_module", "arrow_routing_module", "frames_module"]
+
+
+def arrow_module() -> Any:
+    """`logstore.record.arrow`, which needs pyarrow: an extra, and slow to import.
+
+    Raises:
+        UnsupportedError: there is no pyarrow.
+        ReentrantCallError: this call came in from inside the import.
+    """
+    return _pyarrow("logstore.record.arrow")
+
+
+def arrow_routing_module() -> Any:
+    """`logstore.record.arrow_routing`. Raises: as `arrow_module`."""
+    return _pyarrow("logstore.record.arrow_routing")
+
+
+def frames_module(name: str) -> Any:
+    """`logstore.log.frames.<name>`. Raises: as `arrow_module`."""
+    return _pyarrow(f"logstore.log.frames.{name}")
+
+
+def _pyarrow(name: str) -> Any:
+    found = sys.modules.get(name)
+    if found is not None and hasattr(found, "IS_COMPLETE"):
+        return found
+    thread = get_ident()
+    if thread in _importing:
+        raise ReentrantCallError(
+            "a call that needs pyarrow came in while it is being imported; nothing was "
+            "changed"
+        )
+    try:
+        _importing.append(thread)
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "Arrow needs pyarrow; install it with `pip install 'pylogstore[arrow]'`"
+        ) from error
+    finally:
+        while thread in _importing:
+            _importing.remove(thread)
+
+
+# Threads that import the module.
+_importing: list[int] = []

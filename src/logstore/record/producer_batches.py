@@ -1,0 +1,400 @@
+"""Batches that a producer made, checked and given their offsets.
+
+`prepare` copies what a caller hands in, checks and decompresses it, which takes no
+lock; `Prepared.place` gives it offsets, once they are known.
+
+Magic and codec of each batch stay. Where the format allows it only the offset is
+patched, which no checksum covers; wrappers of magic 0, and of magic 1 whose inner
+offsets are not 0, 1, 2, ..., are written anew around their records. A header that lies
+about the largest timestamp of its batch is put right, as a broker does it.
+"""
+
+from __future__ import annotations
+
+import array
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from logstore import _native as native
+from logstore.config import TopicConfig
+from logstore.errors import (
+    CorruptRecordError,
+    RecordTooLargeError,
+    UnsupportedError,
+)
+from logstore.record import compression
+from logstore.record.decoder import Damage, damage_of, memoryview_slicer, open_payload
+from logstore.record.encoder import wrap
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+__all__ = ["Prepared", "prepare"]
+
+_OFFSET_AND_SIZE = struct.Struct(">qi")
+_SCAN_COUNT: Final = 256
+# What C looks at in one piece, and what is handed on to it.
+_WINDOW_BYTES: Final = (1 << 31) - 1
+_RUN_BYTES: Final = 1 << 30
+# In the header of a batch of magic 2: its CRC, what that covers, the largest timestamp.
+_CRC: Final = struct.Struct(">I")
+_INT64: Final = struct.Struct(">q")
+_CRC_POS: Final = 17
+_ATTRIBUTES_POS: Final = 21
+_MAX_TIMESTAMP_POS: Final = 35
+# The least that `append` takes, too: no timestamp.
+_TIMESTAMP_MIN: Final = -1
+
+
+class _Part:
+    """Checked batches that stand one behind the other.
+
+    Attributes:
+        data: what they stand in, from `begin` to `end`.
+        counts: records of each.
+        payload: the decompressed messages of a single wrapper of magic 0: their offsets
+            are absolute, so that it is compressed again when they are known; else None.
+    """
+
+    __slots__ = ("begin", "counts", "data", "end", "payload")
+
+    def __init__(
+        self, data: bytearray, begin: int, payload: ReadableBuffer | None = None
+    ) -> None:
+        self.data = data
+        self.begin = self.end = begin
+        self.counts = array.array("q")
+        self.payload = payload
+
+    def headers(self) -> Iterator[native.BatchHeader]:
+        """The headers of its batches, which are known to be sound."""
+        c = native.pointer(self.data)
+        pos = self.begin
+        while pos < self.end:
+            size = min(self.end - pos, _WINDOW_BYTES)
+            scan = native.scan_batches(c + pos, size, checks=0, count_max=_SCAN_COUNT)
+            for header in scan.headers:
+                yield header._replace(pos=pos + header.pos)
+            pos += scan.pos
+
+
+class Prepared:
+    """Checked batches without offsets. Good for one `place`.
+
+    Attributes:
+        count: offsets that they take.
+    """
+
+    def __init__(self, parts: list[_Part], max_bytes: int) -> None:
+        self._parts = parts
+        self._max_bytes = max_bytes
+        self.count = sum(sum(part.counts) for part in parts)
+
+    def place(
+        self, base_offset: int, leader_epoch: int, append_time_ms: int | None
+    ) -> tuple[list[memoryview], int]:
+        """Give them offsets from `base_offset` on.
+
+        Args:
+            append_time_ms: replaces the timestamps (magic 1 and 2); None: they stay.
+
+        Returns (runs of whole batches, number of offsets taken). The runs point into
+        the memory of this object.
+
+        Raises:
+            RecordTooLargeError: a wrapper of magic 0 is beyond the limit now that it
+                has other offsets in it.
+        """
+        runs: list[memoryview] = []
+        offset = base_offset
+        for part in self._parts:
+            c = native.pointer(part.data)
+            for header, count in zip(part.headers(), part.counts, strict=True):
+                last = offset + count - 1
+                if part.payload is not None:
+                    made = _rewrapped(
+                        header, part.payload, offset, last, -1, self._max_bytes
+                    )
+                    runs.append(memoryview(made))
+                else:
+                    first = offset if header.magic == 2 else last
+                    native.assign_offset(c, header, first, leader_epoch)
+                    if append_time_ms is not None:
+                        native.restamp(c, header, append_time_ms)
+                offset += count
+            if part.payload is None:
+                runs.append(memoryview(part.data)[part.begin : part.end])
+        return runs, self.count
+
+
+def prepare(
+    buffer: ReadableBuffer,
+    *,
+    max_bytes: int,
+    decompressed_max: int,
+    is_append_time: bool,
+    where: str,
+) -> Prepared:
+    """Check producer batches; what the caller does with `buffer` later does not matter.
+
+    Args:
+        is_append_time: their timestamps will be replaced.
+        where: the partition, for messages.
+
+    Raises:
+        CorruptRecordError: a checksum, a structure, a partial last batch, a timestamp
+            below -1.
+        UnsupportedError: a control batch, one of a transaction, an unknown magic.
+        RecordTooLargeError: a batch beyond `max_bytes` or `decompressed_max`.
+    """
+    try:
+        view = memoryview(buffer)
+    except TypeError:
+        raise TypeError(
+            f"buffer is {type(buffer).__name__}, not a bytes-like object; nothing was "
+            f"written"
+        ) from None
+    data = bytearray(view.cast("B"))
+    c = native.pointer(data)
+    check = _Check(max_bytes, decompressed_max, is_append_time=is_append_time)
+    pos = 0
+    while pos < len(data):
+        window = min(len(data) - pos, _WINDOW_BYTES)
+        scan = native.scan_batches(
+            c + pos, window, checks=native.CHECK_CRC, count_max=_SCAN_COUNT
+        )
+        for found in scan.headers:
+            header = found._replace(pos=pos + found.pos)
+            try:
+                check.take(data, header)
+            except Damage as damage:
+                raise _refused(damage, header.pos, where) from damage
+        is_rest = window == len(data) - pos
+        pos += scan.pos
+        if scan.error is not None:
+            raise _refused(damage_of(scan.error), pos, where)
+        if scan.stop == native.STOP_FULL or scan.pos == window:
+            continue
+        if is_rest or (not scan.pos and scan.stop != native.STOP_PARTIAL):
+            raise _refused(Damage("the last batch is partial", pos), pos, where)
+        if not scan.pos:
+            raise _too_large(window, max_bytes)
+        # It goes on behind the window.
+    return Prepared(check.parts, max_bytes)
+
+
+def _refused(damage: Damage, pos: int, where: str) -> Exception:
+    if damage.too_large is not None:
+        return damage.too_large
+    text = f"batch at byte {pos} of the buffer for {where}: {damage.reason}"
+    if damage.unsupported:
+        return UnsupportedError(f"{text}; nothing was written", position=pos)
+    return CorruptRecordError(
+        f"{text}; nothing was written",
+        path=f"<append_batches to {where}>",
+        position=pos,
+        offset=max(damage.offset, 0),
+    )
+
+
+def _too_large(size: int, max_bytes: int) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        f"a batch takes {size} bytes, more than max_message_bytes={max_bytes}; nothing "
+        f"was written",
+        limit_name="max_message_bytes",
+        limit=max_bytes,
+        size=size,
+    )
+
+
+class _Check:
+    """Checks batches, and puts right what a broker would.
+
+    Attributes:
+        parts: what was taken.
+    """
+
+    def __init__(
+        self, max_bytes: int, decompressed_max: int, *, is_append_time: bool
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._decompressed_max = decompressed_max
+        self._is_append_time = is_append_time
+        self._decoder = native.Decoder(1024)
+        self.parts: list[_Part] = []
+
+    def take(self, data: bytearray, header: native.BatchHeader) -> None:
+        """Take the batch with this header in `data`; may write into it.
+
+        Raises:
+            Damage: it is refused.
+        """
+        if header.is_control or header.is_transactional:
+            kind = "a control batch" if header.is_control else "part of a transaction"
+            raise Damage(
+                f"it is {kind}, which only a broker can append",
+                header.pos,
+                unsupported=True,
+            )
+        if header.size > self._max_bytes:
+            raise Damage(
+                "too large",
+                header.pos,
+                too_large=_too_large(header.size, self._max_bytes),
+            )
+        if header.magic < 2 and not header.codec:
+            # One record, which the walk over the headers has looked at.
+            self._check_times(header, [header.max_timestamp])
+            self._add(data, header, 1)
+            return
+        if header.last_offset == native.OFFSET_MAX:
+            # No record has it: one past it is no offset, and decoding leaves it out.
+            raise Damage(f"its last offset is {header.last_offset}", header.pos)
+        decoder = self._decoder
+        payload = open_payload(header, memoryview_slicer(data), self._decompressed_max)
+        decoder.decode_payload(
+            header, native.pointer(payload), len(payload), 0, native.OFFSET_MAX
+        )
+        if decoder.error is not None:
+            raise damage_of(decoder.error, header.pos)
+        count = decoder.count
+        times = decoder.unpack(decoder.timestamp)
+        self._check_times(header, times)
+        offsets = decoder.unpack(decoder.offset)
+        is_dense = bool(count) and offsets == list(
+            range(offsets[0], offsets[0] + count)
+        )
+        if header.magic == 2:
+            _check_header_names(decoder, payload, header.pos)
+            _check_numbers(header, count, is_dense, offsets)
+            _tell_newest(data, header, max(times))
+            self._add(data, header, count)
+        elif header.magic == 0:
+            self._add(data, header, count, payload)
+        elif is_dense and header.max_timestamp == max(times):
+            self._add(data, header, count)
+        else:
+            anew = bytearray(
+                _rewrapped(header, payload, 0, count - 1, max(times), self._max_bytes)
+            )
+            self._add(anew, header._replace(pos=0, size=len(anew)), count)
+
+    def _add(
+        self,
+        data: bytearray,
+        header: native.BatchHeader,
+        count: int,
+        payload: ReadableBuffer | None = None,
+    ) -> None:
+        part = self.parts[-1] if self.parts else None
+        end = header.pos + header.size
+        if (
+            part is None
+            or payload is not None
+            or part.payload is not None
+            or part.data is not data
+            or part.end != header.pos
+            or end - part.begin > _RUN_BYTES
+        ):
+            part = _Part(data, header.pos, payload)
+            self.parts.append(part)
+        part.counts.append(count)
+        part.end = end
+
+    def _check_times(self, header: native.BatchHeader, times: list[int]) -> None:
+        """Raise `Damage` for a timestamp that no append would store."""
+        if self._is_append_time or header.magic == 0 or not times:
+            return
+        oldest = min(times)
+        if oldest < _TIMESTAMP_MIN:
+            raise Damage(
+                f"a record has the timestamp {oldest}, below {_TIMESTAMP_MIN}",
+                header.pos,
+            )
+
+
+def _tell_newest(data: bytearray, header: native.BatchHeader, newest: int) -> None:
+    """Let the header of a batch of magic 2 tell its largest timestamp."""
+    if header.max_timestamp == newest:
+        return
+    pos, end = header.pos, header.pos + header.size
+    _INT64.pack_into(data, pos + _MAX_TIMESTAMP_POS, newest)
+    with memoryview(data) as whole, whole[pos + _ATTRIBUTES_POS : end] as covered:
+        crc = native.crc32c(covered)
+    _CRC.pack_into(data, pos + _CRC_POS, crc)
+
+
+def _check_numbers(
+    header: native.BatchHeader, count: int, is_dense: bool, offsets: list[int]
+) -> None:
+    """Raise `Damage` where the records of a batch of magic 2 are not 0, 1, 2, ..., or
+    their sequence numbers are none."""
+    if not is_dense or offsets[0] != header.base_offset or (
+        header.last_offset - header.base_offset + 1 != count
+    ):  # fmt: skip
+        raise Damage(
+            f"its {count} records do not have the offsets 0, 1, 2, ...", header.pos
+        )
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise Damage(
+            f"producer {header.producer_id} gave it the sequence number "
+            f"{header.base_sequence}",
+            header.pos,
+        )
+
+
+def _rewrapped(
+    header: native.BatchHeader,
+    payload: ReadableBuffer,
+    first: int,
+    last: int,
+    newest: int,
+    max_bytes: int,
+) -> bytes:
+    """A wrapper around the same messages, numbered from `first` on."""
+    packed = compression.compress(
+        header.codec,
+        _renumber(payload, first),
+        header.magic,
+        compression.level_of(_DEFAULTS, header.codec),
+    )
+    attributes = header.attributes & (0x07 if header.magic == 0 else 0x0F)
+    return wrap(packed, header.magic, attributes, last, newest, max_bytes)
+
+
+_DEFAULTS = TopicConfig()
+
+
+def _check_header_names(
+    decoder: native.Decoder, payload: bytes | bytearray | memoryview, pos: int
+) -> None:
+    """Raise `Damage` for a header name that is not UTF-8: it could not be read as it
+    was written."""
+    counts = decoder.unpack(decoder.header_count)
+    if not any(counts):
+        return
+    c = native.pointer(payload)
+    view = memoryview(payload)
+    places = decoder.unpack(decoder.header_pos)
+    for place, count in zip(places, counts, strict=True):
+        if not count:
+            continue
+        for at, size, _, _ in native.decode_headers(c, len(payload), place, count):
+            try:
+                str(view[at : at + size], "utf-8")
+            except UnicodeDecodeError:
+                # Without the cause, which has the name in it.
+                raise Damage("a header name is not UTF-8", pos) from None
+
+
+def _renumber(payload: ReadableBuffer, first: int) -> bytes:
+    """Inner messages with other offsets, from `first` on; no checksum covers them."""
+    out = bytearray(payload)
+    pos = 0
+    while pos < len(out):
+        _, size = _OFFSET_AND_SIZE.unpack_from(out, pos)
+        _OFFSET_AND_SIZE.pack_into(out, pos, first, size)
+        first += 1
+        pos += _OFFSET_AND_SIZE.size + size
+    return bytes(out)

@@ -1,0 +1,147 @@
+"""Retention that a store applies by itself, every `retention_check_ms`.
+
+It has a thread of its own, where a topic sets retention: what it looks at may be many
+files, or a log that has to be recovered first, and the syncs that are due do not wait
+for that.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Final, Protocol
+
+from logstore._native.locks import logger
+from logstore.errors import (
+    ForkedError,
+    LogStoreError,
+    PartitionNotFoundError,
+    StorageError,
+    StoreClosedError,
+    TopicNotFoundError,
+    renamed_error,
+)
+from logstore.io.files import Files
+from logstore.io.scheduler import Housekeeper
+
+__all__ = ["BackgroundRetention"]
+
+TopicPartition = tuple[str, int]
+
+# The first time so long after it began: as Kafka's broker does.
+_FIRST_MS: Final = 30_000
+# The partition went away, or its store: nothing is left to be deleted.
+_GONE: Final = (
+    StoreClosedError,
+    TopicNotFoundError,
+    PartitionNotFoundError,
+    ForkedError,
+)
+
+
+class Owner(Protocol):
+    """The store whose retention it is."""
+
+    def retaining_partitions(self) -> list[TopicPartition]:
+        """The partitions of topics whose settings let segments go."""
+
+    def retain(self, topic: str, number: int) -> None:
+        """Apply the retention of a partition. Raises: `LogStoreError`."""
+
+
+class BackgroundRetention:
+    """Applies retention, and keeps what failed until somebody is told. Any thread may
+    call it.
+
+    Args:
+        check_ms: how often.
+    """
+
+    def __init__(self, owner: Owner, files: Files, name: str, check_ms: int) -> None:
+        self._owner = owner
+        self._check_ms = check_ms
+        self._name = name
+        self._keeper = Housekeeper(files, f"the retention of {name}")
+        self._has_begun = False
+        # Still to be done in this round.
+        self._pending: deque[TopicPartition] = deque()
+        # What the last round met, by partition: it is raised once, not in each round.
+        self._met: dict[TopicPartition | None, str] = {}
+        self._untold: deque[LogStoreError] = deque(maxlen=1)
+
+    def begin(self) -> None:
+        """Apply it from now on, if there is a topic that sets any. Never raises."""
+        if self._has_begun or not self._owner.retaining_partitions():
+            return
+        try:
+            self._later(min(_FIRST_MS, self._check_ms))
+            self._has_begun = True
+        except StorageError as error:
+            # No thread is to be had: the next change tries again.
+            self._failed(None, error)
+
+    def stop(self) -> None:
+        """End it, behind the partition that it is at. May be called again."""
+        self._keeper.stop()
+
+    def abandon(self) -> None:
+        """After a fork, in the child."""
+        self._keeper.abandon()
+
+    def raise_failure(self) -> None:
+        """Raise what failed in the background, if nobody was told yet."""
+        if self._untold:
+            try:
+                failure = self._untold.popleft()
+            except IndexError:  # another thread was told right now
+                return
+            raise failure
+
+    def _later(self, delay_ms: int) -> None:
+        # A task that is due in five minutes does not keep the store for it.
+        found = weakref.WeakMethod(self._run)
+
+        def run() -> None:
+            method = found()
+            if method is not None:
+                method()
+
+        self._keeper.later(delay_ms, run)
+
+    def _run(self) -> None:
+        """Do one partition; then the next, or the next round after a while."""
+        if not self._pending:
+            self._pending.extend(self._owner.retaining_partitions())
+        key = self._pending[0] if self._pending else None
+        try:
+            if key is not None:
+                self._apply(key)
+        except (MemoryError, RecursionError):
+            raise  # the thread runs this task again
+        except BaseException:
+            self._next(key)
+            raise
+        self._next(key)
+
+    def _next(self, key: TopicPartition | None) -> None:
+        if key is not None:
+            self._pending.popleft()
+        self._later(0 if self._pending else self._check_ms)
+
+    def _apply(self, key: TopicPartition) -> None:
+        try:
+            self._owner.retain(*key)
+            self._met.pop(key, None)
+        except _GONE:
+            self._met.pop(key, None)
+        except LogStoreError as error:
+            self._failed(key, error)
+
+    def _failed(self, key: TopicPartition | None, error: LogStoreError) -> None:
+        what = self._name if key is None else f"{key[0]}-{key[1]}"
+        logger.warning("the retention of %s failed: %s", what, error)
+        if self._met.get(key) != str(error):
+            self._met[key] = str(error)
+            self._untold.append(
+                renamed_error(error, f"in the background, the retention of {what}")
+            )

@@ -1,0 +1,175 @@
+"""The numbers of a store that monitoring asks for: `Store.metrics`.
+
+Nothing here walks over a log, and nothing waits for an append, a sync or a read: of an
+open log it reads attributes, of one that nobody has used since the store was opened the
+state file, once. What each number means is in docs/metrics.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Final
+
+from logstore.errors import LogStoreError
+from logstore.io.checkpoint.ownership import Marks
+from logstore.io.files import Directory
+from logstore.io.layout import LOG, parse_segment_file
+from logstore.log.follow.read_only_log import LiveLog
+from logstore.log.write.log_writer import LogWriter
+from logstore.segment import Segment
+
+__all__ = ["IdleLogs", "log_row", "store_row"]
+
+TopicPartition = tuple[str, int]
+
+# Of the dictionary. It rises where a key changes its meaning or goes away.
+SCHEMA_VERSION: Final = 1
+
+_TOTALS: Final = ("size_bytes", "segments", "unsynced_records")
+
+
+def log_row(
+    topic: str,
+    number: int,
+    log: LogWriter | LiveLog | LogStoreError | dict[str, Any],
+) -> dict[str, Any]:
+    """The numbers of one partition.
+
+    Args:
+        log: an open one, why there is none, or what `IdleLogs` says of it.
+    """
+    row: dict[str, Any] = {
+        "topic": topic,
+        "partition": number,
+        "is_online": not isinstance(log, LogStoreError),
+        "is_loaded": isinstance(log, LogWriter | LiveLog),
+        "is_writable": False,
+        "size_bytes": None,
+        "segments": None,
+        "log_start_offset": None,
+        "log_end_offset": None,
+        "durable_offset": None,
+        "unsynced_records": None,
+        "flushes": None,
+        "flush_seconds": None,
+        "flush_seconds_max": None,
+    }
+    if isinstance(log, dict):
+        row.update(log)
+    elif isinstance(log, LogWriter | LiveLog):
+        row.update(_sizes(log.segments))
+        # The end last: it never lies before what was read of the same log earlier.
+        start, durable = log.start_offset, log.durable_offset
+        row.update(_offsets(start, durable, log.high_watermark))
+    if isinstance(log, LogWriter):
+        row["is_writable"] = not (log.closed or log.failed or log.damage)
+        row["flushes"] = log.flushes
+        row["flush_seconds"] = log.flush_seconds
+        row["flush_seconds_max"] = log.flush_seconds_max
+    return row
+
+
+def _sizes(segments: tuple[Segment, ...]) -> dict[str, Any]:
+    return {
+        "size_bytes": sum(segment.size for segment in segments),
+        "segments": len(segments),
+    }
+
+
+def _offsets(start: int, durable: int, end: int) -> dict[str, Any]:
+    return {
+        "log_start_offset": start,
+        "log_end_offset": end,
+        "durable_offset": durable,
+        "unsynced_records": max(end - durable, 0),
+    }
+
+
+class IdleLogs:
+    """What is known of partitions of a writer's store that nobody has used yet. It is
+    kept: as long as this process has the lock, nobody changes them."""
+
+    def __init__(self) -> None:
+        self._known: dict[TopicPartition, dict[str, Any]] = {}
+
+    def row(
+        self, directory: Directory, key: TopicPartition, marks: Marks
+    ) -> dict[str, Any]:
+        """The numbers of a partition; None for what only its recovery will tell."""
+        found = self._known.get(key)
+        if found is None:
+            found = _of_files(directory, key, marks)
+            if "size_bytes" in found:
+                self._known[key] = found
+        return found
+
+    def forget(self, key: TopicPartition) -> None:
+        """Drop one that is used now."""
+        self._known.pop(key, None)
+
+
+def _of_files(
+    directory: Directory, key: TopicPartition, marks: Marks
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"is_writable": True}
+    with contextlib.suppress(OSError, LogStoreError):
+        situation = marks.situation(directory, key)
+        state = situation.state
+        if state is not None and situation.clean:
+            end = state.durable_offset
+            row.update(_offsets(state.start_offset, end, end))
+            sizes = [sealed[1] for sealed in state.sealed]
+            row["size_bytes"] = sum(sizes) + state.active["size"]
+            row["segments"] = len(sizes) + 1
+            return row
+        with directory.use() as fd:
+            logs = [
+                name
+                for name in directory.files.list(fd)
+                if (parsed := parse_segment_file(name)) is not None
+                and parsed.suffix == LOG
+                and not parsed.transition
+            ]
+            row["segments"] = len(logs)
+            row["size_bytes"] = sum(
+                directory.files.stat_name(fd, name).size for name in logs
+            )
+    return row
+
+
+def store_row(
+    path: str,
+    rows: list[dict[str, Any]],
+    *,
+    time_ms: int,
+    read_only: bool,
+    is_clean: bool,
+    free_bytes: int | None,
+    waiting_bytes: int,
+    open_files: int,
+) -> dict[str, Any]:
+    """The numbers of a store, with those of its partitions."""
+    flushes = [row["flushes"] for row in rows if row["flushes"] is not None]
+    seconds = [row["flush_seconds"] for row in rows if row["flushes"] is not None]
+    totals = {
+        name: sum(row[name] for row in rows if row[name] is not None)
+        for name in _TOTALS
+    }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "path": path,
+        "time_ms": time_ms,
+        "read_only": read_only,
+        "is_clean": is_clean,
+        "topic_count": len({row["topic"] for row in rows}),
+        "partition_count": len(rows),
+        "loaded_partitions": sum(row["is_loaded"] for row in rows),
+        "offline_partitions": sum(not row["is_online"] for row in rows),
+        **totals,
+        "flushes": sum(flushes) if flushes else None,
+        "flush_seconds": sum(seconds) if seconds else None,
+        "free_bytes": free_bytes,
+        "waiting_bytes": waiting_bytes,
+        "open_files": open_files,
+        "partitions": rows,
+    }

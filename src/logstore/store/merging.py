@@ -1,0 +1,155 @@
+"""The records of several partitions as one stream: by time, or one after the other."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import operator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from logstore._native.locks import wait_for_any
+from logstore.errors import PartitionNotFoundError
+from logstore.log.read.reader import check_choice, first_of
+from logstore.record.arguments import Start
+from logstore.record.record import Record, TopicRecord, topic_record
+from logstore.store.partition import POLL_MAX_S, POLL_MIN_S, Partition, Turn
+
+__all__ = [
+    "Cursor",
+    "check_order",
+    "first_of",
+    "follow",
+    "labelled",
+    "merged",
+    "per_partition",
+]
+
+_TIME_OF: Final = operator.attrgetter("timestamp_ms")
+_ORDERS: Final = ("time", "partition")
+
+
+def check_order(order: str) -> None:
+    """Raise `ConfigError` unless it is an order."""
+    check_choice("order", order, _ORDERS)
+
+
+def per_partition(
+    name: str, given: Any, partitions: Sequence[Partition]
+) -> dict[int, Start]:
+    """What an argument says for each partition, by number.
+
+    Raises:
+        PartitionNotFoundError: it names one that is not there.
+    """
+    numbers = [partition.number for partition in partitions]
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(numbers, given)
+    found: dict[int, Start] = dict(given)
+    for number in found:
+        if number not in numbers:
+            topic = partitions[0].topic if partitions else ""
+            raise PartitionNotFoundError(
+                f"{name} names partition {number!r} of topic {topic}, which has "
+                f"{', '.join(map(str, numbers))}",
+                topic=topic,
+                partition=number,
+            )
+    return {number: found.get(number) for number in numbers}
+
+
+def labelled(partition: Partition, records: Iterator[Record]) -> Iterator[TopicRecord]:
+    """Records with the place they are from."""
+    place = partition.topic, partition.number
+    for record in records:
+        yield topic_record(place, record)
+
+
+def merged(
+    records: Sequence[Iterator[TopicRecord]], order: str, limit: int | None = None
+) -> Iterator[TopicRecord]:
+    """The records of several partitions as one stream."""
+    if order == "partition":
+        return first_of(itertools.chain.from_iterable(records), limit)
+    # Of equal times, the partition of the lower number comes first.
+    return first_of(heapq.merge(*records, key=_TIME_OF), limit)
+
+
+class Cursor:
+    """Where a follower of a topic stands in one partition.
+
+    Attributes:
+        partition: the partition.
+        turn: the last end that it has come to; None before the first.
+    """
+
+    def __init__(
+        self,
+        partition: Partition,
+        start: Start,
+        durable_only: bool,
+        isolation: str,
+        skip: bool,
+    ) -> None:
+        self.partition = partition
+        self.turn: Turn | None = None
+        self._found = partition._turns(start, durable_only, isolation, skip)
+
+    @property
+    def has_moved(self) -> bool:
+        return self.turn is None or self.turn.has_moved
+
+    def records(self) -> Iterator[TopicRecord]:
+        """Those up to the end as it is now."""
+        place = self.partition.topic, self.partition.number
+        for found in self._found:
+            if isinstance(found, Turn):
+                self.turn = found
+                return
+            yield topic_record(place, found)
+
+
+def follow(
+    cursors: Callable[[], list[Cursor]],
+    order: str,
+    timeout: float | None,
+    durable_only: bool,
+) -> Iterator[TopicRecord]:
+    """What all partitions have, and what comes later.
+
+    Args:
+        cursors: those of all partitions that there are now.
+        timeout: end after so many seconds in which none has moved on.
+    """
+    last, pause = time.monotonic(), POLL_MIN_S
+    while True:
+        now = cursors()
+        yield from merged([cursor.records() for cursor in now], order)
+        if any(cursor.has_moved for cursor in now):
+            last, pause = time.monotonic(), POLL_MIN_S
+            continue
+        left = None if timeout is None else timeout - (time.monotonic() - last)
+        if left is not None and left <= 0:
+            return
+        _wait(now, durable_only, pause if left is None else min(pause, left))
+        pause = min(pause * 2, POLL_MAX_S)
+
+
+def _wait(cursors: Sequence[Cursor], durable_only: bool, seconds: float) -> None:
+    """Sleep until one of the partitions may have more."""
+    signals = [cursor.partition.appended for cursor in cursors]
+    known = [signal for signal in signals if signal is not None]
+    if not known:
+        # Another process writes them: nobody tells.
+        time.sleep(seconds)
+        return
+
+    def is_there() -> bool:
+        return any(
+            cursor.partition.has_more(cursor.turn.view, durable_only)
+            for cursor in cursors
+            if cursor.turn is not None
+        )
+
+    wait_for_any(known, is_there, seconds)

@@ -1,0 +1,261 @@
+"""The writers of a store's partitions: loaded, and with that recovered, when first used
+or all at once.
+
+A store that was closed cleanly opens without a look at its partitions; after a crash,
+what is used first is mended first. `PartitionWriters.recover` does the rest, several
+partitions at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore._native.locks import RANK_LEAF, logger
+from logstore.config import worker_threads
+from logstore.errors import (
+    LogStoreError,
+    StorageError,
+    UnsupportedError,
+    storage_error,
+)
+from logstore.io import layout
+from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.recovery_report import (
+    UNREADABLE,
+    UNSUPPORTED,
+    RecoveryAction,
+)
+from logstore.io.files import Directory
+from logstore.io.parallel import side_by_side
+from logstore.log.recover import Case, Loaded, load
+from logstore.log.write.log_writer import Host
+from logstore.log.write.writer import PartitionWriter
+from logstore.store.topics import Catalog
+
+__all__ = ["PartitionWriters", "RecoveryProgress"]
+
+TopicPartition = tuple[str, int]
+
+# How often progress is told while nothing is finished.
+_TELL_S: Final = 0.2
+
+
+class RecoveryProgress(NamedTuple):
+    """How far a recovery has come.
+
+    Attributes:
+        partitions_done, partitions_total: looked at, and to be looked at.
+        bytes_checked: of log, so far.
+    """
+
+    partitions_done: int
+    partitions_total: int
+    bytes_checked: int
+
+
+class _Stopped(Exception):
+    """The one who waits for a recovery was interrupted."""
+
+
+class _Count:
+    """Bytes that threads have checked; ends them when nobody waits any more."""
+
+    def __init__(self) -> None:
+        self._lock = native.Mutex(RANK_LEAF, "a count")
+        self._is_stopped = False
+        self.bytes = 0
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self.bytes += size
+        if self._is_stopped:
+            raise _Stopped
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+
+class PartitionWriters:
+    """The writers of one store. The store's lock guards it.
+
+    Attributes:
+        catalog: the topics of the store.
+        loaded: those that were used or recovered.
+        broken: partitions that cannot be used at all, and why.
+        actions: what was found and mended so far.
+    """
+
+    def __init__(
+        self, host: Host, root: Directory, catalog: Catalog, marks: Marks
+    ) -> None:
+        self._host = host
+        self._root = root
+        self.catalog = catalog
+        self._marks = marks
+        self.loaded: dict[TopicPartition, PartitionWriter] = {}
+        self.broken: dict[TopicPartition, LogStoreError] = {}
+        self.actions: list[RecoveryAction] = []
+        self.on_recovery: Callable[[RecoveryAction], None] | None = None
+
+    def note(self, action: RecoveryAction) -> None:
+        """Something was found or mended."""
+        self.actions.append(action)
+        logger.warning("recovery: %s: %s", action.label, action.message)
+        if self.on_recovery is not None:
+            self.on_recovery(action)
+
+    def get(self, key: TopicPartition) -> PartitionWriter:
+        """The writer of a partition that there is.
+
+        What the system has refused (no descriptor, no permission) is tried again.
+
+        Raises:
+            LogStoreError: why it cannot be used.
+        """
+        broken = self.broken.get(key)
+        if isinstance(broken, StorageError):
+            loaded = self._load(key, _Count())
+            if isinstance(loaded, LogStoreError):
+                self.broken[key] = loaded
+            else:
+                del self.broken[key]
+                self._take(key, loaded)
+                self.actions = [
+                    action
+                    for action in self.actions
+                    if (action.topic, action.partition) != key
+                    or action.label != UNREADABLE
+                ]
+        elif key not in self.loaded and broken is None:
+            self._take(key, self._load(key, _Count()))
+        if key in self.broken:
+            raise self.broken[key].with_traceback(None)
+        return self.loaded[key]
+
+    def forget(self, key: TopicPartition) -> PartitionWriter | None:
+        """Let go of a partition that is to be deleted; its writer, if it is loaded."""
+        self.broken.pop(key, None)
+        return self.loaded.pop(key, None)
+
+    def pending(self) -> list[TopicPartition]:
+        """The partitions that nobody has looked at yet."""
+        return [
+            (topic, number)
+            for topic, numbers in list(self.catalog.numbers.items())
+            for number in numbers
+            if (topic, number) not in self.loaded
+            if (topic, number) not in self.broken
+        ]
+
+    def recover(
+        self, on_progress: Callable[[RecoveryProgress], None] | None = None
+    ) -> None:
+        """Load all that is pending, several at a time.
+
+        Callbacks come in the thread of the caller.
+        """
+        pending = self.pending()
+        if not pending:
+            return
+        done, count = 0, _Count()
+
+        def tell() -> None:
+            if on_progress is not None:
+                on_progress(RecoveryProgress(done, len(pending), count.bytes))
+
+        tell()
+        threads = min(worker_threads(self._host.store_config), len(pending))
+        if threads == 1 and on_progress is None:
+            for key in pending:
+                self._take(key, self._load(key, count))
+            return
+        found = side_by_side(
+            pending,
+            lambda key: self._load(key, count),
+            threads,
+            look_s=_TELL_S,
+            stop=count.stop,
+        )
+        with contextlib.closing(found):
+            for one in found:
+                if one is not None:
+                    self._take(one.item, one.result)
+                    done += 1
+                tell()
+
+    def _load(self, key: TopicPartition, count: _Count) -> Loaded | LogStoreError:
+        """Look at a partition and mend it: by any thread, since nothing is shared."""
+        topic, number = key
+        directory = self._directory(key)
+        try:
+            case = Case(
+                directory,
+                self._host.descriptors,
+                topic,
+                number,
+                self.catalog.config(topic),
+                self._marks.situation(directory, key),
+                writable=True,
+                on_checked=count.add,
+            )
+            return load(case)
+        except LogStoreError as error:
+            return error
+        except OSError as error:
+            return storage_error(error, "open", directory.path)
+
+    def _take(self, key: TopicPartition, loaded: Loaded | LogStoreError) -> None:
+        """Take over what `_load` returned."""
+        topic, number = key
+        directory = self._directory(key)
+        if isinstance(loaded, LogStoreError):
+            # One partition that cannot be read does not keep the others from opening.
+            self.broken[key] = loaded
+            label = UNREADABLE
+            if isinstance(loaded, UnsupportedError):
+                label = UNSUPPORTED
+            path, text = directory.path, str(loaded)
+            self.note(RecoveryAction(label, *key, path, -1, 0, -1, None, text))
+            return
+        if loaded.segments:
+            # The same for all: a deletion of the topic tells it the new name.
+            directory = loaded.segments[0].directory
+        self.loaded[key] = PartitionWriter(
+            self._host, directory, topic, number, self.catalog.config(topic), loaded
+        )
+        for action in loaded.actions:
+            self.note(action)
+
+    def _directory(self, key: TopicPartition) -> Directory:
+        return self._root.child(layout.partition_directory(*key))
+
+    # ------------------------------------------------------------ for checkpoints
+
+    def starts(self) -> dict[TopicPartition, int]:
+        """The start offsets that lie inside a segment."""
+        known = self._of_pending(self._marks.starts)
+        for key, writer in list(self.loaded.items()):
+            segments = writer.segments
+            if segments and writer.start_offset > segments[0].base_offset:
+                known[key] = writer.start_offset
+        return known
+
+    def ends(self) -> dict[TopicPartition, int] | None:
+        """The end offsets of all logs; None where one is not known to be sound, or its
+        end is not written down."""
+        if self.broken or not all(
+            writer.is_sound and writer.is_noted for writer in self.loaded.values()
+        ):
+            return None
+        known = self._of_pending(self._marks.points)
+        known.update((key, writer.end_offset) for key, writer in self.loaded.items())
+        return known
+
+    def _of_pending(
+        self, known: dict[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """What the last writer said of partitions that nobody has looked at."""
+        return {key: known[key] for key in self.pending() if key in known}

@@ -1,0 +1,487 @@
+"""Publishing: what was staged goes into any number of partitions at once, or not at
+all, and what has an identity and a sequence number only once.
+
+`Publisher` is the writing side; the files and the commit are in publications.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import itertools
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from logstore import _native as native
+from logstore._native.locks import RANK_PUBLISH, logger
+from logstore.config import StoreConfig
+from logstore.errors import (
+    LogStoreError,
+    PartitionNotFoundError,
+    PublicationConflictError,
+    StorageError,
+    SyncFailedError,
+    TopicNotFoundError,
+    is_system_error,
+    storage_error,
+)
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.publications import (
+    Entry,
+    Publications,
+    bases_of,
+    is_of,
+    remembered,
+)
+from logstore.io.files import Directory
+from logstore.log.write.import_segment import Adoptable, examine_all, is_worth_it
+from logstore.log.write.log_writer import Gate
+from logstore.log.write.staging import (
+    StagedLog,
+    check_apart,
+    check_files,
+    moved_runs,
+    staged_sequence,
+)
+from logstore.log.write.writer import PartitionWriter
+
+__all__ = ["Publication", "Publisher"]
+
+TopicPartition = tuple[str, int]
+
+# Identities that are remembered; beyond that, those that published last.
+IDENTITIES_MAX: Final = 10_000
+ROOT_USER: Final = 0
+UNKNOWN_USER: Final = -1
+# What a new segment takes beside its log, at the most that counts.
+_SEGMENT_BYTES: Final = 64 * 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Publication:
+    """What was published.
+
+    Attributes:
+        identity, sequence: as given to `Store.publish`.
+        records: how many, in all partitions.
+        offsets: of each (topic, partition), the offsets that they have; empty where it
+            was published before.
+        is_new: False: it was published before, and nothing was done.
+        note: that of `Store.publish`.
+    """
+
+    identity: str
+    sequence: int
+    records: int
+    offsets: Mapping[TopicPartition, range]
+    is_new: bool = True
+    note: str = ""
+
+
+class _Target:
+    """A partition that is being published to."""
+
+    def __init__(self, writer: PartitionWriter) -> None:
+        self.writer = writer
+        self.key = writer.topic, writer.partition
+        self.parts: list[StagedLog] = []
+        self.base = 0
+        self.place = 0, 0
+
+
+class Publisher:
+    """Publishes to one store, and takes back what a crash has cut short.
+
+    Args:
+        writer_of: the writer of a partition, or why there is none.
+        topic_id_of: which topic it is that has a name now.
+
+    Attributes:
+        lock: held by the thread that publishes.
+        steps: rises whenever readers of this process may come to see something else.
+    """
+
+    def __init__(
+        self,
+        root: Directory,
+        marks: Marks,
+        publications: Publications,
+        store_config: StoreConfig,
+        writer_of: Callable[[TopicPartition], PartitionWriter],
+        topic_id_of: Callable[[str], str],
+        lock_group: int,
+    ) -> None:
+        self._root = root
+        self._store_config = store_config
+        self._marks = marks
+        self._writer_of = writer_of
+        self._topic_id_of = topic_id_of
+        self._publications = publications
+        name = f"the publications of {root.path}"
+        self.lock = native.Mutex(RANK_PUBLISH, name, lock_group)
+        self.steps = 0
+        # Of the publication that is under way, or was the last.
+        self._gate = Gate(is_open=True, publisher=self.lock)
+
+    # ------------------------------------------------------------ recovery
+
+    def finish(self, drop: Callable[[TopicPartition, int], None]) -> None:
+        """Take away what a publication that was cut short has put into the logs.
+
+        Where another program has written to the store since, what is there is that
+        program's log, and stays.
+
+        Args:
+            drop: called with a partition and where it has to end; does nothing where it
+                ends there already.
+
+        Raises:
+            CorruptCheckpointError, OSError: a file cannot be read or removed.
+        """
+        value = checkpoints.read_state(self._root, layout.PUBLICATION)
+        if value is None:
+            if not self._marks.is_clean and self._root.exists(layout.PUBLISHED):
+                # The last commit may be in the page cache only.
+                self._root.sync()
+            return
+        left: dict[TopicPartition, int] = {}
+        for key, base in bases_of(value).items() if is_of(value, self._marks) else ():
+            try:
+                drop(key, base)
+            except (TopicNotFoundError, PartitionNotFoundError):
+                continue
+            except LogStoreError as error:
+                name = layout.partition_directory(*key)
+                logger.error("cannot undo a publication to %s: %s", name, error)
+                left[key] = base
+        self._end(value, left)
+
+    def _end(self, value: dict[str, Any], left: Mapping[TopicPartition, int]) -> None:
+        """Nothing is under way any more, but in partitions that are `left`."""
+        if left:
+            value = {**value, "bases": _rows(left)}
+            checkpoints.write_state(self._root, layout.PUBLICATION, value)
+            return
+        self._root.unlink(layout.PUBLICATION, missing_ok=True)
+        self._root.sync()
+
+    # ------------------------------------------------------------ publishing
+
+    def publish(
+        self,
+        logs: Sequence[StagedLog],
+        identity: str,
+        sequence: int,
+        now_ms: int,
+        begin_writing: Callable[[], None],
+        note: str = "",
+    ) -> Publication:
+        """See `Store.publish`; `logs` are of `staging.logs_of`."""
+        self._end_earlier()
+        published = self._publications.published()
+        last = published.get(identity) if identity else None
+        if last is not None and sequence <= last[0]:
+            if sequence < last[0]:
+                raise PublicationConflictError(identity, sequence, last[0])
+            # Who published it may not have seen it become durable.
+            published[identity] = last._replace(note=note)
+            value = remembered(published)
+            checkpoints.write_state(self._root, layout.PUBLISHED, value)
+            self.discard(logs)
+            return Publication(identity, sequence, last.records, {}, False, note)
+        records = sum(log.records for log in logs)
+        if not logs:
+            return Publication(identity, sequence, 0, {}, note=note)
+        if identity:
+            published.pop(identity, None)
+            kept = list(published.items())[-(IDENTITIES_MAX - 1) :]
+            entry = Entry(sequence, records, now_ms, note)
+            published = dict([*kept, (identity, entry)])
+        check_apart(logs)
+        check_files(self._root, logs)
+        begin_writing()
+        targets = self._targets(logs)
+        adoptable = self._examined(targets)
+        syncs = [target.writer.sync_lock for target in targets]
+        appends = [target.writer.lock for target in targets]
+        with native.Group([*syncs, *appends]):
+            self._publish_held(targets, adoptable, published)
+            offsets = {t.key: range(t.base, t.writer.end_offset) for t in targets}
+        self.discard(logs)
+        return Publication(identity, sequence, records, offsets, note=note)
+
+    def _end_earlier(self) -> None:
+        """An earlier publication that was interrupted twice left its gate closed. Where
+        it is in, or undone, all of its partitions show so from now on: one that is
+        published to again would be the only one that does.
+
+        Raises:
+            StorageError: it is neither.
+        """
+        root = self._root
+        if root.exists(layout.PUBLICATION):
+            raise StorageError(
+                f"an earlier publication to {root.path} could not be undone; "
+                f"nothing was published. Open the store again.",
+                path=root.path_of(layout.PUBLICATION),
+                action="publish to",
+            )
+        if not self._gate.is_open:
+            # A power cut must not bring the file back that would take it out again.
+            root.sync()
+            self._gate.is_open = True
+
+    def _targets(self, logs: Iterable[StagedLog]) -> list[_Target]:
+        """The partitions of staged logs, in the order of their locks."""
+        targets: dict[TopicPartition, _Target] = {}
+        for log in logs:
+            key = log.topic, log.partition
+            if key not in targets:
+                targets[key] = _Target(self._writer_of(key))
+            # Behind the writer, which is of one topic for good.
+            if log.topic_id != self._topic_id_of(log.topic):
+                raise TopicNotFoundError(
+                    f"topic {log.topic} is not the one that records were staged for: "
+                    f"that was deleted, and another has its name; nothing was "
+                    f"published. Stage them again",
+                    topic=log.topic,
+                )
+            targets[key].parts.append(log)
+        return [targets[key] for key in sorted(targets)]
+
+    def _examined(self, targets: Iterable[_Target]) -> dict[StagedLog, Adoptable]:
+        """The staged logs that will be taken over as segments: not those of another
+        user, whose file would stay his."""
+        device = self._root.info().device
+        user = self._root.files.user()
+        may_give = user == ROOT_USER and self._root.access.uid >= 0
+        return examine_all(
+            self._root,
+            {
+                log: target.writer.config
+                for target in targets
+                for log in target.parts
+                if is_worth_it(log, target.writer.config)
+                and target.writer.directory.info().device == device
+                and (may_give or self._root.stat(log.file).uid in (user, UNKNOWN_USER))
+            },
+            self._store_config,
+        )
+
+    def _publish_held(
+        self,
+        targets: Sequence[_Target],
+        adoptable: Mapping[StagedLog, Adoptable],
+        published: Mapping[str, Entry],
+    ) -> None:
+        """Publish, with the locks of the partitions held: no other thread appends.
+
+        A second interrupt, in the middle of undoing, leaves the gate closed: then each
+        of the partitions refuses appends, and opening the store again undoes it.
+        """
+        for target in targets:
+            target.place = target.writer.place_of_end()
+            target.base = target.writer.end_offset
+        # Before the first byte: the disk has to have room for all.
+        copied = (log.bytes for t in targets for log in t.parts if log not in adoptable)
+        targets[0].writer.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
+        under_way = {
+            "generation": self._marks.generation,
+            "bases": _rows({target.key: target.base for target in targets}),
+            **remembered(published),
+        }
+        gate = self._gate = Gate(is_open=False, publisher=self.lock)
+        is_settled = False
+        try:
+            self._put_in(targets, adoptable, under_way)
+            is_settled = True
+        except BaseException as error:
+            told = self._failed(targets, under_way, error)
+            is_settled = True
+            if told is error:
+                raise
+            raise told from error
+        finally:
+            if is_settled and not gate.is_open:
+                self._show(targets)
+
+    def _put_in(
+        self,
+        targets: Sequence[_Target],
+        adoptable: Mapping[StagedLog, Adoptable],
+        value: dict[str, Any],
+    ) -> None:
+        """Append, make durable, commit.
+
+        1. write down where the logs end, and what will be published; 2. append to each
+        log; 3. sync each; 4. rename the file (commit); 5. sync the directory.
+        """
+        root = self._root
+        for target in targets:
+            target.writer.close_gate(self._gate, target.base)
+        checkpoints.write_state(root, layout.PUBLICATION, value)
+        # All locks are held: nothing is appended at a later time before this.
+        now_ms = root.files.now_ms()
+        for target in targets:
+            self._append(target, adoptable, now_ms)
+        for target in targets:
+            target.writer.sync_held()
+        root.rename(layout.PUBLICATION, layout.PUBLISHED)
+        root.sync()
+
+    def _failed(
+        self,
+        targets: Sequence[_Target],
+        value: dict[str, Any],
+        error: BaseException,
+    ) -> BaseException:
+        """Undo what was not committed; returns what to raise.
+
+        Whatever cannot be made durable now ends the writers: what is appended later
+        would be taken away together with it.
+        """
+        root, what = self._root, "publish to"
+        try:
+            if root.exists(layout.PUBLICATION):
+                self._undo(targets, value)
+            elif any(target.writer.end_offset > target.base for target in targets):
+                self._show(targets)
+                self._end_writers(targets, error)
+                return SyncFailedError(
+                    f"it was published to {root.path}, and a power cut may take it "
+                    f"back: {error}. Open the store again and repeat it.",
+                    errno=getattr(error, "errno", None),
+                    path=root.path,
+                    action=what,
+                )
+        except (LogStoreError, OSError) as failure:
+            self._end_writers(targets, failure)
+        if is_system_error(error):
+            return storage_error(error, what, root.path, "Nothing was published.")
+        return error
+
+    def _end_writers(self, targets: Iterable[_Target], error: BaseException) -> None:
+        for target in targets:
+            target.writer.end_for_good(error)
+
+    def _show(self, targets: Sequence[_Target]) -> None:
+        """Readers see what there is again, but where it could not be undone."""
+        for target in targets:
+            if target.writer.failed is not None:
+                target.writer.gate = Gate(is_open=False, publisher=self.lock)
+        self.steps += 1
+        self._gate.is_open = True
+        self.steps += 1
+        for target in targets:
+            target.writer.wake_readers()
+
+    def _append(
+        self,
+        target: _Target,
+        adoptable: Mapping[StagedLog, Adoptable],
+        now_ms: int,
+    ) -> None:
+        """All that was staged for one partition, in order."""
+        config = target.writer.config
+
+        def is_adopted(log: StagedLog) -> bool:
+            # Examined with other settings, it would not be what an append makes now.
+            return log in adoptable and adoptable[log].config == config
+
+        for adopts, logs in itertools.groupby(target.parts, is_adopted):
+            if adopts:
+                for log in logs:
+                    self._adopt(target.writer, adoptable[log].stamped(now_ms), now_ms)
+            else:
+                self._copy(target.writer, list(logs), now_ms)
+
+    def _adopt(self, writer: PartitionWriter, staged: Adoptable, now_ms: int) -> None:
+        base = writer.end_offset
+        try:
+            writer.take_over(self._root, staged)
+        except StorageError as error:
+            if error.errno != errno.EXDEV or writer.failed is not None:
+                raise
+            # A mount of the same device, or a quota of its own, is between them. The
+            # batches have their offsets already.
+            self._copy(writer, [staged.log._replace(first=base)], now_ms)
+
+    def _copy(
+        self, writer: PartitionWriter, logs: Sequence[StagedLog], now_ms: int
+    ) -> None:
+        """Staged logs as one append."""
+        base, config = writer.end_offset, writer.config
+
+        def runs() -> Generator[tuple[Any, int]]:
+            begin = base
+            for log in logs:
+                epoch = writer.leader_epoch(base) if log.magic == 2 else 0
+                yield from moved_runs(self._root, log, begin, epoch, config, now_ms)
+                begin += log.records
+
+        total = sum(log.bytes for log in logs)
+        count = sum(log.records for log in logs)
+        # Closed here: whoever keeps the error of a failed append keeps its frames.
+        with contextlib.closing(runs()) as moved:
+            writer.append_runs(moved, total, count)
+
+    def _undo(self, targets: Sequence[_Target], value: dict[str, Any]) -> None:
+        """Take the records out again; what cannot be undone takes no more appends, and
+        is undone when the store is opened again.
+
+        Raises:
+            LogStoreError, OSError: the file that says so cannot be removed.
+        """
+        left: dict[TopicPartition, int] = {}
+        for target in targets:
+            writer = target.writer
+            if writer.failed is None and writer.end_offset == target.base:
+                continue
+            try:
+                if writer.failed is not None:
+                    raise writer.failed
+                writer.truncate_held(target.base, target.place)
+            except (LogStoreError, OSError) as error:
+                logger.error("cannot undo a publication to %s: %s", writer.name, error)
+                writer.end_for_good(error)
+                left[target.key] = target.base
+        self._end(value, left)
+
+    # ------------------------------------------------------------ staged files
+
+    def discard(self, logs: Iterable[StagedLog]) -> None:
+        """Remove staged files; one that cannot be removed costs only its space."""
+        for name in dict.fromkeys(log.file for log in logs):
+            self._remove(name)
+
+    def discard_leftovers(self, identity: str, before: int) -> None:
+        """Remove the staged files of an identity with a sequence below `before`."""
+        with contextlib.suppress(OSError):
+            for name in self._root.names():
+                sequence = staged_sequence(name, identity)
+                if sequence is not None and sequence < before:
+                    self._remove(name)
+
+    def discard_older(self, before_ms: int) -> None:
+        """Remove the staged files of all identities that were last written to before a
+        time: their publication will not come any more."""
+        with contextlib.suppress(OSError):
+            for name in self._root.names():
+                if not name.startswith(layout.STAGED_PREFIX):
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    if self._root.stat(name).mtime_ns < before_ms * 1_000_000:
+                        self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        try:
+            self._root.unlink(name, missing_ok=True)
+        except OSError as error:
+            logger.warning("cannot remove the staged file %s: %s", name, error)
+
+
+def _rows(bases: Mapping[TopicPartition, int]) -> list[list[Any]]:
+    return [[topic, number, base] for (topic, number), base in sorted(bases.items())]

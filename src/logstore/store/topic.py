@@ -1,0 +1,502 @@
+"""A topic: its partitions, and the choice among them.
+
+How records are spread over them is in `routing`, how they come together again in
+`merging`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+
+from logstore.config import PARTITIONS_MAX, TopicConfig, check_int
+from logstore.errors import (
+    LogStoreError,
+    PartitionNotFoundError,
+    StoreClosedError,
+)
+from logstore.log import retention
+from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
+from logstore.record.arguments import (
+    Start,
+    as_items,
+    as_limit,
+    as_timeout,
+    refuse_pickling,
+)
+from logstore.record.encoder import check_payload_type
+from logstore.record.extras import frames_module
+from logstore.record.partitioner import KafkaPartitioner, Partitioner
+from logstore.record.record import RecordMetadata, TopicRecord
+from logstore.store import merging, routing
+from logstore.store.partition import Partition
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.dataset
+    from _typeshed import ReadableBuffer
+
+    from logstore.log.frames.log import Log
+
+__all__ = ["Topic"]
+
+TopicStart: TypeAlias = "Start | Mapping[int, Start]"
+
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
+
+
+class Owner(Protocol):
+    """What a topic needs of its store."""
+
+    path: str
+
+    def check_open(self) -> None: ...
+
+    def begin_call(self) -> None: ...
+
+    def open_partition(self, topic: str, partition: int) -> Partition: ...
+
+    def partition_numbers(self, topic: str) -> tuple[int, ...]: ...
+
+    def topic_config(self, topic: str) -> TopicConfig: ...
+
+    def configure_topic(self, topic: str, config: TopicConfig) -> None: ...
+
+    def grow_topic(self, topic: str, count: int) -> int: ...
+
+
+class Topic:
+    """A named set of partitions. Made by `Store`.
+
+    Attributes:
+        name: as given to `Store.create_topic`.
+        partitioner: chooses the partition of `append`; may be replaced.
+    """
+
+    def __init__(self, owner: Owner, name: str) -> None:
+        self._owner = owner
+        self.name = name
+        self.partitioner: Partitioner = KafkaPartitioner()
+
+    def _numbers(self) -> tuple[int, ...]:
+        return self._owner.partition_numbers(self.name)
+
+    @property
+    def config(self) -> TopicConfig:
+        """Its settings."""
+        return self._owner.topic_config(self.name)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickling(self, self._owner.path, f".topic({self.name!r})")
+
+    def __repr__(self) -> str:
+        with contextlib.suppress(LogStoreError):
+            return f"<logstore.Topic {self.name} with {len(self)} partitions>"
+        return f"<logstore.Topic {self.name}>"  # of a store that is closed
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Its partitions, in the order of their numbers."""
+        self._owner.check_open()
+        return tuple(
+            self._owner.open_partition(self.name, number) for number in self._numbers()
+        )
+
+    def __len__(self) -> int:
+        return len(self._numbers())
+
+    def __getitem__(self, number: int) -> Partition:
+        """The partition of this number.
+
+        Raises:
+            PartitionNotFoundError: there is none.
+        """
+        numbers = self._numbers()
+        # Usually they are 0, 1, 2, ...: no search then. A float is no number of a
+        # partition, though it may be equal to one.
+        is_there = type(number) is int and 0 <= number < len(numbers)
+        is_there = is_there and numbers[number] == number
+        if not is_there and not (hasattr(number, "__index__") and number in numbers):
+            raise PartitionNotFoundError(
+                f"topic {self.name} has no partition {number!r}; it has "
+                f"{', '.join(map(str, numbers))}",
+                topic=self.name,
+                partition=number,
+            )
+        return self._owner.open_partition(self.name, int(number))
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.partitions)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Replace the settings, for good; what is on disk stays as it is.
+
+        Raises:
+            ReadOnlyError, StorageError.
+        """
+        self._owner.configure_topic(self.name, config)
+
+    def add_partitions(self, count: int) -> int:
+        """Add `count` partitions and return how many there are now.
+
+        Keys hash to other partitions from then on.
+        """
+        check_int("count", count, 1, PARTITIONS_MAX)
+        return self._owner.grow_topic(self.name, count)
+
+    def append(
+        self,
+        value: ReadableBuffer | None,
+        key: ReadableBuffer | None = None,
+        *,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, ReadableBuffer | None]] = (),
+        partition: int | None = None,
+        durable: bool = False,
+    ) -> RecordMetadata:
+        """Append one record to the partition that the partitioner chooses.
+
+        With a key: Kafka's murmur2. Without: round robin in batches.
+
+        Args:
+            partition: overrides the choice.
+            others: as `Partition.append`.
+
+        Raises: as `Partition.append`; `PartitionNotFoundError`.
+        """
+        check_payload_type(value, "value")
+        check_payload_type(key, "key")
+        if partition is None:
+            numbers = self._numbers()
+            choose = routing.chooser(self.name, self.partitioner, numbers)
+            size = routing.length_of(value) + routing.length_of(key)
+            partition = choose(None if key is None else bytes(key), size)
+        target = self[partition]
+        offset, stored = target._append_one(
+            value, key, timestamp_ms, headers, None, durable
+        )
+        return RecordMetadata(self.name, partition, offset, stored)
+
+    def append_many(
+        self,
+        values: Iterable[ReadableBuffer | None],
+        keys: Iterable[ReadableBuffer | None] | None = None,
+        timestamps_ms: Iterable[int | None] | None = None,
+        headers: Iterable[Sequence[tuple[str, ReadableBuffer | None]]] | None = None,
+        *,
+        partition: int | None = None,
+        durable: bool = False,
+    ) -> tuple[tuple[int, range], ...]:
+        """Append records to the partitions that the partitioner chooses, record by
+        record. Those of one partition keep their order.
+
+        All is checked first: an argument that cannot be stored, a record that is too
+        large, or a partition that takes no appends, and nothing is written. Only where
+        the disk fails or is full between two partitions, some of them have theirs: the
+        error's `appended` says which. To have all or nothing there, too, see
+        `Store.publish`.
+
+        Args:
+            values, keys, timestamps_ms, headers: as `Partition.append_many`.
+            partition: all go to this one.
+            durable: return after the syncs.
+
+        Returns:
+            (partition, range of offsets) of each one that got records, by number.
+
+        Raises: as `Partition.append_many`; `PartitionNotFoundError`.
+        """
+        columns = routing.columns_of(values, keys, timestamps_ms, headers)
+        choose = self._chooser(partition)
+        routed = routing.route(columns, choose)
+        targets = {number: self[number] for number in sorted(routed)}
+        return routing.append_to(
+            targets,
+            {
+                number: routing.rows_for(targets[number], columns, routed[number])
+                for number in targets
+            },
+            durable=bool(durable),
+        )
+
+    def append_arrow(
+        self, data: Any, *, partition: int | None = None, durable: bool = False
+    ) -> tuple[tuple[int, range], ...]:
+        """Append a ``pyarrow`` RecordBatch, Table or RecordBatchReader.
+
+        Columns as in `Partition.append_arrow`, but that ``partition``, where it is not
+        null, says where a record goes; for the others the partitioner chooses.
+
+        Args and result: as `append_many`.
+
+        Raises: as `append_many` and `Partition.append_arrow`; `ConfigError` for a
+        column ``partition`` that has no integers.
+        """
+        batches = routing.batches_of(data)
+        if partition is None:
+            numbers = self._numbers()
+            partitioner = self.partitioner
+            routed = routing.route_arrow(
+                batches,
+                routing.chooser(self.name, partitioner, numbers),
+                numbers if type(partitioner) is KafkaPartitioner else None,
+                lambda number: self[number].number,
+            )
+        else:
+            routed = {self[partition].number: batches}
+        targets = {number: self[number] for number in sorted(routed)}
+        return routing.append_to(
+            targets,
+            {
+                number: routing.arrow_rows_for(targets[number], routed[number])
+                for number in targets
+            },
+            durable=bool(durable),
+        )
+
+    def _chooser(self, partition: int | None) -> routing.Choose:
+        """What tells where a record goes."""
+        if partition is not None:
+            number = self[partition].number
+            return lambda key, size: number
+        return routing.chooser(self.name, self.partitioner, self._numbers())
+
+    def read(
+        self,
+        start: TopicStart = None,
+        stop: TopicStart = None,
+        *,
+        order: str = "time",
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> Iterator[TopicRecord]:
+        """The records of all partitions from `start` up to `stop` (exclusive).
+
+        Works on the logs as they stand at the call.
+
+        Args:
+            start, stop: as in `Partition.read`, for each partition; or a mapping from
+                the numbers of partitions to that: those that are not named are read
+                from their start, to their end.
+            order: "time": of the records that come next in each partition, the oldest
+                first; records of one partition keep their order, also where their
+                times do not rise. "partition": one partition after the other.
+            others: as in `Partition.read`; `limit` counts over all partitions.
+
+        Raises: as `Partition.read`; an error of one partition ends it.
+        """
+        merging.check_order(order)
+        limit = as_limit(limit)
+        partitions = self.partitions
+        # Side by side each has a buffer of its own: smaller ones, where there are many.
+        share = len(partitions) if order == "time" else 1
+        starts = merging.per_partition("start", start, partitions)
+        stops = merging.per_partition("stop", stop, partitions)
+        records = [
+            merging.labelled(
+                partition,
+                partition._read(
+                    starts[partition.number],
+                    stops[partition.number],
+                    durable_only,
+                    isolation,
+                    on_corruption,
+                    limit,
+                    share,
+                ),
+            )
+            for partition in partitions
+        ]
+        return merging.merged(records, order, limit)
+
+    def follow(
+        self,
+        start: TopicStart = None,
+        timeout: float | None = None,
+        *,
+        order: str = "time",
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> Iterator[TopicRecord]:
+        """Like `read`, and then what is appended later to any partition, by any
+        process; also to partitions that are added, from their start on.
+
+        Args:
+            start: as in `read`. ``{p.number: p.end_offset for p in topic}`` follows
+                only what is new.
+            timeout: end after this many seconds without a record; None: never.
+            order: of what is there when it looks: see `read`. What comes later is
+                delivered later.
+
+        Raises: as `Partition.follow`.
+        """
+        merging.check_order(order)
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        options = (durable_only, isolation, on_corruption == "skip")
+        partitions = self.partitions
+        starts = merging.per_partition("start", start, partitions)
+        cursors = {
+            partition.number: merging.Cursor(
+                partition, starts[partition.number], *options
+            )
+            for partition in partitions
+        }
+
+        def added() -> list[merging.Cursor]:
+            new = [n for n in self._numbers() if n not in cursors]
+            for number in new:
+                cursors[number] = merging.Cursor(self[number], None, *options)
+            return list(cursors.values())
+
+        records = merging.follow(added, order, as_timeout(timeout), durable_only)
+        return merging.first_of(records, as_limit(limit))
+
+    def read_arrow(
+        self,
+        start: TopicStart = None,
+        stop: TopicStart = None,
+        columns: Sequence[str] = _COLUMNS,
+        batch_records: int = 65536,
+        *,
+        threads: int = 1,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> pyarrow.RecordBatchReader:
+        """The records of all partitions as one ``pyarrow.RecordBatchReader``, partition
+        by partition, all of them as they stand at the call.
+
+        Args:
+            start, stop: as in `read`.
+            columns: those of `Partition.read_arrow`, and topic (string), partition
+                (int32).
+            batch_records: records in each batch, at the most.
+            threads: that read at the same time, 1 to 64; the order stays the same. With
+                `limit`, one reads.
+            durable_only, isolation, on_corruption: as in `Partition.read`.
+            limit: records at the most, of all partitions together; None: all.
+
+        Raises: as `Partition.read_arrow`, when the damaged partition's turn comes.
+        """
+        found = frames_module("interchange")
+        logs = self._logs(start, stop, durable_only, isolation, on_corruption)
+        reader: pyarrow.RecordBatchReader = found.read_arrow(
+            logs, columns, batch_records, threads, as_limit(limit)
+        )
+        return reader
+
+    def _logs(
+        self,
+        start: TopicStart,
+        stop: TopicStart,
+        durable_only: bool,
+        isolation: str,
+        on_corruption: str,
+    ) -> list[Log]:
+        """The partitions as a scan of data frames sees them, as of now."""
+        partitions = self.partitions
+        starts = merging.per_partition("start", start, partitions)
+        stops = merging.per_partition("stop", stop, partitions)
+        return [
+            partition._log_of(
+                starts[partition.number],
+                stops[partition.number],
+                durable_only,
+                isolation,
+                on_corruption,
+            )
+            for partition in partitions
+        ]
+
+    def __arrow_c_schema__(self) -> object:
+        """The columns of `__arrow_c_stream__`, as a PyCapsule."""
+        return frames_module("interchange").exported_schema(_COLUMNS)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """All records as an Arrow stream, as `Partition.__arrow_c_stream__`; with topic
+        and partition in front."""
+        found = frames_module("interchange")
+        return found.exported_stream(
+            lambda names: found.read_arrow(
+                self._logs(None, None, False, "read_uncommitted", "raise"), names
+            ),
+            _COLUMNS,
+            requested_schema,
+        )
+
+    def to_dataset(
+        self,
+        *,
+        threads: int | None = None,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+    ) -> pyarrow.dataset.Dataset:
+        """All partitions as a ``pyarrow.dataset.Dataset``: as `Partition.to_dataset`;
+        a scan reads those that its conditions on topic and partition leave."""
+        check_choice("isolation", isolation, ISOLATIONS)
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+
+        def logs() -> list[Log]:
+            return self._logs(None, None, durable_only, isolation, on_corruption)
+
+        return frames_module("dataset").LogDataset(logs, self.name, threads)
+
+    def apply_retention(
+        self,
+        now_ms: int | None = None,
+        dry_run: bool = False,
+        policies: Sequence[retention.RetentionPolicy] | None = None,
+    ) -> list[retention.Deletion]:
+        """Delete the segments that the topic's settings (or `policies`) let go.
+
+        Args:
+            now_ms: the time to reckon with, Unix milliseconds; None: now.
+            dry_run: only tell what would be deleted.
+            policies: instead of those that `config` asks for.
+
+        Returns:
+            What was (or would be) deleted, oldest first within each partition.
+
+        Raises:
+            LogStoreError: of the first partition where it failed, when it was applied
+                to all others.
+        """
+        deletions: list[retention.Deletion] = []
+        if policies is not None:
+            policies = list(as_items("policies", policies, of="RetentionPolicy"))
+
+        def apply(partition: Partition) -> None:
+            deletions.extend(partition.apply_retention(now_ms, dry_run, policies))
+
+        self._each(apply)
+        return deletions
+
+    def flush(self) -> None:
+        """Flush all partitions.
+
+        Raises:
+            LogStoreError: of the first that cannot be flushed; the others are.
+        """
+        self._each(lambda partition: partition.flush())
+
+    def _each(self, act: Callable[[Partition], None]) -> None:
+        """Do something with each partition. One that is damaged, or lost, does not keep
+        the others from it; its error is raised at the end."""
+        self._owner.begin_call()
+        failure: LogStoreError | None = None
+        for number in self._numbers():
+            try:
+                act(self._owner.open_partition(self.name, number))
+            except StoreClosedError:
+                raise
+            except LogStoreError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure

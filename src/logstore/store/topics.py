@@ -1,0 +1,394 @@
+"""The topics of a store: which there are, and their settings.
+
+Topics are found by the directories of their partitions, as Kafka finds them. What
+logstore knows beside, in `.logstore-topics` (docs/format.md), is their settings, how
+many partitions there must be, and whether a creation or deletion is under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from logstore._native.locks import logger
+from logstore.config import TopicConfig, from_stored, sets_retention
+from logstore.errors import (
+    CorruptCheckpointError,
+    CorruptionError,
+    DiskFullError,
+    TopicExistsError,
+    storage_error,
+)
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.recovery_report import (
+    LOST_SEGMENT,
+    STATE_DAMAGED,
+    RecoveryAction,
+)
+from logstore.io.files import Directory
+
+__all__ = ["Catalog", "leading"]
+
+# So many lost directories of a topic are told of one by one.
+LOST_MAX = 10_000
+
+
+def leading(numbers: Sequence[int]) -> int:
+    """How many partitions there are from 0 on without a gap (`numbers` are sorted). A
+    broker's log directory may hold any part of a topic's."""
+    for expected, number in enumerate(numbers):
+        if number != expected:
+            return expected
+    return len(numbers)
+
+
+class Catalog:
+    """What is known of the topics of a store. The store's lock guards it.
+
+    Attributes:
+        settings: topic -> {"partitions", "config", "id"?, "creating"?, "deleting"?}.
+        numbers: topic -> numbers of its partitions, in order.
+        lost: partitions whose directory is gone and should not be.
+        dying: ``-delete`` directories whose delay is not over.
+        is_behind: `settings` are not written down, since the disk is full.
+        begun: topic -> partitions whose directories a call that did not complete may
+            have made.
+    """
+
+    def __init__(self, root: Directory, *, read_only: bool) -> None:
+        self._root = root
+        self._read_only = read_only
+        self._is_damaged = False
+        self.settings: dict[str, dict[str, Any]] = {}
+        self.numbers: dict[str, tuple[int, ...]] = {}
+        self.lost: dict[tuple[str, int], CorruptionError] = {}
+        self.dying: list[str] = []
+        self.is_behind = False
+        self.begun: dict[str, range] = {}
+        # The topics file is written whole at each change: its parts, by topic, and the
+        # topics whose part is not as the settings.
+        self._parts: dict[str, bytes] = {}
+        self._stale: set[str] = set()
+
+    def read(self, note: Callable[[RecoveryAction], None]) -> None:
+        """Read the settings of topics."""
+        try:
+            value = checkpoints.read_state(self._root, layout.TOPICS)
+        except CorruptCheckpointError as error:
+            path = self._root.path_of(layout.TOPICS)
+            text = f"{error}; topics have defaults"
+            note(RecoveryAction(STATE_DAMAGED, "", -1, path, -1, 0, -1, None, text))
+            self._is_damaged = True
+            return
+        self.settings = dict(value["topics"]) if value else {}
+        self._stale.update(self.settings)
+
+    def find(self, names: list[str]) -> None:
+        """Find the topics by their directories."""
+        found: dict[str, list[int]] = {}
+        for name in names:
+            parsed = layout.parse_partition_directory(name)
+            if parsed is None:
+                continue
+            try:
+                is_directory = self._root.stat(name).is_directory
+            except FileNotFoundError:
+                continue
+            if is_directory:
+                found.setdefault(parsed[0], []).append(parsed[1])
+        self.numbers = {
+            topic: tuple(sorted(numbers)) for topic, numbers in sorted(found.items())
+        }
+
+    def check(self, note: Callable[[RecoveryAction], None]) -> None:
+        """Hold the directories against what is known of topics: make those of a topic
+        whose creation was cut short, note those that are lost."""
+        renamed = self._renamed_for_deletion()
+        for topic, settings in list(self.settings.items()):
+            gone = topic in renamed and topic not in self.numbers
+            if gone or settings.get("deleting"):
+                # Without a directory there is nothing that could be lost by it.
+                self._finish_deletion(topic)
+                continue
+            have = set(self.numbers.get(topic, ()))
+            missing = [n for n in range(settings["partitions"]) if n not in have]
+            if settings.get("creating") and self._read_only:
+                # The owner will make them; until then there are those before the first
+                # that is missing.
+                have = set(range(min(missing, default=settings["partitions"])))
+                if not have:
+                    self.numbers.pop(topic, None)
+                missing = []
+            if len(missing) > LOST_MAX and not settings.get("creating"):
+                raise CorruptionError(
+                    f"the directories of {len(missing)} partitions of topic {topic} "
+                    f"are gone from {self._root.path}, more than {LOST_MAX}: this is "
+                    f"not the store that {layout.TOPICS} speaks of, or most of it is "
+                    f"lost. Nothing was changed. Put the directories back; without "
+                    f"{layout.TOPICS} what is there can be opened, with default "
+                    f"settings",
+                    path=self._root.path_of(layout.TOPICS),
+                )
+            for number in missing:
+                name = layout.partition_directory(topic, number)
+                if settings.get("creating"):
+                    self._root.make(name)
+                    have.add(number)
+                    continue
+                lost = CorruptionError(
+                    f"the directory of partition {name} is gone from "
+                    f"{self._root.path}; the others can be used",
+                    path=self._root.path_of(name),
+                )
+                self.lost[topic, number] = lost
+                have.add(number)
+                note(
+                    RecoveryAction(
+                        LOST_SEGMENT, topic, number, lost.path, -1, 0, -1, None,
+                        str(lost),
+                    )
+                )  # fmt: skip
+            if have:
+                self.numbers[topic] = tuple(sorted(have))
+            if settings.get("creating") and not self._read_only:
+                self._root.sync()  # before what says that they are there
+                done = {k: v for k, v in settings.items() if k != "creating"}
+                self.write(topic, done)
+
+    def adopt(self) -> None:
+        """Another program was the last writer: of what is known of topics, keep what
+        their directories bear out. Those that it deleted are not lost."""
+        settings = {
+            topic: {
+                "partitions": min(known["partitions"], leading(self.numbers[topic])),
+                "config": known.get("config", {}),
+                # That program may have made it anew.
+                "id": uuid.uuid4().hex,
+            }
+            for topic, known in self.settings.items()
+            if topic in self.numbers
+        }
+        if settings != self.settings:
+            self._stale.update(self.settings)
+            self._write(settings)
+
+    def _renamed_for_deletion(self) -> set[str]:
+        """Topics (of which logstore has settings) that have ``-delete`` directories."""
+        found = map(layout.transition_topic, self._root.names())
+        prefixes = [parsed[0] for parsed in found if parsed and parsed[2] == "delete"]
+        return {
+            topic
+            for topic in self.settings
+            if any(
+                topic == prefix or (len(prefix) > 200 and topic.startswith(prefix))
+                for prefix in prefixes
+            )
+        }
+
+    def _finish_deletion(self, topic: str) -> None:
+        """Go on with a deletion that was cut short after its commit."""
+        numbers = self.numbers.pop(topic, ())
+        if self._read_only:
+            return
+        self._root.sync()  # what says so may be in the page cache only
+        for number in numbers:
+            self._root.rename(
+                layout.partition_directory(topic, number),
+                layout.deleted_directory(topic, number, uuid.uuid4().hex),
+            )
+        self._root.sync()
+        self.write(topic, None)
+
+    def check_collision(self, name: str) -> None:
+        """Raise `TopicExistsError` where Kafka could not tell two names apart."""
+        flat = name.replace(".", "_")
+        if "_" not in flat:
+            return
+        for other in self.numbers:
+            if other.replace(".", "_") == flat:
+                raise TopicExistsError(
+                    f"topic {name} collides with {other}: Kafka does not tell '.' "
+                    f"from '_'",
+                    topic=name,
+                )
+
+    def config(self, topic: str) -> TopicConfig:
+        """The settings of a topic; the defaults where none were written down."""
+        settings = self.settings.get(topic, {}).get("config")
+        return TopicConfig() if settings is None else from_stored(settings)
+
+    def retaining(self) -> list[tuple[str, int]]:
+        """The partitions of the topics whose settings say after what time, or beyond
+        what size, segments go."""
+        found: list[tuple[str, int]] = []
+        for topic, known in list(self.settings.items()):
+            config = known.get("config") or {}
+            # Only of these: to make the settings of ten thousand topics takes a second.
+            if sets_retention(config):
+                numbers = self.numbers.get(topic, ())
+                if numbers and "delete" in self.config(topic).cleanup_policy:
+                    found += [(topic, number) for number in numbers]
+        return found
+
+    def topic_id(self, topic: str) -> str:
+        """What tells a topic from an earlier one of its name; "" where it has none."""
+        found: str = self.settings.get(topic, {}).get("id", "")
+        return found
+
+    def with_id(self, topic: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """New settings of a topic, with its id: a new one where there is no such topic
+        yet. One that was found by its directories goes on without."""
+        is_new = topic not in self.numbers
+        found = uuid.uuid4().hex if is_new else self.topic_id(topic)
+        return {**settings, "id": found} if found else settings
+
+    def write(self, name: str, value: dict[str, Any] | None) -> None:
+        """Write down the settings of a topic, or forget them."""
+        self._write(self._changed(name, value))
+
+    def _changed(self, name: str, value: dict[str, Any] | None) -> dict[str, Any]:
+        self._stale.add(name)
+        settings = dict(self.settings)
+        settings.pop(name, None)
+        if value is not None:
+            settings[name] = value
+        return settings
+
+    def _write(self, settings: dict[str, Any]) -> None:
+        if self._is_damaged:
+            # What cannot be read is kept: it has the settings of other topics.
+            kept = f"{layout.TOPICS}.damaged-{self._root.files.now_ms()}"
+            self._root.rename(layout.TOPICS, kept)
+            self._is_damaged = False
+        checkpoints.check_partition_count(settings)
+        new = {topic: settings[topic] for topic in self._stale if topic in settings}
+        checkpoints.check_state(self._root, layout.TOPICS, {"topics": new})
+        for topic in self._stale:
+            self._parts.pop(topic, None)
+        for topic, value in new.items():
+            self._parts[topic] = checkpoints.member_bytes(topic, value)
+        members = map(self._parts.__getitem__, sorted(settings))
+        checkpoints.write_topics(self._root, members)
+        # In this order: an interrupt between them leaves no topic without a part.
+        self.settings = settings
+        self._stale.clear()
+        self.is_behind = False
+
+    def write_if_room(self, name: str, value: dict[str, Any] | None) -> None:
+        """As `write`, but a full disk does not stop a deletion: then by `catch_up`."""
+        settings = self._changed(name, value)
+        try:
+            self._write(settings)
+        except OSError as error:
+            failed = storage_error(error, "write the settings in", self._root.path)
+            if not isinstance(failed, DiskFullError):
+                raise failed from error
+            logger.warning("deleting topic %s goes on: %s", name, failed)
+            self.settings = settings
+            self.is_behind = True
+
+    def catch_up(self) -> None:
+        """Write down what found no room."""
+        if self.is_behind:
+            with contextlib.suppress(OSError):
+                self._write(self.settings)
+
+    def finish_deletions(self, names: list[str]) -> None:
+        """Go on with deletions of topics that an earlier writer began: now where the
+        delay is over, else when this one begins to write."""
+        delay_ms = TopicConfig().file_delete_delay_ms
+        over: list[str] = []
+        for name in names:
+            parsed = layout.transition_topic(name)
+            if parsed is None or parsed[2] != "delete":
+                continue
+            age_ms = (
+                self._root.files.now_ms() - self._root.stat(name).ctime_ns // 1_000_000
+            )
+            (self.dying if 0 <= age_ms < delay_ms else over).append(name)
+        self.remove_directories(self.empty_directories(over))
+
+    def empty_directories(self, names: list[str]) -> list[str]:
+        """Remove the files of partition directories that were renamed for it. Returns
+        the names of those that are empty now.
+
+        What is not named as Kafka or logstore name files is somebody else's: it stays,
+        and so does the directory.
+        """
+        emptied = []
+        for name in names:
+            directory = self._root.child(name)
+            try:
+                foreign = _empty(directory)
+                if foreign:
+                    logger.warning(
+                        "%s is kept: %d files in it are not of a log (%r)",
+                        directory.path,
+                        len(foreign),
+                        foreign[0],
+                    )
+                    continue
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                logger.warning("cannot remove %s: %s", directory.path, error)
+                continue
+            emptied.append(name)
+        return emptied
+
+    def make_directories(self, topic: str, numbers: range) -> None:
+        """Make those of new partitions, durably."""
+        self.drop_begun(topic)
+        self.begun[topic] = numbers
+        for number in numbers:
+            with contextlib.suppress(FileExistsError):
+                self._root.make(layout.partition_directory(topic, number))
+        self._root.sync()
+
+    def drop_begun(self, topic: str) -> None:
+        """Remove the directories that an earlier call made, and did not complete: the
+        next opening would find partitions that nobody asked for."""
+        if topic not in self.begun:
+            return
+        there = self.numbers.get(topic, ())
+        for number in set(self.begun[topic]).difference(there):
+            with contextlib.suppress(OSError):  # not there, or something is in it
+                self._root.remove(layout.partition_directory(topic, number))
+        self.begun.pop(topic, None)
+
+    def add(self, topic: str, numbers: tuple[int, ...]) -> None:
+        """These are its partitions now: the new ones are there."""
+        self.numbers[topic] = numbers
+        self.begun.pop(topic, None)
+
+    def remove_directories(self, names: list[str]) -> None:
+        """Remove empty directories."""
+        for name in names:
+            try:
+                self._root.remove(name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                path = self._root.path_of(name)
+                logger.warning("cannot remove %s: %s", path, error)
+
+
+def _empty(directory: Directory) -> list[str]:
+    """Remove what logstore or Kafka put into a partition's directory, also the
+    directories in it that are logstore's own (`layout.QUARANTINE_PREFIX`). Returns the
+    names of what is nobody's, which stays."""
+    foreign: list[str] = []
+    for name in directory.names():
+        if name.startswith(layout.OWN_PREFIX) and directory.stat(name).is_directory:
+            inner = directory.child(name)
+            for file in inner.names():
+                inner.unlink(file, missing_ok=True)
+            directory.remove(name)
+        elif layout.is_partition_file(name):
+            directory.unlink(name, missing_ok=True)
+        else:
+            foreign.append(name)
+    return foreign
