@@ -28,7 +28,7 @@ SOURCES := pyproject.toml setup.py \
 	$(wildcard src/logstore/_native/build_ffi.py)
 
 # Targets that exist already, so that a partial tree can be worked on.
-NATIVE_TESTS := $(wildcard tests/unit/native tests/faults/test_faults.py)
+NATIVE_TESTS := $(wildcard tests/unit/_native tests/faults/test_faults.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -267,6 +267,23 @@ def parents(name: str) -> Iterator[str]:
         yield name
 
 
+UNIT_TESTS = ROOT / "tests" / "unit"
+
+
+@pytest.mark.parametrize(
+    "test",
+    [path.relative_to(UNIT_TESTS) for path in sorted(UNIT_TESTS.rglob("test_*.py"))],
+    ids=str,
+)
+def test_unit_tests_mirror_the_package(test: Path) -> None:
+    """A test of `log/scan.py` is `unit/log/test_scan.py` or `test_scan_<what>.py`."""
+    if test.parent.name == "_native":
+        return  # by subject: C has other files
+    subject = test.stem.removeprefix("test_")
+    modules = {path.stem for path in (PACKAGE / test.parent).iterdir()}
+    assert any(subject == one or subject.startswith(f"{one}_") for one in modules)
+
+
 @pytest.mark.parametrize(
     "module",
     [module for module in MODULES if not module.name.startswith(FILE_USERS)],

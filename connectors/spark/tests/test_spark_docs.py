@@ -67,7 +67,7 @@ def test_page_runs_as_pasted(
 ) -> None:
     """Every block, in order, in an environment that has only what the page installs;
     the jobs for Kafka as their comments move them over. What the README has for the
-    shell of a checkout is run by tests/unit/test_pages.py."""
+    shell of a checkout is run by tests/docs/test_pages.py."""
     python = make_environment(tmp_path / "venv")
     folder = tmp_path / "checkout"
     folder.mkdir()

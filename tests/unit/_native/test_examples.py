@@ -3,7 +3,7 @@
 import gzip
 
 import pytest
-from unit.native.kafka_bytes import (
+from unit._native.kafka_bytes import (
     Record,
     Records,
     T,

@@ -5,7 +5,7 @@ import zlib
 
 import crc32c
 import pytest
-from unit.native.kafka_bytes import (
+from unit._native.kafka_bytes import (
     OFFSET_MAX,
     Guarded,
     Record,

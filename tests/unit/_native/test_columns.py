@@ -5,7 +5,7 @@ import os
 import random
 
 import pytest
-from unit.native.kafka_bytes import Guarded
+from unit._native.kafka_bytes import Guarded
 
 from logstore._native._ls import ffi, lib
 

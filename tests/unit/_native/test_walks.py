@@ -1,7 +1,7 @@
 """Where walks over batches stop, go on and how they report damage."""
 
 import pytest
-from unit.native.kafka_bytes import (
+from unit._native.kafka_bytes import (
     ALL,
     CRC,
     GAPLESS,

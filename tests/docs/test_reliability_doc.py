@@ -114,9 +114,9 @@ def test_each_method_shows_something() -> None:
         ("somewhere", "no test, no method and no reason"),
         ("`faults: wishes`", "there is no method wishes"),
         ("`tests/unit/test_gone.py::test_x`", "there is no file"),
-        ("`tests/unit/test_docs.py::test_gone`", "has no test test_gone"),
-        ("`tests/unit/test_docs.py::rows`", "has no test rows"),
-        ("`tests/unit/test_docs.py`", "has no test "),
+        ("`tests/docs/test_docs.py::test_gone`", "has no test test_gone"),
+        ("`tests/docs/test_docs.py::rows`", "has no test rows"),
+        ("`tests/docs/test_docs.py`", "has no test "),
     ],
 )
 def test_bad_row_is_found(cell: str, what: str) -> None:
@@ -130,7 +130,7 @@ def test_bad_row_is_found(cell: str, what: str) -> None:
     "cell",
     [
         "`faults: kills`",
-        "`tests/unit/test_docs.py::test_links_lead_somewhere`, `faults: kills`",
+        "`tests/docs/test_docs.py::test_links_lead_somewhere`, `faults: kills`",
         "not offered: no such thing",
         "`faults: kills`; not covered: hours of it",
     ],

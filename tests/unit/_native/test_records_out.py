@@ -1,7 +1,7 @@
 """Record areas, wrappers and headers that contradict themselves."""
 
 import pytest
-from unit.native.kafka_bytes import (
+from unit._native.kafka_bytes import (
     ORDER,
     Guarded,
     Record,

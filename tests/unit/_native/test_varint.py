@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from unit.native.kafka_bytes import Guarded, varint
+from unit._native.kafka_bytes import Guarded, varint
 
 from logstore._native._ls import ffi, lib
 

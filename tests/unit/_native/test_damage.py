@@ -4,7 +4,7 @@ No outcome but a status or a stop is possible: a read outside ends the process.
 """
 
 import pytest
-from unit.native.kafka_bytes import (
+from unit._native.kafka_bytes import (
     ORDER,
     Columns,
     Guarded,

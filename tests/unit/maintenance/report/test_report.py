@@ -850,7 +850,7 @@ def test_ages_differ_in_lightness_alone(
 
 def test_picture_of_the_documentation_is_small() -> None:
     """docs/make_screenshots.py makes it."""
-    images = Path(__file__).parents[2] / "docs" / "images"
+    images = Path(__file__).parents[4] / "docs" / "images"
     for name in ("report.png", "report-dark.png"):
         assert 20_000 < (images / name).stat().st_size <= 200_000
 

@@ -29,13 +29,15 @@ import pytest
 import xxhash
 
 import logstore
-from logstore import errors, recovery
+from logstore import errors
 from logstore.config import from_stored, to_stored
+from logstore.io.checkpoint import recovery_report as recovery
 from logstore.maintenance.repair import report as repair_report
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = ROOT / "src" / "logstore"
+REPAIR = SOURCES / "maintenance" / "repair"
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
 NAME = operator.attrgetter("name")
 
@@ -109,7 +111,7 @@ def test_repair_tables_have_the_labels_of_the_code() -> None:
     assert sorted(one for cells in listed for one in in_code(cells[0])) == wanted
     told = set(re.findall(r"``([a-z-]+)``", repair_report.RepairAction.__doc__ or ""))
     assert set(wanted) <= told
-    text = "".join(path.read_text() for path in (SOURCES / "repair").glob("*.py"))
+    text = "".join(path.read_text() for path in REPAIR.glob("*.py"))
     for name in labels:
         assert len(re.findall(rf"\b{name}\b", text)) > 2, name
 

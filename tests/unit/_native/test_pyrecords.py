@@ -9,7 +9,7 @@ import tracemalloc
 from typing import Any, NamedTuple
 
 import pytest
-from unit.native.kafka_bytes import T
+from unit._native.kafka_bytes import T
 
 from logstore._native import _records
 from logstore._native._ls import ffi

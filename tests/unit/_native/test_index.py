@@ -4,7 +4,7 @@ import random
 import struct
 
 import pytest
-from unit.native.kafka_bytes import (
+from unit._native.kafka_bytes import (
     Guarded,
     Records,
     T,
