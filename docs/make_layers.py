@@ -42,7 +42,6 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
         "maintenance": "verify, repair, report, doctor",
         "metrics": "numbers for monitoring",
     },
-    {"_public": "the public names"},
     {
         "cli": "`logstore-dump`; uses public names only",
         "spark": "help for Spark sessions; uses public names only",

@@ -1,0 +1,78 @@
+from logstore import metrics as metrics
+from logstore.config import StoreConfig as StoreConfig
+from logstore.config import TopicConfig as TopicConfig
+from logstore.errors import ConfigError as ConfigError
+from logstore.errors import CorruptCheckpointError as CorruptCheckpointError
+from logstore.errors import CorruptIndexError as CorruptIndexError
+from logstore.errors import CorruptionError as CorruptionError
+from logstore.errors import CorruptRecordError as CorruptRecordError
+from logstore.errors import DiskFullError as DiskFullError
+from logstore.errors import ForkedError as ForkedError
+from logstore.errors import LogStoreError as LogStoreError
+from logstore.errors import OffsetConflictError as OffsetConflictError
+from logstore.errors import OffsetOutOfRangeError as OffsetOutOfRangeError
+from logstore.errors import PartitionNotFoundError as PartitionNotFoundError
+from logstore.errors import PublicationConflictError as PublicationConflictError
+from logstore.errors import ReadOnlyError as ReadOnlyError
+from logstore.errors import RecordNotFoundError as RecordNotFoundError
+from logstore.errors import RecordTooLargeError as RecordTooLargeError
+from logstore.errors import ReentrantCallError as ReentrantCallError
+from logstore.errors import StorageError as StorageError
+from logstore.errors import StoreClosedError as StoreClosedError
+from logstore.errors import StoreLockedError as StoreLockedError
+from logstore.errors import StoreNotFoundError as StoreNotFoundError
+from logstore.errors import SyncFailedError as SyncFailedError
+from logstore.errors import TopicExistsError as TopicExistsError
+from logstore.errors import TopicNotFoundError as TopicNotFoundError
+from logstore.errors import UnsupportedError as UnsupportedError
+from logstore.io.checkpoint.cuts import LogMark as LogMark
+from logstore.io.checkpoint.recovery_report import RecoveryAction as RecoveryAction
+from logstore.io.checkpoint.recovery_report import RecoveryReport as RecoveryReport
+from logstore.log.retention import Deletion as Deletion
+from logstore.log.retention import RetainAge as RetainAge
+from logstore.log.retention import RetainBytes as RetainBytes
+from logstore.log.retention import RetainFreeSpace as RetainFreeSpace
+from logstore.log.retention import RetentionPolicy as RetentionPolicy
+from logstore.log.write.staging import Stage as Stage
+from logstore.log.write.staging import Staged as Staged
+from logstore.log.write.staging import StagedLog as StagedLog
+from logstore.maintenance.environment import Diagnosis as Diagnosis
+from logstore.maintenance.environment import Observation as Observation
+from logstore.maintenance.environment import doctor as doctor
+from logstore.maintenance.repair import RepairAction as RepairAction
+from logstore.maintenance.repair import RepairReport as RepairReport
+from logstore.maintenance.repair import repair as repair
+from logstore.maintenance.report.report import Report as Report
+from logstore.maintenance.report.report import report as report
+from logstore.maintenance.verify import FileContents as FileContents
+from logstore.maintenance.verify import LogEntry as LogEntry
+from logstore.maintenance.verify import Note as Note
+from logstore.maintenance.verify import Problem as Problem
+from logstore.maintenance.verify import VerifyReport as VerifyReport
+from logstore.maintenance.verify import inspect_file as inspect_file
+from logstore.maintenance.verify import rebuild_index as rebuild_index
+from logstore.maintenance.verify import verify as verify
+from logstore.record.batch import Chunk as Chunk
+from logstore.record.batch import ControlRecord as ControlRecord
+from logstore.record.batch import RecordBatch as RecordBatch
+from logstore.record.partitioner import (
+    ConsistentHashPartitioner as ConsistentHashPartitioner,
+)
+from logstore.record.partitioner import KafkaPartitioner as KafkaPartitioner
+from logstore.record.partitioner import Partitioner as Partitioner
+from logstore.record.record import Record as Record
+from logstore.record.record import RecordMetadata as RecordMetadata
+from logstore.record.record import TimestampType as TimestampType
+from logstore.record.record import TopicRecord as TopicRecord
+from logstore.segment import SegmentInfo as SegmentInfo
+from logstore.store.partition import Partition as Partition
+from logstore.store.partitions import RecoveryProgress as RecoveryProgress
+from logstore.store.publisher import Publication as Publication
+from logstore.store.store import Store as Store
+from logstore.store.store import open_store as _open
+from logstore.store.topic import Topic as Topic
+
+open = _open
+
+__version__: str
+__all__: list[str]
