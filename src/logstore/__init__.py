@@ -34,7 +34,8 @@ _HOMES: Final = {
     "io.checkpoint.cuts": "LogMark",
     "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
     "log.retention": "Deletion RetainAge RetainBytes RetainFreeSpace RetentionPolicy",
-    "log.write.staging": "Stage Staged StagedLog",
+    "log.write.staged_files": "Staged StagedLog",
+    "log.write.staging": "Stage",
     "maintenance.environment": "Diagnosis Observation doctor",
     "maintenance.repair": "RepairAction RepairReport repair",
     "maintenance.verify": (

@@ -33,9 +33,9 @@ from logstore.log.retention import RetainAge as RetainAge
 from logstore.log.retention import RetainBytes as RetainBytes
 from logstore.log.retention import RetainFreeSpace as RetainFreeSpace
 from logstore.log.retention import RetentionPolicy as RetentionPolicy
+from logstore.log.write.staged_files import Staged as Staged
+from logstore.log.write.staged_files import StagedLog as StagedLog
 from logstore.log.write.staging import Stage as Stage
-from logstore.log.write.staging import Staged as Staged
-from logstore.log.write.staging import StagedLog as StagedLog
 from logstore.maintenance.environment import Diagnosis as Diagnosis
 from logstore.maintenance.environment import Observation as Observation
 from logstore.maintenance.environment import doctor as doctor

@@ -25,8 +25,9 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries, digest_of
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory, FileInfo
+from logstore.io.files import FileInfo
 from logstore.io.layout import (
     DELETED,
     INDEX,

@@ -22,7 +22,7 @@ import pytest
 
 import logstore
 from logstore.io import layout
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.log.write.log_writer import LogWriter
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.publisher import Publisher

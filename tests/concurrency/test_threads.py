@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import logstore
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.segment import Segment
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, Unsynced

@@ -14,7 +14,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from support.disk import MemoryDisk, disk_of, tree
 from support.power_cut import cuts
 

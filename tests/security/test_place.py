@@ -13,7 +13,8 @@ import pytest
 import logstore
 from logstore import StoreConfig
 from logstore.io import filesystem as place
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from logstore.store.store import open_store
 from support.damage import snapshot_of
 from support.users import NOBODY, SOMEBODY, as_user, needs_root, shared_place

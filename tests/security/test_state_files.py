@@ -19,7 +19,8 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.checkpoint.recovery_report import LOST_TOLD
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from logstore.io.layout import OFFSET_MAX
 from logstore.store import topics as catalog
 from support.damage import FaultyFiles, logs_in, snapshot_of

@@ -25,7 +25,8 @@ from logstore import _native as native
 from logstore._native import OpenFile
 from logstore._native.locks import RANK_FILES
 from logstore.errors import StoreClosedError
-from logstore.io.files import Directory, FileInfo, Files, held_open
+from logstore.io.directory import Directory, held_open
+from logstore.io.files import FileInfo, Files
 from logstore.io.layout import INDEX, TIME_INDEX
 
 __all__ = ["Descriptors"]

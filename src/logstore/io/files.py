@@ -24,23 +24,18 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore import _native as native
-from logstore.errors import StoreClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from _typeshed import WriteableBuffer
 
 __all__ = [
     "PRIVATE",
     "Access",
-    "Directory",
     "FileInfo",
     "Files",
     "Look",
     "Space",
     "Waitable",
-    "held_open",
     "look_of",
     "settled",
 ]
@@ -429,233 +424,6 @@ def _read_text(path: str) -> str:
     finally:
         os.close(fd)
     return b"".join(parts).decode("utf-8", "surrogateescape")
-
-
-def held_open(files: Files, fd: int) -> native.OpenFile:
-    """An open descriptor that is closed with the last reference to what is returned."""
-    is_own = type(files).close is Files.close
-    return native.OpenFile(fd, None if is_own else files.close)
-
-
-class Directory:
-    """A directory and the calls on what is in it.
-
-    The root of a store keeps its descriptor open; a partition's directory is opened
-    relative to the root for each call, so that a hundred thousand partitions need no
-    descriptors, and one that was renamed or removed is an error and not another place.
-    `path` is for messages; it is never used to open anything. `access` says whom what
-    is made in it belongs to. `moved_to`: the name that it gets or has got from its
-    owner, where it has another one than `name`.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_file",
-        "_parent",
-        "access",
-        "files",
-        "moved_to",
-        "name",
-        "path",
-    )
-
-    def __init__(
-        self,
-        files: Files,
-        path: str,
-        *,
-        file: native.OpenFile | None = None,
-        parent: Directory | None = None,
-    ) -> None:
-        self.files = files
-        self.path = path
-        self.access: Access = parent.access if parent else PRIVATE
-        self.name = os.path.basename(path)
-        self.moved_to = ""
-        self._file = file
-        self._parent = parent
-
-    @classmethod
-    def open_root(cls, files: Files, path: str) -> Directory:
-        return cls(files, path, file=held_open(files, files.open_root(path)))
-
-    def child(self, name: str) -> Directory:
-        """A directory in this one (whether it is there shows when it is used)."""
-        return Directory(self.files, os.path.join(self.path, name), parent=self)
-
-    @contextlib.contextmanager
-    def use(self) -> Iterator[int]:
-        """The descriptor for the length of a block."""
-        if self._parent is None:
-            # A reference: who is at work here keeps it open.
-            file = self._file
-            if file is None:
-                raise StoreClosedError(f"the store at {self.path} is closed")
-            yield file.fd
-            return
-        with self._parent.use() as parent_fd:
-            if self.moved_to:
-                fd = self._open_moved(parent_fd)
-            else:
-                fd = self.files.open_directory(parent_fd, self.name)
-        try:
-            yield fd
-        finally:
-            self.files.close(fd)
-
-    def _open_moved(self, parent_fd: int) -> int:
-        """The directory under its new name, or under the old one as long as it has
-        that: then another one may have it, so the new one is looked for first, and
-        once more behind."""
-        with contextlib.suppress(FileNotFoundError):
-            return self.files.open_directory(parent_fd, self.moved_to)
-        try:
-            fd = self.files.open_directory(parent_fd, self.name)
-        except FileNotFoundError:
-            return self.files.open_directory(parent_fd, self.moved_to)
-        try:
-            moved = self.files.open_directory(parent_fd, self.moved_to)
-        except FileNotFoundError:
-            return fd
-        self.files.close(fd)
-        return moved
-
-    def close(self) -> None:
-        """Let go of the descriptor; it is closed when nobody is at work with it."""
-        self._file = None
-
-    def path_of(self, name: str) -> str:
-        return os.path.join(self.path, name)
-
-    def names(self) -> list[str]:
-        with self.use() as fd:
-            return self.files.list(fd)
-
-    def exists(self, name: str) -> bool:
-        return self.look(name) is not None
-
-    def info(self) -> FileInfo:
-        """Of the directory itself."""
-        with self.use() as fd:
-            return self.files.stat(fd)
-
-    def stat(self, name: str) -> FileInfo:
-        file = self._file
-        if file is not None:
-            # What `use` gives for the root, without a context manager: a reader asks
-            # several times in each look.
-            return self.files.stat_name(file.fd, name)
-        with self.use() as fd:
-            return self.files.stat_name(fd, name)
-
-    def look(self, name: str) -> Look | None:
-        """What changes when a file is replaced, written over, or grows; None where
-        there is none."""
-        try:
-            info = self.stat(name)
-        except FileNotFoundError:
-            return None
-        return look_of(info)
-
-    def info_and_look(self, name: str) -> tuple[FileInfo, Look | None]:
-        """`info` and `look` together: a directory in another is opened once for both.
-        A directory that is not there is an error."""
-        with self.use() as fd:
-            info, found = self.files.stat(fd), None
-            with contextlib.suppress(FileNotFoundError):
-                found = look_of(self.files.stat_name(fd, name))
-        return info, found
-
-    def free_bytes(self) -> int:
-        """Bytes that this user may still write on its file system."""
-        with self.use() as fd:
-            return self.files.free_bytes(fd)
-
-    def rename(self, old: str, new: str) -> None:
-        with self.use() as fd:
-            self.files.rename(fd, old, new)
-
-    def move(self, old: str, to: Directory, new: str) -> None:
-        """Rename a file into another directory of the same file system."""
-        with self.use() as fd, to.use() as to_fd:
-            self.files.move(fd, old, to_fd, new)
-
-    def unlink(self, name: str, *, missing_ok: bool = False) -> None:
-        try:
-            with self.use() as fd:
-                self.files.unlink(fd, name)
-        except FileNotFoundError:
-            if not missing_ok:
-                raise
-
-    def make(self, name: str) -> None:
-        """Create a directory in this one."""
-        with self.use() as fd:
-            self.files.make_directory(fd, name)
-            if self.access != PRIVATE:
-                made = self.files.open_directory(fd, name)
-                try:
-                    self.files.set_access(made, self.access)
-                finally:
-                    self.files.close(made)
-
-    def remove(self, name: str) -> None:
-        with self.use() as fd:
-            self.files.remove_directory(fd, name)
-
-    def sync(self) -> None:
-        with self.use() as fd:
-            self.files.sync_directory(fd)
-
-    def open(self, name: str, *, write: bool = False) -> int:
-        """Descriptor of an existing regular file; the caller closes it."""
-        with self.use() as fd:
-            return self.files.open(fd, name, write=write)
-
-    def create(self, name: str, *, exclusive: bool = True) -> int:
-        with self.use() as fd:
-            made = self.files.create(fd, name, exclusive=exclusive)
-        if self.access != PRIVATE:
-            try:
-                self.files.set_access(made, self.access)
-            except BaseException:
-                self.files.close(made)
-                raise
-        return made
-
-    @contextlib.contextmanager
-    def opened(self, name: str, *, write: bool = False) -> Iterator[int]:
-        """The descriptor of an existing regular file for the length of a block."""
-        fd = self.open(name, write=write)
-        try:
-            yield fd
-        finally:
-            self.files.close(fd)
-
-    def read_file(self, name: str, limit: int = 64 << 20) -> bytes:
-        """The whole of a small file; EFBIG beyond `limit` bytes."""
-        with self.opened(name) as fd:
-            size = self.files.size(fd)
-            if size > limit:
-                raise OSError(errno.EFBIG, f"larger than {limit} bytes", name)
-            buffer = bytearray(size)
-            n = self.files.read(fd, buffer, 0)
-            return bytes(memoryview(buffer)[:n])
-
-    def write_file(self, name: str, data: bytes) -> None:
-        """Replace a small file so that a crash leaves the old or the new, whole.
-
-        1. write `name`.tmp; 2. sync it; 3. rename it to `name`; 4. sync the directory.
-        """
-        temporary = f"{name}.tmp"
-        fd = self.create(temporary, exclusive=False)
-        try:
-            self.files.write(fd, data, 0)
-            self.files.sync(fd)
-        finally:
-            self.files.close(fd)
-        self.rename(temporary, name)
-        self.sync()
 
 
 def settled(mtime_ns: int, files: Files) -> int:

@@ -19,7 +19,8 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.files import Access, Directory, FileInfo, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Access, FileInfo, Files
 from logstore.io.layout import OWNER
 
 __all__ = [

@@ -21,7 +21,8 @@ from typing import Final
 from logstore import _native as native
 from logstore._native.locks import RANK_LEAF
 from logstore.errors import StoreLockedError, storage_error
-from logstore.io.files import Directory, FileInfo, held_open
+from logstore.io.directory import Directory, held_open
+from logstore.io.files import FileInfo
 from logstore.io.layout import LOCK
 
 __all__ = ["StoreLock", "forget_locks", "holder_of"]

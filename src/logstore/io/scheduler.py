@@ -24,7 +24,8 @@ from typing import Final
 from logstore import _native as native
 from logstore._native.locks import Signal, logger
 from logstore.errors import StorageError
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 
 __all__ = ["Housekeeper"]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from logstore import _native as native
 from logstore.index import OffsetEntries, TimeEntries
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.segment import READ_BYTES, Segment
 
 __all__ = ["TailScan", "scan_log", "take_batches"]

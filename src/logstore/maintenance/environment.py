@@ -16,7 +16,8 @@ from typing import Any, Final
 from logstore.errors import LogStoreError, StoreNotFoundError, storage_error
 from logstore.io import filesystem as place
 from logstore.io import layout
-from logstore.io.files import DIRECTORY_MODE, FILE_MODE, Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import DIRECTORY_MODE, FILE_MODE, Files
 from logstore.io.lock import holder_of
 
 __all__ = ["Diagnosis", "Observation", "doctor"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from logstore.errors import LogStoreError
 from logstore.io.checkpoint.ownership import Marks
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import LOG, parse_segment_file
 from logstore.log.follow.read_only_log import LiveLog
 from logstore.log.write.log_writer import LogWriter

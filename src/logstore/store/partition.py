@@ -26,6 +26,7 @@ from logstore.log.follow.read_only_log import LiveLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
 from logstore.log.read import transactions as producers
+from logstore.log.read.fetch import fetch
 from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.log.read.view import Bounds, ChangedError, View
 from logstore.log.write.writer import PartitionWriter
@@ -850,7 +851,7 @@ class Partition:
                 offset, None, durable_only, isolation, skip=skip, to_stable=True
             )
             wanted = self._wanted(view, first, isolation, skip)
-            chunk = reader.fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
+            chunk = fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
             return chunk if limit is None else chunk.first(limit)
 
         return _unchanged(fetched)

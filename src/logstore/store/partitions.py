@@ -28,7 +28,7 @@ from logstore.io.checkpoint.recovery_report import (
     UNSUPPORTED,
     RecoveryAction,
 )
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.parallel import side_by_side
 from logstore.log.recover import Case, Loaded, load
 from logstore.log.write.log_writer import Host

@@ -36,10 +36,10 @@ from logstore.io.checkpoint.publications import (
     is_of,
     remembered,
 )
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.log.write.import_segment import Adoptable, examine_all, is_worth_it
 from logstore.log.write.log_writer import Gate
-from logstore.log.write.staging import (
+from logstore.log.write.staged_files import (
     StagedLog,
     check_apart,
     check_files,
@@ -179,7 +179,7 @@ class Publisher:
         begin_writing: Callable[[], None],
         note: str = "",
     ) -> Publication:
-        """See `Store.publish`; `logs` are of `staging.logs_of`."""
+        """See `Store.publish`; `logs` are of `logs_of`."""
         self._end_earlier()
         published = self._publications.published()
         last = published.get(identity) if identity else None

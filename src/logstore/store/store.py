@@ -55,21 +55,21 @@ from logstore.io.checkpoint.recovery_report import (
     RecoveryAction,
     RecoveryReport,
 )
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory, Files, settled
+from logstore.io.files import Files, settled
 from logstore.io.filesystem import check_is_store, prepare_root, staging_access
 from logstore.io.lock import StoreLock, forget_locks
 from logstore.io.scheduler import Housekeeper
 from logstore.log.follow.read_only_log import ATTEMPTS, LiveLog
 from logstore.log.write.log_writer import Gate, LogWriter
-from logstore.log.write.staging import (
-    Destination,
-    Stage,
+from logstore.log.write.staged_files import (
     Staged,
     check_identity,
     check_sequence,
     logs_of,
 )
+from logstore.log.write.staging import Destination, Stage
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import refuse_pickling
 from logstore.record.partitioner import Partitioner

@@ -28,7 +28,7 @@ from logstore.io.checkpoint.recovery_report import (
     STATE_DAMAGED,
     RecoveryAction,
 )
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 
 __all__ = ["Catalog", "leading"]
 

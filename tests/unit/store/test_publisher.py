@@ -32,8 +32,8 @@ from logstore import (
     UnsupportedError,
 )
 from logstore.io import layout
-from logstore.io.files import Directory
-from logstore.log.write.staging import Staged, staged_name, staged_sequence
+from logstore.io.directory import Directory
+from logstore.log.write.staged_files import Staged, staged_name, staged_sequence
 from logstore.store import publisher as publishing
 from logstore.store.publisher import Publisher
 from logstore.store.store import open_store

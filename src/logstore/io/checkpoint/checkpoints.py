@@ -19,7 +19,7 @@ import xxhash
 
 from logstore.config import PARTITIONS_MAX
 from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import (
     CLEAN_SHUTDOWN,
     CLOSED,

@@ -15,7 +15,8 @@ from typing import Final
 from logstore.errors import CorruptCheckpointError
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import NO_CUT
-from logstore.io.files import Directory, Look, settled
+from logstore.io.directory import Directory
+from logstore.io.files import Look, settled
 from logstore.io.layout import LEADER_EPOCHS
 
 __all__ = ["LeaderEpochs"]

@@ -27,7 +27,8 @@ from logstore.io.checkpoint.recovery_report import (
     STATE_DAMAGED,
     RecoveryAction,
 )
-from logstore.io.files import Directory, Look
+from logstore.io.directory import Directory
+from logstore.io.files import Look
 
 __all__ = ["Marks", "MarksToken"]
 

@@ -13,7 +13,7 @@ from logstore.errors import CorruptCheckpointError, LogStoreError, UnsupportedEr
 from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import Cuts
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import CLOSED, OFFSET_MAX, PARTITION_STATE
 
 __all__ = ["PartitionState", "Situation"]

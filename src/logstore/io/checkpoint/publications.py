@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Marks
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 
 __all__ = ["Entry", "Publications", "bases_of", "is_of", "remembered"]
 

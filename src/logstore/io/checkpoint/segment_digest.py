@@ -16,7 +16,7 @@ import xxhash
 from logstore import _native as native
 from logstore.errors import CorruptCheckpointError
 from logstore.io.checkpoint import checkpoints
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import LOG, digest_file, segment_file
 
 __all__ = ["SegmentDigest", "read_digest", "write_digest"]

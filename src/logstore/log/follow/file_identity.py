@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 from logstore import _native as native
 from logstore.errors import CorruptRecordError
 from logstore.io.checkpoint.cuts import NO_CUT
-from logstore.io.files import Directory, FileInfo, settled
+from logstore.io.directory import Directory
+from logstore.io.files import FileInfo, settled
 from logstore.io.layout import LOG, SWAP, parse_segment_file
 from logstore.segment import Segment
 

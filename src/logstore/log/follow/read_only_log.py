@@ -27,8 +27,9 @@ from logstore.io.checkpoint.leader_epochs import LeaderEpochs
 from logstore.io.checkpoint.ownership import Marks, MarksToken
 from logstore.io.checkpoint.partition_state import Situation
 from logstore.io.checkpoint.publications import Publications
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory, Look, look_of, settled
+from logstore.io.files import Look, look_of, settled
 from logstore.io.layout import (
     LEADER_EPOCHS,
     LOG,
@@ -38,7 +39,7 @@ from logstore.io.layout import (
     segment_file,
 )
 from logstore.log.follow.file_identity import LogFiles
-from logstore.log.read.reader import unreadable
+from logstore.log.read.damage import unreadable
 from logstore.log.read.view import Bounds
 from logstore.log.recover import Case, Loaded, load
 from logstore.log.scan import TailScan, scan_log

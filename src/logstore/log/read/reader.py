@@ -15,18 +15,25 @@ from collections.abc import Iterator
 from typing import Final, TypeVar
 
 from logstore import _native as native
-from logstore.config import StoreConfig
 from logstore.errors import (
     ConfigError,
     CorruptRecordError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
-    StorageError,
     UnsupportedError,
+)
+from logstore.log.read.damage import (
+    check_wrapper,
+    error_with_next_offset,
+    first_needed,
+    make_batch,
+    place_behind,
+    place_past,
+    told,
 )
 from logstore.log.read.view import ChangedError, View
 from logstore.log.resync import next_sound_batch
-from logstore.record.batch import Chunk, RecordBatch
+from logstore.record.batch import RecordBatch
 from logstore.record.decoder import (
     ChunkReader,
     Columns,
@@ -38,7 +45,7 @@ from logstore.record.decoder import (
 from logstore.record.record import Record
 from logstore.segment import READ_BYTES, Place, Segment, SegmentGoneError
 
-__all__ = ["fetch", "first_offset_at", "read_batches", "read_columns"]
+__all__ = ["first_offset_at", "read_batches", "read_columns"]
 
 Item = TypeVar("Item")
 
@@ -390,7 +397,7 @@ def read_batches(
                     segment, header, buffer, file_pos, view.decompressed_max
                 )
                 if header.base_offset < 0:
-                    _check_wrapper(segment, batch, last_before)
+                    check_wrapper(segment, batch, last_before)
                 if batch.base_offset >= end:
                     break
                 offset = batch.next_offset
@@ -399,7 +406,7 @@ def read_batches(
                 check()
                 # A gapless segment goes up to the next one; any log up to its end.
                 short_of = min(end, segment.next_offset)
-                is_short = is_last and _needed(segment, offset) < short_of
+                is_short = is_last and first_needed(segment, offset) < short_of
                 if segment.is_gapless and before != native.OFFSET_UNKNOWN:
                     is_short = is_short or before + 1 < short_of
                 if is_short and not skip and wanted is None:
@@ -432,330 +439,10 @@ def read_batches(
     view.check_end(stop)
 
 
-def _needed(segment: Segment, offset: int) -> int:
-    """The first offset from `offset` on that a segment must have: what is missing in
-    front of it may be a gap."""
-    return offset if segment.is_gapless else max(offset, segment.base_offset)
-
-
-def place_past(
-    segment: Segment, error: Exception, offset: int, view: View
-) -> Place | None:
-    """The place behind damage that lies wholly below `offset`: the next sound batch
-    ends below it too, or begins at or below it. None: the damage concerns who wants to
-    begin there, or nobody can tell."""
-    if not isinstance(error, CorruptRecordError) or offset <= segment.base_offset:
-        return None
-    if error.path != segment.path or error.position is None:
-        return None
-    try:
-        found = next_sound_batch(segment, error.position, segment.base_offset)
-        if found is None:
-            return None
-        header, buffer = found.header, found.buffer
-        first = header.base_offset
-        if first < 0 <= offset <= header.last_offset:
-            # A wrapper tells its first offset only when it is opened.
-            limit = view.decompressed_max
-            batch = make_batch(segment, header, buffer, found.pos, limit)
-            first = batch.base_offset
-    except (CorruptRecordError, UnsupportedError, RecordTooLargeError):
-        return None
-    if header.last_offset >= offset and not 0 <= first <= offset:
-        return None
-    return Place(found.pos, native.OFFSET_UNKNOWN)
-
-
-def told(segment: Segment, error: Exception, offset: int) -> Exception:
-    """An error of damage, with where reading can go on behind it, where that is known:
-    at the next sound batch, or the next segment."""
-    if type(error) is not CorruptRecordError or error.next_offset is not None:
-        return error
-    if error.path != segment.path or error.position is None:
-        return error
-    behind: int | None = None
-    try:
-        found = None
-        if not segment.is_lost:
-            found = next_sound_batch(segment, error.position, offset)
-        if found is None:
-            behind = segment.next_offset
-        else:
-            first = found.first_offset()
-            behind = found.header.last_offset + 1 if first < 0 else first
-    except (CorruptRecordError, StorageError):
-        return error
-    if behind > offset:
-        error.goes_on_at(behind)
-    return error
-
-
-def place_behind(
-    segment: Segment, error: CorruptRecordError, offset: int
-) -> Place | None:
-    """Where a segment goes on behind damage; None where it does not."""
-    if error.position is None or error.path != segment.path:
-        return None
-    try:
-        found = next_sound_batch(segment, error.position, offset)
-    except CorruptRecordError:
-        # Where it was replaced right now, the next read says so.
-        return segment.start if segment.is_retired else None
-    return found and Place(found.pos, native.OFFSET_UNKNOWN)
-
-
-def _check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
-    """Raise where a wrapper, whose first offset is known only now, does not follow."""
-    base = batch.base_offset
-    if before == native.OFFSET_UNKNOWN or base == before + 1:
-        return
-    if base <= before or segment.is_gapless:
-        reason = f"a batch begins at offset {base}, and the one before ends with"
-        damage = Damage(f"{reason} {before}", 0, before + 1)
-        raise segment.error_of(damage, batch.position, before + 1)
-
-
-def unreadable(active: Segment, place: Place) -> tuple[int, str] | None:
-    """Where, from a place on, a batch begins that no reader can read although its
-    checksum is right, and why; None where there is none.
-
-    The offset of a wrapper (magic 0 and 1) is under no checksum: only the offsets of
-    the messages inside say what it must be. Where logs may have gaps, they do not.
-    """
-    if not active.is_gapless:
-        return None
-    # A batch that decompresses to more is left to readers: they have their own limit.
-    limit = StoreConfig().max_batch_decompressed_bytes
-    reader = ChunkReader(limit, with_headers=False)
-    buffer = native.Buffer(READ_BYTES)
-    pos = place.pos
-    reader.begin(place.last_offset, active.checks)
-    while pos < active.size:
-        n = active.read(buffer.view, pos)
-        try:
-            for _ in reader.columns(buffer.c, buffer.raw, n, 0, 0, native.OFFSET_MAX):
-                pass
-            offset = reader.decoder.last_offset + 1
-            buffer = active.next_buffer(buffer, n, reader.pos, reader.stop, pos, offset)
-        except Damage as damage:
-            if damage.unsupported or damage.too_large is not None:
-                return None
-            return pos + damage.pos, damage.reason
-        pos += reader.pos
-    return None
-
-
 def _is_wanted(header: native.BatchHeader, wanted: Wanted) -> bool:
     if header.is_control:
         return False
     return not header.is_transactional or wanted(header)
-
-
-def make_batch(
-    segment: Segment,
-    header: native.BatchHeader,
-    buffer: native.Buffer,
-    file_pos: int,
-    limit: int,
-) -> RecordBatch:
-    """A `RecordBatch` with its own copy of the bytes."""
-    data = buffer.raw[header.pos : header.pos + header.size]
-
-    def named(damage: Damage) -> Exception:
-        damage.pos = 0
-        return segment.error_of(damage, file_pos, max(header.base_offset, 0))
-
-    return RecordBatch(header._replace(pos=0), data, file_pos, limit, named)
-
-
-def fetch(
-    view: View,
-    offset: int,
-    stop: int,
-    max_bytes: int,
-    *,
-    skip: bool = False,
-    wanted: Wanted | None = None,
-) -> Chunk:
-    """The whole batches of one buffer of `max_bytes`, from the one that holds `offset`.
-
-    One segment at a time, as Kafka does. The buffer is doubled until a batch fits. With
-    `skip`, a damaged batch at the beginning is left out. Which batches of transactions
-    are delivered is settled here, so that a chunk gives the same whenever it is
-    iterated over; it ends before the first that nobody can tell of.
-
-    Raises:
-        ChangedError: the log was changed, and `offset` is still one of it. The call is
-            to be made anew: in this view, which a cut may have shortened, an empty
-            chunk may stand for no end of the log.
-    """
-    behind: tuple[Segment, Place] | None = None
-    while True:
-        again: View | None
-        try:
-            chunk = _fetch(view, offset, stop, max_bytes, wanted, behind)
-            again = view.behind_a_read(offset)
-            if again is None:
-                return chunk
-        except ChangedError as changed:
-            again = view.behind_a_read(offset) or changed.view
-        except (CorruptRecordError, UnsupportedError) as error:
-            again = view.again(offset, error)
-            past = None if again is not None else _past(view, error, offset)
-            if past is not None:
-                behind = past
-            elif again is None:
-                if isinstance(error, UnsupportedError) or not skip:
-                    raise _told(view, error, offset) from error.__cause__
-                if error.position is None:
-                    raise
-                offset, behind = _behind(view, error, offset)
-        if again is not None:
-            raise ChangedError(again)
-
-
-def _past(
-    view: View, error: CorruptRecordError | UnsupportedError, offset: int
-) -> tuple[Segment, Place] | None:
-    """Where to begin where damage lies below `offset`; None: it does not."""
-    for segment in view.from_offset(offset):
-        if segment.path == error.path:
-            place = place_past(segment, error, offset, view)
-            return None if place is None else (segment, place)
-    return None
-
-
-def _told(
-    view: View, error: CorruptRecordError | UnsupportedError, offset: int
-) -> Exception:
-    for segment in view.from_offset(offset):
-        if segment.path == error.path:
-            return told(segment, error, offset)
-    return error
-
-
-def _behind(
-    view: View, error: CorruptRecordError, offset: int
-) -> tuple[int, tuple[Segment, Place] | None]:
-    """(the first offset that may be sound behind damage, where to look for it)."""
-    for segment in view.from_offset(offset):
-        if segment.path == error.path:
-            place = place_behind(segment, error, offset)
-            if place is not None:
-                return offset, (segment, place)
-            return max(segment.next_offset, offset + 1), None
-    return view.end_offset, None
-
-
-def _fetch(
-    view: View,
-    offset: int,
-    stop: int,
-    max_bytes: int,
-    wanted: Wanted | None,
-    behind: tuple[Segment, Place] | None,
-) -> Chunk:
-    limit = view.decompressed_max
-    for segment in view.from_offset(offset):
-        place = None
-        if offset < stop and behind is not None and behind[0] is segment:
-            place = segment.seek(behind[1], offset)
-        elif offset < stop:
-            place = segment.seek(segment.locate(offset), offset)
-        if place is None:
-            must = segment.is_gapless or segment is view.segments[-1]
-            if must and _needed(segment, offset) < min(stop, segment.next_offset):
-                raise segment.missing(segment.size, offset)
-            continue
-        pos, before = place
-        buffer, end, last = _whole_batches(segment, place, offset, stop, max_bytes)
-        if end == 0:
-            break
-
-        def named(
-            damage: Damage, segment: Segment = segment, pos: int = pos
-        ) -> Exception:
-            return segment.error_of(damage, pos, offset)
-
-        delivered: dict[int, bool] | None = None
-        if wanted is not None:
-            delivered, end, last = _decided(buffer, end, offset, last, wanted)
-            if end == 0:
-                break
-        data, checks = buffer.raw[:end], segment.checks
-        return Chunk(
-            data, offset, stop, last + 1, limit, named, delivered, before, checks
-        )
-    return Chunk(b"", offset, stop, offset, limit, lambda damage: damage)
-
-
-def _decided(
-    buffer: native.Buffer, end: int, offset: int, last: int, wanted: Wanted
-) -> tuple[dict[int, bool], int, int]:
-    """(whether to deliver each batch of a transaction, by its last offset; the end and
-    the last offset of the batches before the first that nobody can tell of)."""
-    delivered: dict[int, bool] = {}
-    pos = done = 0
-    before = offset - 1
-    while True:
-        scan = native.scan_batches(buffer.c, end, pos=pos, checks=0)
-        for header in scan.headers:
-            if header.is_transactional and not header.is_control:
-                try:
-                    is_there = header.last_offset >= offset and wanted(header)
-                except StopReading:
-                    return delivered, done, before
-                delivered[header.last_offset] = is_there
-            done, before = header.pos + header.size, header.last_offset
-        pos = scan.pos
-        if scan.stop != native.STOP_FULL:
-            return delivered, end, last
-
-
-def _whole_batches(
-    segment: Segment, place: Place, offset: int, stop: int, max_bytes: int
-) -> tuple[native.Buffer, int, int]:
-    """(buffer, end, last offset) of the whole batches from a place on that end below
-    `stop`; end 0 where the first one does not."""
-    pos, before = place
-    size = max_bytes
-    while True:
-        buffer = native.Buffer(min(size, segment.size - pos))
-        n = segment.read(buffer.view, pos)
-        end, last, _, _, error, _ = native.walk_batches(
-            buffer.c, n, pos=0, last_offset=before, checks=segment.checks
-        )
-        bound = min(stop, segment.next_offset)
-        if end and last < bound:
-            return buffer, end, last
-        if end:
-            end, last, far = _up_to(buffer, n, bound)
-            if end == 0 and far >= segment.next_offset:
-                raise segment.error_of(segment.too_far(far, 0, offset), pos, offset)
-            return buffer, end, last
-        if error is not None:
-            damage = Damage(
-                error.reason, error.pos, offset, unsupported=error.is_unsupported
-            )
-            raise segment.error_of(damage, pos, offset)
-        if n < buffer.capacity or pos + n >= segment.size:
-            raise segment.missing(pos, offset)
-        size = max(2 * size, segment.frame_bytes(buffer, n))
-
-
-def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[int, int, int]:
-    """(end, last offset) of the batches in a buffer that end below `stop`, and the last
-    offset of the one behind them."""
-    pos, end, last = 0, 0, -1
-    while True:
-        scan = native.scan_batches(buffer.c, n, pos=pos, checks=0)
-        for header in scan.headers:
-            if header.last_offset >= stop:
-                return end, last, header.last_offset
-            end, last = header.pos + header.size, header.last_offset
-        pos = scan.pos
-        if scan.stop != native.STOP_FULL:
-            return end, last, -1
 
 
 # ---------------------------------------------------------------- time
@@ -779,7 +466,9 @@ def first_offset_at(view: View, timestamp: int, *, skip: bool = False) -> int | 
         again = view.anew()
         if again is not None:
             raise ChangedError(again) from error
-        raise _told(view, error, error.offset or 0) from error.__cause__
+        raise error_with_next_offset(
+            view, error, error.offset or 0
+        ) from error.__cause__
     again = view.anew(closely=False)
     if again is not None:
         raise ChangedError(again)

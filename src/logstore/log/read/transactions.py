@@ -18,9 +18,9 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import SNAPSHOT, parse_segment_file
-from logstore.log.read.reader import make_batch, place_behind, place_past
+from logstore.log.read.damage import make_batch, place_behind, place_past
 from logstore.log.read.view import ChangedError, View
 from logstore.record.batch import ABORT
 from logstore.record.decoder import StopReading

@@ -15,8 +15,8 @@ from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.partition_state import Situation
 from logstore.io.checkpoint.recovery_report import UNREADABLE, RecoveryAction
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory
 from logstore.io.layout import (
     LOG,
 )

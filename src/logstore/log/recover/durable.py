@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 
 from logstore import _native as native
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 
 __all__ = ["begins", "copy", "cut_for_good", "make_durable"]
 

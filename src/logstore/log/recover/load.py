@@ -9,7 +9,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import closed_mark, was_closed
 from logstore.io.checkpoint.recovery_report import STATE_DAMAGED
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.log.recover.context import Case, Loaded
 from logstore.log.recover.leftovers import Names
 from logstore.log.recover.log_end import End

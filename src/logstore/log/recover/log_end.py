@@ -35,7 +35,7 @@ from logstore.io.layout import (
     LOG,
     TIME_INDEX,
 )
-from logstore.log.read.reader import unreadable
+from logstore.log.read.damage import unreadable
 from logstore.log.recover.context import Case, Loaded
 from logstore.log.recover.durable import begins, copy, make_durable
 from logstore.log.scan import TailScan, scan_log

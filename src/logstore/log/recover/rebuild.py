@@ -19,7 +19,7 @@ from logstore.index import (
 )
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import (
     INDEX,
     LOG,

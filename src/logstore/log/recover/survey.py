@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from logstore import _native as native
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory
 from logstore.io.layout import (
     CLEANED,
     DELETED,

@@ -18,11 +18,11 @@ from logstore import _native as native
 from logstore.config import StoreConfig, TopicConfig, worker_threads
 from logstore.errors import LogStoreError, storage_error
 from logstore.index import OffsetEntries, TimeEntries
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.parallel import side_by_side
 from logstore.log.scan import take_batches
 from logstore.log.write.segment_appender import roll_limits
-from logstore.log.write.staging import StagedLog, moved_runs, not_staged
+from logstore.log.write.staged_files import StagedLog, moved_runs, not_staged
 from logstore.record.encoder import LOG_APPEND_TIME_BIT
 from logstore.segment import FRAME, LENGTH_END
 

@@ -48,8 +48,8 @@ from logstore.io.checkpoint.partition_state import (
     state_fields,
 )
 from logstore.io.checkpoint.segment_digest import SegmentDigest, hash_log, write_digest
+from logstore.io.directory import Directory, held_open
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory, held_open
 from logstore.io.layout import LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.log.recover import Loaded
 from logstore.log.scan import scan_log

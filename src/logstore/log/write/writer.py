@@ -22,7 +22,8 @@ from logstore.errors import (
 )
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.checkpoint import checkpoints
-from logstore.io.files import PRIVATE, Directory, held_open
+from logstore.io.directory import Directory, held_open
+from logstore.io.files import PRIVATE
 from logstore.io.layout import DELETED, LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.log.recover.rebuild import cut_transactions, remove_snapshots
 from logstore.log.scan import take_batches

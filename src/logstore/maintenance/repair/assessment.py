@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import INDEX, TIME_INDEX, parse_segment_file
 from logstore.maintenance.repair.plan import Found
 from logstore.maintenance.verify import Note, Problem

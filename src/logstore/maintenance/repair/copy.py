@@ -12,7 +12,7 @@ from logstore import _native as native
 from logstore.errors import ConfigError, CorruptCheckpointError, storage_error
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import parse_partition_directory
 from logstore.maintenance.repair.report import LEFT_OUT, RepairAction
 

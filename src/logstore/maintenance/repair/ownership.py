@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Marks
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.maintenance.verify.context import StoreFacts
 
 

@@ -32,7 +32,7 @@ from logstore.io.checkpoint.partition_state import (
     Situation,
     state_fields,
 )
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
 from logstore.log.recover import Case, Names, make_durable
 from logstore.log.recover.rebuild import index_segment, rebuild

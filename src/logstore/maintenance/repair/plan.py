@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from logstore import _native as native
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory
 from logstore.log.resync import first_offset_of
 from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.log import SoundRun

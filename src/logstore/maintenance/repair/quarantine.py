@@ -16,7 +16,7 @@ import json
 from typing import Any, Final
 
 from logstore import _native as native
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import QUARANTINE_PREFIX
 
 MANIFEST: Final = "manifest.json"

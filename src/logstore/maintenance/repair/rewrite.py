@@ -10,7 +10,7 @@ import contextlib
 
 from logstore import _native as native
 from logstore.index import TXN_ENTRY_BYTES, parse_txn_index
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import (
     CLEANED,
     INDEX,

@@ -13,7 +13,8 @@ from logstore.errors import (
     StorageError,
     storage_error,
 )
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from logstore.io.filesystem import is_partition, is_store, open_root, prepare_root
 from logstore.io.layout import parse_partition_directory
 from logstore.io.lock import StoreLock

@@ -13,7 +13,7 @@ from logstore.errors import CorruptCheckpointError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import parse_partition_directory
 from logstore.maintenance.repair.quarantine import Quarantine
 from logstore.maintenance.repair.report import PUT_ASIDE, STATE_BUILT, RepairAction

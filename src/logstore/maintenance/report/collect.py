@@ -23,8 +23,9 @@ from logstore.io import layout
 from logstore.io.checkpoint.checkpoints import read_offsets, read_state
 from logstore.io.checkpoint.ownership import Marks
 from logstore.io.checkpoint.recovery_report import RecoveryAction
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory, Files
+from logstore.io.files import Files
 from logstore.io.filesystem import is_directory, is_partition, is_store, open_root
 from logstore.io.layout import LOG, parse_partition_directory
 from logstore.io.lock import holder_of

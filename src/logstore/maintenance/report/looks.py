@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 
 from logstore.errors import storage_error
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import LOG, parse_partition_directory, parse_segment_file
 from logstore.maintenance.report.model import PartitionFacts, SegmentFacts
 from logstore.maintenance.verify import Problem

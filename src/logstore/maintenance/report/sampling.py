@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from logstore import _native as native
 from logstore.config import CODECS
 from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory
 from logstore.maintenance.report.model import (
     Codec,
     PartitionFacts,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import parse_partition_directory
 from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.parallel import Job, run_jobs

@@ -15,7 +15,8 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Marks
 from logstore.io.checkpoint.partition_state import PartitionState, SealedRow, was_closed
 from logstore.io.checkpoint.recovery_report import OTHER_WRITER, RecoveryAction
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from logstore.io.layout import parse_partition_directory
 from logstore.maintenance.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
 

@@ -17,7 +17,7 @@ from logstore.index import (
     TXN_ENTRY_BYTES,
     parse_txn_index,
 )
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import SegmentFile
 from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.report import (

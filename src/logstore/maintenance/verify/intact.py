@@ -6,8 +6,8 @@ import struct
 from typing import Final
 
 from logstore import _native as native
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory
 from logstore.io.layout import LOG
 from logstore.log.resync import next_sound_batch
 from logstore.segment import Segment

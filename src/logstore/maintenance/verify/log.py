@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore.index import INDEX_ENTRY_BYTES
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.indexes import (
     OffsetIndexCheck,

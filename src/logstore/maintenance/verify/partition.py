@@ -13,7 +13,7 @@ from logstore.io import layout
 from logstore.io.checkpoint.partition_state import PartitionState, SealedRow
 from logstore.io.checkpoint.recovery_report import LOST_TOLD
 from logstore.io.checkpoint.segment_digest import hash_log, read_digest
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.io.layout import (
     CLEANED,
     DELETED,

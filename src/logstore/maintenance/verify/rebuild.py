@@ -16,7 +16,8 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.index import OffsetEntries, TimeEntries, add_closing_entry
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from logstore.io.filesystem import (
     is_directory,
     is_partition,

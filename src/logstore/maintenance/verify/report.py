@@ -12,8 +12,9 @@ from typing import Any, Final, TypeAlias
 from logstore import _native as native
 from logstore.config import StoreConfig
 from logstore.errors import storage_error
+from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Directory, Files
+from logstore.io.files import Files
 from logstore.maintenance.verify.parallel import Job
 
 Progress: TypeAlias = Callable[[int, int], None]

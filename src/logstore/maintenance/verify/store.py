@@ -9,7 +9,8 @@ from functools import partial
 from logstore.config import StoreConfig
 from logstore.errors import StoreNotFoundError, is_system_error, storage_error
 from logstore.io import layout
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from logstore.io.filesystem import is_directory, is_partition, is_store, open_root
 from logstore.io.layout import (
     INDEX,

@@ -11,7 +11,8 @@ import logstore
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import NO_CUT, ROWS_MAX, Cuts
 from logstore.io.checkpoint.partition_state import PartitionState
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from support.values import config_of
 
 

@@ -12,7 +12,8 @@ import pytest
 import logstore
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from logstore.store.store import open_store
 from support.broker import foreign
 from support.damage import Unsynced

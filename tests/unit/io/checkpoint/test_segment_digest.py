@@ -12,7 +12,8 @@ import logstore
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.segment_digest import read_digest
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from support.damage import crash, fix_crc, flip_bit, frames, logs_in, overwrite
 from support.values import append_one, config_of, every_magic, expected, fill
 

@@ -17,7 +17,7 @@ import pytest
 
 import logstore
 from logstore import OffsetOutOfRangeError, PartitionNotFoundError, TopicNotFoundError
-from logstore.io.files import Directory
+from logstore.io.directory import Directory
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, Unsynced
 from support.values import config_of

@@ -33,7 +33,7 @@ from logstore import (
 from logstore.io import layout
 from logstore.io.files import Files
 from logstore.log.write import staging
-from logstore.log.write.staging import Staged, StagedLog
+from logstore.log.write.staged_files import Staged, StagedLog
 from logstore.maintenance.verify import verify
 from logstore.store.store import open_store
 from support.adopting import adopting

@@ -19,7 +19,8 @@ import pytest
 import logstore
 from logstore.cli.main import main
 from logstore.io.checkpoint import checkpoints
-from logstore.io.files import Directory, Files
+from logstore.io.directory import Directory
+from logstore.io.files import Files
 from logstore.maintenance.verify import inspect_file
 from support.damage import (
     FaultyFiles,

@@ -1,0 +1,338 @@
+"""What was staged: the values that a caller hands on, and the files that they name."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import xxhash
+
+from logstore import _native as native
+from logstore.config import TopicConfig, check_int
+from logstore.errors import (
+    ConfigError,
+    CorruptRecordError,
+    LogStoreError,
+    RecordTooLargeError,
+    storage_error,
+)
+from logstore.io import layout
+from logstore.io.directory import Directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+__all__ = ["Staged", "StagedLog"]
+
+IDENTITY_MAX: Final = 1000
+_TOPIC_ID_MAX: Final = 64
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+class StagedLog(NamedTuple):
+    """What a staged file has for one partition.
+
+    Attributes:
+        topic, partition: which.
+        magic: of its batches.
+        records: how many.
+        file: name of the file in the store's root.
+        is_alone: there is nothing else in the file.
+        first: offset of the first record, as it stands there.
+        runs: (position, bytes) of whole batches in the file, in order.
+        topic_id: which of the topics that have had this name, one after the other; ""
+            for one that has no id.
+    """
+
+    topic: str
+    partition: int
+    magic: int
+    records: int
+    file: str
+    is_alone: bool
+    first: int
+    runs: tuple[tuple[int, int], ...]
+    topic_id: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its batches."""
+        return sum(size for _, size in self.runs)
+
+
+class Staged(NamedTuple):
+    """What was staged, as a plain value that one process can send to another.
+
+    Attributes:
+        logs: what there is for each partition: its files, in the order of its records.
+    """
+
+    logs: tuple[StagedLog, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Names of the files in the store's root."""
+        return tuple(dict.fromkeys(log.file for log in self.logs))
+
+    @property
+    def records(self) -> int:
+        """How many there are for all partitions."""
+        return sum(log.records for log in self.logs)
+
+
+def check_identity(identity: object, name: str = "identity") -> str:
+    """Return `identity` (or another text that is kept with it) if it may be one's who
+    publishes, else raise `ConfigError`."""
+    if not isinstance(identity, str):
+        raise ConfigError(
+            f"{name} is {type(identity).__name__}, not a text of at most "
+            f"{IDENTITY_MAX} characters; nothing was done",
+            name=name,
+            value=identity,
+        )
+    if len(identity) > IDENTITY_MAX:
+        raise ConfigError(
+            f"{name} has {len(identity)} characters, more than {IDENTITY_MAX}; "
+            f"nothing was done",
+            name=name,
+            value=identity,
+        )
+    try:
+        identity.encode()
+    except UnicodeEncodeError as error:
+        # Two of them in a row would be another identity when they are read again.
+        raise ConfigError(
+            f"{name} {identity[:100]!r} has a lone surrogate at {error.start}, which "
+            f"is no character; nothing was done",
+            name=name,
+            value=identity,
+        ) from None
+    return identity
+
+
+def check_sequence(sequence: object, name: str = "sequence") -> int:
+    """Return `sequence` if it may be a publication's, else raise `ConfigError`."""
+    check_int(name, sequence, 0, layout.OFFSET_MAX)
+    assert isinstance(sequence, int)
+    return sequence
+
+
+def staged_name(identity: str, sequence: int) -> str:
+    """A new name for a staged file of a publication."""
+    return f"{staged_prefix(identity)}{sequence}-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def staged_prefix(identity: str) -> str:
+    """How the names of all staged files of an identity begin."""
+    return f"{layout.STAGED_PREFIX}{xxhash.xxh3_64_hexdigest(identity.encode())}-"
+
+
+def staged_sequence(name: str, identity: str) -> int | None:
+    """The sequence that a staged file is for; None where it is another identity's."""
+    rest = name.removeprefix(staged_prefix(identity))
+    digits = rest.partition("-")[0]
+    if rest == name or not digits.isascii() or not digits.isdigit():
+        return None
+    return int(digits)
+
+
+def logs_of(staged: Iterable[Staged]) -> list[StagedLog]:
+    """The logs of all that was staged, in order, once each field is known to be one
+    that a `Stage` may have written: they come from other processes.
+
+    Raises:
+        ConfigError: a field that no stage writes.
+    """
+    given: Any = staged
+    if isinstance(given, Staged) or not hasattr(given, "__iter__"):
+        raise _no_staged("it is no list of what Stage.finish returned", given)
+    logs: list[StagedLog] = []
+    for one in list(given):
+        if not isinstance(one, Staged) or not _is_list(one.logs):
+            raise _no_staged("it is not what Stage.finish returned", one)
+        logs += map(_checked, one.logs)
+    return logs
+
+
+def check_apart(logs: Iterable[StagedLog]) -> None:
+    """Raise `ConfigError` where bytes are named twice, which would publish them twice:
+    something is in the list two times."""
+    ends: dict[str, int] = {}
+    for name, pos, size in sorted((log.file, *run) for log in logs for run in log.runs):
+        if pos < ends.get(name, 0):
+            raise _no_staged(f"bytes from {pos} on of {name} are in it twice", name)
+        ends[name] = pos + size
+
+
+def _no_staged(why: str, value: object) -> ConfigError:
+    return ConfigError(
+        f"what was handed in as staged is refused: {why}; nothing was changed",
+        name="staged",
+        value=value,
+    )
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def _checked(log: Any) -> StagedLog:
+    """A staged log with fields of the right types, each in its bounds."""
+    if not isinstance(log, StagedLog):
+        raise _no_staged(f"a log of it is {type(log).__name__}", log)
+    check_staged_name(log.file)
+    try:
+        layout.check_topic_name(log.topic)
+    except ConfigError:
+        raise _no_staged("its topic has no topic's name", log) from None
+    runs: Any = log.runs
+    if not _is_list(runs) or not runs:
+        raise _no_staged(f"{log.file} has no list of runs", log)
+    if not all(_is_list(run) and len(run) == 2 for run in runs):
+        raise _no_staged(f"a run of {log.file} is no pair", log)
+    offset_max = layout.OFFSET_MAX
+    bounds = [
+        ("partition", log.partition, 0, layout.PARTITION_MAX),
+        ("magic", log.magic, 1, 2),
+        ("records", log.records, 1, offset_max),
+        ("first", log.first, 0, offset_max),
+    ]
+    for pos, size in runs:
+        bounds.append(("position of a run", pos, 0, offset_max - _INT32_MAX))
+        bounds.append(("size of a run", size, 1, _INT32_MAX))
+    for name, value, low, high in bounds:
+        # Not what merely acts like a number: these are compared, added and stored.
+        if type(value) is not int or not low <= value <= high:
+            shown = repr(value) if isinstance(value, float) else _brief(value)
+            raise _no_staged(f"{name} is {shown}, not in [{low}, {high}]", log)
+    if log.records > offset_max - log.first:
+        raise _no_staged(f"{log.records} records follow offset {log.first}", log)
+    if type(log.is_alone) is not bool:
+        raise _no_staged("is_alone is neither true nor false", log)
+    topic_id: object = log.topic_id
+    if not isinstance(topic_id, str) or len(topic_id) > _TOPIC_ID_MAX:
+        raise _no_staged("its topic_id is no topic's id", log)
+    return log._replace(runs=tuple((pos, size) for pos, size in runs))
+
+
+def _brief(value: object) -> str:
+    """An integer, of which nobody wants a million digits, or the name of a type."""
+    if type(value) is int:
+        return str(value) if abs(value) < 1 << 100 else "a huge integer"
+    return type(value).__name__
+
+
+def check_files(root: Directory, logs: Iterable[StagedLog]) -> None:
+    """Raise unless the files of staged logs are there and as long as they have to be.
+
+    Raises:
+        CorruptRecordError: one is not.
+        StorageError: one is not there.
+    """
+    sizes: dict[str, int] = {}
+    for log in logs:
+        try:
+            if log.file not in sizes:
+                info = root.stat(log.file)
+                sizes[log.file] = info.size if info.is_file else 0
+        except OSError as error:
+            raise _cannot_read(root, log, error) from error
+        for pos, size in log.runs:
+            if pos + size > sizes[log.file]:
+                raise not_staged(root, log, pos)
+
+
+def _cannot_read(root: Directory, log: StagedLog, error: OSError) -> LogStoreError:
+    lost = ""
+    if isinstance(error, FileNotFoundError):
+        lost = "It was published or removed, or staged where nobody else sees it."
+    return storage_error(error, "read", root.path_of(log.file), lost)
+
+
+def moved_runs(
+    root: Directory,
+    log: StagedLog,
+    base: int,
+    leader_epoch: int,
+    config: TopicConfig,
+    append_time_ms: int,
+) -> Iterator[tuple[Any, int]]:
+    """The batches of a staged log with offsets from `base` on: (pointer, size) of one
+    run after another, in memory that is used again for the next.
+
+    Args:
+        config: of the topic as it is now: no batch is larger than its limit.
+        append_time_ms: what batches get for a timestamp where the topic, or a batch
+            itself, says that this is the time of the append.
+
+    Raises:
+        CorruptRecordError: the file does not hold what was staged.
+        RecordTooLargeError: a batch is beyond ``max_message_bytes``.
+        StorageError: it cannot be read.
+    """
+    last_offset = log.first - 1
+    stamps_all = config.message_timestamp_type == "LogAppendTime"
+    try:
+        with root.opened(log.file) as fd:
+            length = root.files.size(fd)
+            for pos, size in log.runs:
+                if pos < 0 or size <= 0 or pos + size > length:
+                    raise not_staged(root, log, pos)
+            buffer = native.Buffer(max((size for _, size in log.runs), default=1))
+            for pos, size in log.runs:
+                walk = native.shift_offsets(
+                    buffer.c,
+                    root.files.read(fd, buffer.view[:size], pos),
+                    shift=base - log.first,
+                    last_offset=last_offset,
+                    leader_epoch=leader_epoch,
+                    magic=log.magic,
+                    max_bytes=config.max_message_bytes,
+                    timestamp=append_time_ms,
+                    stamps_all=stamps_all,
+                )
+                if walk.error is not None and walk.error.status == native.E_TOO_LARGE:
+                    raise _too_large(log, walk.error.found, config.max_message_bytes)
+                if walk.error is not None or walk.pos != size:
+                    raise not_staged(root, log, pos + walk.pos)
+                last_offset = walk.last_offset
+                yield buffer.c, size
+    except OSError as error:
+        raise _cannot_read(root, log, error) from error
+    if last_offset != log.first + log.records - 1:
+        raise not_staged(root, log, -1)
+
+
+def _too_large(log: StagedLog, size: int, limit: int) -> RecordTooLargeError:
+    return RecordTooLargeError(
+        f"a batch of {size} bytes was staged for {log.topic}-{log.partition}, whose "
+        f"topic has max_message_bytes={limit} now; nothing was published. Stage again, "
+        f"or raise the limit",
+        limit_name="max_message_bytes",
+        limit=limit,
+        size=size,
+    )
+
+
+def check_staged_name(name: object) -> None:
+    """Raise `ConfigError` for a name that no staged file has."""
+    if not isinstance(name, str):
+        raise _no_staged(f"its file is {type(name).__name__}, not a name", name)
+    rest = name.removeprefix(layout.STAGED_PREFIX)
+    if rest == name or not rest.isascii() or not rest.replace("-", "").isalnum():
+        raise ConfigError(
+            f"{name!r} is not the name of a staged file", name="staged", value=name
+        )
+
+
+def not_staged(root: Directory, log: StagedLog, position: int) -> CorruptRecordError:
+    path = root.path_of(log.file)
+    return CorruptRecordError(
+        f"what was staged for {log.topic}-{log.partition} is not whole; nothing was "
+        f"published",
+        path=path,
+        position=max(position, 0),
+        offset=0,
+    )
