@@ -95,6 +95,18 @@ def test_each_row_of_the_catalogue_names_what_shows_it() -> None:
     assert problems(PAGE.read_text(encoding="utf-8")) == []
 
 
+def test_each_test_that_the_page_names_is_there() -> None:
+    """Also those outside the catalogue."""
+    text = PAGE.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:tests|connectors)/[\w/]+\.py)(::\w+)?`", text)
+    assert len(named) > 300
+    for path, test in named:
+        problem = problem_of(path + test) if test else ""
+        assert not problem, problem
+        assert (ROOT / path).is_file(), path
+    assert not re.findall(r"`(?!tests/|connectors/)[\w/]*test_\w+\.py", text)
+
+
 def test_each_method_shows_something() -> None:
     """A method that no row names is one that nobody knows the use of."""
     named = {

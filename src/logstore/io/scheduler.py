@@ -161,14 +161,23 @@ class Housekeeper:
                 sys.settrace(trace)
             while not self._stopped:
                 try:
-                    self._turn()
-                except BaseException as error:
-                    # Whatever it is, also no memory: the tasks behind it have to run.
-                    with contextlib.suppress(BaseException):
-                        logger.exception(
-                            "a background task of %s failed", self.name, error=error
-                        )
-                        self.files.wait(self._wake.register(), _PAUSE_S)
+                    self._work()
+                except BaseException:
+                    # No memory even to report that there is none. Nothing is allocated
+                    # here: the tasks have to run when there is some again.
+                    continue
+
+    def _work(self) -> None:
+        """Run tasks, and report those that fail."""
+        while not self._stopped:
+            try:
+                self._turn()
+            except BaseException as error:
+                with contextlib.suppress(BaseException):
+                    logger.exception(
+                        "a background task of %s failed", self.name, error=error
+                    )
+                    self.files.wait(self._wake.register(), _PAUSE_S)
 
     def _turn(self) -> None:
         """Run what is due, or sleep until something is."""

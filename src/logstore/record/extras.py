@@ -7,7 +7,7 @@ import sys
 from _thread import get_ident
 from typing import Any
 
-from logstore.errors import ReentrantCallError, UnsupportedError
+from logstore.errors import ReentrantCallError, UnsupportedError, storage_error
 
 __all__ = ["arrow_module", "arrow_routing_module", "frames_module"]
 
@@ -17,6 +17,7 @@ def arrow_module() -> Any:
 
     Raises:
         UnsupportedError: there is no pyarrow.
+        StorageError: its files cannot be read.
         ReentrantCallError: this call came in from inside the import.
     """
     return _pyarrow("logstore.record.arrow")
@@ -49,6 +50,9 @@ def _pyarrow(name: str) -> Any:
         raise UnsupportedError(
             "Arrow needs pyarrow; install it with `pip install 'pylogstore[arrow]'`"
         ) from error
+    except OSError as error:
+        # Too many open files, for example: another call may find it possible.
+        raise storage_error(error, "import", name, "Nothing was changed.") from error
     finally:
         while thread in _importing:
             _importing.remove(thread)

@@ -186,4 +186,9 @@ def append_to(
         if not done:
             raise
         raise partly_done(error, tuple(done)) from error
+    except BaseException as error:
+        # No stack, no memory, an interrupt: it has the fact, too.
+        if done:
+            vars(error)["appended"] = tuple(done)
+        raise
     return tuple(done)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import gc
 import operator
 import os
@@ -524,8 +525,6 @@ class Store:
         names = self._catalog.numbers
         near: list[str] = []
         if isinstance(name, str) and len(names) <= _NAMES_COMPARED:
-            import difflib  # 1 ms of each import of logstore
-
             near = difflib.get_close_matches(name, names, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return TopicNotFoundError(

@@ -192,10 +192,10 @@ class Topic:
         record. Those of one partition keep their order.
 
         All is checked first: an argument that cannot be stored, a record that is too
-        large, or a partition that takes no appends, and nothing is written. Only where
-        the disk fails or is full between two partitions, some of them have theirs: the
-        error's `appended` says which. To have all or nothing there, too, see
-        `Store.publish`.
+        large, or a partition that takes no appends, and nothing is written. Only if the
+        disk fails or is full between two partitions, or the call is interrupted there,
+        some of them have theirs: the error's `appended` says which. To have all or
+        nothing there, too, see `Store.publish`.
 
         Args:
             values, keys, timestamps_ms, headers: as `Partition.append_many`.

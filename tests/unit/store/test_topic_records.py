@@ -17,6 +17,7 @@ import logstore
 from logstore import TopicRecord
 from logstore import _native as native
 from logstore.log.read import reader
+from logstore.log.write.writer import PartitionWriter
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, flip_bit
 from support.values import config_of
@@ -204,6 +205,39 @@ def test_error_between_two_partitions_says_what_is_in(tmp_path: Path) -> None:
         assert caught.value.errno == errno.ENOSPC
         files.heal()
         assert [len(p) for p in topic] == [2, 2, 1, 1]
+
+
+@pytest.mark.parametrize("kind", [RecursionError, MemoryError, KeyboardInterrupt])
+def test_error_of_python_between_two_partitions_says_what_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    """As the errors of logstore do; before the first partition, nothing is in."""
+    append, calls = PartitionWriter.append_rows, []
+
+    def fail_at(number: int) -> None:
+        def fail(self: PartitionWriter, *args: Any, **options: Any) -> Any:
+            calls.append(self)
+            if len(calls) == number:
+                raise kind
+            return append(self, *args, **options)
+
+        calls.clear()
+        monkeypatch.setattr(PartitionWriter, "append_rows", fail)
+
+    with logstore.open(tmp_path) as store:
+        topic = made(store)
+        topic.partitioner = Modulo()
+        fail_at(3)
+        with pytest.raises(kind) as caught:
+            topic.append_many([b"y"] * 4, [bytes([n]) for n in range(4)])
+        appended = caught.value.appended  # type: ignore[attr-defined]
+        assert appended == ((0, range(1)), (1, range(1)))
+        assert [len(p) for p in topic] == [1, 1, 0, 0]
+        fail_at(1)
+        with pytest.raises(kind) as caught:
+            topic.append_many([b"y"] * 4, [bytes([n]) for n in range(4)])
+        assert not hasattr(caught.value, "appended")
+        assert [len(p) for p in topic] == [1, 1, 0, 0]
         topic.append_many([b"z"] * 4, [bytes([n]) for n in range(4)])
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -437,3 +440,21 @@ def test_without_pyarrow_the_error_says_what_to_install(
     ):
         with pytest.raises(logstore.UnsupportedError, match="pyarrow"):
             use()
+
+
+def test_pyarrow_that_cannot_be_opened_is_a_named_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a descriptor for its files, for example; the next call may have one."""
+    topic = topic_of(tmp_path, count=10)
+    monkeypatch.delitem(sys.modules, "logstore.record.arrow", raising=False)
+
+    def refuse(name: str) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(importlib, "import_module", refuse)
+    with pytest.raises(logstore.StorageError, match="cannot import logstore") as caught:
+        topic[0].read_arrow()
+    assert caught.value.errno == errno.EMFILE
+    monkeypatch.undo()
+    assert topic[0].read_arrow().read_all().num_rows == 10

@@ -874,6 +874,32 @@ def test_background_task_that_finds_no_memory_is_run_again(tmp_path: Path) -> No
     assert len(tries) == 2
 
 
+def test_background_thread_without_memory_to_report_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other one is begun in its place: nothing would be synced by time."""
+    keeper, done = Housekeeper(Files(), "a test"), threading.Event()
+    tries = []
+
+    def none_left(*kinds: type[BaseException]) -> None:
+        monkeypatch.undo()
+        raise MemoryError
+
+    def task() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            monkeypatch.setattr(contextlib, "suppress", none_left)
+            raise MemoryError
+        done.set()
+
+    try:
+        keeper.later(0, task)
+        assert done.wait(10)
+    finally:
+        keeper.stop()
+    assert len(tries) == 2
+
+
 @pytest.mark.parametrize("call", ["append", "append_many", "flush"])
 def test_log_that_is_cut_in_front_of_a_sync_takes_more_appends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
