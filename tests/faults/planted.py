@@ -107,14 +107,14 @@ BUGS = (
     ),
     Bug(
         "directory not synced after a state file was renamed",
-        "io/files.py",
+        "io/directory.py",
         (("        self.rename(temporary, name)\n        self.sync()",
           "        self.rename(temporary, name)"),),
         "disk_states",
     ),
     Bug(
         "renamed before its bytes are synced",
-        "io/files.py",
+        "io/directory.py",
         (("            self.files.write(fd, data, 0)\n            self.files.sync(fd)",
           "            self.files.write(fd, data, 0)"),),
         "disk_states",
@@ -350,7 +350,7 @@ BUGS = (
     ),
     Bug(
         "recovery does not look inside wrappers",
-        "log/read/reader.py",
+        "log/read/damage.py",
         (("    if not active.is_gapless:\n        return None\n",
           "    return None\n"),),
         "disk_states",
