@@ -32,7 +32,7 @@ import logstore
 import logstore.spark
 from bench.rounds import Contestant, Ring
 from bench.spark_sessions import add_arguments, cpu_seconds, session, write_json
-from pyspark_logstore.columns import arrow_schema
+from pyspark_logstore.read.columns import arrow_schema
 
 VALUE_BYTES: Final = 100
 NEVER: Final = (1 << 63) - 1

@@ -8,11 +8,11 @@ Usage: python a35_spark_retention_race.py (needs pyspark, starts no JVM)
 import tempfile
 
 import logstore
-from pyspark_logstore import tasks
-from pyspark_logstore.columns import BatchShaper, source_schema
-from pyspark_logstore.offsets import LossPolicy
-from pyspark_logstore.options import TopicPartition, parse
-from pyspark_logstore.planning import LogRange
+from pyspark_logstore.read import tasks
+from pyspark_logstore.read.columns import BatchShaper, source_schema
+from pyspark_logstore.read.offsets import LossPolicy
+from pyspark_logstore.read.options import TopicPartition, parse
+from pyspark_logstore.read.planning import LogRange
 
 with tempfile.TemporaryDirectory() as path, logstore.open(path) as store:
     config = logstore.TopicConfig(segment_bytes=1000, file_delete_delay_ms=0)

@@ -13,8 +13,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from pyspark_logstore.options import parse
-from pyspark_logstore.sink_options import parse_sink
+from pyspark_logstore.read.options import parse
+from pyspark_logstore.write.options import parse_sink
 
 __all__ = ["check_early"]
 
@@ -37,7 +37,7 @@ def check_early() -> None:
 
 def _check_sink(given: Mapping[str, str], writer: Any) -> None:
     # Imports pyarrow.
-    from pyspark_logstore.sink_rows import check_sink_schema
+    from pyspark_logstore.write.router import check_sink_schema
 
     options = parse_sink(given, streaming=True)
     check_sink_schema(writer._df.schema, options.topic)

@@ -33,8 +33,8 @@ class DefaultSource(DataSource):
         Raises:
             ConfigError: an option that cannot be, in a batch query and in a stream.
         """
-        from pyspark_logstore.columns import source_schema
-        from pyspark_logstore.options import check_any
+        from pyspark_logstore.read.columns import source_schema
+        from pyspark_logstore.read.options import check_any
 
         check_any(self.options)
         asked = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
@@ -46,8 +46,8 @@ class DefaultSource(DataSource):
         Raises:
             ConfigError: an option, or the schema, that cannot be.
         """
-        from pyspark_logstore.batch import BatchReader
-        from pyspark_logstore.options import parse
+        from pyspark_logstore.read.batch import BatchReader
+        from pyspark_logstore.read.options import parse
 
         return BatchReader(schema, parse(self.options, streaming=False))
 
@@ -57,8 +57,8 @@ class DefaultSource(DataSource):
         Raises:
             ConfigError: an option, or the schema, that cannot be.
         """
-        from pyspark_logstore.options import parse
-        from pyspark_logstore.stream import StreamReader
+        from pyspark_logstore.read.options import parse
+        from pyspark_logstore.read.stream import StreamReader
 
         return StreamReader(schema, parse(self.options, streaming=True))
 
@@ -69,8 +69,8 @@ class DefaultSource(DataSource):
             ConfigError: an option, a column or a mode that cannot be.
             TopicNotFoundError, StoreNotFoundError: not there, and not to be made.
         """
-        from pyspark_logstore.sink import BatchWriter
-        from pyspark_logstore.sink_options import parse_sink
+        from pyspark_logstore.write.options import parse_sink
+        from pyspark_logstore.write.writer import BatchWriter
 
         options = parse_sink(self.options, streaming=False)
         return BatchWriter(schema, options, overwrite)
@@ -82,8 +82,8 @@ class DefaultSource(DataSource):
             ConfigError: an option, a column or a mode that cannot be.
             TopicNotFoundError, StoreNotFoundError: not there, and not to be made.
         """
-        from pyspark_logstore.sink import StreamWriter
-        from pyspark_logstore.sink_options import parse_sink
+        from pyspark_logstore.write.options import parse_sink
+        from pyspark_logstore.write.writer import StreamWriter
 
         options = parse_sink(self.options, streaming=True)
         return StreamWriter(schema, options, overwrite)

@@ -29,8 +29,8 @@ from logstore import (
     Store,
     TopicNotFoundError,
 )
-from pyspark_logstore.offsets import Bounds, LossPolicy, Mark
-from pyspark_logstore.options import Selection, SourceOptions, TopicPartition
+from pyspark_logstore.read.offsets import Bounds, LossPolicy, Mark
+from pyspark_logstore.read.options import Selection, SourceOptions, TopicPartition
 
 __all__ = [
     "DELETED",

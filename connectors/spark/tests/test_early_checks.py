@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 from pyspark.sql import types
 
 from pyspark_logstore import early_checks
-from pyspark_logstore.options import parse
+from pyspark_logstore.read.options import parse
 
 FRAME = types.StructType([types.StructField("value", types.BinaryType())])
 

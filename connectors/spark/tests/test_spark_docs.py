@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import logstore
-from pyspark_logstore.options import (
+from pyspark_logstore.read.options import (
     BATCH_ONLY,
     BOTH,
     REFUSED_OF_KAFKA,

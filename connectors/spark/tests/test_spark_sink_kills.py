@@ -46,9 +46,9 @@ def failing_source() -> Any:
     """The sink, in which every third task fails at first, with its rows staged."""
     from pyspark import TaskContext
 
-    from pyspark_logstore.sink import StreamWriter
-    from pyspark_logstore.sink_options import parse_sink
     from pyspark_logstore.source import DefaultSource
+    from pyspark_logstore.write.options import parse_sink
+    from pyspark_logstore.write.writer import StreamWriter
 
     base: Any = StreamWriter
 

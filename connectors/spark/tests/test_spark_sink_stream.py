@@ -82,9 +82,9 @@ def forget_last_commit(folder: Path) -> None:
 def faulty_source(folder: Path, *, rows: bool = False) -> Any:
     """The sink, which fails once where there is a file that tells it to. Made in a
     function, so that Spark's workers get it by value."""
-    from pyspark_logstore.sink import StreamRowWriter, StreamWriter
-    from pyspark_logstore.sink_options import parse_sink
     from pyspark_logstore.source import DefaultSource
+    from pyspark_logstore.write.options import parse_sink
+    from pyspark_logstore.write.writer import StreamRowWriter, StreamWriter
 
     base: Any = StreamRowWriter if rows else StreamWriter
     where = str(folder)

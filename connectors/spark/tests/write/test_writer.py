@@ -29,16 +29,16 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pyspark_logstore import sink
-from pyspark_logstore.sink import (
+from pyspark_logstore.stores import NotSharedError
+from pyspark_logstore.write import writer as sink
+from pyspark_logstore.write.options import parse_sink
+from pyspark_logstore.write.writer import (
     BatchWriter,
     RewoundError,
     StagedTask,
     StreamRowWriter,
     StreamWriter,
 )
-from pyspark_logstore.sink_options import parse_sink
-from pyspark_logstore.stores import NotSharedError
 
 VALUE = StructType([StructField("value", BinaryType())])
 TOPIC = StructType([*VALUE, StructField("topic", StringType())])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from logstore import ConfigError, TopicConfig
-from pyspark_logstore.sink_options import (
+from pyspark_logstore.write.options import (
     SINK_BATCH_ONLY,
     SINK_BOTH,
     SINK_REFUSED_OF_KAFKA,
@@ -189,7 +189,7 @@ def test_servers_instead_of_a_path_are_noticed() -> None:
 
 # ---------------------------------------------------------------- docs/spark.md
 
-PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
+PAGE = Path(__file__).parents[4] / "docs" / "spark.md"
 
 
 def test_page_has_the_options_there_are() -> None:

@@ -15,13 +15,14 @@ from logstore import ConfigError, LogStoreError, Partition
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from pyspark_logstore import stores, stream, tasks
-from pyspark_logstore.batch import BatchReader
-from pyspark_logstore.columns import source_schema
-from pyspark_logstore.offsets import DataLossError
-from pyspark_logstore.options import parse
+from pyspark_logstore import stores
+from pyspark_logstore.read import stream, tasks
+from pyspark_logstore.read.batch import BatchReader
+from pyspark_logstore.read.columns import source_schema
+from pyspark_logstore.read.offsets import DataLossError
+from pyspark_logstore.read.options import parse
+from pyspark_logstore.read.stream import StreamReader
 from pyspark_logstore.stores import NotSharedError, StoreCache
-from pyspark_logstore.stream import StreamReader
 
 SCHEMA = source_schema(include_headers=False)
 needs_limits = pytest.mark.skipif(

@@ -17,9 +17,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from logstore import ConfigError, LogMark
-from pyspark_logstore.admission import limit_bytes, limit_rows
-from pyspark_logstore.columns import check_schema
-from pyspark_logstore.offsets import (
+from pyspark_logstore.option_values import INT64_MAX
+from pyspark_logstore.read.admission import limit_bytes, limit_rows
+from pyspark_logstore.read.columns import check_schema
+from pyspark_logstore.read.offsets import (
     Bounds,
     LossPolicy,
     Mark,
@@ -31,10 +32,10 @@ from pyspark_logstore.offsets import (
     resolve_start,
     to_json,
 )
-from pyspark_logstore.option_values import INT64_MAX
-from pyspark_logstore.options import SourceOptions, TopicPartition
-from pyspark_logstore.planning import Sizes
-from pyspark_logstore.start_file import StartFile
+from pyspark_logstore.read.options import SourceOptions, TopicPartition
+from pyspark_logstore.read.planning import Sizes
+from pyspark_logstore.read.start_file import StartFile
+from pyspark_logstore.read.tasks import Task, plan_tasks, read_task, sizes_of
 from pyspark_logstore.stores import (
     DELETED,
     Identity,
@@ -43,7 +44,6 @@ from pyspark_logstore.stores import (
     settled,
     store_at,
 )
-from pyspark_logstore.tasks import Task, plan_tasks, read_task, sizes_of
 
 limits: Any = None  # before Spark 4.2
 with contextlib.suppress(ImportError):

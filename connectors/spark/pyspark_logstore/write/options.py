@@ -18,7 +18,7 @@ from pyspark_logstore.option_values import (
     refuse,
     refuse_unknown,
 )
-from pyspark_logstore.options import path_of
+from pyspark_logstore.read.options import path_of
 
 __all__ = ["SinkOptions", "parse_sink"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logstore import ConfigError
-from pyspark_logstore.options import (
+from pyspark_logstore.read.options import (
     BATCH_ONLY,
     BOTH,
     STREAM_ONLY,

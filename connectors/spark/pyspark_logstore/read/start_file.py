@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from logstore import ConfigError
-from pyspark_logstore.offsets import from_json, marks_from_json
-from pyspark_logstore.options import SourceOptions
+from pyspark_logstore.read.offsets import from_json, marks_from_json
+from pyspark_logstore.read.options import SourceOptions
 
 __all__ = ["StartFile"]
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_logstore.options import TopicPartition
-from pyspark_logstore.planning import (
+from pyspark_logstore.read.options import TopicPartition
+from pyspark_logstore.read.planning import (
     BATCH_RECORDS_MAX,
     BATCH_RECORDS_MIN,
     TASK_BYTES_MAX,

@@ -8,11 +8,11 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader
 
-from pyspark_logstore.columns import check_schema
-from pyspark_logstore.offsets import LossPolicy, resolve_end, resolve_start
-from pyspark_logstore.options import SourceOptions
+from pyspark_logstore.read.columns import check_schema
+from pyspark_logstore.read.offsets import LossPolicy, resolve_end, resolve_start
+from pyspark_logstore.read.options import SourceOptions
+from pyspark_logstore.read.tasks import Task, plan_tasks, read_task
 from pyspark_logstore.stores import find_time, settled, store_at
-from pyspark_logstore.tasks import Task, plan_tasks, read_task
 
 __all__ = ["BatchReader"]
 

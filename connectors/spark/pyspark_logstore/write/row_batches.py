@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import types
 
-from pyspark_logstore.columns import arrow_schema
-from pyspark_logstore.sink_rows import used
+from pyspark_logstore.read.columns import arrow_schema
+from pyspark_logstore.write.router import used
 
 __all__ = ["batches_of"]
 

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.types import Row
 
-from pyspark_logstore.sink_row_batches import BATCH_ROWS, batches_of
-from pyspark_logstore.sink_rows import Router, check_sink_schema
+from pyspark_logstore.write.router import Router, check_sink_schema
+from pyspark_logstore.write.row_batches import BATCH_ROWS, batches_of
 
 MakeTopic = Callable[..., logstore.Topic]
 PAIR = (("key", types.StringType()), ("value", types.BinaryType()))

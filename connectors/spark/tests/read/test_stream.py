@@ -15,11 +15,11 @@ from logstore import ConfigError
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
-from pyspark_logstore import stream
-from pyspark_logstore.columns import source_schema
-from pyspark_logstore.offsets import DataLossError
-from pyspark_logstore.options import parse
-from pyspark_logstore.stream import StreamReader
+from pyspark_logstore.read import stream
+from pyspark_logstore.read.columns import source_schema
+from pyspark_logstore.read.offsets import DataLossError
+from pyspark_logstore.read.options import parse
+from pyspark_logstore.read.stream import StreamReader
 
 MakeTopic = Callable[..., logstore.Topic]
 limits = stream.limits

@@ -12,7 +12,7 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from logstore import ConfigError, LogStoreError
-from pyspark_logstore.options import TopicPartition
+from pyspark_logstore.read.options import TopicPartition
 
 __all__ = ["BatchShaper", "arrow_schema", "check_schema", "sliced", "source_schema"]
 

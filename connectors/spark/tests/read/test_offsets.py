@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logstore import ConfigError
-from pyspark_logstore.admission import limit_bytes, limit_rows, share
-from pyspark_logstore.offsets import (
+from pyspark_logstore.read.admission import limit_bytes, limit_rows, share
+from pyspark_logstore.read.offsets import (
     Bounds,
     DataLossError,
     LossPolicy,
@@ -19,8 +19,8 @@ from pyspark_logstore.offsets import (
     resolve_start,
     to_json,
 )
-from pyspark_logstore.options import Bound, TopicPartition
-from pyspark_logstore.planning import Sizes
+from pyspark_logstore.read.options import Bound, TopicPartition
+from pyspark_logstore.read.planning import Sizes
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 BOUNDS = {A0: Bounds(10, 20), A1: Bounds(0, 5), B0: Bounds(7, 7)}

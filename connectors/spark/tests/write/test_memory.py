@@ -19,15 +19,16 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from pyspark_logstore import DefaultSource, sink
-from pyspark_logstore.sink import (
+from pyspark_logstore import DefaultSource
+from pyspark_logstore.write import writer as sink
+from pyspark_logstore.write.memory import RUNS_MAX, Memory
+from pyspark_logstore.write.options import parse_sink
+from pyspark_logstore.write.writer import (
     BatchWriter,
     CopiedCheckpointError,
     RewoundError,
     StreamWriter,
 )
-from pyspark_logstore.sink_memory import RUNS_MAX, Memory
-from pyspark_logstore.sink_options import parse_sink
 
 VALUE = StructType([StructField("value", BinaryType())])
 QUERY = "spark-query:query-1"

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from pyspark_logstore.offsets import Offsets, backlog
-from pyspark_logstore.options import TopicPartition
-from pyspark_logstore.planning import Sizes
+from pyspark_logstore.read.offsets import Offsets, backlog
+from pyspark_logstore.read.options import TopicPartition
+from pyspark_logstore.read.planning import Sizes
 
 __all__ = ["limit_bytes", "limit_rows", "share"]
 

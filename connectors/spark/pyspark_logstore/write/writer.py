@@ -29,15 +29,15 @@ from logstore import (
     StoreNotFoundError,
 )
 from pyspark_logstore.option_values import refuse
-from pyspark_logstore.sink_memory import (
+from pyspark_logstore.stores import check_store, identity_of
+from pyspark_logstore.write.memory import (
     CopiedCheckpointError,
     Memory,
     Turn,
     bytes_of,
 )
-from pyspark_logstore.sink_options import SinkOptions
-from pyspark_logstore.sink_rows import Router, check_sink_schema
-from pyspark_logstore.stores import check_store, identity_of
+from pyspark_logstore.write.options import SinkOptions
+from pyspark_logstore.write.router import Router, check_sink_schema
 
 __all__ = [
     "BatchWriter",
@@ -281,7 +281,7 @@ class StreamRowWriter(_StreamSink, api.DataSourceStreamWriter):
 
     def write(self, iterator: Iterator[Any]) -> StagedTask:
         """Stage the rows of one task."""
-        from pyspark_logstore.sink_row_batches import batches_of
+        from pyspark_logstore.write.row_batches import batches_of
 
         return self._stage_batch(batches_of(iterator, self._schema))
 

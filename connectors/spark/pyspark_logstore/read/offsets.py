@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from logstore import ConfigError, LogStoreError
 from pyspark_logstore.option_values import INT64_MAX, MARKS, partition_number
-from pyspark_logstore.options import (
+from pyspark_logstore.read.options import (
     EARLIEST,
     LATEST,
     Bound,

@@ -21,11 +21,12 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql import types
 
-from pyspark_logstore import columns, stores, tasks
-from pyspark_logstore.batch import BatchReader
-from pyspark_logstore.columns import arrow_schema, source_schema
-from pyspark_logstore.offsets import DataLossError
-from pyspark_logstore.options import TopicPartition, parse
+from pyspark_logstore import stores
+from pyspark_logstore.read import columns, tasks
+from pyspark_logstore.read.batch import BatchReader
+from pyspark_logstore.read.columns import arrow_schema, source_schema
+from pyspark_logstore.read.offsets import DataLossError
+from pyspark_logstore.read.options import TopicPartition, parse
 from pyspark_logstore.stores import NotSharedError, StoreCache
 
 MakeTopic = Callable[..., logstore.Topic]

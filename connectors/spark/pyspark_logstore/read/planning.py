@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from pyspark_logstore.options import TopicPartition
+from pyspark_logstore.read.options import TopicPartition
 
 __all__ = ["LogRange", "Sizes", "cores", "plan"]
 
