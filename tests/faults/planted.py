@@ -8,6 +8,7 @@ failure here, and so is a change whose lines are not in the source any more.
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import os
 import pathlib
@@ -56,7 +57,7 @@ _WATCHED_CASES = 150
 _SINGLE = {
     "replacements": (replacements, 1_500),
     "second_use": (second_use, 600),
-    "lying_input": (lying_input, 900),
+    "lying_input": (lying_input, 2_000),
     "readable": (readable, 300),
 }
 _CASES = 60
@@ -622,10 +623,10 @@ def hunt(bug: Bug, seed: int) -> Iterator[str]:
         return
     if bug.method in _SINGLE:
         module, count = _SINGLE[bug.method]
-        keys = (f"{seed}/{number}" for number in range(count))
+        keys = (f"{seed}/{number}" for number in itertools.count())
         if bug.only:
             keys = (key for key in keys if lying_input.kind_of(key) in bug.only)
-        for key in keys:
+        for key in itertools.islice(keys, count):
             yield guarded(module, key)[0]
         return
     tries = _TRIES[bug.method]

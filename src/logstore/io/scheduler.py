@@ -55,6 +55,8 @@ class Housekeeper:
         self._alive = threading.Lock()
         self._place: deque[None] = deque([None])
         self._thread_id: int | None = None
+        # A thread was begun, which sets its id when it runs.
+        self._is_begun = False
         self._stopped = False
         # Bytes of the files that wait to be removed.
         self._waiting: dict[int, int] = {}
@@ -74,7 +76,10 @@ class Housekeeper:
             return
         try:
             _thread.start_new_thread(self._run, ())
+            self._is_begun = True
         except RuntimeError as error:
+            if self._is_begun:
+                return  # it has not come to run yet
             raise StorageError(
                 f"no background thread for {self.name}: {error}. Without it nothing "
                 f"would be synced in time; nothing was written. See the limits of the "

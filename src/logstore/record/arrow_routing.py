@@ -61,7 +61,8 @@ def split(
         places.setdefault(number, []).append(place)
     if len(places) == 1:
         return dict.fromkeys(places, batch)
-    return {n: batch.take(pa.array(rows)) for n, rows in places.items()}
+    # With its type: pyarrow aborts the process if it has no memory to find out one.
+    return {n: batch.take(pa.array(rows, pa.int64())) for n, rows in places.items()}
 
 
 def _given(batch: Any, number_of: Callable[[Any], int]) -> list[int | None]:

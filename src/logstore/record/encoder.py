@@ -170,10 +170,13 @@ def as_columns(
         ConfigError: they differ in length.
     """
     value_list = as_sequence(values, "values", "bytes")
-    kinds = {"keys": "bytes", "timestamps_ms": "milliseconds", "headers": "headers"}
     columns: list[OptionalColumn] = []
-    given = (keys, timestamps_ms, headers)
-    for (name, of), items in zip(kinds.items(), given, strict=True):
+    # No dict here: without memory, Python up to 3.11 may crash as it walks over one.
+    for name, of, items in (
+        ("keys", "bytes", keys),
+        ("timestamps_ms", "milliseconds", timestamps_ms),
+        ("headers", "headers", headers),
+    ):
         column = None if items is None else as_sequence(items, name, of)
         if column is not None and len(column) != len(value_list):
             raise ConfigError(

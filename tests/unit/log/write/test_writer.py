@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import errno
 import functools
@@ -872,6 +873,32 @@ def test_background_task_that_finds_no_memory_is_run_again(tmp_path: Path) -> No
     finally:
         keeper.stop()
     assert len(tries) == 2
+
+
+def test_background_thread_that_has_not_run_yet_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is planned before it runs needs no second one: that there is none to be had
+    would be told of an append whose records are in."""
+    begun: list[Callable[[], None]] = []
+
+    def begin(work: Callable[[], None], arguments: tuple[object, ...]) -> int:
+        if begun:
+            raise RuntimeError("can't start new thread")
+        begun.append(work)
+        return 1
+
+    start = _thread.start_new_thread
+    monkeypatch.setattr(_thread, "start_new_thread", begin)
+    keeper, done = Housekeeper(Files(), "a test"), threading.Event()
+    try:
+        keeper.later(0, done.set)
+        keeper.later(60_000, done.set)
+        monkeypatch.undo()
+        start(begun[0], ())
+        assert done.wait(10)
+    finally:
+        keeper.stop()
 
 
 def test_background_thread_without_memory_to_report_that_goes_on(
