@@ -92,6 +92,9 @@ $(TEST_STAMP): $(VENV_STAMP) $(SOURCES)
 	@$(VPY) tools/old_name.py
 	@$(STEP) 3/3 "building the C core, installing pylogstore and what its tests need" -- \
 	  $(PIP) install --no-build-isolation --editable '.[test]'
+	@# Tests start many processes; where PYTHONDONTWRITEBYTECODE is set, each would
+	@# compile all modules again.
+	@$(VPY) -m compileall -q src tests connectors/spark
 	@touch $(DEMO_STAMP) $(SPARK_STAMP) $@
 
 # ----------------------------------------------------------------------- use
