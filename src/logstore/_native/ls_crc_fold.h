@@ -36,6 +36,9 @@ ls_crc_function ls_crc_x86_sse42_32c(void);
 ls_crc_function ls_crc_arm_select32(void);
 ls_crc_function ls_crc_arm_select32c(void);
 
+uint32_t ls_crc_portable32(uint32_t crc, const uint8_t *data, int64_t size);
+uint32_t ls_crc_portable32c(uint32_t crc, const uint8_t *data, int64_t size);
+
 /* Below 4 bytes nothing is gained by folding. */
 uint32_t ls_crc_few_bytes32(uint32_t crc, const uint8_t *data, int64_t size);
 uint32_t ls_crc_few_bytes32c(uint32_t crc, const uint8_t *data, int64_t size);
