@@ -503,3 +503,29 @@ def test_page_does_not_name_absolute_paths(path: Path) -> None:
     """Nothing of the machine that a page was written on."""
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"(?<![\w.])/(home|root|work|tmp|usr|var)/", text)
+
+
+# ----------------------------------------------------------- walks through the code
+
+WALKS = ("finding-a-record.md", "durable-append.md")
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_walk_names_what_is_in_the_code(name: str) -> None:
+    """Each file, each class with its method, each function."""
+    sources = [*SOURCES.rglob("*.py"), *SOURCES.rglob("*.c")]
+    code = "".join(path.read_text(encoding="utf-8") for path in sources)
+    spans = set(re.findall(r"`([^`]+)`", page(name))) - {"src/logstore/"}
+    files = [span for span in spans if re.fullmatch(r"[\w/]+(\.py|\.c|/)", span)]
+    assert len(files) >= 8
+    for file in files:
+        assert (SOURCES / file).exists(), file
+    names = [span for span in spans if re.fullmatch(r"(?:[A-Z]\w+\.)?_?[a-z]\w*", span)]
+    assert len(names) >= 10
+    for one in names:
+        owner, _, method = one.rpartition(".")
+        assert re.search(rf"\b{method}\b", code), one
+        if owner:
+            found = re.search(rf"^class {owner}\b.*?(?=^class |\Z)", code, re.M | re.S)
+            assert found, one
+            assert re.search(rf"def {method}\b", found[0]), one
