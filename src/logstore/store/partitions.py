@@ -18,6 +18,7 @@ from logstore.config import worker_threads
 from logstore.errors import (
     LogStoreError,
     StorageError,
+    TopicNotFoundError,
     UnsupportedError,
     storage_error,
 )
@@ -134,6 +135,17 @@ class PartitionWriters:
         if key in self.broken:
             raise self.broken[key].with_traceback(None)
         return self.loaded[key]
+
+    def hold_back(self, key: TopicPartition, going: TopicNotFoundError) -> None:
+        """Do not load a partition whose topic is about to be deleted: who uses it gets
+        `going`, until `let_go_on`."""
+        if isinstance(self.broken.get(key, going), TopicNotFoundError):
+            self.broken[key] = going
+
+    def let_go_on(self, key: TopicPartition) -> None:
+        """The topic was not deleted."""
+        if isinstance(self.broken.get(key), TopicNotFoundError):
+            del self.broken[key]
 
     def forget(self, key: TopicPartition) -> PartitionWriter | None:
         """Let go of a partition that is to be deleted; its writer, if it is loaded."""

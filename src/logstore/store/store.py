@@ -727,11 +727,13 @@ class Store:
         keys = [(name, number) for number in numbers]
         moved = {key: layout.deleted_directory(*key, uuid.uuid4().hex) for key in keys}
         try:
-            # Before the commit: behind it nothing may be acknowledged.
+            # Before the commit: behind it nothing may be acknowledged, nor be loaded.
             for key in keys:
                 writer = self._writers.loaded.get(key)
                 if writer is not None:
                     writer.suspend(going)
+                else:
+                    self._writers.hold_back(key, going)
             self._catalog.write_if_room(name, {**settings, "deleting": True})
         except BaseException:
             self._undo_delete(name, keys)
@@ -805,6 +807,8 @@ class Store:
                 writer = self._writers.loaded.get(key)
                 if writer is not None:
                     writer.resume()
+                else:
+                    self._writers.let_go_on(key)
 
     def _end_writer(self, writer: PartitionWriter) -> list[Segment]:
         """Let go of a partition that is about to be deleted. Returns its segments: the

@@ -10,6 +10,7 @@ import pytest
 
 import logstore
 from logstore import TopicConfig
+from logstore.io.checkpoint import checkpoints
 from logstore.store.store import open_store
 from support.damage import Unsynced, crash, cut, logs_in
 from support.values import append_one, config_of, expected, fill, new_partition
@@ -483,3 +484,70 @@ def test_topic_that_is_not_there_is_told_with_the_nearest_name(tmp_path: Path) -
             assert caught.value.topic == name
         with pytest.raises(logstore.TopicNotFoundError):
             store[7]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("at", ["before", "behind", "behind, and again"])
+def test_deletion_that_is_interrupted_takes_nothing_that_goes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Around its commit: not by partitions that nobody has used yet either. What the
+    next opening finishes to delete takes no appends before."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders", 2).append(b"old", partition=1)
+    write, read = checkpoints.write_topics, checkpoints.read_state
+
+    def interrupted(*arguments: Any) -> None:
+        if at != "before":
+            write(*arguments)
+        monkeypatch.setattr(checkpoints, "write_topics", write)
+        if at == "behind, and again":
+            monkeypatch.setattr(checkpoints, "read_state", interrupted_again)
+        raise KeyboardInterrupt
+
+    def interrupted_again(*arguments: Any) -> None:
+        monkeypatch.setattr(checkpoints, "read_state", read)
+        raise KeyboardInterrupt
+
+    with logstore.open(tmp_path) as store:
+        topic = store.topic("orders")
+        topic[0].append(b"used")
+        monkeypatch.setattr(checkpoints, "write_topics", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.delete_topic("orders")
+        if at == "before":
+            assert topic[1].append(b"new") == 1
+            assert topic[0].append(b"new") == 1
+        else:
+            for number in (0, 1):
+                with pytest.raises(logstore.TopicNotFoundError, match="cut short"):
+                    topic[number].append(b"new")
+    with logstore.open(tmp_path) as store:
+        assert ("orders" in store) == (at == "before")
+        if at == "before":
+            assert [len(partition) for partition in store["orders"]] == [2, 2]
+
+
+def test_deletion_that_was_interrupted_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the commit, each time all is as it was before."""
+    write, tries = checkpoints.write_topics, []
+
+    def interrupted(*arguments: Any) -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise KeyboardInterrupt
+        write(*arguments)
+
+    with logstore.open(tmp_path) as store:
+        store.create_topic("orders", 2).append(b"old", partition=1)
+    with logstore.open(tmp_path) as store:
+        topic = store.topic("orders")
+        monkeypatch.setattr(checkpoints, "write_topics", interrupted)
+        for count in (2, 3):
+            with pytest.raises(KeyboardInterrupt):
+                store.delete_topic("orders")
+            topic.append(b"new", partition=1)
+            assert len(topic[1]) == count
+        store.delete_topic("orders")
+        assert "orders" not in store
