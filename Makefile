@@ -32,7 +32,7 @@ NATIVE_TESTS := $(wildcard tests/unit/_native tests/faults/test_faults.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-spark test lint format faults bench sanitize coverage wheel \
+.PHONY: help demo demo-spark test lint format faults bench docs sanitize coverage wheel \
 	wheels pictures clean
 
 help:
@@ -45,6 +45,7 @@ help:
 	@echo "make bench       benchmarks"
 	@echo "make sanitize    C tests and fuzzing under address and undefined sanitizers"
 	@echo "make coverage    coverage of Python and of C"
+	@echo "make docs        build the documentation as a site, in build/site"
 	@echo "make wheel       build the manylinux wheel of this machine into dist/"
 	@echo "make wheels      build and test the wheels of a release (needs Docker)"
 	@echo "make pictures    make the pictures in docs/images anew"
@@ -56,6 +57,7 @@ help:
 VENV_STAMP := $(VENV)/.stamp-venv
 DEMO_STAMP := $(VENV)/.stamp-package
 SPARK_STAMP := $(VENV)/.stamp-spark
+DOCS_STAMP := $(VENV)/.stamp-docs
 TEST_STAMP := $(VENV)/.stamp-test
 
 # Build requirements go into the environment: a rebuild of the C core then takes
@@ -88,6 +90,12 @@ $(SPARK_STAMP): $(VENV_STAMP) $(SOURCES)
 	  $(PIP) install --no-build-isolation --editable '.[spark]'
 	@touch $(DEMO_STAMP) $@
 
+$(DOCS_STAMP): $(VENV_STAMP) $(SOURCES)
+	@$(VPY) tools/old_name.py
+	@$(STEP) 3/3 "building the C core, installing pylogstore and Sphinx" -- \
+	  $(PIP) install --no-build-isolation --editable '.[docs]'
+	@touch $(DEMO_STAMP) $@
+
 $(TEST_STAMP): $(VENV_STAMP) $(SOURCES)
 	@$(VPY) tools/old_name.py
 	@$(STEP) 3/3 "building the C core, installing pylogstore and what its tests need" -- \
@@ -110,7 +118,7 @@ demo-spark:
 
 # ruff and mypy run as tests (tests/test_lint.py), so pytest's summary is about all.
 test: $(TEST_STAMP)
-	@$(VPY) -m pytest $(PYTEST_ARGS)
+	@$(VPY) -m pytest --durations=10 $(PYTEST_ARGS)
 
 lint: $(TEST_STAMP)
 	$(VPY) -m ruff check .
@@ -179,6 +187,11 @@ coverage: $(TEST_STAMP)
 	  | awk '/^File /  { file = $$2; gsub("\047", "", file) } \
 	         /^Lines executed/ && file ~ /_native\/ls_/ \
 	           { sub("Lines executed:", ""); printf "  %-40s %s\n", file, $$0; file = "" }'
+
+# Warnings are errors: a link that leads nowhere, for example.
+docs: $(DOCS_STAMP)
+	@$(VPY) -m sphinx -q -W --keep-going -b html -d build/site-doctrees docs build/site
+	@echo "build/site/index.html"
 
 clean:
 	rm -rf $(VENV) build dist .coverage htmlcov .benchmarks

@@ -192,7 +192,7 @@ def test_operations_has_each_log_message() -> None:
 
 @pytest.mark.parametrize("kind", [logstore.StoreConfig, logstore.TopicConfig])
 def test_setting_is_explained_in_its_docstring(kind: Any) -> None:
-    """Each field stands in the docstring, from which docs/api.md is made."""
+    """Each field stands in the docstring, from which the reference is made."""
     text = inspect.getdoc(kind) or ""
     for field in dataclasses.fields(kind):
         assert re.search(rf"^    .*\b{field.name}\b.*:", text, re.MULTILINE), field.name
@@ -247,14 +247,9 @@ def load(path: Path) -> ModuleType:
 MAKE_API = load(DOCS / "make_api.py")
 
 
-def test_api_page_is_up_to_date() -> None:
-    """docs/api.md is what the docstrings say: `python docs/make_api.py` writes it."""
-    assert page("api.md") == MAKE_API.page()
-
-
 def test_api_page_has_every_public_name() -> None:
     """Each name of `logstore.__all__`, once."""
-    named = re.findall(r"^### `logstore\.(\w+)`$", page("api.md"), re.MULTILINE)
+    named = re.findall(r"^### `logstore\.(\w+)`$", MAKE_API.page(), re.MULTILINE)
     assert sorted(named) == sorted(logstore.__all__)
 
 

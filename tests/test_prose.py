@@ -1,0 +1,58 @@
+"""The prose of the project is plain: few of the phrases that tools/prose.py counts."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+PROSE = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "prose.py"))
+PER_1000_WORDS = 3
+FOUND: dict[str, tuple[int, int]] = PROSE["count"](PROSE["all_texts"]())
+
+
+def test_all_kinds_of_text_are_counted() -> None:
+    """A kind that is not found is not checked either."""
+    kinds = {"README", "docs", "docstrings", "comments", "errors", "help"}
+    assert FOUND.keys() == kinds
+    assert sum(words for words, _ in FOUND.values()) > 80_000
+
+
+@pytest.mark.parametrize("kind", FOUND)
+def test_prose_is_plain(kind: str) -> None:
+    """`python tools/prose.py --list` shows the phrases."""
+    words, matches = FOUND[kind]
+    assert 1000 * matches / words < PER_1000_WORDS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Nobody knows it.",
+        "an error where there is none",
+        "What lies there is kept.",
+        "It is made anew, beside the log.",
+        "The offset is told.",
+        "what was written down",
+    ],
+)
+def test_phrase_is_found(text: str) -> None:
+    """One of each sort."""
+    one = PROSE["Text"]("docs", Path("x.md"), 1, text)
+    assert list(PROSE["matches_of"](one))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The directory where segments are stored.",
+        "Returns None if there is no record.",
+        "`nobody` and ``what lies`` are code.",
+        "The log ends after the last valid batch.",
+    ],
+)
+def test_plain_sentence_is_not(text: str) -> None:
+    """Places, conditions, code."""
+    one = PROSE["Text"]("docs", Path("x.md"), 1, text)
+    assert not list(PROSE["matches_of"](one))
