@@ -1,7 +1,7 @@
 """Settings: `StoreConfig` of an open store, `TopicConfig` of a topic.
 
-Both are frozen and checked when they are made: a setting that cannot work is a
-`ConfigError` that names it, its value and what is allowed.
+Both are frozen and checked when they are made: a setting that cannot work raises a
+`ConfigError` with its name, its value and the allowed values.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_kind(name: str, value: object, kind: type) -> None:
 
 
 def worker_threads(config: StoreConfig) -> int:
-    """How many threads ``recovery_threads`` stands for."""
+    """The number of threads that ``recovery_threads`` means."""
     cores = len(os.sched_getaffinity(0))
     return config.recovery_threads or min(cores, _THREADS_MAX)
 
@@ -62,33 +62,33 @@ def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """How this process uses a store. Nothing of it is kept on disk.
+    """How this process uses a store. These settings are not kept on disk.
 
     Attributes:
         max_open_files: descriptors of files of partitions kept open at most (>= 8),
             also of active segments and of deleted ones that a reader still uses; never
-            more than three quarters of what the process may have.
-        min_free_bytes: appends are refused with `DiskFullError` when fewer bytes would
+            more than three quarters of the process's limit.
+        min_free_bytes: appends are refused with `DiskFullError` if fewer bytes would
             be left on the file system (0: no reserve).
         max_batch_decompressed_bytes: limit on one decompressed batch (bombs).
         topic_defaults: settings of topics that are created without any.
         retention_check_ms: how often the store applies the retention of its topics, in
             those that set one (milliseconds, >= 1); the first time after 30 s, or this
-            if it is less. What fails then is raised by the next call.
+            if it is less. If that fails, the next call raises the error.
         flush_checkpoint_ms: how often, at the most, the durable point of a partition is
-            written down while it is being flushed. A longer time makes recovery longer,
+            recorded while it is being flushed. A longer time makes recovery longer,
             nothing else.
         recovery_threads: partitions that are recovered, and staged files that are
-            checked, at the same time, at most; 0: as many as there are cores, up to 8.
-        group_access: give the group of the store's directory, on new files, what it has
-            on that directory: read (0640, 0750) or read and write (0660, 0770). False:
-            only the owner has access (0600, 0700).
+            checked, at the same time, at most; 0: one per core, up to 8.
+        group_access: give the group of the store's directory the same access to new
+            files as to that directory: read (0640, 0750) or read and write (0660,
+            0770). False: only the owner has access (0600, 0700).
         allow_shared_directory: write although the store's directory belongs to another
             user, or others may write to it. Danger: they can change the records, and
             replace files while they are being written.
-        allow_network_filesystem: write although the store lies on a network or FUSE
-            file system. Danger: there the lock may not keep a second writer away, and
-            what was synced may not be on stable storage.
+        allow_network_filesystem: write although the store is on a network or FUSE file
+            system. Danger: there the lock may not exclude a second writer, and synced
+            data may not be on stable storage.
     """
 
     max_open_files: int = 1024
@@ -131,24 +131,24 @@ class StoreConfig:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """Settings of a topic: Kafka's, in snake case, with Kafka's units and, but for
+    """Settings of a topic: Kafka's, in snake case, with Kafka's units and, except for
     `retention_ms` (Kafka: 7 days), Kafka's defaults.
 
     Attributes:
         segment_bytes: a segment is rolled before it would grow beyond this (bytes).
-        segment_ms: and when an append is this much younger than the segment's first.
-        segment_jitter_ms: at random up to this much earlier, per segment.
+        segment_ms: also rolled when an append is this much younger than its first one.
+        segment_jitter_ms: rolled earlier by a random time up to this, per segment.
         segment_index_bytes: size at which an index file is full, which rolls, too.
         index_interval_bytes: bytes of log between two index entries, at least.
-        retention_ms: age at which a segment is deleted; -1 (default) never. Where this
-            or the next is set, the store applies it by itself, see
+        retention_ms: age at which a segment is deleted; -1 (default) never. If this or
+            the next one is set, the store applies it by itself, see
             ``StoreConfig.retention_check_ms``.
-        retention_bytes: size the log is kept near; -1 any.
+        retention_bytes: size the log is kept near; -1: any size.
         max_message_bytes: largest batch (magic 2, or compressed) or message (magic 0
             and 1), in bytes, with the 12 of offset and length.
         compression_type: codec of what is written: none, gzip, snappy, lz4, zstd
-            (``uncompressed`` is taken for none; ``producer`` too, since batches
-            given to ``append_batches`` keep their codec anyway).
+            (``uncompressed`` means none; so does ``producer``, since batches given to
+            ``append_batches`` keep their codec anyway).
         compression_gzip_level, compression_lz4_level, compression_zstd_level: Kafka's.
         message_timestamp_type: CreateTime (the caller's, or the time of the append) or
             LogAppendTime (always the time of the append).
@@ -158,7 +158,8 @@ class TopicConfig:
         flush_messages: sync after this many records at the latest (M).
         flush_ms: sync at the latest this long after an append (S), in milliseconds.
         segment_digests: write a side file with a digest (XXH3) of each segment when it
-            is rolled, by which `verify` tells any change. Reads the segment once more.
+            is rolled, with which `verify` detects any change. Reads the segment once
+            more.
         cleanup_policy: "delete"; "" deletes nothing. logstore does not compact.
     """
 
@@ -243,7 +244,7 @@ class TopicConfig:
         """Make one from Kafka's own names and texts: ``{"segment.bytes": "1048576"}``.
 
         Raises:
-            ConfigError: a name that logstore does not know, or a bad value.
+            ConfigError: an unknown name, or a bad value.
         """
         values: dict[str, Any] = {}
         fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -264,9 +265,9 @@ class TopicConfig:
         return dataclasses.asdict(self)
 
 
-# What a setting is that a topics file (docs/format.md) leaves out: the file is written
-# whole at each change. These never change: a later default of `TopicConfig` is one for
-# new topics. Not among them: `retention_ms`, see `from_stored`.
+# The value of a setting that a topics file (docs/format.md) leaves out: the file is
+# written whole at each change. These values never change: a later default of
+# `TopicConfig` is for new topics only. `retention_ms` is not here, see `from_stored`.
 _LEFT_OUT: Final[Mapping[str, Any]] = {
     "segment_bytes": 1_073_741_824,
     "segment_ms": 604_800_000,
@@ -290,7 +291,7 @@ _LEFT_OUT: Final[Mapping[str, Any]] = {
 
 
 def to_stored(config: TopicConfig) -> dict[str, Any]:
-    """The settings of a topic as a topics file has them."""
+    """The settings of a topic in the form of a topics file."""
     return {
         name: value
         for name, value in config.to_dict().items()
@@ -299,22 +300,22 @@ def to_stored(config: TopicConfig) -> dict[str, Any]:
 
 
 def sets_retention(settings: Mapping[str, Any]) -> bool:
-    """Whether settings, as a topics file has them, say after what time, or beyond what
-    size, segments go."""
+    """Whether settings in the form of a topics file set an age or a size at which
+    segments are deleted."""
     names = ("retention_ms", "retention_bytes")
     return any(settings.get(name, -1) != -1 for name in names)
 
 
 def from_stored(settings: Mapping[str, Any]) -> TopicConfig:
-    """The settings of a topic out of a topics file; those of a later version are not
-    used.
+    """The settings of a topic from a topics file; settings of a later version are
+    ignored.
 
-    Earlier versions left out a `retention_ms` of 7 days, whether somebody had asked for
-    it or not, and deleted nothing by themselves: without one, nothing is deleted. They
-    took a `cleanup_policy` of "compact" and did nothing about it: nor is it done now.
+    Earlier versions left out a `retention_ms` of 7 days, whether it was requested or
+    not, and deleted nothing by themselves: without one, nothing is deleted. They
+    accepted a `cleanup_policy` of "compact" and ignored it: it is still ignored.
 
     Raises:
-        ConfigError, TypeError: they cannot be.
+        ConfigError, TypeError: the settings are invalid.
     """
     known = TopicConfig.__dataclass_fields__
     kept = {name: value for name, value in settings.items() if name in known}

@@ -1,7 +1,7 @@
 """Every exception that logstore raises, with its facts as attributes.
 
-A message goes: what, where (path, position, offset), expected against found,
-consequence, next step. Whoever catches one should never have to parse it.
+The order of a message: the error, its place (path, position, offset), expected against
+found, consequence, next step. A program that catches one should never have to parse it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class LogStoreError(Exception):
     Attributes:
         appended: what is in the log although the call failed, as (partition, range)
             pairs: `Topic.append_many` and `Topic.append_arrow` append to several
-            partitions, one after the other, and a disk may be full in between. Empty
-            for every other call: one that fails has changed nothing.
+            partitions, one after the other, and a disk may become full in between.
+            Empty for every other call: one that fails has changed nothing.
     """
 
     appended: tuple[tuple[int, range], ...] = ()
@@ -57,7 +57,7 @@ class LogStoreError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         facts = dict(self.__dict__)
         if isinstance(self, OSError):
-            # OSError keeps these in slots of its own.
+            # OSError keeps these in its own slots.
             facts |= {"errno": self.errno, "filename": self.filename}
         return _made_again, (type(self), self.args, facts)
 
@@ -65,7 +65,7 @@ class LogStoreError(Exception):
 def _made_again(
     kind: type[LogStoreError], args: tuple[Any, ...], facts: dict[str, Any]
 ) -> LogStoreError:
-    """An error as it was, without its constructor: that makes the message anew."""
+    """The same error, made without its constructor, which would change the message."""
     error = kind.__new__(kind, *args)
     error.args = args
     for name, value in facts.items():
@@ -82,7 +82,7 @@ def renamed_error(error: LogStoreError, where: str) -> LogStoreError:
 def partly_done(
     error: LogStoreError, appended: tuple[tuple[int, range], ...]
 ) -> LogStoreError:
-    """The same error, of a call that had appended to some partitions before."""
+    """The same error, for a call that had appended to some partitions before."""
     _, (kind, args, facts) = error.__reduce__()
     there = ", ".join(
         f"offsets {span.start} to {span.stop - 1} of partition {number}"
@@ -94,11 +94,11 @@ def partly_done(
 
 
 class ConfigError(LogStoreError, ValueError):
-    """A setting, name or argument is outside what is allowed.
+    """A setting, name or argument is not allowed.
 
     Attributes:
         name: the setting or argument, as the caller spelled it.
-        value: what was given.
+        value: the value that was given.
     """
 
     def __init__(self, message: str, *, name: str = "", value: Any = None) -> None:
@@ -108,7 +108,7 @@ class ConfigError(LogStoreError, ValueError):
 
 
 class TopicExistsError(LogStoreError, ValueError):
-    """The topic to be created is already there (or differs from what was asked).
+    """The topic to be created exists already (or differs from the requested one).
 
     Attributes:
         topic: its name.
@@ -123,7 +123,7 @@ class StoreNotFoundError(LogStoreError, LookupError):
     """There is no store at this path.
 
     Attributes:
-        path: absolute path that was looked at.
+        path: the absolute path.
     """
 
     def __init__(self, message: str, *, path: str) -> None:
@@ -161,11 +161,11 @@ class PartitionNotFoundError(LogStoreError, LookupError):
 
 
 class StoreLockedError(LogStoreError):
-    """Another writer (logstore or a Kafka broker) has the store.
+    """Another writer (logstore or a Kafka broker) has locked the store.
 
     Attributes:
         path: the store's directory.
-        holder_pid: process id of the holder, or None when it cannot be known.
+        holder_pid: process id of the holder, or None if it is unknown.
         opened_at: ``file:line`` of the call that opened it, if this process did; else
             None.
     """
@@ -189,7 +189,7 @@ class StoreClosedError(LogStoreError):
 
 
 class ReadOnlyError(LogStoreError):
-    """The store was opened read-only; nothing in it can be changed."""
+    """The store was opened read-only and cannot be changed."""
 
 
 class ForkedError(LogStoreError):
@@ -197,21 +197,21 @@ class ForkedError(LogStoreError):
 
 
 class ReentrantCallError(LogStoreError):
-    """A call came in from inside another one of the same thread (a finalizer, a signal
-    handler), where it could only wait for itself. Nothing was changed; call again when
-    the outer call has returned."""
+    """A call came from inside another one of the same thread (a finalizer, a signal
+    handler) and could only wait for itself. Nothing was changed; call again when the
+    outer call has returned."""
 
 
 class OffsetOutOfRangeError(LogStoreError, IndexError):
     """The offset lies outside ``[start, end]`` of the partition.
 
     Attributes:
-        requested: the offset that was asked for.
+        requested: the requested offset.
         start: first offset that can be read.
         end: next offset to be written.
         partition: ``topic-number``.
-        cut_to: where the log was cut to under who read on at `requested`; None where
-            that is not the reason. It may have grown again since.
+        cut_to: the offset that the log was cut to while a reader was to continue at
+            `requested`; None if that is not the reason. The log may have grown again.
     """
 
     def __init__(
@@ -244,11 +244,11 @@ class OffsetOutOfRangeError(LogStoreError, IndexError):
 
 
 class RecordNotFoundError(LogStoreError, LookupError):
-    """The log has no record at this offset: it lies in a gap, which compaction left,
-    or where a marker of a transaction is.
+    """The log has no record at this offset: compaction removed it, or the offset is
+    that of a transaction marker.
 
     Attributes:
-        offset: the offset that was asked for.
+        offset: the requested offset.
         partition: ``topic-number``.
     """
 
@@ -262,10 +262,10 @@ class RecordNotFoundError(LogStoreError, LookupError):
 
 
 class OffsetConflictError(LogStoreError):
-    """``expected_offset`` is not the next offset: somebody else appended.
+    """``expected_offset`` is not the next offset: another caller has appended.
 
     Attributes:
-        expected: what the caller gave.
+        expected: the offset that the caller gave.
         actual: the next offset.
         partition: ``topic-number``.
     """
@@ -281,12 +281,12 @@ class OffsetConflictError(LogStoreError):
 
 
 class PublicationConflictError(LogStoreError):
-    """An identity has published a later sequence number already.
+    """An identity has already published a later sequence number.
 
     Attributes:
-        identity: who publishes.
-        sequence: what the caller gave.
-        last: the last one that was published.
+        identity: the name of the publisher.
+        sequence: the number that the caller gave.
+        last: the last number that was published.
     """
 
     def __init__(self, identity: str, sequence: int, last: int) -> None:
@@ -300,12 +300,12 @@ class PublicationConflictError(LogStoreError):
 
 
 class RecordTooLargeError(LogStoreError, ValueError):
-    """A record (or batch, or its decompressed form) is beyond a limit.
+    """A record (or batch, or its decompressed form) exceeds a limit.
 
     Attributes:
         limit_name: the setting that holds the limit.
         limit: its value in bytes.
-        size: the size found, in bytes, or None when it was not worth finding out.
+        size: the size found, in bytes, or None if it was not determined.
     """
 
     def __init__(
@@ -318,7 +318,7 @@ class RecordTooLargeError(LogStoreError, ValueError):
 
 
 class UnsupportedError(LogStoreError):
-    """Not understood or not offered; never damage, and nothing is cut for it.
+    """Unknown or not supported; it is never damage, and nothing is cut because of it.
 
     Attributes:
         path: absolute path of the file, or None.
@@ -346,7 +346,7 @@ class StorageError(LogStoreError, OSError):
     Attributes:
         errno: as the system gave it.
         filename: absolute path of the file.
-        action: what was being done, in one word or two.
+        action: the operation that failed, in one word or two.
     """
 
     def __init__(
@@ -367,13 +367,14 @@ class StorageError(LogStoreError, OSError):
 
 
 class DiskFullError(StorageError):
-    """No space (or quota, or file size limit) is left; the log is as it was."""
+    """No space (or quota, or file size limit) is left; the log is unchanged."""
 
 
 class SyncFailedError(StorageError):
-    """A sync failed: what lies past the durable offset may be lost in a power cut.
+    """A sync failed: records past the durable offset may be lost in a power failure.
 
-    The partition takes no more appends; readers go on. Open the store again.
+    The partition accepts no more appends; reading is still possible. Open the store
+    again.
     """
 
 
@@ -383,7 +384,7 @@ class CorruptionError(LogStoreError):
     Attributes:
         path: absolute path of the file.
         position: byte where the damaged structure begins, or None.
-        reason: what contradicts what.
+        reason: the contradiction.
     """
 
     def __init__(
@@ -400,8 +401,8 @@ class CorruptRecordError(CorruptionError):
 
     Attributes:
         offset: first offset that is not delivered.
-        next_offset: where reading can go on: the first offset behind the damage (where
-            ``skip`` goes on). None where nobody can tell.
+        next_offset: where reading can continue: the first offset after the damage
+            (``skip`` continues there). None if it is unknown.
     """
 
     def __init__(
@@ -419,7 +420,7 @@ class CorruptRecordError(CorruptionError):
         self.goes_on_at(next_offset)
 
     def goes_on_at(self, next_offset: int | None) -> None:
-        """Note where reading can go on, in the message, too."""
+        """Set where reading can continue, also in the message."""
         self.next_offset = next_offset
         what = f"Records from offset {self.offset} on cannot be read here"
         if next_offset is not None and next_offset > self.offset:
@@ -435,7 +436,7 @@ class CorruptRecordError(CorruptionError):
 
 
 class CorruptIndexError(CorruptionError):
-    """An index file is damaged (readers do without; it can be rebuilt)."""
+    """An index file is damaged (readers work without it; it can be rebuilt)."""
 
 
 class CorruptCheckpointError(CorruptionError):
@@ -446,14 +447,14 @@ _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def is_system_error(error: BaseException) -> TypeGuard[OSError]:
-    """Whether it comes from the operating system, and has no name of logstore's yet."""
+    """Whether the error is from the operating system and not yet one of logstore's."""
     return isinstance(error, OSError) and not isinstance(error, LogStoreError)
 
 
 def storage_error(
     cause: OSError, action: str, path: str, consequence: str = ""
 ) -> StorageError:
-    """Give an ``OSError`` logstore's name, with what was done to which file."""
+    """Convert an ``OSError`` to logstore's error, with the action and the file."""
     text = os.strerror(cause.errno) if cause.errno else str(cause)
     message = f"cannot {action} {path}: {text}"
     if consequence:

@@ -1,8 +1,8 @@
 """Sparse indexes of a segment: lookups in `.index` and `.timeindex`, and their making.
 
-An index is disposable: what it says is a hint, to be held against the log by whoever
-uses it (`logstore.segment`). Entries past the first that breaks the order, such as the
-zero tail that a killed broker leaves, are not looked at.
+An index is disposable: its entries are hints, and every user checks them against the
+log (`logstore.segment`). Entries after the first one that breaks the order, such as the
+zero tail that a killed broker leaves, are ignored.
 
 Byte layout: docs/format.md, "Offset index", "Time index", "Transaction index".
 """
@@ -43,30 +43,30 @@ _TIME_ENTRY = struct.Struct(">qi")
 _TXN_ENTRY = struct.Struct(">hqqqq")
 
 
-# Where nobody knows the digest of an index, and where the index could not be finished
-# when its segment was sealed: it does not count, and is built anew at opening.
+# The digest of an index is unknown; or the index could not be finished when its segment
+# was sealed: then it does not count, and opening rebuilds it.
 UNKNOWN_DIGEST: Final = -1
 STALE_DIGEST: Final = -2
 
 
 def digest_of(data: bytes) -> int:
-    """The digest of an index file's bytes, as `.logstore-state` has it."""
+    """The digest of an index file's bytes, in the form of `.logstore-state`."""
     return xxhash.xxh32_intdigest(data)
 
 
 class Entries:
-    """Index entries in memory, as the file has them; one writer may add to them while
-    others look up.
+    """Index entries in memory, in the form of the file; one writer may add entries
+    while other threads look up.
 
-    The bytes lie in a buffer with room behind them. Growing replaces the buffer, and
-    `count` moves last, so that a lookup never sees half an entry.
+    The buffer has room after the entries. Growing replaces the buffer, and `count`
+    changes last, so that a lookup never sees half an entry.
 
     Attributes:
-        count: entries.
-        written: entries that the file has; -1: it is not known to agree.
-        synced: the first entries of the file that are on stable storage. Those past
-            them are written again before a sync is believed: one that failed, in
-            this process or in one before it, leaves pages that count as clean.
+        count: number of entries.
+        written: entries that the file has; -1: the file may differ.
+        synced: the first entries of the file that are on stable storage. Later ones are
+            written again before a sync counts: a sync that failed, in this process or
+            in one before it, leaves pages that count as clean.
     """
 
     entry_bytes: int = 0
@@ -95,11 +95,11 @@ class Entries:
         self.synced = min(self.synced, count)
 
     def digest(self, end: int | None = None) -> int:
-        """XXH32 of the bytes up to (without) slot `end`."""
+        """XXH32 of the bytes before slot `end`."""
         return digest_of(self.data(0, end))
 
     def data(self, first: int = 0, end: int | None = None) -> bytes:
-        """The bytes of the entries from slot `first` up to (without) slot `end`."""
+        """The bytes of the entries from slot `first` to slot `end` (exclusive)."""
         size = self.entry_bytes
         end = self.count if end is None else end
         return bytes(self._data[first * size : end * size])
@@ -113,12 +113,12 @@ class OffsetEntries(Entries):
 
     @classmethod
     def load(cls, data: bytes, file_size: int) -> OffsetEntries:
-        """What is usable of an index file whose log has `file_size` bytes."""
+        """The usable entries of an index file whose log has `file_size` bytes."""
         count = len(data) // INDEX_ENTRY_BYTES
         return cls(data, native.offset_index_check(data, count, file_size))
 
     def floor(self, relative_offset: int) -> tuple[int, int]:
-        """(slot, position) of the greatest entry <= the offset; slot -1 for none."""
+        """(slot, position) of the greatest entry <= the offset; slot -1 if none."""
         count, data = self.count, self._data
         slot, _, pos = native.offset_index_floor(
             data, count, min(relative_offset, _INT32_MAX)
@@ -142,12 +142,12 @@ class TimeEntries(Entries):
 
     @classmethod
     def load(cls, data: bytes) -> TimeEntries:
-        """What is usable of a time index file."""
+        """The usable entries of a time index file."""
         count = len(data) // TIME_ENTRY_BYTES
         return cls(data, native.time_index_check(data, count))
 
     def floor(self, timestamp: int) -> int:
-        """Slot of the greatest entry <= the timestamp; -1 for none."""
+        """Slot of the greatest entry <= the timestamp; -1 if none."""
         count, data = self.count, self._data
         return native.time_index_floor(data, count, timestamp)[0]
 
@@ -161,9 +161,9 @@ class TimeEntries(Entries):
 
 
 def add_closing_entry(state: native.SegmentState, times: TimeEntries) -> None:
-    """Give a time index the entry that it gets when its segment is rolled or closed:
-    its largest timestamp, unless the last entry has it already. May be called again
-    where it was interrupted."""
+    """Add the entry that a time index gets when its segment is rolled or closed: the
+    segment's largest timestamp, unless the last entry has it already. It may be called
+    again if it was interrupted."""
     raw = state.raw
     if raw.max_timestamp <= raw.time_last:
         return
@@ -173,12 +173,12 @@ def add_closing_entry(state: native.SegmentState, times: TimeEntries) -> None:
     if times.data(max(times.count - 1, 0)) != entry:
         times.append(entry)
     raw.time_entries = times.count
-    # Last: until then it is done again.
+    # Last: until then the work is repeated.
     raw.time_last = raw.max_timestamp
 
 
 class TxnEntry(NamedTuple):
-    """An aborted transaction, as `.txnindex` has it."""
+    """An aborted transaction, an entry of `.txnindex`."""
 
     version: int
     producer_id: int

@@ -1,13 +1,13 @@
 """Metrics of a store for monitoring: Prometheus text, OpenTelemetry, or plain values.
 
-    text = logstore.metrics.prometheus(store)       # what a /metrics page answers with
+    text = logstore.metrics.prometheus(store)       # the content of a /metrics page
     logstore.metrics.opentelemetry(store)           # gauges, read at each collection
-    logstore.metrics.of_directory("data")           # of a store that another has open
+    logstore.metrics.of_directory("data")           # a store open in another process
 
-What Kafka's users know has the name under which they know it: that which jmx_exporter
-makes of Kafka's MBeans (``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size``), so
-dashboards and alerts for brokers work on a store as they are. What a broker does not
-have is called ``logstore_...``. docs/metrics.md lists all of them.
+Metrics that Kafka also has keep the names that jmx_exporter makes of Kafka's MBeans
+(``kafka.log:type=Log,name=Size`` is ``kafka_log_log_size``), so dashboards and alerts
+for brokers work on a store unchanged. Metrics that a broker does not have are called
+``logstore_...``. docs/metrics.md lists all of them.
 """
 
 from __future__ import annotations
@@ -32,24 +32,25 @@ from logstore.store.store import Store, open_store
 
 __all__ = ["CONTENT_TYPE", "of_directory", "opentelemetry", "prometheus", "text"]
 
-# What a page with `prometheus` or `text` in it is served as.
+# The content type of a page with the result of `prometheus` or `text`.
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 GAUGE: Final = "gauge"
 COUNTER: Final = "counter"
-# So long several gauges of one collection share a look at the store.
+# How long the gauges of one collection share the same values of the store.
 _SHARED_S: Final = 0.5
 
 
 class Metric(NamedTuple):
-    """One metric, under its names.
+    """One metric with its names.
 
     Attributes:
         key: in the dictionary of `Store.metrics`, or in each of its ``partitions``.
-        prometheus, otel: its names; Prometheus' may come with a unit, as its rules say.
+        prometheus, otel: its names; Prometheus' name may contain a unit, as its rules
+            require.
         kind: gauge or counter.
         unit: of OpenTelemetry.
-        help: in a sentence.
+        help: a short description.
     """
 
     key: str
@@ -127,14 +128,14 @@ def of_directory(
     store_config: StoreConfig | None = None,
     files: Files | None = None,
 ) -> dict[str, Any]:
-    """The numbers of a store that this process does not hold: `Store.metrics` of a
-    read-only one, with ``holder_pid`` (of the writer; 0 where it cannot be known, None:
-    there is none) and ``is_held``.
+    """The metrics of a store that another process may have open for writing:
+    `Store.metrics` of a read-only one, with ``holder_pid`` (of the writer; 0 if it is
+    unknown, None if there is none) and ``is_held``.
 
-    Changes and locks nothing. What only its writer knows (``flushes``) is None.
+    Changes and locks nothing. Values that only the writer has (``flushes``) are None.
 
     Raises:
-        StoreNotFoundError: nothing is there, or it is no store.
+        StoreNotFoundError: the path does not exist, or is no store.
         StorageError: it cannot be read.
     """
     files = files or Files()
@@ -146,7 +147,7 @@ def of_directory(
 
 
 def _holder(files: Files, path: str) -> int | None:
-    """The writer of the store at a path; or why that is none."""
+    """The writer of the store at a path; raises if there is no store."""
     if not is_directory(files, path):
         raise StoreNotFoundError(f"{path} is a file, not a store", path=path)
     root = open_root(files, path)
@@ -177,7 +178,7 @@ def prometheus(store: Store) -> str:
 
 
 def text(metrics: Mapping[str, Any]) -> str:
-    """What `Store.metrics` or `of_directory` returned, in Prometheus' text format."""
+    """The result of `Store.metrics` or `of_directory` in Prometheus' text format."""
     lines = [
         "# HELP logstore_info The store that the other metrics are of",
         "# TYPE logstore_info gauge",
@@ -222,8 +223,8 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    r"""A label's value: ``\``, ``"`` and line ends escaped, and what UTF-8 cannot say
-    (bytes in the name of a directory) as ``\xNN``."""
+    r"""A label's value: ``\``, ``"`` and line ends escaped, and bytes that are not
+    UTF-8 (in the name of a directory) as ``\xNN``."""
     data = value.encode("utf-8", "surrogateescape")
     said = data.decode("utf-8", "backslashreplace").replace("\r", "\\r")
     return said.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -233,8 +234,8 @@ def _escaped(value: str) -> str:
 
 
 class _Shared:
-    """A look at a store that the gauges of one collection share; nothing where the
-    store was closed, or forgotten: no gauge keeps it open."""
+    """The values of a store that the gauges of one collection share; None if the store
+    was closed or garbage-collected: no gauge keeps it open."""
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)
@@ -260,8 +261,8 @@ class _Shared:
 def opentelemetry(store: Store, meter: Any = None) -> tuple[Any, ...]:
     """Register observable gauges and counters for an open store.
 
-    Each collection looks at the store once. They observe nothing once the store is
-    closed, and do not keep it open.
+    Each collection reads the store once. The instruments observe nothing after the
+    store is closed, and do not keep it open.
 
     Args:
         meter: of OpenTelemetry; None: that of the global provider, called "logstore".
@@ -269,7 +270,7 @@ def opentelemetry(store: Store, meter: Any = None) -> tuple[Any, ...]:
     Returns the instruments.
 
     Raises:
-        UnsupportedError: there is no OpenTelemetry.
+        UnsupportedError: OpenTelemetry is not installed.
     """
     try:
         from opentelemetry import metrics as api

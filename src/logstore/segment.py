@@ -1,8 +1,8 @@
 """One segment: a `.log` file with its indexes, as its readers see it.
 
-`Segment` is what readers hold: where the file is, how much of it is log, and lookups
-that hold what an index says against the log. (`logstore.log.write.segment_appender` has
-the writing side, `logstore.log.scan` the walk over a log whose end is not known.)
+Readers hold a `Segment`: the place of the file, the size of its log, and lookups that
+check the entries of an index against the log. (`logstore.log.write.segment_appender`
+has the writing side, `logstore.log.scan` the walk over a log whose end is unknown.)
 
 Positions and sizes are bytes of the `.log` file; offsets are log offsets.
 """
@@ -48,9 +48,9 @@ __all__ = [
 # Read this much at a time: it stays in the second-level cache while it is decoded.
 READ_BYTES: Final = 256 * 1024
 LOOKUP_BYTES: Final = 16 * 1024
-# Base offset, length behind these two, magic.
+# Base offset, length of the bytes after these two, magic.
 FRAME: Final = struct.Struct(">qi4xb")
-# The length of a frame does not count the offset and itself.
+# The length of a frame excludes the offset and the length itself.
 LENGTH_END: Final = 12
 FRAME_BYTES: Final = 17
 
@@ -59,11 +59,11 @@ _serials = itertools.count(1)
 
 
 class Place(NamedTuple):
-    """Where a walk over batches begins.
+    """The start of a walk over batches.
 
     Attributes:
         pos: byte where a batch begins.
-        last_offset: of the batch before; native.OFFSET_UNKNOWN where nobody knows.
+        last_offset: that of the batch before; native.OFFSET_UNKNOWN if unknown.
     """
 
     pos: int
@@ -71,15 +71,15 @@ class Place(NamedTuple):
 
 
 class SegmentInfo(NamedTuple):
-    """A segment as `Partition.segments` and retention policies see it.
+    """A segment, as `Partition.segments` and retention policies get it.
 
     Attributes:
         base_offset: its name; a lower bound of its offsets.
         next_offset: first offset of the next segment, or the end of the log.
-        size_bytes: of the `.log` file, up to the last whole batch.
+        size_bytes: size of the `.log` file, up to the last whole batch.
         max_timestamp_ms: largest record timestamp; -1 if it has none.
-        modified_ms: when the file was last changed.
-        is_active: whether it is the one appended to.
+        modified_ms: time of the last change of the file.
+        is_active: whether appends go to it.
         path: absolute path of the `.log` file.
     """
 
@@ -93,11 +93,11 @@ class SegmentInfo(NamedTuple):
 
 
 class SegmentGoneError(CorruptRecordError):
-    """There is no file of this segment: it was deleted, or lost."""
+    """The file of this segment does not exist: it was deleted, or lost."""
 
 
 class SegmentReplacedError(CorruptRecordError):
-    """Another file is in the place of this segment's."""
+    """Another file is in the place of this segment's file."""
 
 
 class Segment:
@@ -105,25 +105,25 @@ class Segment:
 
     Attributes:
         base_offset: its name.
-        size: bytes of whole batches; a reader never looks past it.
+        size: bytes of whole batches; a reader never reads past it.
         next_offset: one past the last offset in it.
         max_timestamp, max_timestamp_offset: largest record timestamp and the last
-            offset of the first batch that has it; None until somebody looks.
-        time_digest: of its time index file, where logstore noted it: the file counts
-            only with that (else UNKNOWN_DIGEST). The offset index needs none: what it
-            says is held against the log.
+            offset of the first batch that has it; None until they are looked up.
+        time_digest: digest of its time index file, if logstore recorded it: the file
+            counts only if it has this digest (else UNKNOWN_DIGEST). The offset index
+            needs none: its entries are checked against the log.
         transition: ".swap" for a segment that recovery would rename, else "".
-        generation: goes up when its writer cuts the file; what was read before is void.
-        inode: of its file where another process may replace that, else -1, and
-        is_sealed: whether the file has that `size` and no other.
-        is_retired: another process was seen to have cut or replaced the file: there is
-            another object for it, and reading this one is an error.
-        is_lost: its file is gone, and should not be.
-        row: of a sealed segment: its row in the state file, once it was written; "" if
-            it has to be made anew.
+        generation: increases when its writer cuts the file; earlier reads are void.
+        inode: that of its file if another process may replace the file, else -1.
+        is_sealed: whether the file has exactly that `size`.
+        is_retired: another process has cut or replaced the file: another object stands
+            for it, and reading this one is an error.
+        is_lost: its file is missing, and should not be.
+        row: its row in the state file if it is sealed and the row was written before;
+            "" if the row must be made again.
         is_gapless: every batch begins where the one before ended, and the first one
-            where the segment does: so logstore writes, and so it is checked. Kafka's
-            compaction leaves gaps. And the leader epoch of every batch is 0.
+            where the segment does. logstore writes so, and this is checked. Kafka's
+            compaction leaves gaps. Also, the leader epoch of every batch is 0.
     """
 
     __slots__ = (
@@ -199,7 +199,7 @@ class Segment:
     # -- bytes
 
     def read(self, view: memoryview, pos: int) -> int:
-        """Fill `view` from byte `pos` on, not past `size`; return the bytes read."""
+        """Fill `view` from byte `pos`, not past `size`; return the bytes read."""
         room = self.size - pos
         if room <= 0:
             return 0
@@ -221,8 +221,8 @@ class Segment:
             raise storage_error(error, "read", self.path) from error
 
     def _names(self) -> tuple[str, ...]:
-        # Another process may have deleted it meanwhile: then it keeps the old name with
-        # a suffix until the delay is over. Or finished a swap.
+        # Another process may have deleted it: then it keeps the old name with a suffix
+        # until the delay is over. Or another process may have finished a swap.
         name = segment_file(self.base_offset, LOG)
         return (name + self.transition, name, name + DELETED)
 
@@ -231,10 +231,10 @@ class Segment:
             self.descriptors.forget(self._serial)
 
     def borrow(self) -> native.OpenFile:
-        """Its open file, which stays open as long as it is referred to.
+        """Its open file, which stays open as long as a reference to it exists.
 
         Raises:
-            OSError: as opening does; ESTALE where it is another file now.
+            OSError: as opening does; ESTALE if it is another file now.
         """
         is_it = None if self.inode < 0 else self._is_mine
         return self.descriptors.borrow(
@@ -242,23 +242,23 @@ class Segment:
         )
 
     def _is_mine(self, info: FileInfo) -> bool:
-        # The number of a file that was removed is given to another one.
+        # The inode number of a removed file may be given to another file.
         return info.inode == self.inode and (
             not self.is_sealed or info.size == self.size
         )
 
-    # -- what is wrong with it
+    # -- its errors
 
     def error_of(self, damage: Damage, file_pos: int, offset: int) -> Exception:
         """The error for damage found in a buffer that was read at `file_pos`.
 
-        `offset` is the first that was not delivered, where the damage cannot tell.
+        `offset` is the first offset not delivered, used if the damage has none.
         """
         position = file_pos + damage.pos
         first = offset if damage.offset < 0 else damage.offset
         large = damage.too_large
         if large is not None:
-            # Made anew: one that was raised holds what decompressing held.
+            # Make a new error: the raised one keeps the memory of the decompression.
             return RecordTooLargeError(
                 f"{self.path} at byte {position} (offset {first}): {large}",
                 limit_name=large.limit_name,
@@ -283,8 +283,8 @@ class Segment:
         )
 
     def _gone(self, pos: int) -> SegmentGoneError:
-        """The error for a file that is not there: deleted from the head of the log by
-        whoever writes to it, or lost (`View.again` tells)."""
+        """The error for a missing file: its writer has deleted it from the head of the
+        log, or it is lost (`View.again` decides)."""
         return SegmentGoneError(
             "the segment file is gone",
             path=self.path,
@@ -294,8 +294,8 @@ class Segment:
         )
 
     def _replaced(self, pos: int) -> SegmentReplacedError:
-        """The error where another process has cut the file, or put another one in its
-        place: positions in it mean nothing now."""
+        """The error if another process has cut or replaced the file: positions in it
+        are no longer valid."""
         return SegmentReplacedError(
             "the segment file was replaced by another one",
             path=self.path,
@@ -305,8 +305,8 @@ class Segment:
         )
 
     def too_far(self, last_offset: int, pos: int, offset: int) -> Damage:
-        """The damage of a batch at `pos` that ends behind the end of its segment. No
-        checksum covers its offset: what lies there is not what should."""
+        """The damage of a batch at `pos` that ends after the end of its segment. No
+        checksum covers its offset: the batch there is not the expected one."""
         return Damage(
             f"offset {last_offset} lies behind the end of its segment, "
             f"{self.next_offset}",
@@ -315,7 +315,7 @@ class Segment:
         )
 
     def missing(self, position: int, offset: int) -> CorruptRecordError:
-        """The error for log that must be there and is not."""
+        """The error for a part of the log that is missing."""
         return CorruptRecordError(
             f"the file ends or is empty before offset {self.next_offset}",
             path=self.path,
@@ -327,7 +327,7 @@ class Segment:
 
     @property
     def checks(self) -> int:
-        """What is checked of its batches."""
+        """The checks of its batches."""
         return native.CHECK_ALL | (native.CHECK_OWN if self.is_gapless else 0)
 
     def headers(
@@ -341,8 +341,8 @@ class Segment:
         """The headers of all batches from a place (the start of the segment) on:
         (header, buffer, file position).
 
-        `header.pos` is its place in the buffer, which is used again for the next run.
-        `check` is called behind each call that reads, before what was read counts.
+        `header.pos` is its place in the buffer, which the next run reuses. `check` is
+        called after each call that reads, before the bytes are used.
 
         Raises:
             CorruptRecordError, UnsupportedError: after the headers before the damage.
@@ -375,7 +375,7 @@ class Segment:
 
     def seek(self, place: Place, offset: int) -> Place | None:
         """The place of the first batch with a last offset >= `offset`, from a place on;
-        None where there is none.
+        None if there is none.
 
         Raises:
             CorruptRecordError, UnsupportedError: damage before it.
@@ -407,8 +407,8 @@ class Segment:
 
     @staticmethod
     def frame_bytes(buffer: native.Buffer, n: int) -> int:
-        """Length of the batch at the start of a buffer, as its frame says; 0 where the
-        buffer holds no frame."""
+        """Length of the batch at the start of a buffer, from its frame; 0 if the buffer
+        holds no frame."""
         if n < FRAME_BYTES:
             return 0
         return int(FRAME.unpack_from(buffer.raw)[1]) + LENGTH_END
@@ -422,14 +422,14 @@ class Segment:
         pos: int,
         offset: int,
     ) -> native.Buffer:
-        """The buffer to go on with after a run: a larger one where a batch needs it.
+        """The buffer for the next run: a larger one if a batch needs it.
 
         Raises:
-            CorruptRecordError: the run cannot go on although the segment does.
+            CorruptRecordError: the run cannot continue although the segment does.
         """
         at = pos + consumed
-        # The few bytes behind the last batch of a buffer may be the zeros with which an
-        # offset begins: only a buffer that begins with zeros says something.
+        # The few bytes after the last batch of a buffer may be zeros that begin an
+        # offset: zeros are significant only at the start of a buffer.
         if consumed or at >= self.size:
             return buffer
         length = self.frame_bytes(buffer, n)
@@ -440,7 +440,7 @@ class Segment:
     def first_header(
         self, pos: int, buffer: native.Buffer
     ) -> tuple[native.BatchHeader, native.Buffer] | None:
-        """The header of the batch at `pos`, checksum checked; None if none is there."""
+        """The header of the batch at `pos`, checksum checked; None if there is none."""
         while True:
             n = self.read(buffer.view, pos)
             scan = native.first_header(buffer.c, n, checks=native.CHECK_CRC)
@@ -454,7 +454,7 @@ class Segment:
             buffer = native.Buffer(length)
 
     def last_batch_at(self) -> int | None:
-        """The position of its last batch; None where it cannot be found."""
+        """The position of its last batch; None if it cannot be found."""
         found = None
         with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
             place = self.locate(self.next_offset - 1)
@@ -488,7 +488,7 @@ class Segment:
     def show_indexes(
         self, index: OffsetEntries | None, times: TimeEntries | None
     ) -> None:
-        """Look up in these entries from now on; None: in the index files."""
+        """Use these entries for lookups from now on; None: the index files."""
         self.live_index, self.live_times = index, times
 
     def _keep(self, suffix: str, entries: OffsetEntries | TimeEntries) -> None:
@@ -496,7 +496,7 @@ class Segment:
         self.descriptors.keep_index(self._serial, suffix, entries, size)
 
     def _index_bytes(self, suffix: str) -> bytes:
-        """What an index file holds; nothing where it cannot be read: readers scan."""
+        """The content of an index file; b"" if it cannot be read: readers then scan."""
         try:
             return self.directory.read_file(self.file(suffix))
         except OSError:
@@ -504,15 +504,15 @@ class Segment:
 
     @property
     def start(self) -> Place:
-        """The place where its first batch begins."""
+        """The place of its first batch."""
         return Place(0, self.base_offset - 1)
 
     def locate(self, offset: int) -> Place:
         """Where to begin reading so that no record at or after `offset` is missed.
 
-        The place of a batch that begins at or before `offset`. Index entries are
-        believed only when a batch with a right checksum is found there that does; else
-        the ones before, at last the start of the segment.
+        The place of a batch that begins at or before `offset`. An index entry is used
+        only if its place has a batch with a valid checksum that does so; else the
+        entries before it are tried, and finally the start of the segment.
         """
         if offset <= self.base_offset:
             return self.start
@@ -529,7 +529,7 @@ class Segment:
     def _place_before(
         self, pos: int, offset: int, relative: int, buffer: native.Buffer
     ) -> Place | None:
-        """The place at `pos`, if a batch is there that begins at or before `offset`."""
+        """The place at `pos`, if a batch there begins at or before `offset`."""
         found = self.first_header(pos, buffer)
         if found is None:
             return None
@@ -539,7 +539,7 @@ class Segment:
         if self.is_gapless and header.last_offset != self.base_offset + relative:
             return None
         if header.base_offset < 0:
-            # The first offset of a wrapper is unknown; its last one is enough if below.
+            # The first offset of a wrapper is unknown; a last one below is sufficient.
             known = header.last_offset <= offset
             return Place(pos, native.OFFSET_UNKNOWN) if known else None
         if header.base_offset > offset:
@@ -549,7 +549,7 @@ class Segment:
     def locate_time(self, timestamp: int) -> Place:
         """Where to begin reading so that no record since `timestamp` is missed."""
         if timestamp <= -(1 << 63):
-            return self.start  # nothing is older
+            return self.start  # no record is older
         entries = self.time_entries()
         slot = entries.floor(timestamp - 1)
         for at in range(slot, max(slot - 4, -1), -1):
@@ -559,7 +559,7 @@ class Segment:
         return self.start
 
     def _place_of_time_entry(self, timestamp: int, relative: int) -> Place | None:
-        """Where the batch of a time index entry begins, if it is as the entry says."""
+        """Where the batch of a time index entry begins, if it agrees with the entry."""
         offset = self.base_offset + relative
         if offset >= self.next_offset:
             return None
@@ -578,8 +578,8 @@ class Segment:
     def largest_timestamp(self) -> int:
         """Largest timestamp of its records, -1 if there is none; looked up once.
 
-        The last entry of the time index counts if the log bears it out and nothing
-        behind it is larger; else all headers are read.
+        The last entry of the time index counts if the log confirms it and no later
+        batch has a larger one; else all headers are read.
         """
         if self.live_state is not None:
             return self.live_state.max_timestamp

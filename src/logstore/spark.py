@@ -1,13 +1,13 @@
-"""Help for Spark sessions: the data source ``logstore``, where Spark needs telling.
+"""Registers the data source ``logstore`` with Spark sessions.
 
 Spark finds the source by itself if its workers run the Python in which logstore is
 installed. They run ``PYSPARK_PYTHON``, else the ``python3`` of the search path, which
-is another one in a virtual environment that is not activated.
+is another one if a virtual environment is not activated.
 
     builder = logstore.spark.session_defaults(SparkSession.builder)
     spark = builder.getOrCreate()
 
-Where there is a session already, ``logstore.spark.register(spark)`` does it.
+For an existing session, call ``logstore.spark.register(spark)``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pyspark_logstore.source import DefaultSource
 
 __all__ = ["Lag", "LagListener", "lags_of", "register", "session_defaults"]
 
-# Since 4.1; off by default. A third more throughput, and 20 ms less for each task.
+# Since 4.1; off by default. It gives a third more throughput, and saves 20 ms per task.
 _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 
 def register(spark: Any) -> None:
-    """Make a session know the format ``logstore``.
+    """Register the format ``logstore`` in a session.
 
-    Needed where Spark does not find it by itself. In local mode, and unless
-    ``PYSPARK_PYTHON`` says otherwise, its workers run this Python from now on. From now
-    on, too, `load()` and `start()` raise `ConfigError` for wrong options of the format.
+    Needed if Spark does not find it by itself. In local mode, unless
+    ``PYSPARK_PYTHON`` is set, its workers then run this Python. After the call,
+    `load()` and `start()` raise `ConfigError` for wrong options of the format.
 
     Args:
         spark: a `SparkSession`; also one of Spark Connect, whose server must have
@@ -51,17 +51,17 @@ def register(spark: Any) -> None:
     try:
         spark.dataSource.register(DefaultSource)
     except PySparkException as error:
-        # 4.0 registers nothing that it has found by itself.
+        # 4.0 refuses to register a source that it has found by itself.
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
 
 
 def session_defaults(builder: Any) -> Any:
-    """What suits the source, set in a ``SparkSession.builder``, which is returned.
+    """Set defaults for the source in a ``SparkSession.builder``, and return it.
 
-    Before the first session of a process: it starts the Java machine, which takes over
-    the environment. ``PYSPARK_PYTHON`` becomes this Python unless it is set; from Spark
-    4.1 on, workers are reached by Unix sockets
+    Call it before the first session of a process: that session starts the Java machine,
+    which inherits the environment. ``PYSPARK_PYTHON`` becomes this Python unless it is
+    set; from Spark 4.1 on, workers are reached by Unix sockets
     (``spark.python.unix.domain.socket.enabled``). `load()` and `start()` raise
     `ConfigError` for wrong options of the format.
     """

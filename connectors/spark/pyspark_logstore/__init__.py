@@ -1,9 +1,9 @@
 """The Spark data source ``logstore``.
 
 Spark looks for its sources in all top-level modules named ``pyspark_*``: it imports
-them in a process of its own and takes the class called `DefaultSource`. One module that
-fails there hides the sources of all others, so this one never does, and brings in only
-what tells the source's name; the rest is imported where it is used.
+them in a separate process and uses the class called `DefaultSource`. One module that
+fails there hides the sources of all others, so this one never fails, and imports only
+the source's name; other modules import the rest when they need it.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
 """Options checked by `load()` and `start()` themselves, in the process of the user.
 
 Spark asks a Python source for its schema at `load()`, unless the user gives one, and
-does not say whether a stream is read; a sink of a stream it asks for nothing before the
-query runs (4.0 to 4.3). So a wrong option of a stream would show as a query that has
-died. PySpark's own readers and writers know the options when they are called; here they
-are made to check those of the format ``logstore``, and of no other.
+does not say whether a stream is read; it calls no method of a stream's sink before the
+query runs (4.0 to 4.3). So a wrong option of a stream would only be visible as a failed
+query. PySpark's own readers and writers know the options when they are called; this
+module makes them check those of the format ``logstore``, and of no other.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pyspark_logstore.write.options import parse_sink
 __all__ = ["check_early"]
 
 Check = Callable[[Mapping[str, str], Any], object]
-_GIVEN: Final = "_logstore_given"  # what a reader or writer was told so far
+_GIVEN: Final = "_logstore_given"  # options given to a reader or writer so far
 _FORMAT: Final = ""  # its key there: no option has this name
 _IS_WRAPPED: Final = "_logstore_checks"
 
 
 def check_early() -> None:
-    """Have `spark.read`, `spark.readStream` and `df.writeStream` check the options of
-    ``logstore``; a second call does nothing. Not those of Spark Connect."""
+    """Make `spark.read`, `spark.readStream` and `df.writeStream` check the options of
+    ``logstore``; a second call does nothing. Those of Spark Connect are not changed."""
     from pyspark.sql.readwriter import DataFrameReader
     from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
@@ -44,14 +44,14 @@ def _check_sink(given: Mapping[str, str], writer: Any) -> None:
 
 
 def _add(kind: type, last: str, check: Check) -> None:
-    """Have the methods of a class note what they are told, and `last` check it."""
+    """Make the methods of a class record their options, and `last` check them."""
     if hasattr(kind, _IS_WRAPPED):
         return
     setattr(kind, _IS_WRAPPED, True)
     _replace(kind, "format", lambda given, source: given.update({_FORMAT: source}))
     _replace(kind, "option", lambda given, key, value: _note(given, {key: value}))
     _replace(kind, "options", lambda given, **options: _note(given, options))
-    for name in ("foreach", "foreachBatch"):  # these write somewhere else
+    for name in ("foreach", "foreachBatch"):  # these do not write to a store
         if hasattr(kind, name):
             _replace(kind, name, lambda given, f: given.pop(_FORMAT, None))
     original = getattr(kind, last)
@@ -93,7 +93,7 @@ def _given(made: Any) -> dict[str, Any]:
 
 
 def _note(given: dict[str, Any], options: Mapping[str, Any]) -> None:
-    """As Spark keeps them: names in lower case, None not at all."""
+    """Record options as Spark does: names in lower case, without None values."""
     for name, value in options.items():
         if value is not None:
             is_flag = isinstance(value, bool)

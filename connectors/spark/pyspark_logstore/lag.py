@@ -1,7 +1,7 @@
-"""How far a streaming query is behind: its progress reports, and a listener.
+"""The lag of a streaming query: from its progress reports, and with a listener.
 
-Spark gives the metrics of a Python source no place, but it reports where a batch ended
-and where the partitions did (from 4.2 on); the rest is subtraction.
+Spark has no place for metrics of a Python source, but it reports the end of each batch
+and the ends of the partitions (from 4.2 on); the lag is their difference.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ logger = logging.getLogger("logstore.spark")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lag:
-    """How many offsets one source of a query was behind when a batch ended.
+    """The lag of one source of a query when a batch ended, in offsets.
 
     Attributes:
         query_id, query_name: of the query; the name is "" if it has none.
         batch_id: the number of the batch.
         source: the number of the source in the query, from 0.
-        by_partition: offsets behind, by topic and partition ("orders-0").
+        by_partition: the lag by topic and partition ("orders-0").
     """
 
     query_id: str
@@ -41,23 +41,23 @@ class Lag:
 
     @property
     def min(self) -> int:
-        """Of the partition that is least behind."""
+        """The smallest lag of a partition."""
         return min(self.by_partition.values(), default=0)
 
     @property
     def max(self) -> int:
-        """Of the partition that is most behind."""
+        """The largest lag of a partition."""
         return max(self.by_partition.values(), default=0)
 
     @property
     def avg(self) -> float:
-        """On average over the partitions."""
+        """The average lag of the partitions."""
         count = len(self.by_partition)
         return sum(self.by_partition.values()) / count if count else 0.0
 
     @property
     def total(self) -> int:
-        """Of all partitions."""
+        """The sum of the lags of all partitions."""
         return sum(self.by_partition.values())
 
 
@@ -69,7 +69,7 @@ def lags_of(progress: Any) -> list[Lag]:
             (``query.lastProgress``).
 
     Returns:
-        Empty before Spark 4.2, which does not tell where the partitions end.
+        Empty before Spark 4.2, which does not report the ends of the partitions.
     """
     if not isinstance(progress, dict):
         progress = json.loads(progress.json)
@@ -110,10 +110,10 @@ def _offsets(source: Mapping[str, Any], field: str) -> dict[str, int] | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps the newest lag of each query, and hands each one on.
+    """Keeps the newest lag of each query, and passes each lag to a callback.
 
-    ``spark.streams.addListener(LagListener(print))``. Spark calls it in a thread of its
-    own.
+    ``spark.streams.addListener(LagListener(print))``. Spark calls it in a separate
+    thread.
     """
 
     def __init__(self, on_lag: Callable[[Lag], None] | None = None) -> None:

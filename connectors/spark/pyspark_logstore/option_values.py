@@ -1,4 +1,4 @@
-"""The text of an option as what it stands for: numbers, times, offsets by partition."""
+"""Parses the text of options: numbers, times, offsets by partition."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = [
 
 INT64_MAX: Final = (1 << 63) - 1
 PARTITION_MAX: Final = (1 << 31) - 1
-# A text with more digits is no number that counts, and is not made one: Python refuses
-# some thousand digits with an error that names no option.
+# A text with more digits is out of range, and is not converted: Python refuses some
+# thousand digits with an error that names no option.
 _DIGITS_MAX: Final = len(str(INT64_MAX))
-# Beside the topics in the offsets of a stream: no topic can have this name.
+# A key next to the topics in the offsets of a stream: no topic can have this name.
 MARKS: Final = "@logs"
-# So much of a value is shown.
+# How many characters of a value are shown.
 _SHOWN_MAX: Final = 200
 _UNIT_MS: Final = {
     "us": 0.001,
@@ -58,7 +58,7 @@ def refuse(name: str, value: object, why: str) -> NoReturn:
 
 
 def _shown(value: object) -> str:
-    """A value for a message: all of a short one, else its beginning and its length."""
+    """A value for a message: a short one whole, otherwise its beginning and length."""
     text = repr(value)
     if len(text) <= _SHOWN_MAX:
         return text
@@ -68,11 +68,11 @@ def _shown(value: object) -> str:
 def refuse_unknown(
     key: str, value: str, canonical: Mapping[str, str], known: Iterable[str]
 ) -> NoReturn:
-    """Raise `ConfigError` for an option that there is not.
+    """Raise `ConfigError` for an option that does not exist.
 
     Args:
-        canonical: all names that mean something, by their lower case.
-        known: those that are told.
+        canonical: all names that have a meaning, by their lower case.
+        known: the names that the message lists.
     """
     near = difflib.get_close_matches(key.lower(), canonical, n=1)
     hint = f"did you mean {canonical[near[0]]}?" if near else "there is no such option."
@@ -80,10 +80,10 @@ def refuse_unknown(
 
 
 def given_as_text(given: Mapping[str, Any]) -> dict[str, str]:
-    """The options as they are given, each of them a text.
+    """The given options, each of which must be a text.
 
     Raises:
-        ConfigError: one is something else: a null, as Spark hands on Python's None.
+        ConfigError: one is not: a null, which Spark passes for Python's None.
     """
     for name, value in given.items():
         if not isinstance(value, str):
@@ -92,7 +92,7 @@ def given_as_text(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def integer(text: str) -> int | None:
-    """A decimal number; None: the text is none, or has more digits than count."""
+    """A decimal number; None: the text is none, or has too many digits."""
     found = re.fullmatch(r"([+-]?)0*([0-9]+)", text)
     if found is None or len(found[2]) > _DIGITS_MAX:
         return None
@@ -100,7 +100,7 @@ def integer(text: str) -> int | None:
 
 
 class Values:
-    """The values of options by documented name, each as what it stands for."""
+    """The parsed values of options by documented name."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -194,9 +194,9 @@ class Values:
 
 
 def partition_number(text: str) -> int | None:
-    """The number of a partition, as it is written; None: it is none.
+    """The number of a partition, in its canonical form; None: it is none.
 
-    One number has one text: of "1" and "01" in one object, only one would count.
+    Each number has only one form: of "1" and "01" in one object, only one would count.
     """
     number = integer(text)
     if number is None or not 0 <= number <= PARTITION_MAX or str(number) != text:
@@ -205,8 +205,7 @@ def partition_number(text: str) -> int | None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. The same name twice is an error: one of them would be left
-    out."""
+    """An object of JSON. A repeated name is an error: only one value would be kept."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]

@@ -1,7 +1,7 @@
-"""`DefaultSource`: what Spark asks for the schema, the readers and the writers.
+"""`DefaultSource`: gives Spark the schema, the readers and the writers.
 
-Imported by a process of Spark's that only looks for names, so what needs a store, or
-pyarrow, is imported where it is used.
+A Spark process that only looks up names imports this module, so modules that need a
+store or pyarrow are imported only by the code that uses them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class DefaultSource(DataSource):
         return "logstore"
 
     def schema(self) -> Any:
-        """The columns of Spark's Kafka source. Not asked for where the user gives a
-        schema; that one is a choice among them.
+        """The columns of Spark's Kafka source. Not called if the user gives a schema,
+        which must be a selection of them.
 
-        Spark calls it at `load()`, and nothing else: so it checks the options as well.
+        At `load()` Spark calls only this method, so it checks the options as well.
 
         Raises:
-            ConfigError: an option that cannot be, in a batch query and in a stream.
+            ConfigError: an option is invalid, in a batch query and in a stream.
         """
         from pyspark_logstore.read.columns import source_schema
         from pyspark_logstore.read.options import check_any

@@ -1,7 +1,7 @@
 """The stores a process has open, and which partitions of them a query reads.
 
-Everything is opened read-only. A worker of Spark's serves many tasks, so stores stay
-open between them; what is open is thrown away when something else lies at its path.
+Everything is opened read-only. A Spark worker serves many tasks, so stores stay open
+between them; an open store is closed when another directory is at its path.
 """
 
 from __future__ import annotations
@@ -52,41 +52,41 @@ logger = logging.getLogger("logstore.spark")
 
 Result = TypeVar("Result")
 
-# What says that a partition is not there any more. Not `LookupError`: an offset that is
-# gone is one, too.
+# The errors of a partition that no longer exists. Not `LookupError`: the error of a
+# deleted offset is one, too.
 DELETED: Final = (TopicNotFoundError, PartitionNotFoundError)
 
 STORES_MAX: Final = 8
-# Looks at the ends of all partitions, until no publication comes between.
+# How often the ends of all partitions are read until no publication intervenes.
 _LOOKS_MAX: Final = 100
-# Kafka's own topics, which its consumers leave out of patterns, too.
+# Kafka's own topics, which Kafka's consumers also exclude from patterns.
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 class NotSharedError(LogStoreError):
-    """A task finds another directory at the path of the store, or none."""
+    """A task finds a different directory at the path of the store, or none."""
 
 
 class Identity(NamedTuple):
-    """What tells a directory from another one at the same path.
+    """Identifies a directory among others at the same path.
 
     Neither half is enough. Inode numbers repeat: the root of a file system has the same
-    one on every disk, and machines that were set up alike get the same ones. What a
-    store says of itself is in its copies, too. The number of the device is left out,
-    since it is not the same on all hosts.
+    one on every disk, and machines that were set up alike get the same ones. The names
+    in the files of a store are also in its copies. The device number is left out, since
+    it differs between hosts.
 
     Attributes:
-        inode: its number.
-        names: what the programs that write to a store call it, by file: each is made
-            of chance, so that no other store has it.
+        inode: the inode number.
+        names: the names that programs that write to a store give it, by file. Each is
+            random, so that no other store has it.
     """
 
     inode: int
     names: tuple[tuple[str, str], ...] = ()
 
     def is_same(self, later: Identity) -> bool:
-        """Whether it can be the same directory at a later time, or from elsewhere: a
-        name may come, and none goes or changes."""
+        """Whether it can be the same directory at a later time, or seen from another
+        host: a name may be added, but none is removed or changed."""
         return self.inode == later.inode and set(self.names) <= set(later.names)
 
     def __str__(self) -> str:
@@ -94,8 +94,8 @@ class Identity(NamedTuple):
         return f"inode {self.inode}{names}"
 
 
-# docs/format.md, `.logstore-owner` and `meta.properties`. Their size is bounded here
-# so that a file that is none of them does no harm.
+# docs/format.md, `.logstore-owner` and `meta.properties`. Their size is limited here so
+# that any other file does no harm.
 OWNER: Final = ".logstore-owner"
 META_PROPERTIES: Final = "meta.properties"
 NAME_FILE_BYTES_MAX: Final = 1 << 20
@@ -104,10 +104,10 @@ OPEN_FLAGS: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def identity_of(path: str, *, names: bool = False) -> Identity | None:
-    """The identity of a directory; None where there is none.
+    """The identity of a directory; None if there is none.
 
     Args:
-        names: whether to look for the names of a store. Some 50 us.
+        names: whether to read the names of a store. Takes some 50 us.
 
     Raises:
         OSError: it cannot be looked at.
@@ -120,8 +120,8 @@ def identity_of(path: str, *, names: bool = False) -> Identity | None:
 
 
 def _names(path: str) -> tuple[tuple[str, str], ...]:
-    """By file. None for a file that is missing or not what it should be: to complain
-    is up to those who need what is in it."""
+    """Names by file, without files that are missing or invalid: code that needs their
+    content reports the error."""
     found = {
         OWNER: _generation(_text(os.path.join(path, OWNER))),
         META_PROPERTIES: _broker(_text(os.path.join(path, META_PROPERTIES))),
@@ -132,7 +132,7 @@ def _names(path: str) -> tuple[tuple[str, str], ...]:
 def _text(path: str) -> str:
     for _ in range(NAME_FILE_ATTEMPTS):
         try:
-            # Not blocking: a named pipe in its place has nothing to say.
+            # Not blocking: a named pipe in its place has no data.
             fd = os.open(path, OPEN_FLAGS)
             try:
                 return os.read(fd, NAME_FILE_BYTES_MAX).decode(errors="replace")
@@ -146,7 +146,8 @@ def _text(path: str) -> str:
 
 
 def _generation(text: str) -> str:
-    """Of an owner file: made when logstore begins to write after another program."""
+    """The generation in an owner file, which changes when logstore begins to write
+    after another program."""
     try:
         return str(json.loads(text.partition("\n")[2])["generation"])
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -154,7 +155,7 @@ def _generation(text: str) -> str:
 
 
 def _broker(text: str) -> str:
-    """What Kafka calls a log directory; before 3.7, the broker it belongs to."""
+    """Kafka's id of a log directory; before 3.7, that of the broker it belongs to."""
     found = dict(re.findall(r"^(directory\.id|cluster\.id)=(.+?)\s*$", text, re.M))
     name: str = found.get("directory.id") or found.get("cluster.id", "")
     number = re.search(r"^(?:node|broker)\.id=(\d+)", text, re.M)
@@ -164,7 +165,7 @@ def _broker(text: str) -> str:
 
 
 class OpenStore:
-    """A store that is open for reading, with the directories its partitions had."""
+    """A store that is open for reading, with the recorded partition directories."""
 
     def __init__(self, path: str, identity: Identity) -> None:
         self.path = path
@@ -172,11 +173,11 @@ class OpenStore:
         self.process = os.getpid()
         self.store: Store = logstore.open(path, read_only=True)
         self._seen: dict[TopicPartition, Identity] = {}
-        # By partition: the last stable offset, behind the end and the mark it is for.
+        # By partition: (end offset and mark, last stable offset for these).
         self._stable: dict[TopicPartition, tuple[tuple[int, Mark | None], int]] = {}
 
     def select(self, selection: Selection) -> list[TopicPartition]:
-        """The partitions there are now, in order. None of a topic that is not there."""
+        """The existing partitions, in order. None of a topic that does not exist."""
         topics = self.store.topics()
         if selection.assigned:
             wanted = {p.topic for p in selection.assigned}
@@ -195,10 +196,10 @@ class OpenStore:
         return found
 
     def check_selected(self, selection: Selection) -> list[TopicPartition]:
-        """The same.
+        """As `select`.
 
         Raises:
-            ConfigError: something that is asked for by name is not there.
+            ConfigError: a topic or partition given by name does not exist.
         """
         found = self.select(selection)
         there = ", ".join(self.store.topics()) or "none"
@@ -230,38 +231,40 @@ class OpenStore:
         """An open partition.
 
         Raises:
-            LookupError: it is not there (`TopicNotFoundError` and others of logstore).
+            LookupError: it does not exist (`TopicNotFoundError` and others of
+                logstore).
         """
-        self.is_same(partition)  # its directory is remembered before it is opened
+        self.is_same(partition)  # records its directory before it is opened
         return self.store.topic(partition.topic)[partition.number]
 
     def identity_of(self, partition: TopicPartition) -> Identity | None:
         """The identity of a partition's directory now; None: it is gone.
 
         Raises:
-            StorageError: it cannot be looked at.
+            StorageError: it cannot be read.
         """
         return directory_of(self.path, partition)
 
     def identity_seen(self, partition: TopicPartition) -> Identity | None:
-        """That of the directory when the partition was first asked about here: what is
-        known of it was read later. None: nobody asked, or it was gone."""
+        """The identity of the directory when the partition was first requested here:
+        its data was read later. None: it was not requested yet, or it was gone."""
         return self._seen.get(partition)
 
     def is_same(self, partition: TopicPartition) -> bool:
-        """Whether the partition is still what it was when first asked about here."""
+        """Whether the partition is still the same as when it was first requested
+        here."""
         now = self.identity_of(partition)
         return now is not None and self._seen.setdefault(partition, now) == now
 
     def mark(self, name: TopicPartition, partition: Partition) -> Mark | None:
-        """Which log the partition has now; None: nobody keeps account of it."""
+        """Which log the partition has now; None: no program records it."""
         mark, seen = partition.mark(), self._seen.get(name)
         if mark is None or seen is None:
             return None
         return Mark(mark.log_id, mark.serial, seen.inode)
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where those begin that are there."""
+        """The start offsets of those partitions that exist."""
         found = {}
         for name in partitions:
             with contextlib.suppress(*DELETED):
@@ -275,12 +278,12 @@ class OpenStore:
         *,
         skip_damage: bool = False,
     ) -> dict[TopicPartition, Bounds]:
-        """What can be read of those that are there, as the options bound it; of a
-        publication, all or nothing.
+        """The readable offsets of the partitions that exist, as limited by the options;
+        of a publication, all or nothing.
 
         Args:
-            skip_damage: with ``read_committed``, do not bound a log by its transactions
-                where damage hides them: who reads it finds the damage.
+            skip_damage: with ``read_committed``, do not limit a log by its transactions
+                if damage hides them: a reader of the log finds the damage.
         """
         partitions = tuple(partitions)
         for _ in range(_LOOKS_MAX):
@@ -298,7 +301,7 @@ class OpenStore:
     ) -> Bounds:
         partition = self.partition(name)
         for attempt in range(_LOOKS_MAX):
-            # The mark first: a cut that comes behind it is seen by who compares.
+            # The mark first: a later comparison detects a cut made after it.
             mark = self.mark(name, partition)
             end = partition.end_offset
             try:
@@ -320,8 +323,8 @@ class OpenStore:
     def _stable_end(
         self, name: TopicPartition, partition: Partition, end: int, mark: Mark | None
     ) -> int:
-        """`Partition.last_stable_offset`, which may read the whole log: asked again
-        only where the log has changed. What ends a transaction is a record, too."""
+        """`Partition.last_stable_offset`, which may read the whole log: called again
+        only if the log has changed. The end of a transaction is a record, too."""
         found = self._stable.get(name)
         if found is None or found[0] != (end, mark):
             stable = partition.last_stable_offset()
@@ -330,7 +333,7 @@ class OpenStore:
 
 
 class StoreCache:
-    """Open stores by path; the one that was not used for longest is closed first."""
+    """Open stores by path; the least recently used one is closed first."""
 
     def __init__(self, capacity: int = STORES_MAX) -> None:
         self._capacity = capacity
@@ -348,7 +351,7 @@ class StoreCache:
         try:
             identity = identity_of(path, names=True) or Identity(-1)
         except OSError:
-            identity = Identity(-1)  # opening it says why
+            identity = Identity(-1)  # opening it raises the error
         found = self._open.get(path)
         if found is not None and (
             not found.identity.is_same(identity) or found.process != os.getpid()
@@ -377,8 +380,8 @@ _CACHE: Final = StoreCache()
 def store_at(path: str, partitions: Iterable[TopicPartition] = ()) -> OpenStore:
     """The store at an absolute path, kept open in this process.
 
-    Opened anew where one of `partitions` is not the directory any more that it was: a
-    topic was deleted and created again.
+    It is reopened if one of `partitions` has a different directory than before: a topic
+    was deleted and created again.
     """
     partitions = tuple(partitions)
     found = _CACHE.get(path)
@@ -387,12 +390,12 @@ def store_at(path: str, partitions: Iterable[TopicPartition] = ()) -> OpenStore:
         _CACHE.drop(path)
         found = _CACHE.get(path)
         for name in partitions:
-            found.is_same(name)  # remembered before it is opened
+            found.is_same(name)  # records it before it is opened
     return found
 
 
 def store_anew(path: str) -> OpenStore:
-    """The same, opened now. What was open of it in this process is closed."""
+    """As `store_at`, but opened now; the store open in this process is closed."""
     _CACHE.drop(path)
     return _CACHE.get(path)
 
@@ -411,7 +414,7 @@ def check_store(path: str, expected: Identity) -> None:
         expected: `identity_of(path, names=True)` in the driver.
 
     Raises:
-        NotSharedError: it sees another directory, or none, or may not look.
+        NotSharedError: it sees another directory or none, or has no permission.
     """
     where = f"option path: {path} on host {platform.node()}, where a task runs,"
     try:
@@ -436,10 +439,10 @@ def check_store(path: str, expected: Identity) -> None:
 
 
 def directory_of(path: str, partition: TopicPartition) -> Identity | None:
-    """The identity of a partition's directory in a store; None: it is not there.
+    """The identity of a partition's directory in a store; None: it does not exist.
 
     Raises:
-        StorageError: it cannot be looked at.
+        StorageError: it cannot be read.
     """
     directory = os.path.join(path, str(partition))
     try:
@@ -457,17 +460,17 @@ def directory_of(path: str, partition: TopicPartition) -> Identity | None:
 def check_partition(
     path: str, partition: TopicPartition, expected: Identity | None, loss: LossPolicy
 ) -> None:
-    """Raise where the directory of a partition is another one than the driver saw.
-    Where it is not there at all, opening it says so.
+    """Raise if the directory of a partition is not the one that the driver saw. If it
+    does not exist, opening it raises the error.
 
     Args:
         path: of the store, which `check_store` has found to be the driver's.
 
     Raises:
         NotSharedError: it is another one, and ``failOnDataLoss`` is true.
-        PartitionNotFoundError: the same where it is false: the one that was to be read
-            is gone.
-        StorageError: it cannot be looked at.
+        PartitionNotFoundError: it is another one, and ``failOnDataLoss`` is false:
+            the partition to be read is gone.
+        StorageError: it cannot be read.
     """
     if directory_of(path, partition) in (None, expected):
         return
@@ -484,8 +487,8 @@ def check_partition(
 
 
 def settled(plan: Callable[[], Result]) -> Result:
-    """The result of a planning; made again where what it was about to read was deleted
-    meanwhile: nothing has been promised yet."""
+    """The result of `plan`, which is called again if data that it was about to read was
+    deleted meanwhile: nothing has been promised yet."""
     for _ in range(_LOOKS_MAX):
         with contextlib.suppress(*DELETED, OffsetOutOfRangeError):
             return plan()

@@ -1,8 +1,9 @@
 """The only package that calls the C core: buffers, numbers and structs, nothing else.
 
-Every call releases the GIL. A negative status becomes `NativeError` (or is kept in
-`Decoder.error` where records decoded before it must still be delivered); callers, who
-know path and partition, turn it into the error that users see. Imported as `native`.
+Every call releases the GIL. A negative status becomes `NativeError`, or is kept in
+`Decoder.error` if records decoded before it must still be delivered. The callers know
+the path and the partition and turn it into the error that users see. Imported as
+`native`.
 """
 
 from logstore._native._locks import (

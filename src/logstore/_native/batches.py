@@ -1,4 +1,4 @@
-"""Walks over the headers of batches; no record is looked at."""
+"""Walks over the headers of batches; the records are not read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from logstore._native.core import (
 
 
 class Scan(NamedTuple):
-    """What one walk over batch headers found."""
+    """The result of one walk over batch headers."""
 
     headers: list[BatchHeader]
     pos: int  # where the walk ended: the first byte not walked over
@@ -58,8 +58,8 @@ def seek_batch(
 ) -> tuple[int, Scan]:
     """Walk to the first batch whose last offset is at or after `offset`.
 
-    Returns (its position or -1, the walk without headers: where the batch was found,
-    its `last_offset` is that of the batch before).
+    Returns (its position or -1, the walk without headers). If the batch was found, the
+    `last_offset` of the walk is that of the batch before.
     """
     out = allocate("ls_batch[]", _SEEK_BATCHES)
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
@@ -92,7 +92,7 @@ def walk_batches(
 ) -> tuple[int, int, int, int, NativeError | None, bool]:
     """Walk to the end without keeping headers.
 
-    Returns (position, last offset, batches, stop, error, whether there was a wrapper).
+    Returns (position, last offset, batches, stop, error, whether it met a wrapper).
     """
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
     out = ffi.new("ls_batch[]", 64)
@@ -125,13 +125,13 @@ def shift_offsets(
     """Move the offsets of the batches of data[0, size) in place, whole batches only.
 
     Args:
-        shift: what is added to each offset.
-        last_offset: that of the batch before, as it was.
-        leader_epoch: what batches of magic 2 get.
-        magic: of all of them.
-        max_bytes: of a batch.
-        timestamp: what all batches get (`stamps_all`), or those that say of themselves
-            that they have the time of their append.
+        shift: is added to each offset.
+        last_offset: last offset of the batch before, without the shift.
+        leader_epoch: written into batches of magic 2.
+        magic: the magic of all the batches.
+        max_bytes: limit of a batch.
+        timestamp: written into all batches (`stamps_all`), or into those whose
+            attributes say that they have the time of their append.
 
     Returns a walk without headers. Never raises for bad bytes: see `error`.
     """

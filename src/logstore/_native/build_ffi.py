@@ -1,7 +1,7 @@
 """Builds the C core as ``logstore._native._ls`` (cffi, API mode, stable ABI).
 
 setup.py names ``ffibuilder`` and runs from the root of the repository. By hand, from
-there: ``python src/logstore/_native/build_ffi.py`` puts the module beside this file.
+there: ``python src/logstore/_native/build_ffi.py`` puts the module next to this file.
 
 LOGSTORE_SANITIZE=1 builds with the address and undefined behaviour sanitizers,
 LOGSTORE_COVERAGE=1 for gcov.
@@ -47,7 +47,7 @@ HEADERS = [
 
 
 def compile_args() -> list[str]:
-    """Flags for our files and cffi's; what only ours pass is in ls_internal.h."""
+    """Flags for our files and cffi's; ls_internal.h has those for our files only."""
     args = ["-std=c11", "-Wall", "-Wextra", "-Wvla", "-fvisibility=hidden"]
     # cffi's glue has functions that do not use `self`.
     args += ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]
@@ -59,8 +59,8 @@ def compile_args() -> list[str]:
         args += ["-O0", "-g", "--coverage", "-U_FORTIFY_SOURCE"]
     else:
         args += ["-O3", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=3"]
-    # The directory of the build is nobody's business, and two of them would make two
-    # different wheels.
+    # The wheel must not contain the build directory: builds in two directories would
+    # make two different wheels.
     args += [f"-ffile-prefix-map={os.getcwd()}=."]
     args += ["-fstack-protector-strong"]
     if platform.machine() in ("x86_64", "AMD64"):
@@ -98,8 +98,8 @@ ffibuilder.set_source(
 
 
 def python_extensions() -> list[Extension]:
-    """What needs CPython's own API: objects of decoded columns (pyrecords.c), and the
-    locks of the engine (pylocks.c)."""
+    """The modules that need CPython's own API: objects of decoded columns
+    (pyrecords.c), and the locks of the engine (pylocks.c)."""
     return [
         Extension(
             f"logstore._native.{name}",

@@ -1,4 +1,4 @@
-"""What all calls into the C core share: constants, errors, memory, small functions."""
+"""Shared by all calls into the C core: constants, errors, memory, small functions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def _prepare() -> None:
-    """Have cffi make all types and functions now. It makes each when it is first used,
-    and cannot be called again meanwhile: by a finalizer, if the collector begins there,
-    it ended the interpreter."""
+    """Have cffi make all types and functions now. Otherwise it makes each at its first
+    use, and must not be called again meanwhile: if the garbage collector started there
+    and a finalizer called cffi, the interpreter ended."""
     numbers = ("int32_t", "int64_t", "uint8_t", "uint64_t", "uintptr_t", "char")
     was_enabled = gc.isenabled()
     gc.disable()
@@ -24,7 +24,7 @@ def _prepare() -> None:
             for text in (name, f"{name} *", f"{name}[]"):
                 ffi.typeof(text)
             ffi.new(f"{name} *")
-            # The fields of a struct are made at the first look at them.
+            # cffi makes the fields of a struct when they are first read.
             getattr(ffi.typeof(name), "fields", None)
         for name in dir(lib):
             getattr(lib, name)
@@ -40,7 +40,7 @@ OFFSET_MAX: Final = (1 << 63) - 1
 CHECK_CRC: Final[int] = lib.LS_CHECK_CRC
 CHECK_ORDER: Final[int] = lib.LS_CHECK_ORDER
 CHECK_ALL: Final[int] = lib.LS_CHECK_CRC | lib.LS_CHECK_ORDER
-# What logstore alone wrote: no gaps, and its leader epoch.
+# For batches that only logstore wrote: no gaps, and its leader epoch.
 CHECK_OWN: Final[int] = lib.LS_CHECK_GAPLESS | lib.LS_CHECK_EPOCH
 CHECK_GAPLESS: Final[int] = lib.LS_CHECK_GAPLESS
 OFFSET_UNKNOWN: Final[int] = lib.LS_OFFSET_UNKNOWN
@@ -121,7 +121,7 @@ class NativeError(Exception):
 
 
 def statuses() -> dict[int, str]:
-    """Every status of the C core and its words."""
+    """Every status of the C core and its text."""
     return dict(_REASONS)
 
 
@@ -130,7 +130,7 @@ def native_error(status: int, error: Any) -> NativeError:
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch, as ``ls_batch`` has it."""
+    """The header of one batch; the fields of ``ls_batch``."""
 
     pos: int
     size: int
@@ -197,7 +197,7 @@ allocate = ffi.new_allocator(should_clear_after_alloc=False)
 
 
 class Buffer:
-    """Memory that C writes to and files are read into.
+    """Memory that C writes to and that files are read into.
 
     Attributes:
         c: pointer to the first byte.
@@ -217,15 +217,15 @@ class Buffer:
 def pointer(data: ReadableBuffer) -> Any:
     """Pointer to the bytes of any buffer; keep both alive while it is used."""
     if type(data) is memoryview:
-        # Without a reference to what holds it, here neither, where a signal may raise:
-        # should the collector find both in one cycle (that of an error and its frames),
-        # Python up to 3.12.6 would crash (python/cpython#77894).
+        # Keep no reference to the object that holds it, not even here (a signal may
+        # raise): if the garbage collector finds both in one cycle (that of an error
+        # and its frames), Python up to 3.12.6 crashes (python/cpython#77894).
         return ffi.cast("uint8_t *", ffi.from_buffer("uint8_t[]", data))
     return ffi.from_buffer("uint8_t[]", data)
 
 
 def address_pointer(address: int, kind: str = "uint8_t *") -> Any:
-    """Pointer to memory that somebody else owns (an Arrow buffer)."""
+    """Pointer to memory that another object owns (an Arrow buffer)."""
     return ffi.cast(kind, address)
 
 
@@ -256,7 +256,7 @@ def reserve(fd: int, pos: int, size: int) -> int:
 
 
 def write_back(fd: int, pos: int, size: int) -> int:
-    """sync_file_range, which only begins; 0 or a negative errno."""
+    """sync_file_range, which only starts the writing; 0 or a negative errno."""
     return int(lib.ls_sys_write_back(fd, pos, size))
 
 
@@ -266,7 +266,7 @@ def fs_type(fd: int) -> int:
 
 
 def buffer_of(data: Any, size: int) -> memoryview:
-    """The first `size` bytes behind a pointer (no copy)."""
+    """The first `size` bytes at a pointer (no copy)."""
     return memoryview(ffi.buffer(data, size))
 
 

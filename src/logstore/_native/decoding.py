@@ -20,10 +20,10 @@ from logstore._native.core import (
 
 
 class Decoder:
-    """Columns of decoded records and the state of a walk, used again and again.
+    """Columns of decoded records and the state of a walk; reused for many calls.
 
-    After `decode` or `decode_payload`: `count` records stand in the columns, `pos` is
-    where the walk ended, `stop` why, `error` the damage met (after those records).
+    After `decode` or `decode_payload`: the columns hold `count` records, `pos` is the
+    end of the walk, `stop` its reason, `error` the damage met (after those records).
     """
 
     __slots__ = (
@@ -96,7 +96,7 @@ class Decoder:
         return int(self._walk.last_offset)
 
     def begin(self, last_offset: int = -1) -> None:
-        """Forget the walk so far; the next batch must lie after `last_offset`."""
+        """Reset the walk; the next batch must lie after `last_offset`."""
         self._walk.last_offset = last_offset
 
     def decode(
@@ -108,7 +108,7 @@ class Decoder:
         stop_offset: int,
         checks: int = CHECK_ALL,
     ) -> int:
-        """Decode uncompressed batches of data[pos, size); return the stop."""
+        """Decode uncompressed batches of data[pos, size); return why it stopped."""
         walk = self._walk
         columns = self._columns
         while True:
@@ -205,7 +205,7 @@ def make_tuples(
     return list(map(tuple.__new__, repeat(kind), made)) if _TUPLES_KEEP_HASH else made
 
 
-# Such tuples can only be made by their own type: see pyrecords.c.
+# Only their own type can make such tuples: see pyrecords.c.
 _TUPLES_KEEP_HASH: Final = sys.version_info >= (3, 14)
 
 
@@ -234,7 +234,7 @@ def gather(
     validity: Any,
     at: int,
 ) -> int:
-    """Append slices to an Arrow binary column; the number of nulls among them."""
+    """Append slices to an Arrow binary column; return the number of nulls in them."""
     nulls = int(
         lib.ls_gather(
             data,
@@ -254,7 +254,7 @@ def gather(
 
 
 def copy_int64(address: int, at: int, source: Any, first: int, count: int) -> None:
-    """Copy int64 elements to element `at` of memory that somebody else owns."""
+    """Copy int64 elements to element `at` of memory that another object owns."""
     ffi.memmove(
         ffi.cast("int64_t *", address) + at, source + first, count * INT64_BYTES
     )
@@ -266,10 +266,10 @@ INT64_BYTES: Final = 8
 def copy_int8_to_int32(
     address: int, at: int, source: Any, first: int, count: int
 ) -> None:
-    """Widen int8 elements into memory that somebody else owns."""
+    """Widen int8 elements into memory that another object owns."""
     lib.ls_widen(ffi.cast("int32_t *", address) + at, source + first, count)
 
 
 def is_untimed(kinds: Any, first: int, count: int) -> bool:
-    """Whether any of the timestamp types says that there is none (-1)."""
+    """Whether any of the timestamp types means "no timestamp" (-1)."""
     return b"\xff" in ffi.buffer(kinds + first, count)[:]

@@ -39,7 +39,7 @@ class Slices:
 
     @classmethod
     def of_bytes(cls, items: Sequence[Any]) -> Slices | None:
-        """A list or tuple of bytes and None, copied; None where one is neither."""
+        """A list or tuple of bytes and None, copied; None if an item is neither."""
         packed = _records.pack(items)  # type: ignore[arg-type]
         if packed is None:
             return None
@@ -58,12 +58,12 @@ class Slices:
         large: bool,
         keep: Any,
     ) -> Slices:
-        """Elements first .. first + count - 1 of an Arrow binary column, where they
-        lie; the arguments are (address, bytes) of its buffers, (0, 0) for none.
+        """Elements first .. first + count - 1 of an Arrow binary column, without a
+        copy; the arguments are (address, bytes) of its buffers, (0, 0) for none.
 
         Raises:
-            NativeError: E_LENGTH where they lead out of a buffer, E_TOO_LARGE for one
-                of 2 GiB and more.
+            NativeError: E_LENGTH if they point outside a buffer, E_TOO_LARGE for an
+                element of 2 GiB or more.
         """
         lengths = allocate("int32_t[]", max(count, 1))
         positions = allocate("int64_t[]", max(count, 1))
@@ -89,11 +89,11 @@ class Slices:
 
 
 class Rows:
-    """Records to be written, as columns in C's form, and how far they are written.
+    """Records to be written, as columns in C's form, and the progress of the encoding.
 
     Attributes:
-        count: records in all.
-        index: the next one to be encoded.
+        count: number of all records.
+        index: the next record to encode.
     """
 
     __slots__ = ("_cursor", "_keep", "_raw", "_untimed", "_written", "count")
@@ -141,25 +141,25 @@ class Rows:
 
     @property
     def first_with_headers(self) -> int:
-        """The first record that has headers; -1: none has."""
+        """The first record that has headers; -1 if none has."""
         counts = self._keep[3]
         if counts is None:
             return -1
         return next((i for i in range(self.count) if counts[i]), -1)
 
     def set_time(self, now_ms: int) -> None:
-        """Give those records the time that have none of their own."""
+        """Set the time of the records that have none of their own."""
         self._raw.timestamp_all = now_ms
         for index in self._untimed:
             self._raw.timestamp[index] = now_ms
 
     def stamp(self, timestamp: int) -> None:
-        """Give all records the same timestamp."""
+        """Set the same timestamp for all records."""
         self._raw.timestamp = ffi.NULL
         self._raw.timestamp_all = timestamp
 
     def mark(self) -> Any:
-        """Where encoding stands, for `restore`."""
+        """The position of the encoding, for `restore`."""
         mark = ffi.new("ls_cursor *")
         mark[0] = self._cursor[0]
         return mark
@@ -175,7 +175,7 @@ class Rows:
         return w.bytes, w.count, w.base_timestamp, w.max_timestamp
 
     def measure(self, magic: int, max_bytes: int) -> int:
-        """Bytes that all take, uncompressed. `NativeError` for one beyond max_bytes."""
+        """Bytes of all records, uncompressed; `NativeError` for one above max_bytes."""
         total = ffi.new("int64_t *")
         error = ffi.new("ls_error *")
         status = lib.ls_measure(self._raw, magic, max_bytes, total, error)
@@ -230,7 +230,7 @@ def seal_batch(
     payload_size: int,
     leader_epoch: int,
 ) -> int:
-    """Put the header before a magic 2 payload; return the size of the batch."""
+    """Write the header in front of a magic 2 payload; return the size of the batch."""
     raw = ffi.new("ls_batch *")
     raw.magic = 2
     raw.base_offset = base_offset
@@ -257,24 +257,24 @@ BATCH_HEADER_BYTES: Final = 61
 def assign_offset(
     data: Any, header: BatchHeader, offset: int, leader_epoch: int
 ) -> None:
-    """Give a batch in place another offset (the last one, for a wrapper)."""
+    """Set the offset of a batch in place (the last offset, for a wrapper)."""
     status = lib.ls_assign_offset(data, raw_header(header), offset, leader_epoch)
     if status < 0:
         raise NativeError(status)
 
 
 def restamp(data: Any, header: BatchHeader, timestamp: int) -> None:
-    """Give a batch in place the time of its append, in all its records."""
+    """Set the time of append in all records of a batch, in place."""
     status = lib.ls_restamp(data, raw_header(header), timestamp)
     if status < 0:
         raise NativeError(status)
 
 
 def partition_keys(keys: Slices | None, count: int, partitions: int, out: int) -> None:
-    """Kafka's partition of each key; -1 where the key is null.
+    """Kafka's partition of each key; -1 for a null key.
 
     Args:
-        keys: None: all are null.
+        keys: None if all keys are null.
         out: address of `count` int32.
     """
     raw = ffi.new("ls_slices *")

@@ -1,13 +1,13 @@
 """The locks of the engine: their order, and how a thread waits for another.
 
-User code may run at any line: finalizers, signal handlers, log handlers. So no lock is
-taken in a way that an interrupt could leave half done (`native.Mutex` is entered in one
-call into C, a `Condition` is not), no thread waits for one that could wait for it (the
+User code may run at any line: finalizers, signal handlers, log handlers. Therefore an
+interrupt must not leave a lock half taken (`native.Mutex` is entered in one call into
+C, a `Condition` is not), no thread waits for a thread that could wait for it (the
 order below), and nothing is logged while a lock is held (`logger` here).
 
 The order is that of the ranks (docs/design.md, "Locks"): a thread that holds a lock
-waits only for locks of a higher rank. A call that comes in from inside another one and
-needs a lower rank, or the same one while another thread has it, is refused with
+waits only for locks of a higher rank. A call from inside another call that needs a
+lower rank, or the same rank while another thread holds that lock, is refused with
 `ReentrantCallError`. Each store is a group of its own, with its own order.
 """
 
@@ -25,16 +25,16 @@ from logstore import _native as native
 
 __all__ = ["Signal", "logger", "new_group", "wait_for_any"]
 
-# Closing a store; what publishes to one; its topics and partitions.
+# Closing a store; publications to a store; its topics and partitions.
 RANK_CLOSE: Final = 1
 RANK_PUBLISH: Final = 2
 RANK_STORE: Final = 4
-# Of each partition: what must not happen during a sync; appends, the list of segments.
+# Of each partition: work excluded during a sync; appends, the list of segments.
 RANK_SYNC: Final = 6
 RANK_APPEND: Final = 8
-# What readers know of a partition that another process writes.
+# The state that readers have of a partition that another process writes.
 RANK_LOOK: Final = 9
-# The marks in a store's root; open files; and what is held for a few lines only.
+# The marks in a store's root; open files; and locks held for a few lines only.
 RANK_MARKS: Final = 10
 RANK_FILES: Final = 12
 RANK_LEAF: Final = 14
@@ -51,15 +51,15 @@ def new_group() -> int:
 class Signal:
     """Lets threads wait until another one has changed something.
 
-    It has no lock that an interrupt could leave behind. A waiter registers, looks
-    whether there is still something to wait for, and waits. A thread that is
-    interrupted while it wakes others may leave one asleep: so wait with a time limit.
+    It has no lock that an interrupt could leave held. A waiter registers, checks
+    whether it still has to wait, and waits. If a thread is interrupted while it wakes
+    others, one of them may stay asleep: so wait with a time limit.
     """
 
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        # Appending and taking are one call each: no thread sees half of it.
+        # Appending and removing are one call each: no thread sees half of it.
         self._waiters: deque[Any] = deque()
 
     @property
@@ -68,27 +68,27 @@ class Signal:
         return bool(self._waiters)
 
     def register(self) -> Waiter:
-        """To be followed by a look at what is waited for, and by `Waiter.wait`."""
+        """Register a waiter. Then check the condition, and call `Waiter.wait`."""
         waiter = Waiter(self._waiters)
         self._waiters.append(waiter.lock)
         return waiter
 
     def set(self) -> None:
-        """Wake all who have registered so far."""
+        """Wake all waiters that have registered so far."""
         waiters = self._waiters
         for lock in list(waiters):
-            # Woken first: an interrupt behind that leaves no one asleep.
+            # Wake it first: an interrupt after that leaves no waiter asleep.
             with contextlib.suppress(RuntimeError):
                 lock.release()
             with contextlib.suppress(ValueError):
                 waiters.remove(lock)
 
     def join(self, waiter: Waiter) -> None:
-        """Wake a waiter that is registered with another signal, too."""
+        """Also wake a waiter that is registered with another signal."""
         self._waiters.append(waiter.lock)
 
     def leave(self, waiter: Waiter) -> None:
-        """Wake a waiter no more."""
+        """Stop waking a waiter."""
         with contextlib.suppress(ValueError):  # woken
             self._waiters.remove(waiter.lock)
 
@@ -108,14 +108,14 @@ class Waiter:
         self.lock.acquire()
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait at most `seconds` (None: without an end); True if woken."""
+        """Wait at most `seconds` (None: without a limit); True if woken."""
         woken = self.lock.acquire(timeout=-1 if seconds is None else max(seconds, 0.0))
         if not woken:
             self.cancel()
         return woken
 
     def cancel(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         with contextlib.suppress(ValueError):  # woken right now
             self._waiters.remove(self.lock)
 
@@ -123,8 +123,8 @@ class Waiter:
 def wait_for_any(
     signals: Sequence[Signal], is_there: Callable[[], bool], seconds: float
 ) -> None:
-    """Sleep until one of the signals is set, at most `seconds`; not at all where what
-    is waited for `is_there`."""
+    """Sleep until one of the signals is set, at most `seconds`; return at once if
+    `is_there` returns True."""
     waiter = signals[0].register()
     try:
         for signal in signals[1:]:
@@ -137,8 +137,8 @@ def wait_for_any(
 
 
 class _Logger:
-    """The logger "logstore". What is said while this thread holds a lock is told when
-    it has let go of the last one: a handler may call logstore again."""
+    """The logger "logstore". Messages of a thread that holds a lock are logged when it
+    has released its last one, because a handler may call logstore again."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class SegmentState:
-    """What has to be known of a segment to append to it (``ls_segment_state``)."""
+    """The facts about a segment that an append needs (``ls_segment_state``)."""
 
     __slots__ = ("raw",)
 
@@ -51,7 +51,7 @@ class SegmentState:
 
 
 class Planner:
-    """Decides what of a run of batches belongs into a segment, with index entries.
+    """Decides how much of a run of batches belongs into a segment, with index entries.
 
     Holds the roll limits and the scratch memory of one writer.
     """
@@ -98,8 +98,8 @@ class Planner:
     ) -> int:
         """Encode one message as the next of the segment into `message`, and plan it.
 
-        Returns its bytes; 0 where it does not fit `message` or `max_bytes`, or belongs
-        into a new segment.
+        Returns its bytes; 0 if it does not fit into `message` or `max_bytes`, or if it
+        belongs into a new segment.
         """
         if value is None:
             value, value_len = ffi.NULL, -1
@@ -142,7 +142,7 @@ class Planner:
     ) -> tuple[int, int]:
         """Walk over data[0, size) as if appended to the segment.
 
-        `state` stays as it is until `commit`. Returns (bytes that belong to the
+        `state` does not change until `commit`. Returns (bytes that belong to the
         segment, stop).
         """
         trial = self._trial
@@ -170,11 +170,11 @@ class Planner:
 
     @property
     def next_offset(self) -> int:
-        """One past the last offset of what was planned."""
+        """One past the last offset of the plan."""
         return int(self._trial.last_offset) + 1
 
     def commit(self, state: SegmentState) -> None:
-        """Make the last plan true of `state`."""
+        """Apply the last plan to `state`."""
         state.raw[0] = self._trial[0]
 
     def entries(self) -> tuple[bytes, bytes]:
@@ -188,9 +188,9 @@ class Planner:
 
 
 MESSAGE_BYTES: Final = 64 * 1024
-# Index entries of one call into C, 20 bytes each; what has more takes several calls. A
-# writer has the room all of its life, and a store may have very many; 256 are a MiB of
-# a log.
+# Index entries of one call into C, 20 bytes each; more entries take several calls. A
+# writer keeps this memory all its life, and a store may have very many writers; 256
+# entries cover a MiB of a log.
 _WRITER_ENTRIES: Final = 256
 _SCAN_ENTRIES: Final = 4096
 

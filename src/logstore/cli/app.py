@@ -19,7 +19,7 @@ _STATUS: Final = """\
 Exit status: 0 clean (also with notes), 1 problems found, 2 unusable arguments or
 unreadable path, 130 interrupted. `logstore-dump SUBCOMMAND --help` has examples."""
 PROGRAM: Final = "logstore-dump"
-# What PATH may be.
+# The kinds of path that PATH may be.
 LOGS: Final = "a store, a partition directory or a .log file"
 PARTITIONS: Final = "a store or a partition directory"
 # The order of the help and of docs/cli.md.
@@ -64,7 +64,7 @@ class Command(click.Command):
 
 
 class ClosedPipeError(Exception):
-    """Nobody reads any more what is printed (`| head`)."""
+    """The reader of the output has closed its pipe (`| head`)."""
 
 
 class Group(click.Group):
@@ -91,7 +91,7 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            raise ClosedPipeError from error  # click would make status 1 of it
+            raise ClosedPipeError from error  # click would exit with status 1
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()

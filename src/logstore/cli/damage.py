@@ -1,11 +1,11 @@
-"""Reading over damage: it is told at once, the next partitions follow, and the end says
-what is missing.
+"""Reading over damage: it is reported at once, the next partitions follow, and the end
+lists the missing offsets.
 
-With ``raise`` a partition ends at its first damage; with ``skip`` reading goes on at
-the next offset that can be read. Partitions have ``raise`` unless told otherwise,
-single files ``skip``: they are read as they are. A partition that cannot be read for
-another reason (a limit, a format that is not understood) is told likewise, and makes
-the status 2.
+With ``raise`` a partition ends at its first damage; with ``skip`` reading continues at
+the next offset that can be read. The default is ``raise`` for partitions, and ``skip``
+for single files: they are read as they are. A partition that cannot be read for another
+reason (a limit, a format that is not understood) is reported likewise, and makes the
+status 2.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class DamagedFile(Protocol):
 
     @property
     def name(self) -> str | None:
-        """``topic-number``; None if nothing tells."""
+        """``topic-number``; None if it is unknown."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Missing:
-    """Offsets that were not delivered: [first, next_offset), None if nobody can tell
-    where they end. Not every offset had a record."""
+    """Offsets that were not delivered: [first, next_offset), None if their end is
+    unknown. Not every offset had a record."""
 
     name: str
     first: int
@@ -43,10 +43,10 @@ class Missing:
 
 
 class DamageLog:
-    """What one run of a command met.
+    """The damage in one run of a command.
 
     Attributes:
-        missing: what was not delivered.
+        missing: the offsets that were not delivered.
         status: the exit status because of it.
     """
 
@@ -64,12 +64,12 @@ class DamageLog:
 
     @classmethod
     def silent(cls) -> DamageLog:
-        """One that goes on over damage and tells nothing."""
+        """One that continues over damage and reports nothing."""
         return cls(None, "skip")
 
     @property
     def prints_to_terminal(self) -> bool:
-        """Whether what is read is printed on a terminal."""
+        """Whether the records are printed on a terminal."""
         return self._printer is not None and is_terminal(self._printer.out)
 
     def _warn(self, text: str, style: str = "error") -> None:
@@ -101,7 +101,7 @@ class DamageLog:
         reading: Callable[..., Iterator[Any]],
         isolation: str,
     ) -> Iterator[Any]:
-        """What a method of the partition yields, over damage.
+        """The values that a method of the partition yields, over damage.
 
         Args:
             bounds: gives start and stop as the method takes them.
@@ -122,8 +122,8 @@ class DamageLog:
                 if self.is_strict or found is None:
                     return
                 if isinstance(at, int) and found <= at:
-                    # Nothing tells these apart any more: the rest without what is
-                    # damaged in it.
+                    # These parts cannot be distinguished any more: read the rest
+                    # without its damaged parts.
                     self._is_inexact, on_corruption = True, "skip"
                 else:
                     at = found
@@ -140,7 +140,7 @@ class DamageLog:
         error: logstore.CorruptRecordError,
         stop: Any,
     ) -> int | None:
-        """Tell damage; returns where to go on, None at the end."""
+        """Report damage; returns where to continue, None at the end."""
         name, end = partition.name, partition.end_offset
         self.damaged.add(name)
         self._raise_status(PROBLEMS)
@@ -205,7 +205,7 @@ class DamageLog:
     # -------------------------------------------------------------- the end
 
     def finish(self) -> int:
-        """Print what is missing, and return the exit status."""
+        """Print the missing offsets, and return the exit status."""
         if self.missing:
             for one in self.missing:
                 self._warn(f"missing: {_missing_text(one)}", "problem")
@@ -238,7 +238,7 @@ def _missing_text(one: Missing) -> str:
 
 
 def _next_readable(partition: logstore.Partition, offset: int) -> int | None:
-    """The first offset behind damage that can be read."""
+    """The first offset after damage that can be read."""
     try:
         for batch in partition.read_batches(offset, on_corruption="skip"):
             if batch.base_offset >= offset:

@@ -1,4 +1,4 @@
-"""`doctor`: what a store stands on."""
+"""`doctor`: the surroundings of a store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logstore.cli.schema import line
 from logstore.cli.text import escape, relative
 
 EXAMPLES: Final = ["doctor data", "doctor data --write-test --format jsonl"]
-# Problems come last, where they are seen.
+# Problems come last, at the end of the output.
 _ORDER: Final = {"ok": 0, "note": 1, "problem": 2}
 
 

@@ -1,7 +1,8 @@
 """The text that Kafka's own tool prints about logs (``kafka-dump-log``).
 
-That of Kafka 3.9 for ``--deep-iteration --print-data-log``, but for the brace that it
-puts behind the checksum of a magic 0 or 1 record by mistake, and 4.x does not.
+The text is that of Kafka 3.9 for ``--deep-iteration --print-data-log``, except for the
+brace that 3.9 prints after the checksum of a magic 0 or 1 record by mistake, and 4.x
+does not.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _END_MARKERS: Final = ("ABORT", "COMMIT")
 
 
 def dump_file(source: FileSource, printer: Printer, *, deep: bool) -> bool:
-    """Print what Kafka prints of a log file; whether it is sound (up to its end)."""
+    """Print a log file as Kafka does; returns whether it is intact (up to its end)."""
     name = os.path.basename(source.path)
-    # A terminal is not to be told what to do by a value, or by a name.
+    # A value or a name must not send control sequences to a terminal.
     clean = escape if printer.out.isatty() else str
     printer.line(clean(f"Dumping {source.path}"))
     digits = name.partition(".")[0]
@@ -32,7 +33,7 @@ def dump_file(source: FileSource, printer: Printer, *, deep: bool) -> bool:
     for entry in source.entries():
         if entry.batch is None:
             size = os.path.getsize(source.path)
-            # Behind a torn end nothing follows.
+            # Nothing follows a torn end.
             sound = sound and entry.is_torn
             printer.line(
                 f"Found {size - entry.position} invalid bytes at the end of {name}"
@@ -115,7 +116,7 @@ def _control_line(batch: logstore.RecordBatch, control: Any, label: str) -> str:
 
 
 def _sequence(base: int, delta: int) -> int:
-    """A sequence number, which goes on with 0 behind the largest int32."""
+    """A sequence number; 0 follows the largest int32."""
     if base < 0:
         return base
     number = base + delta

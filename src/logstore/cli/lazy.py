@@ -1,8 +1,8 @@
 """Packages of the command line, imported at their first use.
 
-`logstore-dump --help` is to answer at once, so that rich and orjson wait until there is
-something to print. A package that is missing (`pip install --no-deps`) is an error with
-the command that installs it.
+`logstore-dump --help` must answer at once, so rich and orjson are only imported when
+there is something to print. If a package is missing (`pip install --no-deps`), the
+error names the command that installs it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import logstore
 
-# A top-level module and what is to be installed for it.
+# A top-level module and the distribution to install for it.
 _INSTALL = {
     "click": "pip install pylogstore",
     "rich": "pip install pylogstore",
@@ -38,7 +38,7 @@ def import_package(name: str) -> Any:
 
 
 class LazyPackage:
-    """A module that is imported when something of it is used."""
+    """A module that is imported when one of its names is used."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""What a repair takes out of a log, in offsets and records."""
+"""The data that a repair takes out of a log, in offsets and records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOSING: Final = ("cut", "skipped", "segment-removed", "lost-accepted")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """What the actions of a repair take out of the logs.
+    """The data that the actions of a repair take out of the logs.
 
     Attributes:
         mode: ``cut`` or ``skip``.
@@ -68,8 +68,8 @@ class Loss:
 
 
 def loss_of(report: logstore.RepairReport) -> Loss:
-    """What a report's actions take out; of a dry run also how many records can still
-    be read, which reads them."""
+    """The data that a report's actions take out. For a dry run, this also reads the
+    records that can still be read, and counts them."""
     losing = [a for a in report.actions if a.label in _LOSING]
     known = [a for a in losing if a.first_offset is not None]
     offsets = {
@@ -90,7 +90,7 @@ def loss_of(report: logstore.RepairReport) -> Loss:
 
 
 def _is_known(action: logstore.RepairAction) -> bool:
-    """Whether an action says all the offsets that it takes out, or that there are none
+    """Whether an action lists all the offsets that it takes out, or there are none
     among its bytes."""
     if action.last_offset is not None:
         return True
@@ -98,7 +98,7 @@ def _is_known(action: logstore.RepairAction) -> bool:
 
 
 def _readable(action: logstore.RepairAction) -> int:
-    """Records that can be read of the bytes that an action would take out."""
+    """Count the records that can be read in the bytes that an action would take out."""
     begin = action.position or 0
     end = begin + action.bytes
     try:

@@ -1,4 +1,4 @@
-"""`logstore-dump`: the entry point, which needs nothing but Python."""
+"""`logstore-dump`: the entry point, which needs only Python."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `logstore-dump` and return its exit status.
 
     0 clean, 1 problems found, 2 unusable arguments or unreadable path, 130 interrupted.
-    A pipe that was closed ends it quietly with 0. The process goes on.
+    A pipe that was closed ends it quietly with 0. The process continues.
 
     Args:
         argv: the arguments; None: those of the process.

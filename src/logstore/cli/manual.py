@@ -76,7 +76,7 @@ def _text(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    r"""Text in which groff finds no command: ``\``, ``-``, and ``.`` or ``'`` in front
-    of a line."""
+    r"""Text in which groff finds no command: ``\``, ``-``, and ``.`` or ``'`` at the
+    start of a line are escaped."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{text}" if text.startswith((".", "'")) else text

@@ -1,7 +1,7 @@
-"""Every option of the subcommands, each defined once: a name means the same wherever
-it is.
+"""Every option of the subcommands, each defined once: a name means the same in each
+subcommand.
 
-Two names are kept beside those that are shown, because scripts use them: ``--to`` is
+A second name is kept next to the one that is shown, because scripts use it: ``--to`` is
 ``--until`` in `records` and `batches`, ``--output`` in `export`, and ``--copy-to`` in
 `repair`.
 """
@@ -21,7 +21,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Several options as one decorator; in the help they stand in this order."""
+    """Several options as one decorator; the help lists them in this order."""
     return lambda function: functools.reduce(
         lambda done, decorate: decorate(done), reversed(decorators), function
     )
@@ -118,7 +118,7 @@ on_corruption = click.option(
     "--on-corruption",
     type=click.Choice(["raise", "skip"]),
     help="raise: a partition ends at its first damage; skip: only what is damaged is "
-    "left out. Either way the next partitions follow, what is missing is told on "
+    "left out. Either way the next partitions follow, missing records are reported on "
     "standard error, and the exit status is 1. (default: raise; skip for single files)",
 )
 grep = click.option(
@@ -148,7 +148,7 @@ decompressed = click.option(
     type=SIZE,
     help="The largest size of a batch after decompression; bytes, or with KiB, MiB, "
     "GiB (default: 256MiB). A larger batch is an error; of a single file, and in "
-    "verify --deep and repair, it is left out and told.",
+    "verify --deep and repair, it is left out and reported.",
 )
 segments = click.option(
     "--segments",
@@ -186,7 +186,7 @@ per_topic = click.option(
 kind = click.option(
     "--kind",
     type=click.Choice(["jsonl", "csv", "parquet", "arrow"]),
-    help="What to write, if the name of FILE does not tell.",
+    help="What to write, if the name of FILE does not say it.",
 )
 deep = click.option("--deep", is_flag=True, help="Look inside compressed batches, too.")
 threads = click.option(
@@ -202,7 +202,7 @@ verbose = click.option(
     help="Print every note, and not one line for those that say the same.",
 )
 dry_run = click.option(
-    "--dry-run", is_flag=True, help="Only tell what would be done; needs no lock."
+    "--dry-run", is_flag=True, help="Only report what would be done; needs no lock."
 )
 mode = click.option(
     "--mode",
@@ -235,7 +235,7 @@ follow = click.option(
     "-f",
     "--follow",
     is_flag=True,
-    help="Go on with what is appended, until interrupted; not for single files.",
+    help="Continue with new records, until interrupted; not for single files.",
 )
 records = click.option(
     "-n",

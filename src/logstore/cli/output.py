@@ -1,4 +1,4 @@
-"""Where a command prints: standard output, standard error, colour, tables, progress.
+"""The output of a command: standard output, standard error, colour, tables, progress.
 
 rich draws tables and bars; it is imported when the first of them is drawn.
 """
@@ -48,7 +48,7 @@ class Printer:
         self._is_text_pending = False
 
     def line(self, text: str, style: str = "") -> None:
-        """Print a line, in whatever encoding standard output has."""
+        """Print a line, in the encoding of standard output."""
         if is_terminal(self.out):
             Progress.clear()
         if style and has_colour(self.out):
@@ -102,7 +102,7 @@ class Printer:
         Args:
             columns: the heads.
             rows: a text for each column.
-            right: the columns whose texts stand to the right: numbers.
+            right: the columns whose texts are aligned to the right: numbers.
             total: the last row, or None.
             indent: spaces in front of each line.
         """
@@ -132,8 +132,8 @@ class Printer:
             self.line((" " * indent + text).rstrip())
 
     def _render(self, what: Any) -> str:
-        """What rich draws, in colour on a terminal; never cut to its width: lines are
-        what `grep` and `less -S` work on."""
+        """Text drawn by rich, in colour on a terminal; never cut to its width: `grep`
+        and `less -S` work on whole lines."""
         console_of = import_package("rich.console").Console
         console = console_of(
             file=self.out,
@@ -155,8 +155,8 @@ class Progress:
     """A bar on standard error while that is a terminal; else nothing.
 
     It has the part done, the rate and the time left, appears after half a second, and
-    is gone when the block ends. A context manager; a call of it tells where the work
-    is. It may be called by several threads, one at a time.
+    disappears when the block ends. A context manager; a call of it reports the
+    progress. It may be called by several threads, one at a time.
 
     Args:
         what: the work, in a word or two.
@@ -184,7 +184,7 @@ class Progress:
         self._task: Any = None
 
     def hide(self) -> None:
-        """Show nothing: what is printed is progress enough."""
+        """Show nothing: the printed output is progress enough."""
         self._is_shown = False
 
     def __enter__(self) -> Progress:
@@ -195,8 +195,8 @@ class Progress:
 
     @classmethod
     def clear(cls) -> None:
-        """Take the bar away before a line is printed; the next call of it draws it
-        again, below that line."""
+        """Remove the bar before a line is printed; the next call of it draws it again,
+        below that line."""
         if cls._shown is not None:
             cls._shown._remove()
 

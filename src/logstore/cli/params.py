@@ -50,7 +50,7 @@ def parse_bound(text: str) -> int | datetime.datetime:
         return FromEnd(_clipped(text[1:]))
     iso = text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text
     when = datetime.datetime.fromisoformat(iso)
-    milliseconds_of(when)  # no calendar has the ends of the first and last year in UTC
+    milliseconds_of(when)  # fails for the ends of the first and last year in UTC
     return when
 
 
@@ -61,7 +61,7 @@ def milliseconds_of(when: datetime.datetime) -> int:
 
 
 def _clipped(digits: str) -> int:
-    # More than any log has: what counts with machine words takes no more.
+    # Larger than in any log: code that counts with machine words takes no more.
     return min(int(digits[:_DIGITS_MAX]), _COUNT_MAX)
 
 
@@ -141,7 +141,7 @@ class TopicType(_ParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        # What was typed is not a whole command line: the path is what is left of it.
+        # The command line is incomplete: the first argument left over is the path.
         path = ctx.params.get("path") or next(iter(ctx.args), None)
         try:
             names = os.listdir(path) if path else []
@@ -153,7 +153,7 @@ class TopicType(_ParamType):
 
 
 class FileType(_ParamType):
-    """A path, which a shell completes; whether it is there the command finds out."""
+    """A path, which a shell completes; the command checks whether it exists."""
 
     name = "PATH"
 

@@ -1,6 +1,6 @@
-"""What a path is: a store, a partition directory, a file, or nothing of a log.
+"""The kind of a path: a store, a partition directory, a file, or no part of a log.
 
-The same rule as `logstore.verify` has: a directory is a log directory because of the
+The rule is that of `logstore.verify`: a directory is a log directory because of the
 files in it, never because of its name or those of its directories (`/etc` has
 ``dbus-1``).
 """
@@ -67,7 +67,7 @@ def kind_of(path: str, shown: str = "") -> str:
     if _DIRECTORY.fullmatch(os.path.basename(path)) and not _STORE_FILES.isdisjoint(
         os.listdir(parent)
     ):
-        return PARTITION  # without its files: verify tells which are lost
+        return PARTITION  # without its files: verify reports which are lost
     raise logstore.StoreNotFoundError(
         f"{shown} is no log directory: neither a store nor a partition directory",
         path=path,
@@ -87,7 +87,7 @@ def _is_empty_store(names: list[str]) -> bool:
 
 
 def _has_partitions(path: str, names: list[str]) -> bool:
-    """Whether a directory in it is a partition's by its name and by its files."""
+    """Whether one of its directories is a partition's by its name and by its files."""
     for name in names:
         if _DIRECTORY.fullmatch(name):
             try:

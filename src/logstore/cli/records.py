@@ -45,7 +45,7 @@ TAIL_EXAMPLES: Final = [
 
 
 class Found(NamedTuple):
-    """A record and where it is: topic and partition None if no name tells."""
+    """A record and its place: topic and partition are None if no name has them."""
 
     topic: str | None
     partition: int | None
@@ -116,7 +116,7 @@ class Style:
             return lambda found: printer.raw(render(*found))
 
         def shown(found: Found) -> None:
-            # Line ends and tabs are the template's business, all else does nothing.
+            # Print line ends and tabs as they are; escape other control characters.
             parts = re.split(r"([\n\t])", decode(render(*found)))
             clean = "".join(p if p in ("\n", "\t") else escape(p) for p in parts)
             printer.raw(clean.encode("utf-8", "backslashreplace"))
@@ -203,7 +203,7 @@ def records(path: str, **given: Any) -> int:
 
 
 def until_of(given: dict[str, Any]) -> Bound:
-    """``--until``, or the other name of it."""
+    """``--until``, or its other name."""
     stop: Bound = given["stop"]
     alias: Bound = given.get("stop_alias")
     if stop is not None and alias is not None:
@@ -212,14 +212,14 @@ def until_of(given: dict[str, Any]) -> Bound:
 
 
 def shown(found: Iterator[Any], skip: int, limit: int | None) -> Iterator[Any]:
-    """What is left after ``--skip`` and ``--limit``."""
+    """The items that remain after ``--skip`` and ``--limit``."""
     return itertools.islice(
         found, skip, None if limit is None else min(skip + limit, (1 << 63) - 1)
     )
 
 
 def opened_sources(path: str, damage: DamageLog, given: dict[str, Any]) -> Sources:
-    """What a subcommand that reads records was given."""
+    """Open the sources of a subcommand that reads records."""
     return Sources(
         path,
         damage,
@@ -310,7 +310,7 @@ def _follow(
             for record in found:
                 put(Found(partition.topic, partition.number, record))
                 at, any_read = record.offset + 1, True
-            # What is not committed yet may still come.
+            # Records that are not committed yet may still be delivered.
             ends[partition.name] = at if committed else max(at, end)
         if not any_read:
             time.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""`repair`: what it would lose, the question, and the report."""
+"""`repair`: the expected losses, the question, and the report."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ def _repair(
 def _choose(
     path: str, given: dict[str, Any], printer: Printer, is_confirmed: bool
 ) -> tuple[str | None, bool]:
-    """Show what each mode would lose, and have one chosen.
+    """Show what each mode would lose, and ask for one.
 
-    Returns (mode, whether a person has confirmed it). No mode: it was a dry run, and
-    there is something to do.
+    Returns (mode, whether a person has confirmed it). If the mode is None, it was a dry
+    run, and there is something to do.
     """
     plans = {mode: _plan(path, mode, given, printer) for mode in MODES}
     losses = [loss_of(plan) for plan in plans.values()]
@@ -167,7 +167,7 @@ def _answer(printer: Printer, question: str) -> str:
 
 
 def _ask_name(path: str, printer: Printer) -> None:
-    """Have the name of what is to be changed typed, by a person."""
+    """Ask a person to type the name of the path that will be changed."""
     if not _is_asked(printer):
         raise click.ClickException(
             "nothing was changed: repeat it with --yes, or with --dry-run to look only"

@@ -35,7 +35,7 @@ INTERRUPTED: Final = 130
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """What `logstore.cli.main.main` does, with click at hand."""
+    """The work of `logstore.cli.main.main`, with click installed."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         status = cli.main(arguments, PROGRAM, standalone_mode=False)
@@ -47,7 +47,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             sys.stdout.flush()
         return INTERRUPTED
-    except SystemExit as end:  # the shell asks for completions
+    except SystemExit as end:  # the shell requests completions
         return end.code if isinstance(end.code, int) else UNUSABLE
     except click.UsageError as error:
         message, hint = usage_text(error)
@@ -62,7 +62,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _failed(message: str, status: int, hint: str = "") -> int:
-    """Print an error, escaped as a whole, and below it where to look."""
+    """Print an error, escaped as a whole, and below it a hint."""
     printer = Printer()
     try:
         printer.warn(message)
@@ -74,7 +74,7 @@ def _failed(message: str, status: int, hint: str = "") -> int:
 
 
 def _forget_output() -> None:
-    """Have nothing left to be written when the interpreter ends."""
+    """Leave nothing to be written when the interpreter ends."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -2,8 +2,8 @@
 
 Every line is an object that begins with ``schema`` (the number of this schema) and
 ``type``. Names are in camel case. A partition is always ``topic`` and ``partition``
-(its number), both null if no name tells them. A change of what a name means, or its
-removal, is another number; a new name is not.
+(its number), both null if no name has them. If the meaning of a name changes, or a name
+is removed, the schema gets another number; a new name does not change it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ TIMES: Final = ("ms", "iso")
 
 _PARTITION: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _PARTITION_MAX: Final = (1 << 31) - 1
-# What UTF-8 may hold and a terminal must not get: DEL, the control characters behind
-# it, line ends of other kinds, and what turns the direction of text around.
+# Characters that UTF-8 may hold and a terminal must not get: DEL, the control
+# characters after it, line ends of other kinds, and changes of the text direction.
 _UNSAFE: Final = re.compile(
     rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]"
     rb"|\xef\xbb\xbf"
@@ -40,7 +40,7 @@ def line(kind: str, /, **values: Any) -> dict[str, Any]:
 
 def finding(kind: str, /, value: dict[str, Any]) -> dict[str, Any]:
     """An object of the schema from a problem, note or action of the library, with the
-    partition that its path lies in."""
+    partition that contains its path."""
     topic, number = partition_of(value.get("path"))
     values = {camel(name): item for name, item in value.items()}
     return line(kind, topic=topic, partition=number, **values)
@@ -54,7 +54,7 @@ def camel(name: str) -> str:
 
 def partition_of(path: str | None) -> tuple[str | None, int | None]:
     """(topic, number) of the innermost partition directory in a path; None, None if
-    there is none. Undecodable bytes of its name are escapes."""
+    there is none. Undecodable bytes of its name become escapes."""
     parts = [] if path is None else os.path.abspath(path).split(os.sep)
     for part in parts[:-3:-1]:
         parsed = _PARTITION.fullmatch(part)
@@ -78,8 +78,8 @@ def dumps(value: Any) -> bytes:
 
 
 def printable(data: bytes) -> bytes:
-    r"""JSON whose strings do nothing to a terminal: control characters that JSON may
-    hold as they are become ``\uNNNN``."""
+    r"""JSON whose strings have no effect on a terminal: control characters that JSON
+    allows unescaped become ``\uNNNN``."""
     if data.isascii() and b"\x7f" not in data:
         return data
     return _UNSAFE.sub(_unicode_escapes, data)
@@ -90,7 +90,7 @@ def _unicode_escapes(match: re.Match[bytes]) -> bytes:
 
 
 class JsonText:
-    """JSON that is put into a line as it is.
+    """JSON text that is inserted into a line unchanged.
 
     Attributes:
         text: without line ends.
@@ -134,13 +134,12 @@ def _refuse(constant: str) -> Any:
 
 
 def parsed_json(data: bytes) -> str | None:
-    """What bytes hold as one line of strict JSON; None if they are not JSON, or JSON
-    that not every parser takes: NaN, an infinity (also what 1e999 becomes), half a
-    surrogate pair, or nested too deep. The standard parser, since it keeps integers
-    above 64 bits."""
+    """Bytes as one line of strict JSON. None if they are not JSON, or JSON that not
+    every parser accepts: NaN, an infinity (also 1e999), half a surrogate pair, or too
+    deep nesting. Uses the standard parser, since it keeps integers above 64 bits."""
     try:
         value = json.loads(data, parse_constant=_refuse)
-        # Deeper than it is written later, so that the stack does not end then.
+        # Deeper than it is written later, so that the stack suffices then.
         text = json.dumps([[[[[[[[value]]]]]]]], ensure_ascii=False, allow_nan=False)
         text.encode()
     except (ValueError, RecursionError):
@@ -149,7 +148,7 @@ def parsed_json(data: bytes) -> str | None:
 
 
 def payload_value(data: bytes, payload: str) -> Any:
-    """A key, value or header value for JSON, of every `payload` but ``auto`` and
+    """A key, value or header value for JSON, for every `payload` except ``auto`` and
     ``none``."""
     if payload == "hex":
         return binascii.hexlify(data).decode()

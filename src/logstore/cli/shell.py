@@ -1,4 +1,4 @@
-"""`completion` and `man`: what a shell and `man` know of the command."""
+"""`completion` and `man`: shell completions and the manual page of the command."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from logstore.cli.text import counted
 
 _DIRECTORY: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
 _LOG: Final = re.compile(r"[0-9]{20}\.log")
-# Also one that waits for its removal, 000.log.deleted, but not .logstore-state.
+# Also a file that waits for its removal, 000.log.deleted, but not .logstore-state.
 _LOG_FILE: Final = re.compile(r"\.log(\.|$)")
 
 Position = int | datetime.datetime | None
@@ -32,7 +32,7 @@ class FileSource:
 
     Attributes:
         path: as it was given, or below the path that was given.
-        topic, partition: from the name of its directory; None if that tells nothing.
+        topic, partition: from the name of its directory; None if that has none.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class FileSource:
 
     @property
     def name(self) -> str | None:
-        """``topic-number``; None if nothing tells."""
+        """``topic-number``; None if it is unknown."""
         return None if self.topic is None else f"{self.topic}-{self.partition}"
 
     def entries(self) -> Iterator[Any]:
@@ -56,7 +56,7 @@ class FileSource:
 
     def batches(self) -> Iterator[logstore.RecordBatch]:
         """The intact batches. With ``raise`` they end at the first damage; a torn end
-        is told and is no damage."""
+        is reported and is no damage."""
         last = -1
         broken: tuple[int, Any] | None = None
         for entry in self.entries():
@@ -82,7 +82,7 @@ class FileSource:
         self._damage.in_file(self, entry, first, next_offset)
 
     def _records_of(self, batch: logstore.RecordBatch) -> list[logstore.Record] | None:
-        """The records of an intact batch; None if what is inside cannot be read."""
+        """The records of an intact batch; None if its contents cannot be read."""
         try:
             return list(batch)
         except (
@@ -102,7 +102,7 @@ class FileSource:
         return offsets[0] if len(offsets) == count else 0
 
     def resolve(self, bound: Bound) -> Position:
-        """A bound with ``-N`` made an offset."""
+        """A bound as an offset, if it is ``-N``; else unchanged."""
         return self.offset_from_end(bound) if isinstance(bound, FromEnd) else bound
 
     def records(self, start: Bound, stop: Bound) -> Iterator[logstore.Record]:
@@ -134,7 +134,7 @@ class FileSource:
 
 
 class Sources:
-    """What a path stands for. A context manager: it may hold an open store.
+    """The partitions or files of a path. A context manager: it may hold an open store.
 
     Attributes:
         partitions: open partitions; empty for files.
@@ -142,7 +142,7 @@ class Sources:
 
     Args:
         path: a store, a partition directory, or a `.log` file.
-        damage: where partitions that cannot be opened are told.
+        damage: receives the partitions that cannot be opened.
         topics: patterns of topic names; empty: all.
         numbers: partition numbers; empty: all.
         raw: all `.log` files, as they are, in place of partitions.
@@ -262,8 +262,8 @@ class Sources:
     def position(
         self, partition: logstore.Partition, bound: Bound, isolation: str
     ) -> Position:
-        """A bound for one partition: ``-N`` is made an offset, and of several
-        partitions each holds an offset within its log."""
+        """A bound for one partition: ``-N`` becomes an offset, and if there are several
+        partitions each limits an offset to its own log."""
         if isinstance(bound, FromEnd):
             return offset_from_end(partition, bound, isolation)
         if (
@@ -282,8 +282,8 @@ class Sources:
         isolation: str,
         reading: Callable[..., Iterator[Any]],
     ) -> Iterator[Any]:
-        """What `reading` (a method of the partition) yields between two bounds, over
-        damage as `DamageLog` says."""
+        """The values that `reading` (a method of the partition) yields between two
+        bounds, over damage as `DamageLog` defines it."""
 
         def bounds() -> tuple[Position, Position]:
             return (
@@ -297,8 +297,8 @@ class Sources:
 def offset_from_end(partition: logstore.Partition, count: int, isolation: str) -> int:
     """The offset of the `count`-th last record; the start if there are fewer.
 
-    Compaction, transactions and damage leave offsets without a record, so that it is
-    read further back until there are enough.
+    Compaction, transactions and damage leave offsets without a record, so it reads from
+    further back until there are enough.
     """
     start, end = partition.start_offset, partition.end_offset
     reach: int = count

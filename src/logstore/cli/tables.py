@@ -12,11 +12,11 @@ class Column(NamedTuple):
     """A column of a table.
 
     Attributes:
-        name: its head, and what ``--sort`` calls it.
-        key: the value of a row, which is sorted by.
+        name: its head, and the name for ``--sort``.
+        key: the value of a row, by which rows are sorted.
         text: how a value is shown.
-        is_number: whether it stands to the right.
-        total: the value of the row of totals from those of all rows; None: nothing.
+        is_number: whether it is aligned to the right.
+        total: the value in the row of totals from those of all rows; None: nothing.
     """
 
     name: str
@@ -38,7 +38,7 @@ def sorted_by(
 
 
 def names_of(columns: Sequence[Column]) -> tuple[str, ...]:
-    """What ``--sort`` takes."""
+    """The names that ``--sort`` accepts."""
     return tuple(_slug(column.name) for column in columns)
 
 

@@ -50,7 +50,7 @@ def compiled(text: str) -> Piece:
     """A function from (topic, partition number, record) to the bytes to print.
 
     Raises:
-        click.UsageError: a field or an escape that there is not.
+        click.UsageError: an unknown field or escape.
     """
     pieces: list[Piece | bytes] = []
     for match in _TOKEN.finditer(text.encode("utf-8", "surrogateescape")):

@@ -1,7 +1,7 @@
 r"""Text for people: escapes, sizes, times, counts, paths.
 
-Nothing that comes from data reaches a terminal as a control sequence: what cannot be
-printed is escaped (``\n``, ``\x1b``).
+No text from data reaches a terminal as a control sequence: characters that cannot be
+printed are escaped (``\n``, ``\x1b``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def escape(text: str) -> str:
-    r"""Text that does nothing to a terminal: what cannot be printed becomes ``\n``,
-    ``\r``, ``\t`` or the bytes of its UTF-8 form as ``\xNN``."""
+    r"""Text that has no effect on a terminal: characters that cannot be printed become
+    ``\n``, ``\r``, ``\t`` or the bytes of their UTF-8 form as ``\xNN``."""
     if text.isprintable() and "\\" not in text:
         return text
     return "".join(map(_escaped, text))
@@ -34,8 +34,8 @@ def _escaped(char: str) -> str:
 
 
 def _bytes_of(char: str) -> bytes:
-    """A character as it came: the byte that one of `decode` stands for, else its UTF-8
-    form, also of half a surrogate pair."""
+    """The original bytes of a character: the byte that a character of `decode` stands
+    for, else its UTF-8 form, also of half a surrogate pair."""
     try:
         return char.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -43,7 +43,7 @@ def _bytes_of(char: str) -> bytes:
 
 
 def decode(data: bytes) -> str:
-    """Bytes as text; those that are not UTF-8 stay, as escapes, when it is printed."""
+    """Bytes as text; bytes that are not UTF-8 are kept, and printed as escapes."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -53,7 +53,7 @@ def quoted(data: bytes) -> str:
 
 
 def encodable(text: str) -> str:
-    """A text that UTF-8 can hold: half a surrogate pair is an escape in it."""
+    """A text that UTF-8 can hold: half a surrogate pair becomes an escape."""
     if text.isascii():
         return text
     return "".join(

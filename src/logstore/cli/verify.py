@@ -23,7 +23,7 @@ EXAMPLES: Final = [
     "verify data --format html -o report.html",
 ]
 
-# What many notes of a kind have in common; else the first of them is printed.
+# Words for many notes of a kind; without them the first of the notes is printed.
 _GROUPS: Final = {
     "zero-tail": ("index", "with zeros behind {} entries"),
     "torn-tail": ("log", "with a torn tail, which the next opening for writing cuts"),
@@ -92,7 +92,7 @@ def _print_json(printer: Printer, report: logstore.VerifyReport) -> None:
 def _print_text(
     printer: Printer, report: logstore.VerifyReport, *, verbose: bool
 ) -> None:
-    """Notes first, problems last, where they are seen."""
+    """Print notes first and problems last, at the end of the output."""
     for text in note_lines(report.notes, verbose=verbose):
         printer.line(escape(relative(f"note: {text}")), "note")
     for problem in report.problems:
@@ -109,7 +109,7 @@ def _print_text(
 
 
 def note_lines(notes: Iterable[logstore.Note], *, verbose: bool) -> Iterator[str]:
-    """A line for each note; those that say the same of several files are one line."""
+    """A line for each note; notes with the same text about several files are one."""
     groups: dict[tuple[str, str], list[logstore.Note]] = {}
     for at, note in enumerate(notes):
         same = str(at) if verbose else _same(note.message)
@@ -119,7 +119,7 @@ def note_lines(notes: Iterable[logstore.Note], *, verbose: bool) -> Iterator[str
 
 
 def _same(message: str) -> str:
-    """A message without what differs from file to file."""
+    """A message without the parts that differ from file to file."""
     return _NUMBER.sub("#", _PATH.sub("", message))
 
 

@@ -1,4 +1,4 @@
-"""Directories by their descriptors: names are resolved in the one that was opened."""
+"""Directories by their descriptors: names are resolved in the opened directory."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ __all__ = ["Directory", "held_open"]
 
 
 def held_open(files: Files, fd: int) -> native.OpenFile:
-    """An open descriptor that is closed with the last reference to what is returned."""
+    """An open descriptor; dropping the last reference to the result closes it."""
     is_own = type(files).close is Files.close
     return native.OpenFile(fd, None if is_own else files.close)
 
 
 class Directory:
-    """A directory and the calls on what is in it.
+    """A directory and the calls on its entries.
 
     The root of a store keeps its descriptor open; a partition's directory is opened
     relative to the root for each call, so that a hundred thousand partitions need no
-    descriptors, and one that was renamed or removed is an error and not another place.
-    `path` is for messages; it is never used to open anything. `access` says whom what
-    is made in it belongs to. `moved_to`: the name that it gets or has got from its
-    owner, where it has another one than `name`.
+    descriptors, and one that was renamed or removed raises an error instead of leading
+    to another place. `path` is for messages; it is never used to open a file. `access`
+    is the owner and mode of what is made in it. `moved_to`: the new name, if the owner
+    renames the directory or has renamed it.
     """
 
     __slots__ = (
@@ -67,14 +67,14 @@ class Directory:
         return cls(files, path, file=held_open(files, files.open_root(path)))
 
     def child(self, name: str) -> Directory:
-        """A directory in this one (whether it is there shows when it is used)."""
+        """A directory in this one (its existence is not checked before it is used)."""
         return Directory(self.files, os.path.join(self.path, name), parent=self)
 
     @contextlib.contextmanager
     def use(self) -> Iterator[int]:
         """The descriptor for the length of a block."""
         if self._parent is None:
-            # A reference: who is at work here keeps it open.
+            # Keep a reference: it keeps the descriptor open during the block.
             file = self._file
             if file is None:
                 raise StoreClosedError(f"the store at {self.path} is closed")
@@ -91,9 +91,9 @@ class Directory:
             self.files.close(fd)
 
     def _open_moved(self, parent_fd: int) -> int:
-        """The directory under its new name, or under the old one as long as it has
-        that: then another one may have it, so the new one is looked for first, and
-        once more behind."""
+        """The directory under its new name, or under the old one before the renaming.
+        After it, another directory may have the old name, so the new name is tried
+        first, and again after the old one was opened."""
         with contextlib.suppress(FileNotFoundError):
             return self.files.open_directory(parent_fd, self.moved_to)
         try:
@@ -108,7 +108,7 @@ class Directory:
         return moved
 
     def close(self) -> None:
-        """Let go of the descriptor; it is closed when nobody is at work with it."""
+        """Release the descriptor; it is closed when no call uses it any more."""
         self._file = None
 
     def path_of(self, name: str) -> str:
@@ -122,22 +122,22 @@ class Directory:
         return self.look(name) is not None
 
     def info(self) -> FileInfo:
-        """Of the directory itself."""
+        """The info of the directory itself."""
         with self.use() as fd:
             return self.files.stat(fd)
 
     def stat(self, name: str) -> FileInfo:
         file = self._file
         if file is not None:
-            # What `use` gives for the root, without a context manager: a reader asks
-            # several times in each look.
+            # The same as `use` for the root, without a context manager: a reader calls
+            # this several times in each look.
             return self.files.stat_name(file.fd, name)
         with self.use() as fd:
             return self.files.stat_name(fd, name)
 
     def look(self, name: str) -> Look | None:
-        """What changes when a file is replaced, written over, or grows; None where
-        there is none."""
+        """A value that changes when a file is replaced, overwritten, or grows; None if
+        there is no file."""
         try:
             info = self.stat(name)
         except FileNotFoundError:
@@ -145,8 +145,8 @@ class Directory:
         return look_of(info)
 
     def info_and_look(self, name: str) -> tuple[FileInfo, Look | None]:
-        """`info` and `look` together: a directory in another is opened once for both.
-        A directory that is not there is an error."""
+        """`info` and `look` together: a directory in another one is opened once for
+        both. Raises an error if the directory does not exist."""
         with self.use() as fd:
             info, found = self.files.stat(fd), None
             with contextlib.suppress(FileNotFoundError):
@@ -220,7 +220,7 @@ class Directory:
             self.files.close(fd)
 
     def read_file(self, name: str, limit: int = 64 << 20) -> bytes:
-        """The whole of a small file; EFBIG beyond `limit` bytes."""
+        """The whole of a small file; raises EFBIG beyond `limit` bytes."""
         with self.opened(name) as fd:
             size = self.files.size(fd)
             if size > limit:
@@ -230,9 +230,9 @@ class Directory:
             return bytes(memoryview(buffer)[:n])
 
     def write_file(self, name: str, data: bytes) -> None:
-        """Replace a small file so that a crash leaves the old or the new, whole.
+        """Replace a small file so that a crash leaves the whole old or new file.
 
-        1. write `name`.tmp; 2. sync it; 3. rename it to `name`; 4. sync the directory.
+        1. Write `name`.tmp. 2. Sync it. 3. Rename it to `name`. 4. Sync the directory.
         """
         temporary = f"{name}.tmp"
         fd = self.create(temporary, exclusive=False)

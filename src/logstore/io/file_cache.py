@@ -1,10 +1,10 @@
 """A bounded set of open segment files, and of index contents kept in memory.
 
-Owned by a store, used by its segments. The file that was used least recently leaves the
-set when another one needs its place, and is closed when it is not in use any more: each
-reader has a reference to the `OpenFile`, and the last reference that goes closes it. So
-no interrupt leaves a file open, and none is closed under a reader (the system may give
-the number of a closed descriptor to another file at once).
+Owned by a store, used by its segments. The least recently used file leaves the set when
+another one needs its place, and is closed when it is no longer in use: each reader has
+a reference to the `OpenFile`, and dropping the last reference closes it. So an
+interrupt leaves no file open, and no file is closed while a reader uses it (the system
+may give the number of a closed descriptor to another file at once).
 
 The files of active segments count, too. Their writers are asked to rest: they sync, and
 open the file again at the next append.
@@ -42,13 +42,13 @@ class Descriptors:
         self.max_open = max_open
         self._lock = native.Mutex(RANK_FILES, "the open files of a store", lock_group)
         self._open: OrderedDict[int, OpenFile] = OrderedDict()
-        # How to ask the writer of an owner to rest; the least recent first.
+        # The method that asks an owner's writer to rest; the least recent first.
         self._writers: OrderedDict[int, weakref.WeakMethod[Callable[[], bool]]]
         self._writers = OrderedDict()
         self._indexes: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
         self._index_bytes = 0
         self._closed = False
-        # Owners that are gone, until somebody has the lock.
+        # Owners that are gone; removed when a thread next has the lock.
         self._gone: deque[int] = deque()
 
     def __len__(self) -> int:
@@ -61,22 +61,22 @@ class Descriptors:
         names: tuple[str, ...],
         is_it: Callable[[FileInfo], bool] | None = None,
     ) -> OpenFile:
-        """The file of an owner, opened under the first of `names` that is there and, if
-        given, of which `is_it` is true. It stays open as long as it is referred to.
+        """The file of an owner, opened under the first of `names` that exists and, if
+        `is_it` is given, fulfils it. It stays open as long as a reference to it exists.
 
         Raises:
-            OSError: as opening does; ESTALE where it is another file.
+            OSError: as opening does; ESTALE if it is another file.
             StoreClosedError: after `close`.
         """
         found = self._open.get(owner)
         if found is not None:
-            # Dropped right now, perhaps: it is open all the same.
+            # Another thread may drop it right now: it is still open.
             with contextlib.suppress(KeyError):
                 self._open.move_to_end(owner)
             return found
         if self._closed:
             raise StoreClosedError(f"the store of {directory.path} is closed")
-        # No lock is held while the system is asked.
+        # Make the system calls without the lock.
         file = held_open(self.files, _open_first(directory, names, is_it))
         dropped: list[OpenFile] = []
         with self._lock:
@@ -93,28 +93,28 @@ class Descriptors:
         return found
 
     def adopt(self, owner: int, file: OpenFile, rest: Callable[[], bool]) -> None:
-        """Let readers use the file of a writer, in the place of the one that the owner
-        has. It counts until the writer gives it back with `release`.
+        """Let readers use the file of a writer, in place of the owner's present file.
+        It counts until the writer gives it back with `release`.
 
         Args:
-            rest: a method that asks the writer to do that; whether it has.
+            rest: a method that asks the writer to do so; returns whether it has.
         """
         with self._lock:
             self._drop_gone()
             dropped = self._evict(self.max_open - 1)
             if not self._closed:
-                # The last reader of the one that it had closes that.
+                # The last reader of the owner's previous file closes it.
                 dropped += [self._open.pop(owner, file)]
                 self._open[owner] = file
                 self._writers[owner] = weakref.WeakMethod(rest)
         del dropped
 
     def release(self, owner: int) -> None:
-        """The writer has no more use for the file. It may stay open for readers."""
+        """The writer no longer needs the file. It may stay open for readers."""
         self._writers.pop(owner, None)
 
     def make_room(self) -> None:
-        """Before a file is opened for a writer."""
+        """Make room for a file before it is opened for a writer."""
         if len(self._open) >= self.max_open:
             with self._lock:
                 self._drop_gone()
@@ -124,8 +124,8 @@ class Descriptors:
                 self._let_rest()
 
     def _let_rest(self) -> None:
-        """Ask the writers that have been at work for the longest time to rest, until
-        there is room for one file more."""
+        """Ask the writers that have worked for the longest time to rest, until there is
+        room for one more file."""
         for owner, asked in list(self._writers.items()):
             if len(self._open) < self.max_open:
                 return
@@ -136,10 +136,10 @@ class Descriptors:
                 self._open.pop(owner, None)
 
     def forget(self, owner: int) -> None:
-        """Let go of the file of an owner that is gone, and of its indexes.
+        """Release the file of an owner that is gone, and its indexes.
 
-        It never waits: the garbage collector calls it, at any line of any thread, and
-        so perhaps of the one that holds the lock. Then the next call does it.
+        It never waits: the garbage collector may call it at any line of any thread,
+        even of the thread that holds the lock. Then the next call does the work.
         """
         self._gone.append(owner)
         with self._lock.attempt() as is_mine:
@@ -147,7 +147,7 @@ class Descriptors:
                 self._drop_gone()
 
     def close(self) -> None:
-        """Close every file, those in use as soon as they are not."""
+        """Close every file; a file in use is closed when its last user is done."""
         with self._lock:
             self._closed = True
             self._open.clear()
@@ -164,8 +164,8 @@ class Descriptors:
                 self._drop_index((owner, kind))
 
     def _evict(self, room: int) -> list[OpenFile]:
-        """Take out what was used least recently, but for the files of writers. Those
-        that are returned are closed with the list, behind the lock."""
+        """Remove the least recently used files from the set, except those of writers.
+        The returned files are closed with the list, after the lock is released."""
         excess = len(self._open) - room
         if excess <= 0:
             return []

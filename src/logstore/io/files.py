@@ -1,12 +1,12 @@
 """The one seam to the operating system: files, directories, locks and the clock.
 
-Every system call that touches a store, and every look at a clock, goes through one
-`Files` object, so that a test can fail the n-th call, record what was asked, or put an
-in-memory disk behind it. Names are opened relative to a directory descriptor, never
-through symbolic links, so that what happens to the path of a store while it is open
-cannot lead a call elsewhere.
+Every system call that touches a store, and every reading of a clock, goes through one
+`Files` object, so that a test can fail the n-th call, record the calls, or use an
+in-memory disk instead. Names are opened relative to a directory descriptor, never
+through symbolic links, so that a change to the path of a store while it is open cannot
+lead a call elsewhere.
 
-Methods raise plain `OSError`; callers, who know what it means, give it a name.
+Methods raise plain `OSError`; the callers know what it means and convert it.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 DIRECTORY_ENTRIES_MAX = 4_000_000
 
-# File systems tell time by ticks, up to 10 ms apart: what happens within one leaves no
-# trace in a time that was noted in it.
+# File systems keep time in ticks, up to 10 ms apart: a second change within one tick
+# does not change the recorded time.
 _TICK_MS: Final = 20
 
-# Of a file: inode, mtime_ns, ctime_ns, size. A backup that is copied over it may leave
-# the inode as it is, and bring time and size of what was saved; nobody sets a ctime.
+# Of a file: inode, mtime_ns, ctime_ns, size. A backup copied over a file may keep its
+# inode and restore the saved time and size; no program can set a ctime.
 Look: TypeAlias = tuple[int, int, int, int]
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Waitable(Protocol):
-    """What a thread can wait for."""
+    """An object that a thread can wait for."""
 
     def wait(self, seconds: float | None) -> bool: ...
 
 
 class FileInfo(NamedTuple):
-    """What `Files.stat` tells of a file."""
+    """The result of `Files.stat`."""
 
     size: int
     mtime_ns: int
@@ -77,12 +77,12 @@ class FileInfo(NamedTuple):
 
 
 def look_of(info: FileInfo) -> Look:
-    """What of a file changes when it is replaced, written over, or grows."""
+    """The values of a file that change when it is replaced, overwritten, or grows."""
     return info.inode, info.mtime_ns, info.ctime_ns, info.size
 
 
 class Space(NamedTuple):
-    """What `Files.space` tells of a file system; -1 where it keeps no count."""
+    """The result of `Files.space`; -1 if the file system does not count it."""
 
     bytes: int
     free_bytes: int
@@ -91,11 +91,11 @@ class Space(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Whom new files of a store belong to, beside the user of this process.
+    """Access to new files of a store, besides that of this process's user.
 
     Attributes:
-        group: what the group may do with a directory: bits out of 0o070.
-        uid, gid: the owner they are given to (by root); -1: they stay as they are.
+        group: group permissions of a directory: bits out of 0o070.
+        uid, gid: the owner that root gives them to; -1: unchanged.
     """
 
     group: int = 0
@@ -135,7 +135,7 @@ class Files:
     # -- directories
 
     def make_root(self, path: str) -> bool:
-        """Create a directory with its parents; False if it is there already."""
+        """Create a directory with its parents; False if it exists already."""
         if os.path.isdir(path):
             return False
         parent = os.path.dirname(path)
@@ -163,7 +163,7 @@ class Files:
     def make_directory(self, dir_fd: int, name: str) -> None:
         """Create a directory of mode 0700, whatever the umask."""
         os.mkdir(name, DIRECTORY_MODE, dir_fd=dir_fd)
-        # A umask may have taken bits of the owner away; then it cannot be opened.
+        # A umask may have removed bits of the owner; then it cannot be opened.
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, dir_fd=dir_fd)
         try:
@@ -179,8 +179,8 @@ class Files:
     def list(self, dir_fd: int) -> list[str]:
         """Names in a directory, sorted.
 
-        More than `DIRECTORY_ENTRIES_MAX` are an OSError that says so, before memory is
-        taken for all of them.
+        Raises an OSError with an explanation for more than `DIRECTORY_ENTRIES_MAX`
+        names, before it takes memory for all of them.
         """
         with os.scandir(dir_fd) as entries:
             names = [
@@ -196,7 +196,7 @@ class Files:
     # -- files
 
     def open(self, dir_fd: int, name: str, *, write: bool = False) -> int:
-        """Open a regular file that exists; anything else of that name is EINVAL."""
+        """Open an existing regular file; EINVAL for any other kind of file."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | _FLAGS
         fd = os.open(name, flags, dir_fd=dir_fd)
         try:
@@ -211,10 +211,10 @@ class Files:
 
     def create(self, dir_fd: int, name: str, *, exclusive: bool = True) -> int:
         """Create a file of mode 0600, whatever the umask, for reading and writing;
-        EEXIST if `exclusive` and there.
+        EEXIST if `exclusive` and the name exists.
 
-        Without `exclusive` whatever has the name is unlinked first: a file that
-        somebody else put there is never written into.
+        Without `exclusive`, anything of that name is unlinked first: logstore never
+        writes into a file that another program put there.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS
         try:
@@ -233,13 +233,13 @@ class Files:
         return fd
 
     def close(self, fd: int) -> None:
-        """Close a descriptor. What it says is no news: whatever has to be on the disk
-        was synced before, and the descriptor is gone in any case."""
+        """Close a descriptor. Its error is ignored: all data that must be durable was
+        synced before, and the descriptor is closed in any case."""
         with contextlib.suppress(OSError):
             os.close(fd)
 
     def read(self, fd: int, buffer: WriteableBuffer, pos: int) -> int:
-        """Fill `buffer` from byte `pos` on; return the bytes read, short at the end."""
+        """Fill `buffer` from byte `pos`; return the bytes read, fewer at the end."""
         view = memoryview(buffer).cast("B")
         done = 0
         while done < len(view):
@@ -250,7 +250,7 @@ class Files:
         return done
 
     def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
-        """Write all of `data` at byte `pos`; after an error part of it may be there."""
+        """Write all of `data` at byte `pos`; after an error, part may be written."""
         done = os.pwrite(fd, data, pos)
         while done < len(data):
             done += os.pwrite(fd, data[done:], pos + done)
@@ -262,10 +262,10 @@ class Files:
         os.ftruncate(fd, size)
 
     def reserve(self, fd: int, pos: int, size: int) -> bool:
-        """Take disk space for a range without changing the file's length.
+        """Reserve disk space for a range without changing the file's length.
 
-        Returns False where the file system cannot; raises ENOSPC, EDQUOT or EFBIG when
-        there is none (also for RLIMIT_FSIZE, which fallocate itself does not look at).
+        Returns False if the file system cannot; raises ENOSPC, EDQUOT or EFBIG if there
+        is no space (also for RLIMIT_FSIZE, which fallocate itself does not check).
         """
         limit = _file_size_limit()
         if limit is not None and pos + size > limit:
@@ -278,8 +278,8 @@ class Files:
         return True
 
     def write_back(self, fd: int, pos: int, size: int) -> None:
-        """Let the system begin to write a range to the disk: a later sync waits less.
-        Nothing is durable by it, so a failure is no news either."""
+        """Let the system start writing a range to the disk, so that a later sync waits
+        less. It makes nothing durable, so its error is ignored, too."""
         native.write_back(fd, pos, size)
 
     def rename(self, dir_fd: int, old: str, new: str) -> None:
@@ -302,13 +302,13 @@ class Files:
         return os.fstat(fd).st_size
 
     def set_access(self, fd: int, access: Access) -> None:
-        """Give a new file or directory to whom it shall belong."""
+        """Set the owner and the permissions of a new file or directory."""
         if access.uid >= 0:
             os.fchown(fd, access.uid, access.gid)
         mode = os.fstat(fd).st_mode
         wanted = access.file_mode
         if stat_module.S_ISDIR(mode):
-            # Setgid, which hands the group down, stays.
+            # Keep setgid, which passes the group on to new entries.
             wanted = access.directory_mode | (mode & 0o7000)
         os.fchmod(fd, wanted)
 
@@ -316,10 +316,10 @@ class Files:
         """Bytes that this user may still write on the file system of `fd`."""
         return self.space(fd).free_bytes
 
-    # -- what a file is on, and who asks
+    # -- the file system of a file, and this process
 
     def space(self, fd: int) -> Space:
-        """Size and room of the file system of `fd`, for this user."""
+        """Size and free space of the file system of `fd`, for this user."""
         result = os.fstatvfs(fd)
         counts = (result.f_files, result.f_favail) if result.f_files else (-1, -1)
         size = result.f_frsize
@@ -331,7 +331,7 @@ class Files:
 
     def mounts(self, fd: int) -> tuple[int, str]:
         """The id of the mount of `fd` (-1 unknown), and the mounts that this process
-        sees as /proc/self/mountinfo has them ("" where there is no /proc)."""
+        sees, as in /proc/self/mountinfo ("" if there is no /proc)."""
         try:
             about = _read_text(f"/proc/self/fdinfo/{fd}")
             table = _read_text("/proc/self/mountinfo")
@@ -345,7 +345,7 @@ class Files:
         return os.geteuid()
 
     def resource_limits(self) -> tuple[int | None, int | None]:
-        """(open files, bytes of a file) that this process may have; None: any."""
+        """(open files, bytes of a file) that this process may have; None: no limit."""
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         files = None if soft == resource.RLIM_INFINITY else soft
         return files, _file_size_limit()
@@ -353,8 +353,8 @@ class Files:
     # -- lock
 
     def lock(self, fd: int) -> int | None:
-        """Take Kafka's lock (a POSIX record lock). None: taken; else the holder's pid
-        (0 when it cannot be known)."""
+        """Take Kafka's lock (a POSIX record lock). Returns None if taken, else the
+        holder's pid (0 if it is unknown)."""
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -366,8 +366,8 @@ class Files:
         return None
 
     def lock_file(self, fd: int) -> bool:
-        """Take the lock that belongs to an open file (`flock`); False where another one
-        has it. True, too, where the file system has none."""
+        """Take the lock that belongs to an open file (`flock`); False if another open
+        file has it. Also True if the file system has no such locks."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -378,13 +378,13 @@ class Files:
         return True
 
     def unlock_file(self, fd: int) -> None:
-        """Let go of that lock, for all who share the open file (a child of a fork)."""
+        """Release that lock, also for a child of a fork that shares the open file."""
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_UN)
 
     def lock_holder(self, fd: int) -> int | None:
-        """The pid that holds the lock (0 where it cannot be known); None: nobody.
-        Takes nothing; a lock of this process itself does not show."""
+        """The pid that holds the lock (0 if it is unknown); None if it is free. Takes
+        no lock; does not report a lock of this process itself."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
         kind, _, _, _, pid = _FLOCK.unpack(answer)
@@ -397,7 +397,7 @@ class Files:
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds that never go back: for intervals."""
+        """Seconds that never decrease: for intervals."""
         return time.monotonic()
 
     def wait(self, waiter: Waitable, seconds: float | None) -> bool:
@@ -415,7 +415,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def _read_text(path: str) -> str:
-    """A file of /proc: its size is not known, so it is read until it ends."""
+    """Read a file of /proc: its size is unknown, so read until it ends."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
@@ -427,7 +427,7 @@ def _read_text(path: str) -> str:
 
 
 def settled(mtime_ns: int, files: Files) -> int:
-    """A time of change to be noted and compared later; -1 where it is so young that a
-    change to come may leave it as it is."""
+    """A time of change to record and compare later; -1 if it is so recent that the next
+    change may not alter it."""
     age_ms = files.now_ms() - mtime_ns // 1_000_000
     return -1 if 0 <= age_ms < _TICK_MS else mtime_ns

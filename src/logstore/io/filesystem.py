@@ -1,7 +1,8 @@
-"""The place of a store: whose its directory is, and what it lies on.
+"""The place of a store: the owner of its directory, and its file system.
 
-What is found is refused for writing unless the settings allow it; reading is never
-refused. The rules are in docs/operations.md, "Permissions" and "File systems".
+A store in an unsuitable place is refused for writing unless the settings allow it;
+reading is never refused. The rules are in docs/operations.md, "Permissions" and "File
+systems".
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ __all__ = [
 ROOT_USER: Final = 0
 CREATED_FOR_GROUP: Final = 0o050
 
-# f_type of statfs(2), as linux/magic.h and the file systems' own headers have them.
+# f_type of statfs(2), from linux/magic.h and the file systems' own headers.
 FILE_SYSTEMS: Final[dict[int, str]] = {
     0xEF53: "ext4",
     0x58465342: "xfs",
@@ -86,7 +87,7 @@ def open_root(files: Files, path: str) -> Directory:
     """The directory at a path that a user gives.
 
     Raises:
-        StoreNotFoundError: there is nothing at the path.
+        StoreNotFoundError: the path does not exist.
         StorageError: the system refuses.
     """
     try:
@@ -98,7 +99,7 @@ def open_root(files: Files, path: str) -> Directory:
 
 
 def is_directory(files: Files, path: str) -> bool:
-    """Whether it is one. Raises: as `open_root`."""
+    """Whether the path is a directory. Raises: as `open_root`."""
     try:
         files.close(files.open_root(path))
     except NotADirectoryError:
@@ -115,7 +116,7 @@ class Mount(NamedTuple):
 
     Attributes:
         number: its id.
-        point: where it is mounted.
+        point: its mount point.
         kind: name of the file system: ``ext4``, ``fuse.sshfs``, ``virtiofs``.
         source: device or server.
         options: those of the mount and those of the file system.
@@ -129,7 +130,7 @@ class Mount(NamedTuple):
 
 
 def parse_mounts(table: str) -> list[Mount]:
-    """The lines of a mountinfo file (proc(5)); what is no such line is left out."""
+    """The lines of a mountinfo file (proc(5)); other lines are ignored."""
     mounts = []
     for line in table.split("\n"):
         before, found, after = line.partition(" - ")
@@ -150,12 +151,12 @@ def parse_mounts(table: str) -> list[Mount]:
 
 
 def _unescaped(text: str) -> str:
-    """Spaces and the like stand in octal there."""
+    """The text without the octal escapes of spaces and the like."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
 def mount_of(root: Directory) -> Mount | None:
-    """The mount that a directory is on; None where that cannot be known."""
+    """The mount of a directory; None if it is unknown."""
     with root.use() as fd:
         number, table = root.files.mounts(fd)
     for mount in parse_mounts(table):
@@ -178,9 +179,9 @@ def kind_of(root: Directory) -> tuple[str, bool]:
 
 
 def who_else(info: FileInfo, user: int, *, group_access: bool) -> str:
-    """Who beside this user may change a directory, as a sentence; "" nobody.
+    """Why other users may change a directory, as a sentence; "" if none may.
 
-    Root always may, so a directory of root's is as good as one's own.
+    Root always may, so a directory of root is as good as one of this user.
     """
     if info.uid not in (user, ROOT_USER, -1):
         return f"it belongs to user {info.uid}, and this process is user {user}"
@@ -192,7 +193,7 @@ def who_else(info: FileInfo, user: int, *, group_access: bool) -> str:
 
 
 # Files of a log directory's root that no other program uses. (`.lock` is not among
-# them: many do.)
+# them: many programs use it.)
 _ROOT_FILES: Final = frozenset({OWNER, layout.TOPICS} | layout.KAFKA_STORE_FILES) - {
     layout.LOCK
 }
@@ -202,9 +203,9 @@ _PARTITION_FILES: Final = frozenset(
 
 
 def is_partition(root: Directory, names: list[str]) -> bool:
-    """Whether a directory with these names in it is one of a partition: because of the
-    files in it, or, if all of them are lost, because it has a partition's name and its
-    parent has the files of a store.
+    """Whether a directory with these names in it is one of a partition: because of its
+    files, or, if all of them are lost, because it has a partition's name and its parent
+    has the files of a store.
 
     Raises:
         OSError: the system refuses.
@@ -229,8 +230,8 @@ def is_partition(root: Directory, names: list[str]) -> bool:
 
 def is_store(root: Directory, names: list[str]) -> bool:
     """Whether a directory with these names in it is a store (a log directory): it has
-    the files of one, or a directory with a partition's name that has a partition's
-    files. Names of directories alone say nothing: `/etc` has ``dbus-1``.
+    the files of a store, or a directory with a partition's name and files. Names of
+    directories alone prove nothing: `/etc` has ``dbus-1``.
 
     Raises:
         OSError: the system refuses.
@@ -240,13 +241,13 @@ def is_store(root: Directory, names: list[str]) -> bool:
     inside: list[str] = []
     for name in names:
         if layout.transition_topic(name) is not None:
-            return True  # a partition that goes, with the name that a broker gives it
+            return True  # a partition being deleted, with the name that a broker uses
         if layout.parse_partition_directory(name):
             child = root.child(name)
             try:
                 found = child.names()
             except FileNotFoundError:
-                return True  # its owner deletes it right now
+                return True  # its owner is deleting it
             except OSError:
                 continue
             finally:
@@ -258,8 +259,8 @@ def is_store(root: Directory, names: list[str]) -> bool:
 
 
 def _is_empty_store(names: list[str]) -> bool:
-    """Whether there is a lock and nothing else but directories of partitions (which are
-    empty): many programs have a `.lock`."""
+    """Whether there is a lock and nothing else except directories of partitions (which
+    are empty): many programs have a `.lock`."""
     return layout.LOCK in names and all(
         name == layout.LOCK
         or name.startswith(layout.OWN_PREFIX)
@@ -269,9 +270,9 @@ def _is_empty_store(names: list[str]) -> bool:
 
 
 def _may_be_store(root: Directory, names: list[str]) -> bool:
-    """Whether a directory that has no log may be read as a store all the same: a lock
-    may be that of a store without a topic, beside what else is there, and an empty
-    directory a partition without a record. To call that sound would be too much."""
+    """Whether a directory that has no log may still be read as a store: a lock may be
+    that of a store without a topic, next to other files, and an empty directory may be
+    a partition without a record. This is too little to report a valid store."""
     return layout.LOCK in names or any(
         layout.parse_partition_directory(name) is not None and _is_empty(root, name)
         for name in names
@@ -296,11 +297,11 @@ def _has_log(names: list[str]) -> bool:
 
 
 def check_is_store(root: Directory, *, must_exist: bool) -> None:
-    """Raise where a directory is a partition's, and no store; with `must_exist` also
-    where it has nothing of a store or a log.
+    """Raise an error if a directory is a partition's and not a store; with `must_exist`
+    also if it has no file of a store or a log.
 
     Raises:
-        StoreNotFoundError: it says what the directory is.
+        StoreNotFoundError: the message says what the directory is.
         StorageError: the system refuses.
     """
     try:
@@ -330,13 +331,13 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
 
 
 def prepare_root(root: Directory, config: StoreConfig, *, made: bool = False) -> None:
-    """Before a store is written to: check its place, settle the modes of new files.
+    """Before a store is written to, check its place and set the modes of new files.
 
-    1. whose it is; 2. the file system; 3. `root.access`: group bits, and, for root
-    in another user's store, that user.
+    1. Check the owner. 2. Check the file system. 3. Set `root.access`: group bits, and
+    the owner if root writes to another user's store.
 
     Args:
-        made: the directory was created just now.
+        made: the directory was just created.
 
     Raises:
         ConfigError: others may change the directory, or it is on a network file system,
@@ -400,15 +401,15 @@ def _access(root: Directory, config: StoreConfig, made: bool) -> Access:
             group = CREATED_FOR_GROUP
             with root.use() as fd:
                 root.files.set_access(fd, Access(group))
-    # What root makes in the store of another user has to stay usable for its owner.
+    # Files that root makes in another user's store must stay usable for its owner.
     if root.files.user() == ROOT_USER and info.uid > ROOT_USER:
         return Access(group, info.uid, info.gid)
     return Access(group)
 
 
 def staging_access(root: Directory, config: StoreConfig) -> Access:
-    """Whom a file belongs to that is put into a store without its lock, and that its
-    owner has to read: as what the owner has made itself.
+    """The access of a file that is put into a store without its lock and that the
+    store's owner must read: the same as that of the owner's own files.
 
     Raises:
         StorageError: the system refuses.

@@ -1,6 +1,6 @@
-"""Names on disk: what the files and directories of a store are called, and by whom.
+"""Names on disk: of Kafka's and of logstore's files and directories in a store.
 
-The one place that forms and parses such names (docs/format.md).
+Only this module forms and parses such names (docs/format.md).
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ QUARANTINE_PREFIX = ".logstore-quarantine-"
 TOPIC_NAME_BYTES_MAX = 249
 OFFSET_MAX = (1 << 63) - 1
 PARTITION_MAX = (1 << 31) - 1
-# Directories in a log directory that are no partitions.
+# Directories in a log directory that are not partitions.
 NOT_PARTITIONS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
 
-# Files of Kafka's in the root of a log directory.
+# Kafka's files in the root of a log directory.
 KAFKA_STORE_FILES = frozenset(
     {
         LOCK,
@@ -136,7 +136,7 @@ def check_topic_name(name: object) -> str:
 
 
 def check_new_topic_name(name: object) -> str:
-    """The same for a topic to be created: some names mean something else."""
+    """The same for a topic to be created: some names are reserved."""
     checked = check_topic_name(name)
     if checked.startswith(OWN_PREFIX) or checked == "__cluster_metadata":
         raise ConfigError(
@@ -160,8 +160,8 @@ def segment_file(base_offset: int, suffix: str) -> str:
 
 
 def torn_files(base_offset: int, position: int) -> Iterator[str]:
-    """Names for what was torn from a log at a position: the first time, the second, and
-    so on."""
+    """Names for the bytes torn from a log at a position: for the first time, the second
+    time, and so on."""
     first = f"{TORN_PREFIX}{base_offset:020d}-{position}"
     yield first
     for number in itertools.count(2):
@@ -173,7 +173,7 @@ def digest_file(base_offset: int) -> str:
 
 
 def parse_digest_file(name: str) -> int | None:
-    """The base offset that the side file of a segment is for; None for other names."""
+    """The base offset of the segment that a side file is for; None for other names."""
     digits = name.removeprefix(DIGEST_PREFIX)
     if digits == name or len(digits) != 20 or not digits.isascii():
         return None
@@ -191,14 +191,14 @@ def parse_segment_file(name: str) -> SegmentFile | None:
 
 
 def is_store_file(name: str) -> bool:
-    """Whether Kafka or logstore name a file in the root of a store so."""
+    """Whether Kafka or logstore use this name for a file in the root of a store."""
     known = name.removesuffix(".tmp") in KAFKA_STORE_FILES
     return known or name.startswith(f"{OWN_PREFIX}-")
 
 
 def is_partition_file(name: str) -> bool:
-    """Whether Kafka or logstore name something in a partition's directory so: what
-    goes when the partition is deleted, and nothing else."""
+    """Whether Kafka or logstore use this name in a partition's directory. Deleting the
+    partition removes these files, and nothing else."""
     final = name.removesuffix(".tmp")
     if parse_segment_file(final) is not None or name.startswith(f"{OWN_PREFIX}-"):
         return True
@@ -234,6 +234,6 @@ def transition_topic(name: str) -> tuple[str, int, str] | None:
 
 
 def deleted_directory(topic: str, partition: int, unique: str) -> str:
-    """Name of a partition directory that waits for its deletion (32 hex digits)."""
+    """Name of a partition directory that waits to be removed (32 hex digits)."""
     tail = f"-{partition}.{unique}-delete"
     return topic[: 255 - len(tail)] + tail

@@ -2,12 +2,12 @@
 
 Two locks on one file, `.lock`. Kafka's is a POSIX record lock. It excludes a broker,
 but not its own process, and the system drops it when the process closes any descriptor
-of the file (a copy of the directory is enough). So there is a `flock` beside it, which
-belongs to the open file: it excludes every other logstore until that is closed. A POSIX
-lock that was dropped is taken again at the next sync.
+of the file (copying the directory is enough). So there is also a `flock`, which
+belongs to the open file: it excludes every other logstore until the file is closed. A
+POSIX lock that was dropped is taken again at the next sync.
 
-A child of a fork has the open file, too, and would keep the `flock` alive: it closes
-the file at once (which takes nothing from the parent).
+A child of a fork shares the open file and would keep the `flock` alive, so it closes
+the file at once. The parent keeps its lock.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _guard = native.Mutex(RANK_LEAF, "the locks of this process")
 
 
 class StoreLock:
-    """The writer's lock on a store's directory, taken when made.
+    """The writer's lock on a store's directory; making the object takes it.
 
     Attributes:
-        opened_at: ``file:line`` of the call of logstore that made it; "": unknown.
+        opened_at: ``file:line`` of the call of logstore that made it; "" if unknown.
 
     Raises:
         StoreLockedError: another process, or this one, has it.
@@ -80,39 +80,39 @@ class StoreLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether it was not released."""
+        """Whether it has not been released."""
         return self._file is not None and self._file.fd >= 0
 
     def hold(self) -> int | None:
-        """Take Kafka's lock again where it was dropped. Returns the pid of a program
-        that has it meanwhile (0: unknown); None: it is held."""
+        """Take Kafka's lock again if it was dropped. Returns the pid of a program that
+        has taken it meanwhile (0: unknown); None if it is held."""
         return None if self._file is None else self._files.lock(self._file.fd)
 
     def abandon(self) -> None:
-        """In the child of a fork: the lock is the parent's."""
+        """In the child of a fork: leave the lock to the parent."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def release(self) -> None:
-        """Let others write. Releasing twice is fine."""
+        """Let other processes write. Releasing twice is allowed."""
         with _guard:
             if self.is_held:
                 assert self._file is not None
-                # First: a child of a fork that has the open file, too, keeps nothing.
+                # First: a child of a fork that shares the open file then holds no lock.
                 self._files.unlock_file(self._file.fd)
                 self._file.close()
-            # Behind a close that was interrupted here as well.
+            # Also after a close that was interrupted here.
             self._file = None
 
 
-# By device and inode. One whose store was forgotten is not there any more.
+# By device and inode. The entry of a garbage-collected store disappears.
 _held: weakref.WeakValueDictionary[tuple[int, int], StoreLock]
 _held = weakref.WeakValueDictionary()
 
 
 def _holder_here(info: FileInfo) -> str | None:
-    """Where this process took the lock of a file ("" unknown); None if it has none."""
+    """The place where this process locked a file ("": unknown); None if it did not."""
     lock = _held.get((info.device, info.inode))
     return lock.opened_at if lock is not None and lock.is_held else None
 
@@ -132,10 +132,10 @@ def caller() -> str:
 
 
 def holder_of(root: Directory) -> int | None:
-    """The pid of the writer of a store (0 where it cannot be known); None: there is
-    none.
+    """The pid of the writer of a store (0 if it is unknown); None if there is no
+    writer.
 
-    Takes no lock, and opens the lock file only where that drops none.
+    Takes no lock, and opens the lock file only if closing it drops none.
 
     Raises:
         OSError: as the system gives it; there may be no lock file at all.
@@ -163,5 +163,5 @@ def _locked(root: Directory, pid: int | None, opened_at: str = "") -> StoreLocke
 
 
 def forget_locks() -> None:
-    """After a fork, in the child: the locks are the parent's."""
+    """In the child of a fork: leave the locks to the parent."""
     _held.clear()

@@ -1,9 +1,10 @@
-"""Work side by side: threads for a list of things to do, and one that takes results.
+"""Parallel work: threads for a list of tasks, and one thread that takes the results.
 
-Made of the few things that an interrupt cannot leave half done
+Made only of operations that an interrupt cannot leave half done
 (`logstore._native.locks`); the executors of the standard library wait on Conditions. A
-thread counts as holding the locks of the one that it works for: that one waits for it,
-so it must not wait for them (as a finalizer that the collector runs here could).
+thread counts as holding the locks of the thread that it works for: that thread waits
+for it, so it must not wait for those locks (a finalizer that the garbage collector runs
+here could try).
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ __all__ = ["Done", "Task", "Workers", "side_by_side"]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# How long to sleep before looking again, should a wake-up be missed.
+# The longest sleep before checking again, in case a wake-up was missed.
 _LOOK_S = 0.05
 
 
 class Task(Generic[Result]):
-    """Something to do, and what came of it."""
+    """A piece of work and its result."""
 
     __slots__ = ("_error", "_is_done", "_result", "_work")
 
@@ -41,7 +42,7 @@ class Task(Generic[Result]):
         self._is_done = False
 
     def run(self) -> None:
-        """Do it; what it raises is kept."""
+        """Do the work; keep its error."""
         try:
             self._result.append(self._work())
         except BaseException as error:
@@ -49,23 +50,23 @@ class Task(Generic[Result]):
         self._is_done = True
 
     def is_done(self) -> bool:
-        """Whether `result` can be asked for."""
+        """Whether `result` may be called."""
         return self._is_done
 
     def result(self) -> Result:
-        """What came of it; raises what it has raised."""
+        """The result of the work; raises the error that it raised."""
         if self._error is not None:
             raise self._error
         return self._result[0]
 
 
 class Workers:
-    """Threads that do tasks in the order in which they come. A context manager: left
-    early, it drops what is waiting and waits for what is under way.
+    """Threads that do tasks in the order of their arrival. A context manager: if it is
+    left early, it drops waiting tasks and waits for running ones.
 
     Args:
-        threads: at most. Where none is to be had, the caller of `wait` works.
-        stop: called where it is left by an error: whatever lets tasks end soon.
+        threads: at most. If none can be started, the caller of `wait` does the work.
+        stop: called if an error leaves the context: it should let tasks end soon.
     """
 
     def __init__(self, threads: int, stop: Callable[[], None] | None = None) -> None:
@@ -73,8 +74,8 @@ class Workers:
         self._stop = stop
         self._places = native.places()
         self._waiting: deque[Task[Any]] = deque()
-        # One for each thread that was asked for, and for each that has begun and not
-        # ended. Nobody waits for one that never begins: it has to note that itself.
+        # One for each thread that was requested, and one for each that has begun and
+        # not ended. A thread notes its own start; one that never starts is not awaited.
         self._asked: deque[None] = deque()
         self._at_work: deque[None] = deque()
         self._is_late = False
@@ -105,7 +106,7 @@ class Workers:
                 waiter.cancel()
 
     def submit(self, work: Callable[[], Result]) -> Task[Result]:
-        """Have something done."""
+        """Add a piece of work."""
         task = Task(work)
         self._waiting.append(task)
         if len(self._asked) < self._threads:
@@ -118,7 +119,7 @@ class Workers:
         return task
 
     def wait(self, task: Task[Result], seconds: float | None = None) -> bool:
-        """Wait until a task is done, for so many seconds at most; whether it is."""
+        """Wait until a task is done, at most `seconds`; return whether it is done."""
         while not task.is_done():
             if not self._at_work and (self._is_late or not self._asked):
                 self._work_on()
@@ -134,7 +135,7 @@ class Workers:
         return task.is_done()
 
     def _work_on(self) -> bool:
-        """Do the next task; False where there is none."""
+        """Do the next task; False if there is none."""
         try:
             task = self._waiting.popleft()
         except IndexError:
@@ -162,12 +163,13 @@ class Workers:
             self._at_work.pop()
             self._asked.pop()
             self._has_ended.set()
-            # What finalizers put off because of the locks that this thread stood for.
+            # Run what finalizers deferred because of the locks that it counted as
+            # holding.
             native.resign()
 
 
 class Done(NamedTuple, Generic[Item, Result]):
-    """An item, and what came of it."""
+    """An item and its result."""
 
     item: Item
     result: Result
@@ -181,11 +183,11 @@ def side_by_side(
     look_s: float = 1.0,
     stop: Callable[[], None] | None = None,
 ) -> Generator[Done[Item, Result] | None]:
-    """Work on items in several threads; gives them in their order as they are done, and
-    None now and then while the next one is not.
+    """Work on items in several threads. Yields them in their order as they are done,
+    and None from time to time while the next one is not.
 
-    Where it is closed early, or `work` raises (which is raised here), `stop` is called,
-    and the threads that are at work are waited for.
+    If it is closed early, or if `work` raises (raised here as well), it calls `stop`
+    and waits for the threads that are at work.
     """
     with Workers(threads, stop) as workers:
         tasks = deque(

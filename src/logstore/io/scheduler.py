@@ -1,10 +1,10 @@
-"""The one background thread of a store: syncs that are due, files that may go.
+"""The one background thread of a store: it runs due syncs and removes old files.
 
-It begins before the first change of the store, not earlier, and is ended by `stop`. A
-daemon, so that a program that forgets to close a store can still end: what is lost then
-is what the flush policy allows to be lost.
+It starts before the first change of the store, not earlier, and `stop` ends it. It is a
+daemon, so that a program that forgets to close a store can still end: the loss is then
+limited to what the flush policy allows.
 
-Tasks come in through a queue that needs no lock: any thread may add one at any line,
+Tasks arrive through a queue that needs no lock: any thread may add one at any line,
 also from inside a finalizer or a signal handler.
 """
 
@@ -30,32 +30,32 @@ from logstore.io.files import Files
 __all__ = ["Housekeeper"]
 
 _IDLE_S: Final = 60.0
-# How long after a first try files are looked at again that a read still needs.
+# Interval of checking whether a read still needs a file, after the first try.
 _IN_USE_MS: Final = 200
-# Behind a task that failed.
+# The pause after a task that failed.
 _PAUSE_S: Final = 0.05
 
 _Task = tuple[float, int, Callable[[], None]]
 
 
 class Housekeeper:
-    """Runs tasks when they are due. Methods may be called by any thread."""
+    """Runs tasks when they are due. Any thread may call the methods."""
 
     def __init__(self, files: Files, name: str) -> None:
         self.files = files
         self.name = name
         self._count = itertools.count(1)
         self._inbox: deque[_Task] = deque()
-        # The thread's own, but for the inbox.
-        # A heap: where there is no memory to grow it, it stays as it is.
+        # Only the thread uses the tasks; other threads use the inbox.
+        # A heap: if there is no memory to grow it, it does not change.
         self._tasks: list[_Task] = []
         self._wake = Signal()
         self._sleeps_until = float("-inf")
-        # Held by the thread as long as it lives. The place is for one.
+        # The thread holds it as long as it lives. There is one place for a thread.
         self._alive = threading.Lock()
         self._place: deque[None] = deque([None])
         self._thread_id: int | None = None
-        # A thread was begun, which sets its id when it runs.
+        # A thread was started; it sets its id when it runs.
         self._is_begun = False
         self._stopped = False
         # Bytes of the files that wait to be removed.
@@ -67,10 +67,10 @@ class Housekeeper:
         return sum(list(self._waiting.values()))
 
     def start(self) -> None:
-        """Have a thread.
+        """Start the thread, unless it runs.
 
         Raises:
-            StorageError: there is none to be had.
+            StorageError: no thread can be started.
         """
         if self._thread_id is not None or self._stopped:
             return
@@ -79,7 +79,7 @@ class Housekeeper:
             self._is_begun = True
         except RuntimeError as error:
             if self._is_begun:
-                return  # it has not come to run yet
+                return  # it was started, but does not run yet
             raise StorageError(
                 f"no background thread for {self.name}: {error}. Without it nothing "
                 f"would be synced in time; nothing was written. See the limits of the "
@@ -92,7 +92,7 @@ class Housekeeper:
         """Run `task` after `delay_ms`, unless stopped before.
 
         Raises:
-            StorageError: as `start`, where there is no thread yet.
+            StorageError: as `start`, if there is no thread yet.
         """
         if self._stopped:
             return
@@ -109,8 +109,8 @@ class Housekeeper:
         delay_ms: int,
         users: Iterable[object] = (),
     ) -> None:
-        """Remove files when the delay is over, and none of the objects that use them is
-        there any more."""
+        """Remove files when the delay is over and none of the objects that use them
+        exists any more."""
         size = 0
         for name in names:
             with contextlib.suppress(OSError):
@@ -129,9 +129,9 @@ class Housekeeper:
     def when_unused(
         self, users: Iterable[object], task: Callable[[], None], delay_ms: int
     ) -> None:
-        """Run a task when a delay is over and none of some objects is there any more.
+        """Run a task when a delay is over and none of some objects exists any more.
 
-        Never raises: what cannot be run is done at the next opening.
+        Never raises: a task that cannot be run is done at the next opening.
         """
         left = [weakref.ref(user) for user in users]
 
@@ -145,7 +145,7 @@ class Housekeeper:
                 self.later(_IN_USE_MS, look)
 
         if delay_ms == 0:
-            # Behind the call that it is of, whose own variables are no users.
+            # After the present call ends: its local variables do not count as users.
             native.defer(look)
             return
         try:
@@ -158,7 +158,7 @@ class Housekeeper:
         try:
             self._place.pop()
         except IndexError:
-            return  # another thread was begun as well
+            return  # another thread was started as well
         with self._alive:
             self._thread_id = _thread.get_ident()
             trace = threading.gettrace()
@@ -168,8 +168,8 @@ class Housekeeper:
                 try:
                     self._work()
                 except BaseException:
-                    # No memory even to report that there is none. Nothing is allocated
-                    # here: the tasks have to run when there is some again.
+                    # There is no memory, not even to report that. Allocate nothing: the
+                    # tasks must run when there is memory again.
                     continue
 
     def _work(self) -> None:
@@ -185,7 +185,7 @@ class Housekeeper:
                     self.files.wait(self._wake.register(), _PAUSE_S)
 
     def _turn(self) -> None:
-        """Run what is due, or sleep until something is."""
+        """Run the first due task, or sleep until one is due."""
         while self._inbox:
             heapq.heappush(self._tasks, self._inbox[0])
             self._inbox.popleft()
@@ -204,8 +204,8 @@ class Housekeeper:
             self.files.wait(waiter, wait)
 
     def _run_first(self, now: float) -> None:
-        """Run the task that is due, and take it out; where it finds no memory or stack,
-        there may be some later: then it is run again, behind the others."""
+        """Run the task that is due, and remove it. If it runs out of memory or stack,
+        it runs again later, after the others, when there may be some."""
         first = self._tasks[0]
         is_done = True
         try:
@@ -215,15 +215,15 @@ class Housekeeper:
             raise
         finally:
             if not self._tasks:
-                pass  # it has stopped all
+                pass  # the task has stopped the housekeeper
             elif is_done:
                 heapq.heappop(self._tasks)
             else:
                 heapq.heapreplace(self._tasks, (now + _PAUSE_S, *first[1:]))
 
     def stop(self) -> None:
-        """End the thread; tasks that are not due yet are dropped. May be called again
-        where it was interrupted."""
+        """End the thread; tasks that are not due yet are dropped. It may be called
+        again if it was interrupted."""
         self._stopped = True
         self._wake.set()
         if self._thread_id != _thread.get_ident():
@@ -233,6 +233,6 @@ class Housekeeper:
         self._tasks.clear()
 
     def abandon(self) -> None:
-        """After a fork, in the child: the thread is not there any more."""
+        """In the child of a fork: the thread does not exist there."""
         self._stopped = True
         self._alive = threading.Lock()

@@ -1,8 +1,9 @@
-"""Where a log goes on behind damage.
+"""Finds where a log continues after damage.
 
-The length of a damaged batch may be damaged, too. Mostly it then leads nowhere; but it
-may lead to where a later batch begins, or to the end of the file, as if those between
-were part of it. So before a frame is believed the offsets are asked: `_inside`.
+The length of a damaged batch may be damaged, too. Usually it then leads to no batch.
+But it may lead to the beginning of a later batch, or to the end of the file, as if the
+batches between were part of the damaged one. So a length is trusted only after a check
+of the offsets: `_inside`.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ _RECORDS_POS: Final = _HEADER.size
 _KEY_POS: Final = (18, 26)
 _BATCH_BYTES_MIN: Final = 26
 _LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
-# Where what follows a frame is looked for in it, so often what lies between may be
-# damaged, too: else many damaged batches would be walked over for each of them.
+# `_inside` tries at most this many runs of batches, which are separated by further
+# damage: else many damaged batches would be walked over for each one of them.
 _RUNS_MAX: Final = 8
 _MAGIC_POS: Final = 16
 _MAGICS: Final = re.compile(rb"[\0-\2]")
 
 
 class Sound(NamedTuple):
-    """A batch whose checksum is right.
+    """A batch whose checksum is correct.
 
     Attributes:
-        pos: where it begins in the file.
+        pos: of its first byte in the file.
         header: with its place in `buffer`.
     """
 
@@ -57,7 +58,7 @@ class Sound(NamedTuple):
         return self.pos + self.header.size
 
     def first_offset(self) -> int:
-        """Its first offset, that of a wrapper, too; -1 where nobody can tell."""
+        """Its first offset, also for a wrapper; -1 if it is unknown."""
         header = self.header
         if header.base_offset >= 0:
             return header.base_offset
@@ -67,7 +68,7 @@ class Sound(NamedTuple):
 
 
 def first_offset_of(header: native.BatchHeader, data: bytes) -> int:
-    """The first offset of a batch by what is inside; -1 where nobody can tell."""
+    """The first offset of a batch, from its content; -1 if it is unknown."""
     limit = StoreConfig().max_batch_decompressed_bytes
     try:
         return RecordBatch(header._replace(pos=0), data, 0, limit, _same).base_offset
@@ -82,15 +83,15 @@ def _same(damage: Damage) -> Exception:
 def next_sound_batch(
     segment: Segment, bad_pos: int, offset: int, *, following: int | None = None
 ) -> Sound | None:
-    """The first sound batch behind a damaged one.
+    """The first valid batch after a damaged one.
 
-    Where the damaged one says that it ends, if that is to be believed; else where what
-    is in it ends, likewise; else batches are sought at every byte. None when there is
-    none up to the end of the segment.
+    It is sought at the end that the length of the damaged batch gives, if the offsets
+    confirm it; else at the end of its content, likewise; else at every byte. None if
+    there is no valid batch up to the end of the segment.
 
     Args:
-        offset: its last offset is that or above, and in the segment.
-        following: first offset behind the segment; None: its `next_offset`.
+        offset: the last offset of the valid batch is this or above, and in the segment.
+        following: first offset after the segment; None: its `next_offset`.
     """
     following = segment.next_offset if following is None else following
     inside: Sound | None = None
@@ -110,7 +111,7 @@ def next_sound_batch(
 
 
 def _sizes(segment: Segment, pos: int) -> Iterator[int]:
-    """How long a damaged batch may be: as its length says, and as its content does."""
+    """The possible sizes of a damaged batch: by its length field, by its content."""
     data = _bytes_at(segment, pos, FRAME_BYTES)
     if len(data) < FRAME_BYTES:
         return
@@ -136,16 +137,17 @@ def _bytes_at(segment: Segment, pos: int, size: int) -> bytes:
 def _inside(
     segment: Segment, pos: int, end: int, offset: int, after: int, behind: Sound | None
 ) -> Sound | None:
-    """The first sound batch in [pos, end), where a damaged one does not end at `end`;
-    None where it does, as far as anybody can tell.
+    """The first valid batch in [pos, end), if the damaged one does not end at `end`;
+    None if it does, as far as can be determined.
 
-    Bytes that are a sound batch may also be the value of a record: of a copy of another
-    log, say. So their offsets have to fit between what is before and behind. Where the
-    damaged batch says which its last one is, that is enough; else what is behind must
-    go on from them. And where length and content agree on the end, it is the end.
+    Bytes that form a valid batch may also be the value of a record: in a copy of
+    another log, for example. So their offsets must fit between those before and after.
+    If the header of the damaged batch gives its last offset, this is enough; else the
+    batches after `end` must continue their offsets. And if length and content agree on
+    the end, it is the end.
 
-    `after`: the first offset behind `end`; -1 where nobody can tell, and then both have
-    to hold, and they go on from the damaged one.
+    `after`: the first offset after `end`; -1 if it is unknown. In that case both
+    conditions must hold, and the offsets must continue those of the damaged batch.
     """
     stated = _stated_offsets(segment, pos)
     if after >= 0 and after - 1 in stated.ends:
@@ -153,7 +155,7 @@ def _inside(
     limit = after
     if after < 0:
         limit = segment.next_offset if behind is None else behind.header.last_offset
-    # The damaged batch had an offset at least.
+    # The damaged batch had at least one offset.
     lowest = stated.first if offset <= stated.first < limit else offset
     is_known = offset <= stated.first <= stated.last < limit
     if is_known:
@@ -179,12 +181,12 @@ def _inside(
 
 
 class _Stated(NamedTuple):
-    """What the header of a damaged batch says.
+    """The offsets in the header of a damaged batch.
 
     Attributes:
-        first: the offset that it begins with: of magic 0 and 1, the last.
-        last: the last one; -1 where what says so is damaged.
-        ends: what may be the last one.
+        first: the offset that it begins with; for magic 0 and 1, the last offset.
+        last: the last offset; -1 if the fields that give it are damaged.
+        ends: the possible last offsets.
     """
 
     first: int
@@ -199,7 +201,7 @@ def _stated_offsets(segment: Segment, pos: int) -> _Stated:
         return _Stated(offset, offset, (offset,))
     ends = offset + delta, offset + count - 1
     if magic == 2:
-        # Two fields that agree are hardly both damaged.
+        # If two fields agree, it is unlikely that both are damaged.
         return _Stated(offset, ends[0] if ends[0] == ends[1] else -1, ends)
     return _Stated(offset, -1, (offset, *ends))
 
@@ -207,8 +209,9 @@ def _stated_offsets(segment: Segment, pos: int) -> _Stated:
 def _run_between(
     segment: Segment, pos: int, end: int, lowest: int, limit: int
 ) -> tuple[Sound, int, int] | None:
-    """The first sound batches in [pos, end), one right behind the other, whose offsets
-    lie above `lowest` and below `limit`: (the first, their end, their last offset)."""
+    """The first valid batches in [pos, end), one directly after the other, whose
+    offsets lie above `lowest` and below `limit`: (the first batch, their end, their
+    last offset)."""
     for sound in _sound_between(segment, pos, end, lowest + 1):
         last, at = sound.header.last_offset, sound.end
         if last >= limit or at > end or sound.first_offset() <= lowest:
@@ -225,8 +228,8 @@ def _run_between(
 
 
 def _is_filled(segment: Segment, pos: int, end: int) -> bool:
-    """Whether length and content of a damaged batch agree that it ends at `end`. Nobody
-    can tell what the content says of a compressed one of magic 2."""
+    """Whether length and content of a damaged batch agree that it ends at `end`. The
+    content of a compressed batch of magic 2 does not show its end."""
     if segment.first_header(pos, native.Buffer(_LOOKUP_BYTES)) is not None:
         return True
     data = _bytes_at(segment, pos, end - pos)
@@ -241,13 +244,13 @@ def _is_filled(segment: Segment, pos: int, end: int) -> bool:
 
 
 def _magics(data: bytes) -> bytes:
-    """What the magic of a damaged batch may be."""
+    """The possible values of the magic of a damaged batch."""
     stored = data[_MAGIC_POS : _MAGIC_POS + 1]
     return stored if stored and stored[0] <= 2 else b"\0\1\2"
 
 
 def _message_end(data: bytes, magic: int) -> int:
-    """Where key and value of a message end; 0: nowhere."""
+    """Where key and value of a message end; 0: no such place in `data`."""
     at = _KEY_POS[magic]
     for _ in range(2):
         if at + 4 > len(data):
@@ -261,7 +264,7 @@ def _message_end(data: bytes, magic: int) -> int:
 
 def _record_ends(data: bytes) -> Iterator[int]:
     """Where the records of a batch of magic 2 end, one after the other, by their
-    lengths, as far as those are possible."""
+    lengths, as long as these are possible."""
     if len(data) < _RECORDS_POS or data[_CODEC_POS] & _CODEC_MASK:
         return
     at = _RECORDS_POS
@@ -273,7 +276,7 @@ def _record_ends(data: bytes) -> Iterator[int]:
             at, shift = at + 1, shift + 7
             if byte < 128:
                 break
-        if length & 1 or not length:  # zigzag: it is negative
+        if length & 1 or not length:  # zigzag: odd is negative
             return
         at += length >> 1
         yield at
@@ -282,7 +285,7 @@ def _record_ends(data: bytes) -> Iterator[int]:
 def _sound_between(
     segment: Segment, pos: int, end: int, offset: int
 ) -> Iterator[Sound]:
-    """The sound batches that begin at any byte of [pos, end)."""
+    """The valid batches that begin at any byte of [pos, end)."""
     buffer = native.Buffer(READ_BYTES)
     while pos < end:
         n = segment.read(buffer.view, pos)
@@ -303,7 +306,8 @@ def _sound_between(
 
 
 def _sound_at(segment: Segment, pos: int, offset: int) -> Sound | None:
-    """A sound batch at `pos` that may follow."""
+    """A valid batch at `pos` whose last offset is `offset` or above, and in the
+    segment."""
     found = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
     if found is None or not offset <= found[0].last_offset < segment.next_offset:
         return None
@@ -311,7 +315,7 @@ def _sound_at(segment: Segment, pos: int, offset: int) -> Sound | None:
 
 
 def _candidates(data: bytes) -> Iterator[int]:
-    """Bytes where a batch header may begin, in order: a plausible magic and length."""
+    """Positions of possible batch headers, in order: a plausible magic and length."""
     for magic in _MAGICS.finditer(data, _MAGIC_POS):
         begin = magic.start() - _MAGIC_POS
         length = int.from_bytes(data[begin + 8 : begin + 12], "big")

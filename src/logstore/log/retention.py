@@ -1,7 +1,7 @@
-"""Which segments may go: retention policies.
+"""Retention policies: which segments may be deleted.
 
-A policy looks at segments from the oldest on and selects those to be deleted; the
-engine deletes the leading run of what was selected, never a segment behind one that
+A policy examines segments from the oldest on and selects those to be deleted; the
+engine deletes the leading run of the selected segments, never a segment after one that
 stays. Deletion itself is copy-on-write (`logstore.log.write.writer`).
 """
 
@@ -30,8 +30,8 @@ class Deletion(NamedTuple):
 
     Attributes:
         partition: number of the partition.
-        segment: what was deleted.
-        reason: why, as the policy says.
+        segment: the deleted segment.
+        reason: why, as the policy reports it.
     """
 
     partition: int
@@ -44,17 +44,17 @@ class RetentionPolicy:
 
     @property
     def reason(self) -> str:
-        """Why a selected segment goes; the class name unless overridden."""
+        """Why a selected segment is deleted; the class name unless overridden."""
         return type(self).__name__
 
     def observe(self, free_bytes: int) -> None:
-        """Told before each `select`: bytes free on the file system, with those of
-        files that wait for their deletion."""
+        """Called before each `select` with the bytes free on the file system, including
+        those of files that wait for their deletion."""
 
     def select(
         self, segments: Sequence[SegmentInfo], now_ms: int
     ) -> Iterable[SegmentInfo]:
-        """The segments that may go.
+        """The segments that may be deleted.
 
         Args:
             segments: all segments of one partition, oldest first; the last is active.
@@ -64,9 +64,9 @@ class RetentionPolicy:
 
 
 def _age_base(segment: SegmentInfo, now_ms: int) -> int:
-    """The time a segment's age counts from: its largest record timestamp, else when its
-    file was changed. A timestamp in the future counts as the latter, so that a wrong
-    clock cannot keep a segment for ever."""
+    """The time a segment's age counts from: its largest record timestamp, else the time
+    its file was changed. If the timestamp is in the future, the latter is used, so that
+    a wrong clock cannot keep a segment for ever."""
     largest = segment.max_timestamp_ms
     if largest < 0 or largest > now_ms:
         return min(segment.modified_ms, now_ms)
@@ -74,7 +74,7 @@ def _age_base(segment: SegmentInfo, now_ms: int) -> int:
 
 
 class RetainAge(RetentionPolicy):
-    """Segments whose largest timestamp is older than `retention_ms` go (Kafka's
+    """Selects segments whose largest timestamp is older than `retention_ms` (Kafka's
     ``retention.ms``)."""
 
     def __init__(self, retention_ms: int) -> None:
@@ -94,8 +94,8 @@ class RetainAge(RetentionPolicy):
 
 
 class RetainBytes(RetentionPolicy):
-    """The oldest segments go while the log stays at or above `retention_bytes` without
-    them (Kafka's ``retention.bytes``)."""
+    """Selects the oldest segments while the log stays at or above `retention_bytes`
+    without them (Kafka's ``retention.bytes``)."""
 
     def __init__(self, retention_bytes: int) -> None:
         self.retention_bytes = retention_bytes
@@ -116,10 +116,11 @@ class RetainBytes(RetentionPolicy):
 
 
 class RetainFreeSpace(RetentionPolicy):
-    """The oldest sealed segments go until the file system has `min_free_bytes` free.
+    """Selects the oldest sealed segments until the file system has `min_free_bytes`
+    free.
 
-    What was deleted takes its space until ``file_delete_delay_ms`` is over; it is
-    counted as free already, so that no more goes than has to.
+    Deleted files take their space until ``file_delete_delay_ms`` is over; it is counted
+    as free already, so that no more segments are deleted than necessary.
     """
 
     def __init__(self, min_free_bytes: int) -> None:
@@ -159,7 +160,8 @@ def policies_of(config: TopicConfig) -> list[RetentionPolicy]:
 def may_be_due(
     config: TopicConfig, oldest: SegmentInfo, size_bytes: int, now_ms: int
 ) -> bool:
-    """Whether the settings may let the oldest segment go, and with it any.
+    """Whether the settings may allow deleting the oldest segment: if not, none is
+    deleted.
 
     Args:
         size_bytes: of all segments.

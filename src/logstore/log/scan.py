@@ -1,7 +1,7 @@
-"""Walking over a log whose end is not known: at opening, and behind another process.
+"""Walks over a log whose end is not known: at opening, or if another process writes.
 
-Whole batches with right checksums count, and are counted into the state and the indexes
-of their segment, as they would have been when they were appended.
+Whole batches with correct checksums are counted into the state and the indexes of their
+segment, as they would have been when they were appended.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ __all__ = ["TailScan", "scan_log", "take_batches"]
 
 
 class TailScan(NamedTuple):
-    """What `scan_log` found.
+    """The result of `scan_log`.
 
     Attributes:
-        pos: where the sound batches end.
-        last_offset: of the last sound batch (as given in, where there is none).
+        pos: where the valid batches end.
+        last_offset: of the last valid batch (if there is none, as passed in).
         batches: how many were walked over.
         stop: native.STOP_*; 0 when `error` is set.
         error: the damage at `pos`.
         size: bytes of the file.
-        has_wrappers: whether a compressed batch of magic 0 or 1 was among them, whose
-            offset is under no checksum: only a reader can tell whether it is right.
-        why: the damage at `pos`, where C did not find it.
+        has_wrappers: whether a compressed batch of magic 0 or 1 was among them. No
+            checksum covers its offset: only a reader can check it.
+        why: the damage at `pos`, if C code did not find it.
     """
 
     pos: int
@@ -70,7 +70,7 @@ def take_batches(
     Returns (bytes that belong to the segment, why the rest does not).
 
     Raises:
-        native.NativeError: a batch that cannot be counted; those before it are.
+        native.NativeError: a batch cannot be counted; those before it are counted.
     """
     done = stop = 0
     while done < size:
@@ -101,8 +101,8 @@ def scan_log(
 ) -> TailScan:
     """Check the batches of an open `.log` file from ``state.size`` on, with checksums.
 
-    Moves `state` along and adds the index entries that belong to what was walked over;
-    calls `on_checked` with the bytes of each buffer. Never raises for bad bytes.
+    Advances `state` and adds the index entries of the batches that were walked over;
+    calls `on_checked` with the bytes of each buffer. Never raises for invalid bytes.
     """
     files = directory.files
     planner = native.Planner(interval, None)

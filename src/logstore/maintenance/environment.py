@@ -1,7 +1,7 @@
-"""What a store stands on: file system, mount, permissions, limits, left-over files.
+"""Checks of a store's surroundings: file system, mount, permissions, limits, files.
 
-`doctor` tells of what no error would tell before it is too late. It looks and changes
-nothing; only where it is asked to does it write a file of its own, and removes it.
+`doctor` reports risks that cause no error until it is too late. It changes nothing;
+on request it writes a file of its own, and removes it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PROBLEM: Final = "problem"
 _TEST_FILE: Final = ".logstore-doctor"
 _TEST_BYTES: Final = 4096
 _TEST_SYNCS: Final = 32
-# Names in one directory that are looked at one by one; the rest is only counted.
+# Names in one directory that are examined one by one; the rest is only counted.
 _ENTRIES_MAX: Final = 1_000_000
 _FEW_BYTES: Final = 1 << 30
 _FEW_INODES: Final = 10_000
 _FEW_FILES: Final = 1024
 
-# Mount options that give a promise up. Each is what /proc/self/mountinfo shows.
+# Mount options that break a guarantee, as /proc/self/mountinfo shows them.
 _BAD_OPTIONS: Final = {
     "data=writeback": "after a power cut, old bytes may stand where records were",
     "nobarrier": "a sync does not reach the disk through its cache",
@@ -50,9 +50,9 @@ class Observation:
     """One thing that `doctor` looked at.
 
     Attributes:
-        kind: what: ``file-system``, ``mount``, ``owner``, ...; see docs/cli.md.
+        kind: its subject: ``file-system``, ``mount``, ``owner``, ...; see docs/cli.md.
         level: ``ok``, ``note`` (worth knowing) or ``problem`` (a promise is not kept).
-        message: what was found, as a sentence.
+        message: the finding, as a sentence.
         values: the same as plain values.
     """
 
@@ -64,7 +64,7 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What `doctor` found; `path` is the absolute path of the directory."""
+    """The result of `doctor`; `path` is the absolute path of the directory."""
 
     path: str
     observations: tuple[Observation, ...]
@@ -94,14 +94,15 @@ def doctor(
     write_test: bool = False,
     files: Files | None = None,
 ) -> Diagnosis:
-    """Look at what a store stands on: file system, mount, permissions, limits, files.
+    """Check the file system, mount, permissions, limits and files around a store.
 
-    Changes nothing and takes no lock; may run while a writer or a broker works. It says
-    nothing of records: that is what `verify` is for.
+    Changes nothing and takes no lock; may run while a writer or a broker works. It does
+    not check records: use `verify` for that.
 
     Args:
         path: the directory of a store.
-        write_test: make a file in it, measure what a sync takes, whether space can be
+        write_test: make a file in it, measure how long a sync takes and whether space
+            can be reserved, and remove the file.
             reserved, and remove the file.
         files: the system calls to use (for tests).
 
@@ -131,7 +132,7 @@ def doctor(
 
 
 class _Doctor:
-    """Looks at one directory."""
+    """Checks one directory."""
 
     def __init__(self, root: Directory) -> None:
         self.root = root
@@ -186,7 +187,7 @@ class _Doctor:
             yield Observation("mount", OK, text, values)
 
     def preloaded(self) -> Iterator[Observation]:
-        """Only of this process; but who looks often starts the writer as well."""
+        """Checks only this process; its user often starts the writer as well."""
         preload = os.environ.get("LD_PRELOAD", "")
         if "eatmydata" in preload:
             yield Observation(
@@ -248,7 +249,7 @@ class _Doctor:
         text = f"{who} has the store open for writing"
         yield Observation("lock", OK, text, {"pid": holder})
 
-    # -- what is in it
+    # -- the files in it
 
     def entries(self) -> Iterator[Observation]:
         tally = _Tally(self.root.info().uid)
@@ -292,7 +293,7 @@ class _Doctor:
 
 
 class _Tally:
-    """What was seen of the files of a store, by what it would be said for."""
+    """The files of a store, grouped by the observation that reports them."""
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
@@ -342,7 +343,7 @@ class _Tally:
 
 
 def _write_test(root: Directory) -> Observation:
-    """What a sync takes here, and whether space can be reserved."""
+    """Measure how long a sync takes here, and whether space can be reserved."""
     files = root.files
     name = f"{_TEST_FILE}-{os.urandom(8).hex()}.tmp"
     fd = root.create(name)

@@ -1,7 +1,7 @@
-"""What callers give: offsets, times, limits, as plain numbers.
+"""Arguments of callers: offsets, times and limits, converted to plain numbers.
 
-The code of callers may run here (`__index__`, `utcoffset`): so it is done before any
-lock is taken. Each error names the argument.
+Callers' code may run here (`__index__`, `utcoffset`), so the conversion is done before
+any lock is taken. Each error names the argument.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 def refuse_pickling(thing: object, path: str, rest: str = "") -> NoReturn:
-    """Say what to do instead of pickling a store, topic or partition: to open it where
-    it is needed. `rest` leads from the store to it.
+    """Refuse to pickle a store, topic or partition; the message says how to open it
+    again instead. `rest` is the expression that leads from the store to it.
 
     Raises:
-        TypeError: as Python itself does for what cannot be pickled.
+        TypeError: as Python itself does for objects that cannot be pickled.
     """
     kind = type(thing).__name__
     raise TypeError(
@@ -53,7 +53,7 @@ def refuse_pickling(thing: object, path: str, rest: str = "") -> NoReturn:
 
 
 def as_integer(name: str, value: Any, wanted: str) -> int:
-    """A number, also one of another type with ``__index__``."""
+    """An integer, also from another type with ``__index__``."""
     try:
         return operator.index(value)
     except TypeError:
@@ -61,7 +61,7 @@ def as_integer(name: str, value: Any, wanted: str) -> int:
 
 
 def as_offset(name: str, value: Any, *, or_time: bool = False) -> int:
-    """An offset; with `or_time`, where a time could have been given instead."""
+    """An offset; with `or_time`, the argument could also have been a time."""
     wanted = "an offset (int)"
     if or_time:
         wanted += f", {_TIMES}"
@@ -69,7 +69,7 @@ def as_offset(name: str, value: Any, *, or_time: bool = False) -> int:
 
 
 def as_limit(value: Any) -> int | None:
-    """``limit=``: how many records at the most; None: any number."""
+    """``limit=``: the largest number of records; None: no limit."""
     if value is None:
         return None
     limit = as_integer("limit", value, "a number of records (int) or None")
@@ -79,7 +79,7 @@ def as_limit(value: Any) -> int | None:
 
 
 def as_timeout(value: Any) -> float | None:
-    """``timeout=``: seconds; None: no end."""
+    """``timeout=``: seconds; None: no limit."""
     if value is None:
         return None
     seconds = math.nan
@@ -92,7 +92,7 @@ def as_timeout(value: Any) -> float | None:
 
 
 def as_items(name: str, value: Any, *, of: str) -> Iterable[Any]:
-    """Something to be walked over, which is no text and no bytes."""
+    """An iterable that is neither text nor bytes."""
     kind = type(value)
     is_many = hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
     if isinstance(value, (str, bytes, bytearray, memoryview)) or not is_many:
@@ -104,12 +104,12 @@ def as_items(name: str, value: Any, *, of: str) -> Iterable[Any]:
 
 
 def is_time(value: object) -> bool:
-    """Whether it says a time, and no offset."""
+    """Whether it is a time and not an offset."""
     return isinstance(value, (datetime.date, str))
 
 
 def as_time_ms(name: str, value: Any) -> int:
-    """Unix milliseconds out of those, or out of a time."""
+    """Unix milliseconds from milliseconds or from a time."""
     if is_time(value):
         return to_milliseconds(name, value)
     return as_integer(name, value, f"milliseconds (int), {_TIMES}")
@@ -119,12 +119,12 @@ def to_milliseconds(name: str, value: Any) -> int:
     """Unix milliseconds of a time, rounded up.
 
     Raises:
-        ConfigError: a text that is no ISO 8601 time.
+        ConfigError: the text is no ISO 8601 time.
     """
     when = value
     if isinstance(value, str):
         text = str(value).strip()
-        # Python 3.10 does not know the Z.
+        # Python 3.10 does not accept the Z.
         if text[-1:] in ("Z", "z"):
             text = text[:-1] + "+00:00"
         try:
@@ -142,7 +142,7 @@ def to_milliseconds(name: str, value: Any) -> int:
         try:
             when = when.astimezone(datetime.timezone.utc)
         except (OverflowError, ValueError, OSError):
-            # At the ends of the calendar, where no zone has an offset.
+            # At the ends of the calendar no zone has an offset.
             when = when.replace(tzinfo=datetime.timezone.utc)
     delta: datetime.timedelta = when - _EPOCH
     return -(-(delta // datetime.timedelta(microseconds=1)) // 1000)

@@ -1,8 +1,8 @@
 """Records as Arrow columns, both ways, without a Python object per record.
 
-pyarrow is optional: this module imports it, and `extras` imports this module when it is
-used first. pyarrow has not checked what came over IPC or the C interface: the columns
-of a caller are checked here before anything in them is followed.
+pyarrow is optional: this module imports it, and `extras` imports this module at the
+first use. pyarrow does not check data from IPC or the C interface: this module checks
+the columns of a caller before it follows any of their values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SCHEMA: Final = {
     "timestampType": pa.field("timestampType", pa.int32(), nullable=False),
     "headers": pa.field("headers", pa.list_(_HEADER)),
 }
-# Columns of other tables of records that say nothing about what is to be written.
+# Columns of other tables of records; they have no effect on what is written.
 _IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
 # Arrow's binary columns have 32 bit positions: a batch ends before one has more bytes,
 # unless it is a single record, which is always smaller than 2 GiB.
@@ -87,8 +87,8 @@ class _Binary:
     def add(
         self, run: Columns, pos: Any, length: Any, first: int, n: int, at: int
     ) -> tuple[int, int]:
-        """Put elements behind the first `at`; returns (bytes, nulls) that there are
-        then, for `keep` when all columns have theirs."""
+        """Put elements after the first `at`; returns the new (bytes, nulls), which
+        `keep` sets when all columns have their elements."""
         more = run.decoder.sum_lengths(length, first, first + n)
         if self.used + more > self.data.size:
             doubled = min(self.data.size * 2, _DATA_BYTES_MAX)
@@ -120,7 +120,7 @@ class _Binary:
 
 
 def first_sizes() -> dict[str, int]:
-    """`sizes` of a `BatchMaker` before there was a batch."""
+    """`sizes` of a `BatchMaker` before its first batch."""
     return {"key": 4096, "value": 65536}
 
 
@@ -128,8 +128,8 @@ class BatchMaker:
     """Turns runs of decoded records into record batches of `batch_records` each.
 
     Args:
-        sizes: bytes that a batch's keys and values may need, which makers of the same
-            log learn together; None: of this one alone.
+        sizes: bytes that a batch's keys and values may need; makers of the same log
+            share and update them. None: only for this maker.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ class BatchMaker:
         self._untimed: list[tuple[int, int]] = []
 
     def batches(self, runs: Iterable[Columns]) -> Iterator[Any]:
-        """Record batches, full but for the last one. What was read before damage is
-        given out before the error goes on."""
+        """Record batches, full except for the last one. Records read before damage are
+        yielded before the error is raised."""
         try:
             for run in runs:
                 yield from self._add(run)
@@ -193,8 +193,8 @@ class BatchMaker:
                 yield self._finish()
 
     def _fitting(self, run: Columns, first: int, n: int) -> int:
-        """How many of the next n records have room in this batch: one at least in an
-        empty one."""
+        """How many of the next n records fit into this batch: at least one if the batch
+        is empty."""
         d = run.decoder
         lengths = {"key": d.key_len, "value": d.value_len}
         for name, column in self._binary.items():
@@ -210,8 +210,8 @@ class BatchMaker:
         return n if n or self._count else 1
 
     def _headers_of(self, run: Columns, first: int, n: int) -> tuple[list[Any], int]:
-        """(headers of as many of the next n records as there is room for, bytes that
-        they take at the most)."""
+        """(headers of as many of the next n records as there is room for, upper bound
+        of their bytes)."""
         found: list[Any] = []
         used = 0
         if "headers" not in self.columns:
@@ -233,7 +233,7 @@ class BatchMaker:
         return found, used
 
     def _copy(self, run: Columns, first: int, n: int, headers: list[Any]) -> None:
-        """Put n records behind those that there are: all of each, or nothing."""
+        """Append n records to the batch: all of each, or nothing."""
         d, at = run.decoder, self._count
         for name, source in (("offset", d.offset), ("timestamp", d.timestamp)):
             column = self._fixed.get(name)
@@ -252,7 +252,7 @@ class BatchMaker:
         if "timestamp" in self._fixed and native.is_untimed(d.timestamp_type, first, n):
             kinds = d.unpack(d.timestamp_type + first, n)
             untimed = [(at + i, 1) for i in range(n) if kinds[i] == -1]
-        # Until here what was put behind `_count` does not count.
+        # Before this line, data after `_count` is not part of the batch.
         for binary, (used, nulls) in added:
             binary.keep(used, nulls)
         self._untimed += untimed
@@ -289,8 +289,8 @@ class BatchMaker:
 
 
 class _Batches:
-    """Record batches until the end, or until an error, which then comes each time: a
-    reader that is asked again must not say that this was the end."""
+    """Record batches until the end, or until an error, which is raised again at each
+    further call: a reader must not take the error for the end."""
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
@@ -320,7 +320,7 @@ def reader_of(
 
 
 def stream_of(schema: Any, batches: Iterator[Any]) -> Any:
-    """A RecordBatchReader over record batches, whose error comes each time."""
+    """A RecordBatchReader over record batches; it raises an error again each time."""
     return pa.RecordBatchReader.from_batches(schema, _Batches(batches))
 
 
@@ -328,7 +328,7 @@ def stream_of(schema: Any, batches: Iterator[Any]) -> Any:
 
 
 def tables_of(data: Any) -> Iterator[Any]:
-    """Record batches of a batch, table or reader (also anything with Arrow's C stream).
+    """Record batches of a batch, table or reader (or any object with Arrow's C stream).
 
     Raises:
         TypeError: it is none of these.
@@ -375,10 +375,10 @@ def _column_names(batch: Any) -> None:
 
 
 def _checked(array: Any, name: str, *, full: bool = False) -> Any:
-    """`array`, whose buffers are as long as it says; with `full`, all in it as well.
+    """`array`, whose buffers have the length that it states; `full` checks all values.
 
     Raises:
-        ConfigError: they are not: pyarrow does not look at what comes over IPC.
+        ConfigError: the check fails (pyarrow does not check data from IPC).
     """
     try:
         array.validate(full=full)
@@ -399,7 +399,7 @@ def _address(buffer: Any) -> tuple[int, int]:
 
 
 def _binary_slices(array: Any, name: str) -> native.Slices | None:
-    """Slices of a binary or string column, where they lie; None where all are null.
+    """Slices of a binary or string column, without a copy; None if all are null.
 
     Raises:
         TypeError: it is another kind of column.
@@ -412,7 +412,7 @@ def _binary_slices(array: Any, name: str) -> native.Slices | None:
     small = pa.types.is_binary(kind) or pa.types.is_string(kind)
     large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
     if not small and not large:
-        # pyarrow follows what is in it.
+        # pyarrow uses its values without checks.
         _checked(array, name, full=True)
         if pa.types.is_dictionary(kind):
             return _binary_slices(array.dictionary_decode(), name)
@@ -453,7 +453,7 @@ def _binary_slices(array: Any, name: str) -> native.Slices | None:
 
 
 def _milliseconds(array: Any, now_ms: int) -> Any:
-    """int64 milliseconds of a timestamp column, nulls as `now_ms`; None: all are."""
+    """int64 milliseconds of a timestamp column, nulls as `now_ms`; None if all are."""
     kind = array.type
     if pa.types.is_null(kind) or not len(array):
         return None
@@ -478,8 +478,8 @@ def _milliseconds(array: Any, now_ms: int) -> Any:
 
 
 def _aligned(array: Any) -> Any:
-    """An int64 array without nulls whose elements stand where C can read them: what
-    came over IPC begins wherever its message does."""
+    """An int64 array without nulls whose elements are aligned for C: data from IPC
+    begins wherever its message begins."""
     data = array.buffers()[1]
     if (data.address + 8 * array.offset) % 8 == 0:
         return array
@@ -513,7 +513,7 @@ def _int64_milliseconds(array: Any) -> Any:
 
 
 def _header_columns(column: Any, magic: int) -> tuple[Any, Any, Any]:
-    """(counts, names, values) of a headers column; counts None where it has none.
+    """(counts, names, values) of a headers column; counts None if it has none.
 
     Raises:
         TypeError: it is no list of struct(key, value).
@@ -574,7 +574,7 @@ def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
     names = batch.schema.names
     count = batch.num_rows
     if count > _ROWS_MAX:
-        # Without a byte for each of them: a column of nulls has none.
+        # It may need no memory for the rows: a column of nulls has no bytes.
         raise RecordTooLargeError(
             f"a record batch has {count} rows, more than {_ROWS_MAX}; nothing was "
             f"written",
@@ -610,7 +610,7 @@ def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
 
 
 def _column(batch: Any, name: str) -> Any:
-    """A column of a batch, which has as many elements as the batch has rows."""
+    """A column of a batch, checked to have as many elements as the batch has rows."""
     column = batch.column(name)
     if len(column) != batch.num_rows:
         raise _not_sound(name, f"it has {len(column)} of {batch.num_rows} rows")
@@ -622,7 +622,7 @@ def _column_slices(batch: Any, name: str) -> native.Slices | None:
 
 
 def partitions_of(keys: Any, partitions: int) -> Any:
-    """Kafka's partition of each key of an array: int32, -1 where the key is null.
+    """Kafka's partition of each key of an array: int32, -1 for a null key.
 
     Raises:
         TypeError: it is no binary or string array.
@@ -633,5 +633,5 @@ def partitions_of(keys: Any, partitions: int) -> Any:
     return pa.Array.from_buffers(pa.int32(), len(keys), [None, out])
 
 
-# The last line of the import: before it, the module is not to be used.
+# The last line of the import: the module must not be used before it.
 IS_COMPLETE: Final = True

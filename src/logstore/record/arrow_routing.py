@@ -1,7 +1,7 @@
 """Record batches split by partition, for `Topic.append_arrow`.
 
-pyarrow is optional: it is imported when this module is, which is at the first use.
-Beside it this imports `logstore.record.arrow`.
+pyarrow is optional: it is imported together with this module, at the first use. This
+module also imports `logstore.record.arrow`.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ def split(
     hashed_to: tuple[int, ...] | None,
     number_of: Callable[[Any], int],
 ) -> dict[int, Any]:
-    """The rows of each partition, by its number; those of one keep their order.
+    """The rows of each partition, by its number; the rows of one keep their order.
 
     Args:
-        choose: the partition of a record, by its key and the bytes of key and value.
-        hashed_to: numbers of the partitions, where a key's is by Kafka's hash; None:
-            `choose` is asked for those with a key, too.
+        choose: chooses the partition of a record from its key and the bytes of key and
+            value.
+        hashed_to: numbers of the partitions, if Kafka's hash decides for keys; None:
+            `choose` decides for records with a key, too.
         number_of: checks a number in the column `partition`.
 
     Raises:
         ConfigError: a column contradicts itself, or `partition` has no integers.
     """
     try:
-        # Everything in it is followed here; pyarrow does not look at what comes over
-        # IPC.
+        # The code below relies on all its values; pyarrow does not check data from IPC.
         batch.validate(full=True)
     except pa.ArrowException as error:
         raise ConfigError(
@@ -57,16 +57,16 @@ def split(
         chosen = _ask(batch, keys, chosen, choose)
     places: dict[int, list[int]] = {}
     for place, number in enumerate(chosen):
-        assert number is not None  # each was asked for
+        assert number is not None  # each was chosen
         places.setdefault(number, []).append(place)
     if len(places) == 1:
         return dict.fromkeys(places, batch)
-    # With its type: pyarrow aborts the process if it has no memory to find out one.
+    # With an explicit type: pyarrow aborts the process if it has no memory to infer it.
     return {n: batch.take(pa.array(rows, pa.int64())) for n, rows in places.items()}
 
 
 def _given(batch: Any, number_of: Callable[[Any], int]) -> list[int | None]:
-    """What the column `partition` says; None where it does not."""
+    """The numbers in the column `partition`; None for rows without one."""
     if "partition" not in batch.schema.names:
         return [None] * batch.num_rows
     column = batch.column("partition")
@@ -82,7 +82,7 @@ def _given(batch: Any, number_of: Callable[[Any], int]) -> list[int | None]:
 
 
 def _payloads(batch: Any, name: str) -> Any:
-    """A column of keys or values as an array of bytes; None where there are none."""
+    """A column of keys or values as an array of bytes; None if there are none."""
     if name not in batch.schema.names:
         return None
     column = batch.column(name)
@@ -105,7 +105,7 @@ def _ask(
     chosen: list[int | None],
     choose: Callable[[bytes | None, int], int],
 ) -> list[int | None]:
-    """Ask the partitioner where nothing has decided yet."""
+    """Call the partitioner for rows that have no partition yet."""
     count = batch.num_rows
     sizes = [0] * count
     for column in (keys, _payloads(batch, "value")):
@@ -119,5 +119,5 @@ def _ask(
     ]
 
 
-# The last line of the import: before it, the module is not to be used.
+# The last line of the import: the module must not be used before it.
 IS_COMPLETE: Final = True

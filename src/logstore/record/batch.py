@@ -35,7 +35,7 @@ class ControlRecord(NamedTuple):
 
     Attributes:
         type: 0 ABORT, 1 COMMIT, others as Kafka's KRaft defines them.
-        coordinator_epoch: of a COMMIT or ABORT marker, else -1.
+        coordinator_epoch: that of a COMMIT or ABORT marker, else -1.
     """
 
     offset: int
@@ -70,8 +70,8 @@ class RecordBatch:
     """One batch as it is on disk. Iterating gives its records.
 
     A magic 2 batch, a compressed wrapper of magic 0 or 1, or one uncompressed message
-    of magic 0 or 1 (a batch of one). A control batch iterates to nothing; see
-    `control_record`.
+    of magic 0 or 1 (a batch of one). Iterating over a control batch gives no records;
+    see `control_record`.
 
     Attributes:
         base_offset, last_offset: first and last offset (inclusive).
@@ -79,11 +79,11 @@ class RecordBatch:
         magic, compression: 0 to 2; codec name.
         timestamp_type, max_timestamp_ms: see `TimestampType`; -1 for none.
         record_count: records in it (compaction may leave fewer than offsets, or none).
-        leader_epoch, producer_id, producer_epoch, base_sequence: -1 where unknown.
+        leader_epoch, producer_id, producer_epoch, base_sequence: -1 if unknown.
         is_transactional, is_control: magic 2.
         crc: checksum as stored; it was checked when the batch was read.
-        position: byte in the segment file where it begins.
-        size_bytes: its length, whole.
+        position: its first byte in the segment file.
+        size_bytes: its whole length.
         buffer: memoryview of its bytes; valid as long as the batch.
     """
 
@@ -123,7 +123,7 @@ class RecordBatch:
         named: Callable[[Damage], Exception],
     ) -> None:
         """`data` is the batch's bytes; `header` was scanned from them (pos 0); `named`
-        makes the error that users see of damage."""
+        converts damage to the error that users see."""
         self.header = header
         self._named = named
         self._limit = limit
@@ -153,7 +153,7 @@ class RecordBatch:
         self.base_offset = header.base_offset
         self.record_count = header.record_count
         if header.record_count < 0:
-            # A wrapper tells neither how many records it has nor the first offset.
+            # A wrapper states neither the number of its records nor the first offset.
             payload = self._open()
             decoder = native.Decoder(256)
             c = native.pointer(payload)
@@ -184,7 +184,7 @@ class RecordBatch:
         else:
             payload = self._open()
             c = native.pointer(payload)
-            # The count is what the header says; no memory beyond what can be there.
+            # The count is from the header; limit the memory by what can be there.
             room = len(payload) // RECORD_BYTES_MIN
             decoder = native.Decoder(max(min(self.record_count, room), 1))
             decoder.decode_payload(
@@ -206,7 +206,7 @@ class RecordBatch:
         return 0 if self.is_control else self.record_count
 
     def control_record(self) -> ControlRecord | None:
-        """What a control batch says; None for other batches (and an emptied one)."""
+        """The content of a control batch; None for any other (and an emptied one)."""
         if not self.is_control:
             return None
         for record in self._records():
@@ -237,7 +237,7 @@ class RecordBatch:
 
 
 class _Decided:
-    """Which batches of transactions a chunk delivers, by their last offset."""
+    """The batches of transactions that a chunk delivers, by their last offset."""
 
     __slots__ = ("_delivered",)
 
@@ -248,7 +248,7 @@ class _Decided:
         return self._delivered[header.last_offset]
 
     def begin_again(self, view: Any, offset: int) -> None:
-        """A chunk is a copy: nothing in it changes."""
+        """A chunk is a copy: it does not change."""
 
 
 class Chunk:
@@ -256,11 +256,10 @@ class Chunk:
 
     Attributes:
         buffer: memoryview over the batches as they are on disk. The first may begin
-            below the offset that was asked for.
+            below the requested offset.
         next_offset: where to fetch next: one past the last offset in `buffer`.
 
-    Iterating gives the records from the offset that was asked for on, the same ones
-    each time.
+    Iterating gives the records from the requested offset on, the same ones each time.
     """
 
     __slots__ = (
@@ -312,11 +311,11 @@ class Chunk:
             raise self._raise(damage) from damage
 
     def first(self, limit: int) -> Chunk:
-        """The same chunk with its first `limit` records only: `next_offset` is behind
-        the last of them. The bytes in `buffer` stay whole."""
+        """The same chunk with only its first `limit` records: `next_offset` is one past
+        the last of them. The bytes in `buffer` do not change."""
         records = iter(self)
         taken = list(itertools.islice(records, limit))
-        # Damage behind them is for who reads on.
+        # Ignore damage after them: a later read reports it.
         with contextlib.suppress(LogStoreError):
             if next(records, None) is None:
                 return self

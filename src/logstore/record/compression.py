@@ -1,8 +1,8 @@
 """Codecs of batches: bytes in, bytes out, never more than a limit.
 
-The streams themselves are made and read by well-kept libraries; what is Kafka's own
+Well-kept libraries write and read the streams themselves; Kafka's own parts
 (docs/format.md, "Compression": xerial framing of snappy, the header checksum of lz4 in
-magic 0) is here.
+magic 0) are here.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _GZIP_WINDOW: Final = 31
 _ZSTD_WINDOW_MAX: Final = 1 << 27
 _ZSTD_RLE: Final = 1
 
-# So much is taken from a library at once: each makes its output twice, in pieces of its
-# own and as a whole, and lz4 takes memory for as much as it may give.
+# The bytes taken from a library at once: each makes its output twice, in pieces of its
+# own and as a whole, and lz4 allocates memory for the most it may return.
 _PIECE_BYTES: Final = 1 << 20
-_GZIP_PIECE_BYTES: Final = 1 << 16  # of input: what zlib does not take, it copies
+_GZIP_PIECE_BYTES: Final = 1 << 16  # of input: zlib copies what it does not use
 
 
 class CodecError(Exception):
-    """A compressed stream is damaged; the caller knows where it stands."""
+    """A compressed stream is damaged; the caller knows its place."""
 
 
 def compress(codec: int, data: bytes | memoryview, magic: int, level: int) -> bytes:
@@ -55,9 +55,9 @@ def compress(codec: int, data: bytes | memoryview, magic: int, level: int) -> by
 
     Args:
         codec: 1 gzip, 2 snappy, 3 lz4, 4 zstd.
-        data: what to compress.
+        data: the bytes to compress.
         magic: of the batch: lz4 has another header checksum in magic 0.
-        level: Kafka's for that codec (no effect for snappy).
+        level: Kafka's level for that codec (no effect for snappy).
     """
     if codec == GZIP:
         deflater = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
@@ -83,7 +83,7 @@ def compress(codec: int, data: bytes | memoryview, magic: int, level: int) -> by
 
 
 def level_of(config: TopicConfig, codec: int) -> int:
-    """The compression level that a topic asks for."""
+    """The compression level that a topic's settings have for a codec."""
     return {
         GZIP: config.compression_gzip_level,
         LZ4: config.compression_lz4_level,
@@ -98,13 +98,13 @@ def decompress(
 
     Args:
         codec: 1 gzip, 2 snappy (xerial or raw), 3 lz4, 4 zstd.
-        data: the compressed stream, whole.
+        data: the whole compressed stream.
         magic: of the batch.
-        limit: the most bytes that may come out.
+        limit: the most bytes of output.
 
     Raises:
         CodecError: the stream is damaged or ends early.
-        RecordTooLargeError: more than `limit` bytes would come out; stopped there.
+        RecordTooLargeError: the output exceeds `limit` bytes; it was stopped there.
         UnsupportedError: codec 5 to 7.
     """
     try:
@@ -117,7 +117,7 @@ def decompress(
         if codec == ZSTD:
             return _zstd_decompress(data, limit)
     except (RecordTooLargeError, RecursionError):
-        raise  # the latter, a RuntimeError, is of a stack that is too deep already
+        raise  # the latter, a RuntimeError, means that the stack was too deep already
     except (zlib.error, RuntimeError, cramjam.DecompressionError) as error:
         raise CodecError(f"{CODECS[codec]} stream is damaged: {error}") from error
     except zstandard.ZstdError as error:
@@ -138,10 +138,10 @@ def _too_large(codec: int, limit: int) -> RecordTooLargeError:
 
 
 class _Output:
-    """What comes out of a stream, piece by piece, and never more than `limit` bytes.
+    """The output of a stream, piece by piece, and never more than `limit` bytes.
 
-    One piece is given back as it is; more of them grow in place, so that the peak is an
-    eighth above the size.
+    A single piece is returned without a copy; several pieces grow in place, so that the
+    peak is an eighth above the size.
     """
 
     def __init__(self, codec: int, limit: int) -> None:
@@ -152,12 +152,12 @@ class _Output:
         self._more: bytearray | None = None
 
     def expect(self, size: int) -> None:
-        """Raise RecordTooLargeError if `size` more bytes are too many."""
+        """Raise RecordTooLargeError if `size` more bytes exceed the limit."""
         if size > self.room:
             raise _too_large(self._codec, self._limit)
 
     def add(self, piece: bytes | bytearray) -> None:
-        """Raise RecordTooLargeError if these bytes are too many; else keep them."""
+        """Keep these bytes; raise RecordTooLargeError if they exceed the limit."""
         self.expect(len(piece))
         self.room -= len(piece)
         if self._more is not None:
@@ -170,12 +170,12 @@ class _Output:
             self._more += piece
 
     def whole(self) -> bytes | bytearray:
-        """All of it."""
+        """All bytes."""
         return self._first if self._more is None else self._more
 
 
 def _gunzip(data: memoryview, limit: int) -> bytes | bytearray:
-    # One member is what Kafka writes; Java's reader goes on with further ones.
+    # Kafka writes one member; Java's reader also reads further ones.
     out = _Output(GZIP, limit)
     pos = 0
     while True:
@@ -201,7 +201,7 @@ def _xerial_compress(data: memoryview) -> bytes:
 
 
 def _snappy_length(block: memoryview) -> int:
-    """The length that a raw snappy block says it has (its first varint)."""
+    """The length that a raw snappy block states for its output (its first varint)."""
     value = 0
     for index in range(min(5, len(block))):
         byte = block[index]
@@ -214,8 +214,8 @@ def _snappy_length(block: memoryview) -> int:
 def _snappy_block(block: memoryview, out: _Output) -> bytearray:
     size = _snappy_length(block)
     out.expect(size)
-    # A block of n bytes cannot stand for more than 32 n or so; a length that is far
-    # beyond is damage, and is found out before memory is taken for it.
+    # A block of n bytes cannot give more than about 32 n. A far larger length is damage
+    # and is detected before memory is taken for it.
     if size > 64 * len(block) + 64:
         raise CodecError(f"snappy block of {len(block)} bytes claims {size}")
     made = bytearray(size)
@@ -253,9 +253,9 @@ def _lz4_descriptor_bytes(frame: bytes | memoryview) -> int:
 
 
 def _with_header_checksum(frame: bytes | memoryview, *, broken: bool) -> bytes:
-    """The frame with its header checksum as magic 0 (`broken`) or as lz4 has it.
+    """The frame with its header checksum in the form of magic 0 (`broken`) or of lz4.
 
-    Kafka's old clients hashed the four bytes of the frame magic along (KAFKA-3160).
+    Kafka's old clients included the four bytes of the frame magic (KAFKA-3160).
     """
     end = 4 + _lz4_descriptor_bytes(frame)
     if len(frame) <= end:
@@ -268,7 +268,7 @@ def _with_header_checksum(frame: bytes | memoryview, *, broken: bool) -> bytes:
 def _lz4_decompress(data: memoryview, magic: int, limit: int) -> bytes | bytearray:
     if bytes(data[:4]) != _LZ4_MAGIC:
         raise CodecError("lz4 frame has no magic")
-    # Both forms of the checksum are read in magic 0, as Kafka does.
+    # Magic 0: both forms of the checksum are accepted, as in Kafka.
     frame = _with_header_checksum(data, broken=False) if magic == 0 else data
     rest = memoryview(frame)
     out = _Output(LZ4, limit)
@@ -285,10 +285,10 @@ def _lz4_decompress(data: memoryview, magic: int, limit: int) -> bytes | bytearr
 
 
 def _check_zstd_frames(data: memoryview) -> None:
-    """Raise unless `data` ends where a zstd frame ends (RFC 8878, 3.1.1).
+    """Raise unless `data` ends at the end of a zstd frame (RFC 8878, 3.1.1).
 
-    The streaming reader takes the end of its input for the end of the stream, so a
-    stream that was cut would pass for a shorter one.
+    The streaming reader takes the end of its input for the end of the stream, so it
+    would accept a truncated stream as a shorter one.
     """
     pos = 0
     while pos < len(data):

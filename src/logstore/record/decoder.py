@@ -1,8 +1,8 @@
-"""The way from bytes on disk to records: one decoder of runs of batches for all.
+"""From bytes on disk to records: one decoder of runs of batches for all readers.
 
 `ChunkReader` yields decoded columns, which become `Record` objects here and Arrow
-columns in `logstore.record.arrow`. What cannot be read is `Damage`, until somebody says
-in which file.
+columns in `logstore.record.arrow`. A batch that cannot be read raises `Damage`, which
+the caller converts when it knows the file.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ __all__ = ["ChunkReader", "Columns", "Damage", "StopReading", "Wanted", "iter_re
 
 
 class Wanted(Protocol):
-    """Tells which batches of transactions to deliver (``read_committed``)."""
+    """Decides which batches of transactions to deliver (``read_committed``)."""
 
     def __call__(self, header: native.BatchHeader) -> bool:
         """Whether to deliver a batch. It may raise `StopReading`."""
 
     def begin_again(self, view: Any, offset: int) -> None:
-        """What was learned of the log does not count: it was changed. From `offset` on
-        it is asked about the batches of another `logstore.log.read.view.View`."""
+        """Forget what was learned of the log, because the log was changed. From
+        `offset` on, calls concern batches of another `logstore.log.read.view.View`."""
 
 
 class Damage(Exception):
-    """A batch that cannot be read, before anybody has said in which file.
+    """A batch cannot be read; the file is not known here.
 
     Attributes:
-        reason: what contradicts what.
+        reason: the contradiction.
         pos: where the batch begins in the buffer.
         offset: the first offset that is not delivered; -1 unknown.
-        next_offset: first offset past the batch, where its frame is sound.
-        unsupported: it is not understood, which is no damage.
-        too_large: the limit it is beyond, as the error to raise.
+        next_offset: first offset past the batch, if its frame is valid.
+        unsupported: the batch is of an unknown form, which is no damage.
+        too_large: the error to raise if the batch exceeds a limit.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Damage(Exception):
 def damage_of(
     error: native.NativeError, pos: int | None = None, next_offset: int | None = None
 ) -> Damage:
-    """Damage that C found. The offset in the frame is no help: no checksum covers it,
-    and a wrapper's is its last."""
+    """Damage that C found. The offset in the frame is not used: no checksum covers it,
+    and a wrapper's is its last offset."""
     too_large = None
     if error.status == native.E_TOO_LARGE:
         too_large = RecordTooLargeError(
@@ -98,13 +98,13 @@ class Columns(NamedTuple):
 class ChunkReader:
     """Decodes a buffer of batches, compressed or not, into columns.
 
-    After `columns` is exhausted: `pos` is where it ended and `stop` why; damage is
-    raised as `Damage` after all records before it were yielded.
+    After `columns` is exhausted, `pos` is where it ended and `stop` is the reason.
+    `Damage` is raised after all records before the damage were yielded.
 
     Args:
         limit: most bytes that one batch may decompress to.
-        wanted: None delivers all.
-        capacity: records decoded at a time; more where one batch has more.
+        wanted: None delivers all batches.
+        capacity: records decoded at a time; more if one batch has more.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class ChunkReader:
         self.checks = native.CHECK_ALL
 
     def begin(self, last_offset: int, checks: int) -> None:
-        """The next batch has to lie after `last_offset`, of which `checks` says how."""
+        """The next batch must lie after `last_offset`; `checks` says how exactly."""
         self.decoder.begin(last_offset)
         self.checks = checks
         self.ended = False
@@ -177,7 +177,7 @@ class ChunkReader:
         base = decoder.decode_payload(header, c, len(payload), start, stop, checks)
         error = decoder.error
         if error is None and before != native.OFFSET_UNKNOWN:
-            # The first offset of a wrapper is known only now.
+            # The first offset of a wrapper is known only after decoding.
             if checks & native.CHECK_GAPLESS and base != before + 1:
                 raise Damage(
                     f"a batch begins at offset {base} where {before + 1} must follow",
@@ -226,7 +226,7 @@ class ChunkReader:
                     return
                 deliver = header.last_offset >= start and not header.is_control
                 if deliver and header.is_transactional:
-                    # Not of what lies before `start`: nobody has read its markers.
+                    # Not asked below `start`: the markers there have not been read.
                     try:
                         deliver = wanted(header)
                     except StopReading:
@@ -241,7 +241,7 @@ class ChunkReader:
             pos = self.pos = scan.pos
             self.decoder.begin(last_offset)
             if scan.error is not None:
-                if last_offset + 1 >= stop:  # all that was asked for lies before it
+                if last_offset + 1 >= stop:  # all wanted records are before it
                     self.stop = native.STOP_OFFSET
                     return
                 raise damage_of(scan.error)
@@ -251,11 +251,11 @@ class ChunkReader:
 
 
 class StopReading(Exception):
-    """Nothing from here on may be delivered (the last stable offset is reached)."""
+    """No record from here on may be delivered (the last stable offset is reached)."""
 
 
 def slicer_of(payload: bytes | bytearray | memoryview) -> Any:
-    """Something whose slices are bytes."""
+    """An object whose slices are bytes."""
     return payload if isinstance(payload, bytes) else memoryview_slicer(payload)
 
 
@@ -274,10 +274,10 @@ class memoryview_slicer:
 def open_payload(
     header: native.BatchHeader, raw: Any, limit: int
 ) -> bytes | bytearray | memoryview:
-    """The decompressed payload of a batch whose checksum is known to be right.
+    """The decompressed payload of a batch whose checksum was verified.
 
     Raises:
-        Damage: the codec finds the stream damaged, or beyond `limit` bytes.
+        Damage: the codec finds the stream damaged, or it exceeds `limit` bytes.
     """
     if header.payload_size < 0:
         raise Damage("a wrapper has a null value", header.pos)
@@ -303,8 +303,8 @@ def open_payload(
 
 
 def iter_records(columns: Columns) -> Iterator[Record]:
-    """The same one by one: a few are made at first, then more and more at a time, so
-    that whoever wants one record does not wait for two thousand."""
+    """The same one by one: a few records are made first, then more and more at a time,
+    so that a caller that wants one record does not wait for two thousand."""
     count, done, step = columns.decoder.count, 0, _FIRST_RECORDS
     while done < count:
         end = min(done + step, count)
@@ -341,7 +341,7 @@ def read_headers(c: Any, raw: Any, size: int, pos: int, count: int) -> Headers:
     try:
         return tuple(
             (
-                # As Kafka's consumer does with names that are not UTF-8.
+                # Names that are not UTF-8: as Kafka's consumer reads them.
                 str(raw[kp : kp + kn], "utf-8", "replace"),
                 raw[vp : vp + vn] if vn >= 0 else None,
             )

@@ -1,7 +1,7 @@
-"""From rows to batches: what a topic's settings make of the records to be appended.
+"""From rows to batches, according to a topic's settings.
 
-`Packer` functions turn what callers give (lists of bytes) into `native.Rows`; `arrow`
-does it with Arrow columns. `Encoder` turns rows into runs of whole batches.
+`pack_rows` turns arguments of callers (lists of bytes) into `native.Rows`; `arrow` does
+it with Arrow columns. `Encoder` turns rows into runs of whole batches.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from logstore.record.arguments import as_items
 
 __all__ = ["Encoder", "pack_rows"]
 
-# Uncompressed bytes of one batch at the most, unless a single record is larger. Small
-# enough that a random read does not check and decompress much beside what it wants.
+# The most uncompressed bytes of one batch, unless a single record is larger. It is
+# small enough that a random read checks and decompresses little more than it needs.
 BATCH_BYTES_TARGET: Final = 128 * 1024
 # Messages are encoded this many bytes at a time, so that they are still in the cache
 # when they are indexed and written.
@@ -32,7 +32,7 @@ _BYTES_LIKE: Final = (bytes, bytearray, memoryview)
 
 
 def check_payload_type(value: object, what: str, index: int | None = None) -> None:
-    """Raise `TypeError` unless `value` may be a key or value."""
+    """Raise `TypeError` unless `value` is allowed as a key or value."""
     if type(value) is bytes or value is None:
         return
     if isinstance(value, _BYTES_LIKE):
@@ -53,7 +53,7 @@ def pack_column(items: Sequence[Any], what: str) -> native.Slices:
     """A column of keys or values for C.
 
     Raises:
-        TypeError: an element is no bytes-like object and not None.
+        TypeError: an element is neither a bytes-like object nor None.
     """
     packed = native.Slices.of_bytes(items)
     if packed is not None:
@@ -71,7 +71,7 @@ def pack_column(items: Sequence[Any], what: str) -> native.Slices:
 
 
 def check_timestamp(value: Any, index: int | None = None) -> int:
-    """A timestamp that may be stored: milliseconds >= 0, or -1 for none."""
+    """A valid timestamp to store: milliseconds >= 0, or -1 for none."""
     at = "" if index is None else f" at index {index}"
     if isinstance(value, bool) or not isinstance(value, int):
         try:
@@ -151,7 +151,7 @@ def check_headers(rows: native.Rows, magic: int) -> None:
 
 
 def as_sequence(items: Any, name: str, of: str) -> Sequence[Any]:
-    """The items of any iterable, walked over once, as a plain list or tuple."""
+    """The items of any iterable, iterated once, as a plain list or tuple."""
     if type(items) is list or type(items) is tuple:
         return items
     return list(as_items(name, items, of=of))
@@ -166,12 +166,12 @@ def as_columns(
     """The columns of `append_many` as plain lists or tuples of one length.
 
     Raises:
-        TypeError: one is nothing to be walked over, or a single value.
-        ConfigError: they differ in length.
+        TypeError: an argument is not iterable, or is a single value.
+        ConfigError: the columns differ in length.
     """
     value_list = as_sequence(values, "values", "bytes")
     columns: list[OptionalColumn] = []
-    # No dict here: without memory, Python up to 3.11 may crash as it walks over one.
+    # Not a dict: without memory, Python up to 3.11 may crash when it iterates over one.
     for name, of, items in (
         ("keys", "bytes", keys),
         ("timestamps_ms", "milliseconds", timestamps_ms),
@@ -198,11 +198,11 @@ def pack_rows(
     magic: int,
     now_ms: int = -1,
 ) -> native.Rows:
-    """Rows for C from lists of Python objects; everything about them is checked here.
+    """Rows for C from lists of Python objects; all checks of them are done here.
 
-    This is where the code of callers may run (iterables, subclasses, `__index__`): so
-    it is done before any lock is taken. Records without a time of their own have
-    `now_ms`, or get one later (`Rows.set_time`).
+    Callers' code may run here (iterables, subclasses, `__index__`), so this is done
+    before any lock is taken. Records without a time of their own get `now_ms`, or get
+    a time later (`Rows.set_time`).
 
     Raises:
         TypeError, ConfigError: a value, key, header or timestamp that cannot be stored.
@@ -245,9 +245,9 @@ def pack_rows(
 
 
 class Encoder:
-    """Encodes rows as one topic's settings say. Belongs to one writer: not for threads.
+    """Encodes rows according to one topic's settings. For one writer; not thread-safe.
 
-    The memory that `encode` yields is used again for the next run.
+    Each run reuses the memory that `encode` yielded before.
     """
 
     def __init__(self, config: TopicConfig) -> None:
@@ -261,7 +261,7 @@ class Encoder:
         self._buffer = native.Buffer(RUN_BYTES)
 
     def stored_timestamp(self, timestamp_ms: int | None, now_ms: int) -> int:
-        """What is stored of the timestamp that a caller gave."""
+        """The timestamp to store, given the caller's."""
         if self.magic == 0:
             return -1
         return now_ms if timestamp_ms is None or self.log_append_time else timestamp_ms
@@ -281,10 +281,10 @@ class Encoder:
         return self.codec != 0
 
     def measure(self, rows: native.Rows) -> int:
-        """Bytes that `rows` take at the most.
+        """The most bytes that `rows` take.
 
         Raises:
-            RecordTooLargeError: a record is beyond ``max_message_bytes``.
+            RecordTooLargeError: a record exceeds ``max_message_bytes``.
         """
         limit = _INT32_MAX if self.codec else self.config.max_message_bytes
         try:
@@ -301,8 +301,8 @@ class Encoder:
             raise self._too_large(error.offset, error.found) from error
 
     def check_sizes(self, rows: native.Rows) -> None:
-        """Raise `RecordTooLargeError` where a record cannot be stored; it encodes them
-        all where nobody can tell otherwise: one may fit when it is compressed."""
+        """Raise `RecordTooLargeError` if a record cannot be stored. If only encoding
+        can decide it, encode all: a large record may fit when it is compressed."""
         self.measure(rows)
         if self.codec:
             try:
@@ -310,7 +310,7 @@ class Encoder:
             except native.NativeError:
                 mark = rows.mark()
                 rows.set_time(0)
-                # One of its own: this one belongs to whoever appends.
+                # Use another encoder: this one belongs to the caller that appends.
                 for _ in Encoder(self.config).encode(rows, 0, 0, 0):
                     pass
                 rows.restore(mark)
@@ -344,7 +344,7 @@ class Encoder:
         return self._buffer
 
     def _trim_buffer(self) -> None:
-        # One huge record must not keep its memory for good.
+        # One huge record must not keep its memory forever.
         if self._buffer.capacity > 8 * RUN_BYTES:
             self._buffer = native.Buffer(RUN_BYTES)
 
@@ -397,7 +397,7 @@ class Encoder:
             if self.codec:
                 packed = self._compress(buffer.view[header : header + area])
                 if header + len(packed) > limit and header + area <= limit:
-                    packed = b""  # incompressible: it fits only as it is
+                    packed = b""  # incompressible: it fits only uncompressed
                 elif header + len(packed) > limit:
                     raise self._too_large(first, header + len(packed))
             if packed:
@@ -450,7 +450,7 @@ class Encoder:
                     max_timestamp, limit,
                 )  # fmt: skip
             except RecordTooLargeError as error:
-                # Incompressible: uncompressed they fit, each for itself, or not at all.
+                # Incompressible: each record fits uncompressed, or not at all.
                 rows.restore(mark)
                 yield from self._encode_plain(rows, count, base_offset, error)
                 continue
@@ -516,7 +516,7 @@ def wrap(
 
 
 def _grown(error: native.NativeError, capacity: int) -> int:
-    """A larger capacity after E_NO_SPACE; any other error goes on."""
+    """A larger capacity after E_NO_SPACE; raises any other error."""
     if error.status != native.E_NO_SPACE or capacity >= _INT32_MAX:
         raise error
     return min(capacity * 4, _INT32_MAX)

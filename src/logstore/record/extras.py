@@ -1,4 +1,4 @@
-"""Modules of logstore that need an extra: imported when they are used, not before."""
+"""Modules of logstore that need an extra; they are imported when first used."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def arrow_module() -> Any:
     """`logstore.record.arrow`, which needs pyarrow: an extra, and slow to import.
 
     Raises:
-        UnsupportedError: there is no pyarrow.
+        UnsupportedError: pyarrow is not installed.
         StorageError: its files cannot be read.
-        ReentrantCallError: this call came in from inside the import.
+        ReentrantCallError: the call came from inside the import.
     """
     return _pyarrow("logstore.record.arrow")
 
@@ -51,12 +51,12 @@ def _pyarrow(name: str) -> Any:
             "Arrow needs pyarrow; install it with `pip install 'pylogstore[arrow]'`"
         ) from error
     except OSError as error:
-        # Too many open files, for example: another call may find it possible.
+        # For example, too many open files: a later call may succeed.
         raise storage_error(error, "import", name, "Nothing was changed.") from error
     finally:
         while thread in _importing:
             _importing.remove(thread)
 
 
-# Threads that import the module.
+# Threads that are importing the module.
 _importing: list[int] = []

@@ -1,4 +1,4 @@
-"""Which partition a record goes to."""
+"""Partitioners: they choose the partition of a record."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from logstore.record.extras import arrow_module
 
 __all__ = ["ConsistentHashPartitioner", "KafkaPartitioner", "Partitioner"]
 
-# Bytes of records without a key that go to one partition before the next has its turn,
+# Bytes of records without a key that go to one partition before the next one is used,
 # so that batches and index entries stay large (Kafka's batch.size).
 STICKY_BYTES: Final = 16 * 1024
 _POINTS_PER_WEIGHT: Final = 128
 
 
 class Partitioner(Protocol):
-    """Chooses a partition. Called by any thread."""
+    """Chooses a partition. Any thread may call it."""
 
     def partition(self, key: bytes | None, size: int, partitions: int) -> int:
         """The partition for a record.
@@ -31,7 +31,7 @@ class Partitioner(Protocol):
         Args:
             key: of the record, or None.
             size: bytes of key and value.
-            partitions: how many there are (>= 1).
+            partitions: number of partitions (>= 1).
         """
 
 
@@ -56,18 +56,18 @@ class KafkaPartitioner:
 
     @staticmethod
     def partitions_of(keys: Any, partitions: int) -> Any:
-        """The partition of each key of a ``pyarrow`` array, as `partition` has it.
+        """The partition of each key of a ``pyarrow`` array, as `partition` chooses it.
 
         Args:
             keys: a binary or string array.
-            partitions: how many there are (>= 1).
+            partitions: number of partitions (>= 1).
 
         Returns:
-            An int32 array; -1 where the key is null.
+            An int32 array; -1 for a null key.
 
         Raises:
             UnsupportedError: pyarrow is not installed.
-            TypeError: an array of something else.
+            TypeError: the array is of another type.
         """
         return arrow_module().partitions_of(keys, partitions)
 
@@ -75,13 +75,13 @@ class KafkaPartitioner:
 class ConsistentHashPartitioner:
     """Weighted consistent hashing of keys (xxh64 on a ring).
 
-    A partition that is added or whose weight changes takes keys from others in
-    proportion; all other keys stay where they are. Records without a key go as with
-    `KafkaPartitioner`.
+    A partition that is added or whose weight changes takes keys from the others in
+    proportion; all other keys keep their partition. Records without a key are
+    partitioned as by `KafkaPartitioner`.
 
     Args:
-        weights: share of each partition (> 0); those not named have 1.0. A weight of 0
-            takes a partition out.
+        weights: share of each partition (> 0); partitions without a weight have 1.0. A
+            weight of 0 excludes a partition.
     """
 
     def __init__(self, weights: Mapping[int, float] | None = None) -> None:

@@ -1,12 +1,12 @@
-"""Batches that a producer made, checked and given their offsets.
+"""Batches that a producer made: checking them and assigning their offsets.
 
-`prepare` copies what a caller hands in, checks and decompresses it, which takes no
-lock; `Prepared.place` gives it offsets, once they are known.
+`prepare` copies the caller's bytes, checks and decompresses them, which takes no lock;
+`Prepared.place` assigns the offsets once they are known.
 
-Magic and codec of each batch stay. Where the format allows it only the offset is
-patched, which no checksum covers; wrappers of magic 0, and of magic 1 whose inner
-offsets are not 0, 1, 2, ..., are written anew around their records. A header that lies
-about the largest timestamp of its batch is put right, as a broker does it.
+Magic and codec of each batch stay. If the format allows it, only the offset is patched,
+which no checksum covers; wrappers of magic 0, and of magic 1 whose inner offsets are
+not 0, 1, 2, ..., are written again around their records. A header with a wrong largest
+timestamp is corrected, as a broker does it.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ __all__ = ["Prepared", "prepare"]
 
 _OFFSET_AND_SIZE = struct.Struct(">qi")
 _SCAN_COUNT: Final = 256
-# What C looks at in one piece, and what is handed on to it.
+# Bytes that C reads in one piece, and bytes of one run that is passed on to it.
 _WINDOW_BYTES: Final = (1 << 31) - 1
 _RUN_BYTES: Final = 1 << 30
-# In the header of a batch of magic 2: its CRC, what that covers, the largest timestamp.
+# In the header of a batch of magic 2: its CRC, the part it covers, largest timestamp.
 _CRC: Final = struct.Struct(">I")
 _INT64: Final = struct.Struct(">q")
 _CRC_POS: Final = 17
 _ATTRIBUTES_POS: Final = 21
 _MAX_TIMESTAMP_POS: Final = 35
-# The least that `append` takes, too: no timestamp.
+# `append` has the same lower bound; -1: no timestamp.
 _TIMESTAMP_MIN: Final = -1
 
 
 class _Part:
-    """Checked batches that stand one behind the other.
+    """Checked batches that are adjacent in a buffer.
 
     Attributes:
-        data: what they stand in, from `begin` to `end`.
-        counts: records of each.
+        data: the buffer; the batches are in it from `begin` to `end`.
+        counts: number of records of each.
         payload: the decompressed messages of a single wrapper of magic 0: their offsets
-            are absolute, so that it is compressed again when they are known; else None.
+            are absolute, so it is compressed again when they are known; else None.
     """
 
     __slots__ = ("begin", "counts", "data", "end", "payload")
@@ -68,7 +68,7 @@ class _Part:
         self.payload = payload
 
     def headers(self) -> Iterator[native.BatchHeader]:
-        """The headers of its batches, which are known to be sound."""
+        """The headers of its batches, which are known to be valid."""
         c = native.pointer(self.data)
         pos = self.begin
         while pos < self.end:
@@ -80,10 +80,10 @@ class _Part:
 
 
 class Prepared:
-    """Checked batches without offsets. Good for one `place`.
+    """Checked batches without offsets. `place` may be called once.
 
     Attributes:
-        count: offsets that they take.
+        count: number of offsets that they take.
     """
 
     def __init__(self, parts: list[_Part], max_bytes: int) -> None:
@@ -94,17 +94,17 @@ class Prepared:
     def place(
         self, base_offset: int, leader_epoch: int, append_time_ms: int | None
     ) -> tuple[list[memoryview], int]:
-        """Give them offsets from `base_offset` on.
+        """Assign offsets from `base_offset` on.
 
         Args:
-            append_time_ms: replaces the timestamps (magic 1 and 2); None: they stay.
+            append_time_ms: replaces the timestamps (magic 1 and 2); None: keep them.
 
         Returns (runs of whole batches, number of offsets taken). The runs point into
         the memory of this object.
 
         Raises:
-            RecordTooLargeError: a wrapper of magic 0 is beyond the limit now that it
-                has other offsets in it.
+            RecordTooLargeError: a wrapper of magic 0 exceeds the limit with its new
+                offsets.
         """
         runs: list[memoryview] = []
         offset = base_offset
@@ -136,17 +136,17 @@ def prepare(
     is_append_time: bool,
     where: str,
 ) -> Prepared:
-    """Check producer batches; what the caller does with `buffer` later does not matter.
+    """Check producer batches. The caller may change `buffer` afterwards.
 
     Args:
         is_append_time: their timestamps will be replaced.
         where: the partition, for messages.
 
     Raises:
-        CorruptRecordError: a checksum, a structure, a partial last batch, a timestamp
-            below -1.
-        UnsupportedError: a control batch, one of a transaction, an unknown magic.
-        RecordTooLargeError: a batch beyond `max_bytes` or `decompressed_max`.
+        CorruptRecordError: a bad checksum or structure, a partial last batch, or a
+            timestamp below -1.
+        UnsupportedError: a control batch, one of a transaction, or an unknown magic.
+        RecordTooLargeError: a batch exceeds `max_bytes` or `decompressed_max`.
     """
     try:
         view = memoryview(buffer)
@@ -180,7 +180,7 @@ def prepare(
             raise _refused(Damage("the last batch is partial", pos), pos, where)
         if not scan.pos:
             raise _too_large(window, max_bytes)
-        # It goes on behind the window.
+        # Continue after the window.
     return Prepared(check.parts, max_bytes)
 
 
@@ -209,10 +209,10 @@ def _too_large(size: int, max_bytes: int) -> RecordTooLargeError:
 
 
 class _Check:
-    """Checks batches, and puts right what a broker would.
+    """Checks batches, and corrects what a broker would correct.
 
     Attributes:
-        parts: what was taken.
+        parts: the batches taken.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class _Check:
         """Take the batch with this header in `data`; may write into it.
 
         Raises:
-            Damage: it is refused.
+            Damage: the batch is refused.
         """
         if header.is_control or header.is_transactional:
             kind = "a control batch" if header.is_control else "part of a transaction"
@@ -244,12 +244,12 @@ class _Check:
                 too_large=_too_large(header.size, self._max_bytes),
             )
         if header.magic < 2 and not header.codec:
-            # One record, which the walk over the headers has looked at.
+            # One record, which the walk over the headers has checked.
             self._check_times(header, [header.max_timestamp])
             self._add(data, header, 1)
             return
         if header.last_offset == native.OFFSET_MAX:
-            # No record has it: one past it is no offset, and decoding leaves it out.
+            # No record may have it: one past it is no offset, and decoding skips it.
             raise Damage(f"its last offset is {header.last_offset}", header.pos)
         decoder = self._decoder
         payload = open_payload(header, memoryview_slicer(data), self._decompressed_max)
@@ -315,7 +315,7 @@ class _Check:
 
 
 def _tell_newest(data: bytearray, header: native.BatchHeader, newest: int) -> None:
-    """Let the header of a batch of magic 2 tell its largest timestamp."""
+    """Write the largest timestamp into the header of a batch of magic 2."""
     if header.max_timestamp == newest:
         return
     pos, end = header.pos, header.pos + header.size
@@ -328,8 +328,8 @@ def _tell_newest(data: bytearray, header: native.BatchHeader, newest: int) -> No
 def _check_numbers(
     header: native.BatchHeader, count: int, is_dense: bool, offsets: list[int]
 ) -> None:
-    """Raise `Damage` where the records of a batch of magic 2 are not 0, 1, 2, ..., or
-    their sequence numbers are none."""
+    """Raise `Damage` if the records of a batch of magic 2 are not numbered 0, 1, 2,
+    ..., or if their sequence number is invalid."""
     if not is_dense or offsets[0] != header.base_offset or (
         header.last_offset - header.base_offset + 1 != count
     ):  # fmt: skip
@@ -369,8 +369,8 @@ _DEFAULTS = TopicConfig()
 def _check_header_names(
     decoder: native.Decoder, payload: bytes | bytearray | memoryview, pos: int
 ) -> None:
-    """Raise `Damage` for a header name that is not UTF-8: it could not be read as it
-    was written."""
+    """Raise `Damage` for a header name that is not UTF-8: reading it would not give the
+    written bytes."""
     counts = decoder.unpack(decoder.header_count)
     if not any(counts):
         return
@@ -384,7 +384,7 @@ def _check_header_names(
             try:
                 str(view[at : at + size], "utf-8")
             except UnicodeDecodeError:
-                # Without the cause, which has the name in it.
+                # Without the cause, which contains the name.
                 raise Damage("a header name is not UTF-8", pos) from None
 
 

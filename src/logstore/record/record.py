@@ -1,4 +1,4 @@
-"""Records as values: what callers get and give."""
+"""Records as values: callers append and read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Record", "RecordMetadata", "TimestampType", "TopicRecord"]
 
 
 class TimestampType(enum.IntEnum):
-    """What the timestamp of a record means."""
+    """The meaning of a record's timestamp."""
 
     NO_TIMESTAMP = -1
     CREATE_TIME = 0
@@ -23,7 +23,7 @@ class TimestampType(enum.IntEnum):
 
     @property
     def kafka_name(self) -> str:
-        """Kafka's word for it: CreateTime, LogAppendTime or NoTimestampType."""
+        """Kafka's name for it: CreateTime, LogAppendTime or NoTimestampType."""
         return _KAFKA_NAMES[self]
 
 
@@ -40,11 +40,11 @@ class Record(NamedTuple):
 
     Attributes:
         offset: its place in the partition.
-        timestamp_ms: Unix milliseconds; -1 where there is none (magic 0).
+        timestamp_ms: Unix milliseconds; -1 if there is none (magic 0).
         key: bytes, or None for a null key (an empty key is ``b""``).
         value: bytes, or None for a null value.
         headers: (name, value or None) pairs in the order written; magic 2 only.
-        timestamp_type: whose clock the timestamp is.
+        timestamp_type: which clock the timestamp is from.
     """
 
     offset: int
@@ -56,13 +56,13 @@ class Record(NamedTuple):
 
     @property
     def timestamp(self) -> datetime.datetime | None:
-        """The timestamp as a datetime in UTC; None where there is none, and where it is
-        beyond the year 9999, the last that a datetime can have."""
+        """The timestamp as a datetime in UTC; None if there is none, or if it is after
+        the year 9999, the last year of a datetime."""
         return _to_datetime(self.timestamp_ms)
 
 
 class TopicRecord(NamedTuple):
-    """A record of a topic: a `Record` with the place it is from.
+    """A record of a topic: a `Record` with its topic and partition.
 
     Attributes:
         topic: name of the topic.
@@ -86,8 +86,8 @@ class TopicRecord(NamedTuple):
 
 
 def topic_record(place: tuple[str, int], record: Record) -> TopicRecord:
-    """A record with its (topic, partition): in a third of the time that the class needs
-    for it."""
+    """A record with its (topic, partition), made in a third of the time that the class
+    takes."""
     made: TopicRecord = tuple.__new__(TopicRecord, place + record)
     return made
 
@@ -105,7 +105,7 @@ def _to_datetime(timestamp_ms: int) -> datetime.datetime | None:
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went. `timestamp_ms` is what was stored (-1 in magic 0)."""
+    """The place of an appended record. `timestamp_ms` is as stored (-1 in magic 0)."""
 
     topic: str
     partition: int

@@ -1,8 +1,7 @@
 """Retention that a store applies by itself, every `retention_check_ms`.
 
-It has a thread of its own, where a topic sets retention: what it looks at may be many
-files, or a log that has to be recovered first, and the syncs that are due do not wait
-for that.
+It has its own thread if a topic sets retention: it may examine many files, or a log
+that has to be recovered first, and the syncs that are due do not wait for that.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ __all__ = ["BackgroundRetention"]
 
 TopicPartition = tuple[str, int]
 
-# The first time so long after it began: as Kafka's broker does.
+# Delay before the first round, as in Kafka's broker.
 _FIRST_MS: Final = 30_000
-# The partition went away, or its store: nothing is left to be deleted.
+# The partition or its store is gone: nothing is left to delete.
 _GONE: Final = (
     StoreClosedError,
     TopicNotFoundError,
@@ -40,18 +39,18 @@ _GONE: Final = (
 
 
 class Owner(Protocol):
-    """The store whose retention it is."""
+    """The store whose retention is applied."""
 
     def retaining_partitions(self) -> list[TopicPartition]:
-        """The partitions of topics whose settings let segments go."""
+        """The partitions of topics whose settings set a retention."""
 
     def retain(self, topic: str, number: int) -> None:
         """Apply the retention of a partition. Raises: `LogStoreError`."""
 
 
 class BackgroundRetention:
-    """Applies retention, and keeps what failed until somebody is told. Any thread may
-    call it.
+    """Applies retention, and keeps a failure until it is raised to a caller. Any thread
+    may call it.
 
     Args:
         check_ms: how often.
@@ -65,23 +64,24 @@ class BackgroundRetention:
         self._has_begun = False
         # Still to be done in this round.
         self._pending: deque[TopicPartition] = deque()
-        # What the last round met, by partition: it is raised once, not in each round.
+        # The errors of the last round, by partition: each is raised once, not in each
+        # round.
         self._met: dict[TopicPartition | None, str] = {}
         self._untold: deque[LogStoreError] = deque(maxlen=1)
 
     def begin(self) -> None:
-        """Apply it from now on, if there is a topic that sets any. Never raises."""
+        """Apply retention from now on, if a topic sets any. Never raises."""
         if self._has_begun or not self._owner.retaining_partitions():
             return
         try:
             self._later(min(_FIRST_MS, self._check_ms))
             self._has_begun = True
         except StorageError as error:
-            # No thread is to be had: the next change tries again.
+            # No thread can be started: the next change tries again.
             self._failed(None, error)
 
     def stop(self) -> None:
-        """End it, behind the partition that it is at. May be called again."""
+        """Stop after the current partition. May be called again."""
         self._keeper.stop()
 
     def abandon(self) -> None:
@@ -89,16 +89,16 @@ class BackgroundRetention:
         self._keeper.abandon()
 
     def raise_failure(self) -> None:
-        """Raise what failed in the background, if nobody was told yet."""
+        """Raise what failed in the background, unless it was raised already."""
         if self._untold:
             try:
                 failure = self._untold.popleft()
-            except IndexError:  # another thread was told right now
+            except IndexError:  # another thread has just taken it
                 return
             raise failure
 
     def _later(self, delay_ms: int) -> None:
-        # A task that is due in five minutes does not keep the store for it.
+        # A task that is due in five minutes does not keep the store alive.
         found = weakref.WeakMethod(self._run)
 
         def run() -> None:
@@ -109,7 +109,7 @@ class BackgroundRetention:
         self._keeper.later(delay_ms, run)
 
     def _run(self) -> None:
-        """Do one partition; then the next, or the next round after a while."""
+        """Process one partition; then schedule the next one, or the next round."""
         if not self._pending:
             self._pending.extend(self._owner.retaining_partitions())
         key = self._pending[0] if self._pending else None

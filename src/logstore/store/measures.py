@@ -1,8 +1,8 @@
 """The numbers of a store that monitoring asks for: `Store.metrics`.
 
-Nothing here walks over a log, and nothing waits for an append, a sync or a read: of an
-open log it reads attributes, of one that nobody has used since the store was opened the
-state file, once. What each number means is in docs/metrics.md.
+Nothing here walks over a log, and nothing waits for an append, a sync or a read: for an
+open log it reads attributes; for one that was not used since the store was opened it
+reads the state file, once. docs/metrics.md explains each number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["IdleLogs", "log_row", "store_row"]
 
 TopicPartition = tuple[str, int]
 
-# Of the dictionary. It rises where a key changes its meaning or goes away.
+# Version of the dictionary. It rises when a key changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1
 
 _TOTALS: Final = ("size_bytes", "segments", "unsynced_records")
@@ -36,7 +36,7 @@ def log_row(
     """The numbers of one partition.
 
     Args:
-        log: an open one, why there is none, or what `IdleLogs` says of it.
+        log: an open log, the error if there is none, or a row of `IdleLogs`.
     """
     row: dict[str, Any] = {
         "topic": topic,
@@ -58,7 +58,7 @@ def log_row(
         row.update(log)
     elif isinstance(log, LogWriter | LiveLog):
         row.update(_sizes(log.segments))
-        # The end last: it never lies before what was read of the same log earlier.
+        # The end is read last: it is never below the values read before it.
         start, durable = log.start_offset, log.durable_offset
         row.update(_offsets(start, durable, log.high_watermark))
     if isinstance(log, LogWriter):
@@ -86,8 +86,8 @@ def _offsets(start: int, durable: int, end: int) -> dict[str, Any]:
 
 
 class IdleLogs:
-    """What is known of partitions of a writer's store that nobody has used yet. It is
-    kept: as long as this process has the lock, nobody changes them."""
+    """The numbers of partitions of a writer's store that were not used yet. They are
+    kept: as long as this process has the lock, these partitions do not change."""
 
     def __init__(self) -> None:
         self._known: dict[TopicPartition, dict[str, Any]] = {}
@@ -95,7 +95,8 @@ class IdleLogs:
     def row(
         self, directory: Directory, key: TopicPartition, marks: Marks
     ) -> dict[str, Any]:
-        """The numbers of a partition; None for what only its recovery will tell."""
+        """The numbers of a partition; None for those that only its recovery
+        determines."""
         found = self._known.get(key)
         if found is None:
             found = _of_files(directory, key, marks)
@@ -104,7 +105,7 @@ class IdleLogs:
         return found
 
     def forget(self, key: TopicPartition) -> None:
-        """Drop one that is used now."""
+        """Drop a partition that is used now."""
         self._known.pop(key, None)
 
 

@@ -31,17 +31,17 @@ _ORDERS: Final = ("time", "partition")
 
 
 def check_order(order: str) -> None:
-    """Raise `ConfigError` unless it is an order."""
+    """Raise `ConfigError` unless it is a valid order."""
     check_choice("order", order, _ORDERS)
 
 
 def per_partition(
     name: str, given: Any, partitions: Sequence[Partition]
 ) -> dict[int, Start]:
-    """What an argument says for each partition, by number.
+    """The value of an argument for each partition, by number.
 
     Raises:
-        PartitionNotFoundError: it names one that is not there.
+        PartitionNotFoundError: it names one that does not exist.
     """
     numbers = [partition.number for partition in partitions]
     if not isinstance(given, Mapping):
@@ -60,7 +60,7 @@ def per_partition(
 
 
 def labelled(partition: Partition, records: Iterator[Record]) -> Iterator[TopicRecord]:
-    """Records with the place they are from."""
+    """Records with the topic and partition that they are from."""
     place = partition.topic, partition.number
     for record in records:
         yield topic_record(place, record)
@@ -72,16 +72,16 @@ def merged(
     """The records of several partitions as one stream."""
     if order == "partition":
         return first_of(itertools.chain.from_iterable(records), limit)
-    # Of equal times, the partition of the lower number comes first.
+    # If times are equal, the partition with the lower number comes first.
     return first_of(heapq.merge(*records, key=_TIME_OF), limit)
 
 
 class Cursor:
-    """Where a follower of a topic stands in one partition.
+    """The position of a follower of a topic in one partition.
 
     Attributes:
         partition: the partition.
-        turn: the last end that it has come to; None before the first.
+        turn: the last end that it has reached; None before the first.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Cursor:
         return self.turn is None or self.turn.has_moved
 
     def records(self) -> Iterator[TopicRecord]:
-        """Those up to the end as it is now."""
+        """The records up to the current end."""
         place = self.partition.topic, self.partition.number
         for found in self._found:
             if isinstance(found, Turn):
@@ -116,11 +116,11 @@ def follow(
     timeout: float | None,
     durable_only: bool,
 ) -> Iterator[TopicRecord]:
-    """What all partitions have, and what comes later.
+    """The records of all partitions, and those appended later.
 
     Args:
-        cursors: those of all partitions that there are now.
-        timeout: end after so many seconds in which none has moved on.
+        cursors: returns those of all partitions that exist now.
+        timeout: end after this many seconds in which none has advanced.
     """
     last, pause = time.monotonic(), POLL_MIN_S
     while True:
@@ -141,7 +141,7 @@ def _wait(cursors: Sequence[Cursor], durable_only: bool, seconds: float) -> None
     signals = [cursor.partition.appended for cursor in cursors]
     known = [signal for signal in signals if signal is not None]
     if not known:
-        # Another process writes them: nobody tells.
+        # Another process writes them, and sends no signal.
         time.sleep(seconds)
         return
 

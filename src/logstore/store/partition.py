@@ -68,16 +68,16 @@ __all__ = ["Partition"]
 _Found = TypeVar("_Found")
 
 # How long a follower in another process sleeps before it looks again: quickly at first,
-# then less and less often while nothing comes.
+# then less and less often while nothing is appended.
 POLL_MIN_S = 0.001
 POLL_MAX_S = 0.050
-# Records that are decoded at a time, and for several readers at least by each.
+# Records that are decoded at a time; with several readers, the least for each.
 _DECODED = 16384
 _DECODED_MIN = 64
 
 
 class _Source:
-    """What a partition's views are of, as `logstore.log.read.view.Source` has it."""
+    """The log of a partition's views: a `logstore.log.read.view.Source`."""
 
     def __init__(
         self, log: PartitionWriter | LiveLog, guard: Callable[[], None]
@@ -92,21 +92,21 @@ class _Source:
         if isinstance(log, LiveLog):
             return log.look()
         log.settle()
-        # The cuts first: what is found behind them may be of a later one, and no view
-        # of it goes on then. The list of segments last: it covers the end.
+        # The cuts first: what is found after them may be of a later one, and then no
+        # view of it continues. The list of segments last: it covers the end.
         cuts, end, durable = log.cuts, log.high_watermark, log.durable_offset
         segments = log.segments
         gone = None if segments else log.closed
         return Bounds(segments, log.start_offset, end, durable, cuts, gone=gone)
 
     def look_closely(self) -> Bounds:
-        """The log as it is now, where something seems to be wrong with it."""
+        """The log as it is now, if something seems to be wrong with it."""
         self._guard()
         log = self._log
         return log.look_closely() if isinstance(log, LiveLog) else self.look()
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
-        """Whether surely nothing was cut since a look that found these."""
+        """Whether certainly nothing was cut since a look that found these."""
         log = self._log
         if isinstance(log, LiveLog):
             return log.is_as_it_was(life, serial)
@@ -114,11 +114,11 @@ class _Source:
 
 
 class Turn(NamedTuple):
-    """A follower has come to the end of a view.
+    """A follower has reached the end of a view.
 
     Attributes:
-        view: where it has come to the end.
-        has_moved: it went on since the turn before; else it may wait.
+        view: the view whose end it has reached.
+        has_moved: it has advanced since the turn before; else it may wait.
     """
 
     view: View
@@ -132,7 +132,8 @@ class Partition:
 
     Attributes:
         config: the settings of its topic.
-        topic_id: which of the topics that have had its name; "" for one without an id.
+        topic_id: distinguishes the topics that have had its name; "" for one without an
+            id.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Partition:
         self._log = log
         self._writer = log if isinstance(log, PartitionWriter) else None
         self._guard = guard
-        # The same for calls that write: it raises what failed in the background, too.
+        # The same for calls that write: it also raises what failed in the background.
         self._begin = begin or guard
         self._decompressed_max = decompressed_max
         self._name = f"{topic}-{number}"
@@ -164,20 +165,20 @@ class Partition:
         return f"<logstore.Partition {self._name} at {self.path}>"
 
     def __len__(self) -> int:
-        """How many offsets lie between its start and its end: the number of its
+        """The number of offsets between its start and its end: the number of its
         records, unless compaction or transactions have left gaps."""
         log = self._refreshed()
         return max(log.high_watermark - log.start_offset, 0)
 
     def __bool__(self) -> bool:
-        """True: an empty partition is one, too."""
+        """True, also for an empty partition."""
         return True
 
     def __reduce__(self) -> NoReturn:
         name = f"{self._topic!r})[{self._number}]"
         refuse_pickling(self, os.path.dirname(self.path), f".topic({name}")
 
-    # ------------------------------------------------------------ what it is
+    # ------------------------------------------------------------ properties
 
     @property
     def topic(self) -> str:
@@ -206,13 +207,13 @@ class Partition:
 
     @property
     def end_offset(self) -> int:
-        """The next offset to be assigned; while a publication is under way, the first
-        one that it assigns."""
+        """The next offset to be assigned; during a publication, the first one that it
+        assigns."""
         return self._refreshed().high_watermark
 
     @property
     def durable_offset(self) -> int:
-        """Everything below is on stable storage: it survives a power cut."""
+        """Every record below it is on stable storage: it survives a power failure."""
         return self._refreshed().durable_offset
 
     @property
@@ -222,22 +223,23 @@ class Partition:
         return _infos(log.segments, log.high_watermark)
 
     def mark(self) -> LogMark | None:
-        """Which log this is, as of now: to be kept with offsets that were read, and to
-        be given to `unchanged_below` later, in any process.
+        """Identifies the log as it is now. Keep it with offsets that were read, and
+        pass it to `unchanged_below` later, in any process.
 
-        None: nobody keeps account of it. So it is in the log of a broker, in one that
-        an earlier version wrote last, and in one that is new and not synced yet.
+        None if the cuts of the log are not recorded: this is so for the log of a
+        broker, for one that an earlier version wrote last, and for one that is new and
+        not synced yet.
         """
         known = self._history()
         return None if known is None else LogMark(known[0], known[1].serial)
 
     def unchanged_below(self, mark: LogMark) -> int | None:
-        """Below this offset the log is what it was at the time of a mark, apart from
-        what was deleted at its start: it may have been cut there since, and have grown
-        again. 0: it is another log.
+        """The offset below which the log is what it was at the time of a mark, apart
+        from records deleted at its start. It may have been cut there since, and have
+        grown again. 0: it is another log.
 
-        None: nobody knows. So it is where the log has been cut more than thirty times
-        since, or where nobody keeps account of it any more.
+        None if this is unknown: the log has been cut more than thirty times since, or
+        its cuts are no longer recorded.
         """
         check_kind("mark", mark, LogMark)
         known = self._history()
@@ -292,12 +294,12 @@ class Partition:
     ) -> int:
         """Append one record and return its offset.
 
-        When it returns, the record is with the operating system: it survives the death
-        of this process. With `durable`, it survives a power cut.
+        When it returns, the operating system has the record: it survives the death of
+        this process. With `durable`, it survives a power failure.
 
         Args:
             value, key: bytes, bytearray, memoryview or None.
-            timestamp_ms: Unix milliseconds; None: now. Not stored in magic 0, nor where
+            timestamp_ms: Unix milliseconds; None: now. Not stored in magic 0, nor if
                 the topic has ``message_timestamp_type="LogAppendTime"``.
             headers: (name, value) pairs; need ``message_format=2``.
             expected_offset: append only if this is the next offset.
@@ -399,7 +401,7 @@ class Partition:
         ``partition``, ``offset``, ``timestampType`` are ignored.
 
         Raises: as `append_many`; `ConfigError` for another column, or for one whose
-        positions lead out of its buffers (pyarrow does not look at what comes over
+        positions point outside its buffers (pyarrow does not check data received over
         IPC); `RecordTooLargeError` for an element of 2 GiB or more.
         """
         writer = self._write()
@@ -407,7 +409,7 @@ class Partition:
         return self._append_rows(writer, groups, expected_offset, durable)
 
     def begin_append(self) -> PartitionWriter:
-        """For `Topic`: what appends, where the store can be written to."""
+        """For `Topic`: the writer, if the store can be written to."""
         return self._write()
 
     def rows_of_arrow(self, batches: Iterable[Any]) -> list[native.Rows]:
@@ -426,9 +428,9 @@ class Partition:
         """Append whole Kafka batches as a producer sends them; offsets are assigned.
 
         Magic and codec stay as they are, whatever the topic's settings. Checksums and
-        structure are checked first, inside compressed batches, too; a header that lies
-        about its largest timestamp is put right. Sequence numbers of idempotent
-        producers are kept, and repeated ones not recognised.
+        structure are checked first, inside compressed batches, too; a wrong largest
+        timestamp in a header is corrected. Sequence numbers of idempotent producers are
+        kept; repeated ones are not detected.
 
         Raises:
             CorruptRecordError: a damaged or partial batch, a timestamp below -1, a
@@ -457,7 +459,7 @@ class Partition:
         """Return when everything appended so far is on stable storage.
 
         Raises:
-            SyncFailedError: it is not; the partition takes no more appends.
+            SyncFailedError: the sync failed; the partition takes no more appends.
         """
         writer = self._write()
         self._check_alive()
@@ -468,7 +470,7 @@ class Partition:
     def _view(self, durable_only: bool) -> View:
         """The log as it is now, for a call that begins.
 
-        Raises: why the log was closed, if so: its topic was deleted.
+        Raises: the reason why the log was closed, if it was: its topic was deleted.
         """
         self._check_alive()
         return self._view_of(self._source.look(), durable_only)
@@ -482,7 +484,7 @@ class Partition:
         try:
             return self._stable.of(view, first, skip=skip)
         except StorageError:
-            self._refreshed()  # or why not: it was deleted meanwhile
+            self._refreshed()  # raises if it was deleted meanwhile
             raise
 
     def _check_alive(self) -> None:
@@ -528,12 +530,12 @@ class Partition:
         skip: bool = False,
         to_stable: bool = False,
     ) -> tuple[View, int, int]:
-        """(the log as it is now, where to begin, where to stop).
+        """(the log as it is now, the offset to begin at, the offset to stop at).
 
         Args:
-            skip: damage is left out.
-            to_stable: stop at the last stable offset also where the reader's filter
-                would find the first open transaction by itself.
+            skip: leave out damaged data.
+            to_stable: stop at the last stable offset also if the reader's filter would
+                find the first open transaction by itself.
         """
         check_choice("isolation", isolation, ISOLATIONS)
 
@@ -567,8 +569,8 @@ class Partition:
         limit: int | None = None,
         share: int = 1,
     ) -> ChunkReader:
-        """What decodes: not many more records at a time than are wanted, and than its
-        share, where several partitions are read at the same time."""
+        """The decoder. It decodes not many more records at a time than are wanted, or
+        than its share if several partitions are read at the same time."""
         wanted = self._wanted(view, first, isolation, skip)
         most = self._decompressed_max
         if limit is None and share == 1:
@@ -602,23 +604,23 @@ class Partition:
     ) -> Iterator[Record]:
         """The records from `start` up to `stop` (exclusive), in order.
 
-        Works on the log as it stands at the call: it ends at the end as it is now, and
-        a deletion meanwhile does not disturb it.
+        Works on the log as it is at the call: it ends at the end that the log has then,
+        and a deletion meanwhile does not affect it.
 
         Args:
             start, stop: an offset; a time (the first record at or after it): a
-                `datetime`, a `date` or an ISO 8601 text, in local time where it has no
+                `datetime`, a `date` or an ISO 8601 text, in local time if it has no
                 zone; None: the start of the log, and its end.
             durable_only: stop at `durable_offset`.
             isolation: ``"read_committed"`` leaves out aborted transactions and stops at
                 the first one that is still open. Control records are never delivered.
-            on_corruption: ``"skip"`` leaves out what is damaged.
-            limit: end after so many records; None: any number.
+            on_corruption: ``"skip"`` leaves out damaged data.
+            limit: end after this many records; None: any number.
 
         Raises:
             OffsetOutOfRangeError, TypeError, ConfigError: at the call.
             CorruptRecordError: after every record before the damage. A read that begins
-                at its ``next_offset`` goes on behind it.
+                at the error's ``next_offset`` continues after the damage.
         """
         return self._read(start, stop, durable_only, isolation, on_corruption, limit)
 
@@ -632,7 +634,7 @@ class Partition:
         limit: int | None,
         share: int = 1,
     ) -> Iterator[Record]:
-        """As `read`, beside so many others (`share`)."""
+        """As `read`, as one of `share` reads at the same time."""
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         limit, skip = as_limit(limit), on_corruption == "skip"
         view, first, end = self._bounds(start, stop, durable_only, isolation, skip=skip)
@@ -688,7 +690,7 @@ class Partition:
         on_corruption: str = "raise",
         limit: int | None = None,
     ) -> Iterator[Record]:
-        """Like `read`, and then what is appended later, by any process.
+        """Like `read`, followed by the records appended later, by any process.
 
         Args:
             start: an offset, a time, or None: the start of the log.
@@ -696,7 +698,7 @@ class Partition:
             timeout: end after this many seconds without a record; None: never.
             others: as in `read`.
 
-        Raises: as `read`; `OffsetOutOfRangeError` when the place where it stands was
+        Raises: as `read`; `OffsetOutOfRangeError` when the next offset to read was
         deleted or truncated meanwhile; `StoreClosedError` when the store is closed;
         `TopicNotFoundError` when the topic was deleted, or, in another process,
         `PartitionNotFoundError`.
@@ -713,7 +715,7 @@ class Partition:
         timeout: float | None,
         durable_only: bool,
     ) -> Iterator[Record]:
-        """The records of turns, with a pause where one brings nothing."""
+        """The records of turns, with a pause after a turn without records."""
         last, pause = time.monotonic(), POLL_MIN_S
         for found in turns:
             if type(found) is Record:
@@ -733,7 +735,7 @@ class Partition:
         self, start: Start, durable_only: bool, isolation: str, skip: bool
     ) -> Iterator[Record | Turn]:
         """The records from `start` on, up to the end of the log as it is at the call;
-        then a `Turn`, then what has come since, and so on for ever."""
+        then a `Turn`, then the records appended since, and so on without end."""
         view, first, end = self._bounds(start, None, durable_only, isolation, skip=skip)
         return self._turn_after_turn(view, first, end, durable_only, isolation, skip)
 
@@ -746,7 +748,8 @@ class Partition:
         isolation: str,
         skip: bool,
     ) -> Iterator[Record | Turn]:
-        """From `offset` to `end` of a view, and on in later ones of the same log."""
+        """Reads from `offset` to `end` of a view, then in later ones of the same
+        log."""
         closed: Exception | None = None
         while True:
             found = self._reader(view, offset, isolation, skip)
@@ -764,12 +767,13 @@ class Partition:
             if closed is not None and not has_moved:
                 raise closed.with_traceback(None)
             yield Turn(view, has_moved)
-            # Before the look: it sees all that there was when the log was closed.
+            # Before the look, which then sees everything that the log had when it was
+            # closed.
             closed = None if self._writer is None else self._writer.closed
             now = self._source.look()
             if closed is not None and not now.segments and view.segments:
-                # Its writer has let go of the files; those of this view are there, and
-                # are those of the log up to where it was cut since.
+                # Its writer has released the files; those of this view still exist, and
+                # are those of the log up to the lowest cut since.
                 low = now.cuts.lowest_since(view.cuts.serial)
                 end = min(now.end_offset, view.segments[-1].next_offset, low)
                 durable = min(end, now.durable_offset)
@@ -801,7 +805,7 @@ class Partition:
 
     @property
     def appended(self) -> Signal | None:
-        """Set when there may be more to read; None where another process writes."""
+        """Set when there may be more to read; None if another process writes."""
         return None if self._writer is None else self._writer.appended
 
     def has_more(self, view: View, durable_only: bool) -> bool:
@@ -825,10 +829,10 @@ class Partition:
     ) -> Chunk:
         """The records of one buffer: whole batches from the one that holds `offset`.
 
-        A buffer of `max_bytes` is filled from the file; a batch that goes on past its
+        A buffer of `max_bytes` is filled from the file; a batch that extends past its
         end is left for the next call. The buffer is doubled until a batch fits. With
-        `limit`, iterating gives at most so many records, and `next_offset` is behind
-        them; `buffer` holds whole batches all the same.
+        `limit`, iterating gives at most `limit` records, and `next_offset` is the
+        offset after them; `buffer` still holds whole batches.
 
         Returns a `Chunk`, empty at the end of the log.
 
@@ -869,8 +873,8 @@ class Partition:
         """The batches as they are on disk; the first one holds `start`.
 
         Control batches are among them, unless ``isolation="read_committed"``, which
-        leaves out those of aborted transactions, too. With `limit` the last one is that
-        in which the last of so many records is. Raises: as `read`.
+        also leaves out those of aborted transactions. With `limit`, the last batch is
+        the one that holds the last of the `limit` records. Raises: as `read`.
         """
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         limit = as_limit(limit)
@@ -900,11 +904,11 @@ class Partition:
             columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null in
                 magic 0), key, value (binary), timestampType (int32), headers
                 (list<struct<key: string, value: binary>>).
-            batch_records: records in each batch, at the most.
-            threads: that read at the same time, 1 to 64; the order stays the same. With
-                `limit`, one reads.
+            batch_records: records in each batch, at most.
+            threads: how many read at the same time, 1 to 64; the order stays the same.
+                With `limit`, one reads.
 
-        Raises: as `read`, damage after the batches before it.
+        Raises: as `read`; damage is raised after the batches before it.
         """
         arrow = arrow_module()
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
@@ -966,14 +970,14 @@ class Partition:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """All records as an Arrow stream, in a PyCapsule: with it ``pa.table(p)``,
         ``pl.DataFrame(p)``, ``pd.DataFrame.from_arrow(p)`` and DuckDB read a partition
-        as it is. Each call reads the log anew, as it stands then, in several threads.
+        directly. Each call reads the log again, as it is then, in several threads.
 
         Args:
             requested_schema: a PyCapsule with the columns, and types, that the consumer
                 would like; None: offset, timestamp, key, value.
 
-        Raises: as `read_arrow`; what is met while reading comes out of the consumer, as
-        its own error with the same text.
+        Raises: as `read_arrow`; the consumer raises an error met while reading, as its
+        own error with the same text.
         """
         found = frames_module("interchange")
         return found.exported_stream(
@@ -992,16 +996,17 @@ class Partition:
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
     ) -> pyarrow.dataset.Dataset:
-        """The records as a ``pyarrow.dataset.Dataset``, read by each scan as they are
-        then: only the columns that a query needs, and only the segments, and parts of
-        them, that its conditions on offset, timestamp (from below), partition and topic
-        leave. DuckDB, Polars (``pl.scan_pyarrow_dataset``) and pyarrow push both down.
+        """The records as a ``pyarrow.dataset.Dataset``. Each scan reads them as they
+        are then: only the columns that a query needs, and only the segments, and parts
+        of them, that its conditions on offset, timestamp (from below), partition and
+        topic select. DuckDB, Polars (``pl.scan_pyarrow_dataset``) and pyarrow push both
+        down.
 
         Its columns are those of `read_arrow`, and topic (string), partition (int32).
 
         Args:
-            threads: that read at the same time, 1 to 64; None: one for each processor,
-                8 at the most.
+            threads: how many read at the same time, 1 to 64; None: one for each
+                processor, 8 at most.
             durable_only, isolation, on_corruption: as in `read`.
         """
         check_choice("isolation", isolation, ISOLATIONS)
@@ -1038,7 +1043,8 @@ class Partition:
     def delete_before(self, offset: int) -> int:
         """Make `offset` the start of the log and return it.
 
-        Segments go when all their records are below it. Readers that have begun go on.
+        A segment is deleted when all its records are below `offset`. Reads that have
+        begun continue.
 
         Raises:
             OffsetOutOfRangeError: outside [start_offset, end_offset].
@@ -1046,7 +1052,7 @@ class Partition:
         return self._write().delete_before(as_offset("offset", offset), "asked for")
 
     def truncate_to(self, offset: int) -> int:
-        """Drop every record from `offset` on and return the new end.
+        """Remove every record from `offset` on and return the new end.
 
         Raises:
             UnsupportedError: `offset` is inside a batch; names the two nearest.
@@ -1063,7 +1069,7 @@ class Partition:
         return writer.truncate_to(offset, find)
 
     def _boundary(self, view: View, offset: int) -> tuple[int, int]:
-        """(index of the segment, position) where the batch of `offset` begins."""
+        """(index of the segment, position) at which the batch of `offset` begins."""
         for batch in reader.read_batches(view, offset, view.end_offset):
             if batch.base_offset < offset:
                 raise UnsupportedError(
@@ -1085,7 +1091,7 @@ class Partition:
         dry_run: bool = False,
         policies: Sequence[retention.RetentionPolicy] | None = None,
     ) -> list[retention.Deletion]:
-        """Delete the segments that the topic's settings (or `policies`) let go.
+        """Delete the segments that the topic's settings (or `policies`) select.
 
         See `Topic.apply_retention`.
         """
@@ -1104,8 +1110,8 @@ class Partition:
         return as_integer("now_ms", now_ms, "milliseconds (int)")
 
     def apply_due_retention(self) -> None:
-        """Apply the retention of the settings, for the background of the store: where
-        nothing can be due, it looks at the oldest segment only."""
+        """Apply the retention of the settings, for the background of the store. If
+        nothing can be due, it examines only the oldest segment."""
         self._check_alive()
         segments, now_ms = self._refreshed().segments, self._now_ms(None)
         policies = retention.policies_of(self.config)
@@ -1139,15 +1145,15 @@ class Partition:
 
 
 def _unchanged(ask: Callable[[], _Found]) -> _Found:
-    """What a call finds that gives all that it gives at once: where the log is changed
-    under it, nothing is lost, and it is asked of the log that there is now."""
+    """The result of a call that returns everything at once. If the log is changed
+    during the call, nothing is lost: the call is repeated on the log as it is then."""
     while True:
         with contextlib.suppress(ChangedError):
             return ask()
 
 
 def _infos(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
-    # Without those of a publication that is under way.
+    # Without those of a publication in progress.
     shown = [s for s in segments[1:] if s.base_offset <= end]
     segments = [*segments[:1], *shown]
     last = len(segments) - 1

@@ -1,9 +1,9 @@
-"""The writers of a store's partitions: loaded, and with that recovered, when first used
-or all at once.
+"""The writers of a store's partitions. Loading one recovers its partition. They are
+loaded when first used, or all at once.
 
-A store that was closed cleanly opens without a look at its partitions; after a crash,
-what is used first is mended first. `PartitionWriters.recover` does the rest, several
-partitions at a time.
+A store that was closed cleanly opens without examining its partitions; after a crash,
+the partition that is used first is repaired first. `PartitionWriters.recover` does the
+rest, several partitions at a time.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ __all__ = ["PartitionWriters", "RecoveryProgress"]
 
 TopicPartition = tuple[str, int]
 
-# How often progress is told while nothing is finished.
+# How often progress is reported while nothing is finished.
 _TELL_S: Final = 0.2
 
 
 class RecoveryProgress(NamedTuple):
-    """How far a recovery has come.
+    """The progress of a recovery.
 
     Attributes:
-        partitions_done, partitions_total: looked at, and to be looked at.
+        partitions_done, partitions_total: examined, and to be examined.
         bytes_checked: of log, so far.
     """
 
@@ -58,11 +58,12 @@ class RecoveryProgress(NamedTuple):
 
 
 class _Stopped(Exception):
-    """The one who waits for a recovery was interrupted."""
+    """The thread that waits for a recovery was interrupted."""
 
 
 class _Count:
-    """Bytes that threads have checked; ends them when nobody waits any more."""
+    """Counts the bytes that threads have checked; ends them if no thread waits any
+    more."""
 
     def __init__(self) -> None:
         self._lock = native.Mutex(RANK_LEAF, "a count")
@@ -86,7 +87,7 @@ class PartitionWriters:
         catalog: the topics of the store.
         loaded: those that were used or recovered.
         broken: partitions that cannot be used at all, and why.
-        actions: what was found and mended so far.
+        actions: what was found and repaired so far.
     """
 
     def __init__(
@@ -102,16 +103,17 @@ class PartitionWriters:
         self.on_recovery: Callable[[RecoveryAction], None] | None = None
 
     def note(self, action: RecoveryAction) -> None:
-        """Something was found or mended."""
+        """Record something that was found or repaired."""
         self.actions.append(action)
         logger.warning("recovery: %s: %s", action.label, action.message)
         if self.on_recovery is not None:
             self.on_recovery(action)
 
     def get(self, key: TopicPartition) -> PartitionWriter:
-        """The writer of a partition that there is.
+        """The writer of an existing partition.
 
-        What the system has refused (no descriptor, no permission) is tried again.
+        If the system has refused to load it (no descriptor, no permission), this is
+        tried again.
 
         Raises:
             LogStoreError: why it cannot be used.
@@ -137,23 +139,24 @@ class PartitionWriters:
         return self.loaded[key]
 
     def hold_back(self, key: TopicPartition, going: TopicNotFoundError) -> None:
-        """Do not load a partition whose topic is about to be deleted: who uses it gets
+        """Do not load a partition whose topic is about to be deleted: using it raises
         `going`, until `let_go_on`."""
         if isinstance(self.broken.get(key, going), TopicNotFoundError):
             self.broken[key] = going
 
     def let_go_on(self, key: TopicPartition) -> None:
-        """The topic was not deleted."""
+        """Allow a partition to be loaded again: the topic was not deleted."""
         if isinstance(self.broken.get(key), TopicNotFoundError):
             del self.broken[key]
 
     def forget(self, key: TopicPartition) -> PartitionWriter | None:
-        """Let go of a partition that is to be deleted; its writer, if it is loaded."""
+        """Release a partition that is to be deleted; returns its writer, if it is
+        loaded."""
         self.broken.pop(key, None)
         return self.loaded.pop(key, None)
 
     def pending(self) -> list[TopicPartition]:
-        """The partitions that nobody has looked at yet."""
+        """The partitions that were not examined yet."""
         return [
             (topic, number)
             for topic, numbers in list(self.catalog.numbers.items())
@@ -167,7 +170,7 @@ class PartitionWriters:
     ) -> None:
         """Load all that is pending, several at a time.
 
-        Callbacks come in the thread of the caller.
+        Callbacks run in the thread of the caller.
         """
         pending = self.pending()
         if not pending:
@@ -199,7 +202,8 @@ class PartitionWriters:
                 tell()
 
     def _load(self, key: TopicPartition, count: _Count) -> Loaded | LogStoreError:
-        """Look at a partition and mend it: by any thread, since nothing is shared."""
+        """Examine and repair a partition. Any thread may do it, since nothing is
+        shared."""
         topic, number = key
         directory = self._directory(key)
         try:
@@ -224,7 +228,8 @@ class PartitionWriters:
         topic, number = key
         directory = self._directory(key)
         if isinstance(loaded, LogStoreError):
-            # One partition that cannot be read does not keep the others from opening.
+            # One partition that cannot be read does not prevent the others from
+            # opening.
             self.broken[key] = loaded
             label = UNREADABLE
             if isinstance(loaded, UnsupportedError):
@@ -233,7 +238,7 @@ class PartitionWriters:
             self.note(RecoveryAction(label, *key, path, -1, 0, -1, None, text))
             return
         if loaded.segments:
-            # The same for all: a deletion of the topic tells it the new name.
+            # One object for all segments: a deletion of the topic sets its new name.
             directory = loaded.segments[0].directory
         self.loaded[key] = PartitionWriter(
             self._host, directory, topic, number, self.catalog.config(topic), loaded
@@ -256,8 +261,8 @@ class PartitionWriters:
         return known
 
     def ends(self) -> dict[TopicPartition, int] | None:
-        """The end offsets of all logs; None where one is not known to be sound, or its
-        end is not written down."""
+        """The end offsets of all logs; None if one is not known to be intact, or its
+        end is not recorded."""
         if self.broken or not all(
             writer.is_sound and writer.is_noted for writer in self.loaded.values()
         ):
@@ -269,5 +274,5 @@ class PartitionWriters:
     def _of_pending(
         self, known: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """What the last writer said of partitions that nobody has looked at."""
+        """The last writer's values for the partitions that were not examined yet."""
         return {key: known[key] for key in self.pending() if key in known}

@@ -1,5 +1,5 @@
-"""Publishing: what was staged goes into any number of partitions at once, or not at
-all, and what has an identity and a sequence number only once.
+"""Publishing: staged records go into any number of partitions at once, or not at all;
+those with an identity and a sequence number only once.
 
 `Publisher` is the writing side; the files and the commit are in publications.py.
 """
@@ -52,25 +52,25 @@ __all__ = ["Publication", "Publisher"]
 
 TopicPartition = tuple[str, int]
 
-# Identities that are remembered; beyond that, those that published last.
+# How many identities are remembered: those that published last.
 IDENTITIES_MAX: Final = 10_000
 ROOT_USER: Final = 0
 UNKNOWN_USER: Final = -1
-# What a new segment takes beside its log, at the most that counts.
+# Upper bound of the space that a new segment takes besides its log.
 _SEGMENT_BYTES: Final = 64 * 1024
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Publication:
-    """What was published.
+    """The result of a publication.
 
     Attributes:
         identity, sequence: as given to `Store.publish`.
         records: how many, in all partitions.
-        offsets: of each (topic, partition), the offsets that they have; empty where it
-            was published before.
-        is_new: False: it was published before, and nothing was done.
-        note: that of `Store.publish`.
+        offsets: the offsets of the records, by (topic, partition); empty if they were
+            published before.
+        is_new: False if it was published before, and nothing was done.
+        note: as given to `Store.publish`.
     """
 
     identity: str
@@ -93,15 +93,15 @@ class _Target:
 
 
 class Publisher:
-    """Publishes to one store, and takes back what a crash has cut short.
+    """Publishes to one store, and undoes a publication that a crash interrupted.
 
     Args:
-        writer_of: the writer of a partition, or why there is none.
-        topic_id_of: which topic it is that has a name now.
+        writer_of: returns the writer of a partition, or raises why there is none.
+        topic_id_of: returns the id of the topic that has a name now.
 
     Attributes:
         lock: held by the thread that publishes.
-        steps: rises whenever readers of this process may come to see something else.
+        steps: rises whenever readers of this process may begin to see a change.
     """
 
     def __init__(
@@ -123,20 +123,20 @@ class Publisher:
         name = f"the publications of {root.path}"
         self.lock = native.Mutex(RANK_PUBLISH, name, lock_group)
         self.steps = 0
-        # Of the publication that is under way, or was the last.
+        # Of the publication in progress, or of the last one.
         self._gate = Gate(is_open=True, publisher=self.lock)
 
     # ------------------------------------------------------------ recovery
 
     def finish(self, drop: Callable[[TopicPartition, int], None]) -> None:
-        """Take away what a publication that was cut short has put into the logs.
+        """Remove what an interrupted publication has put into the logs.
 
-        Where another program has written to the store since, what is there is that
-        program's log, and stays.
+        If another program has written to the store since, the logs are that program's,
+        and stay as they are.
 
         Args:
-            drop: called with a partition and where it has to end; does nothing where it
-                ends there already.
+            drop: called with a partition and the offset at which it has to end; does
+                nothing if it already ends there.
 
         Raises:
             CorruptCheckpointError, OSError: a file cannot be read or removed.
@@ -160,7 +160,8 @@ class Publisher:
         self._end(value, left)
 
     def _end(self, value: dict[str, Any], left: Mapping[TopicPartition, int]) -> None:
-        """Nothing is under way any more, but in partitions that are `left`."""
+        """Record that no publication is in progress, except in the partitions
+        `left`."""
         if left:
             value = {**value, "bases": _rows(left)}
             checkpoints.write_state(self._root, layout.PUBLICATION, value)
@@ -186,7 +187,7 @@ class Publisher:
         if last is not None and sequence <= last[0]:
             if sequence < last[0]:
                 raise PublicationConflictError(identity, sequence, last[0])
-            # Who published it may not have seen it become durable.
+            # The caller that published it may not have seen it become durable.
             published[identity] = last._replace(note=note)
             value = remembered(published)
             checkpoints.write_state(self._root, layout.PUBLISHED, value)
@@ -214,12 +215,12 @@ class Publisher:
         return Publication(identity, sequence, records, offsets, note=note)
 
     def _end_earlier(self) -> None:
-        """An earlier publication that was interrupted twice left its gate closed. Where
-        it is in, or undone, all of its partitions show so from now on: one that is
-        published to again would be the only one that does.
+        """Open the gate that an earlier publication, interrupted twice, left closed. If
+        that publication was committed or undone, all of its partitions show it from now
+        on; otherwise only one that is published to again would.
 
         Raises:
-            StorageError: it is neither.
+            StorageError: it was neither committed nor undone.
         """
         root = self._root
         if root.exists(layout.PUBLICATION):
@@ -230,7 +231,7 @@ class Publisher:
                 action="publish to",
             )
         if not self._gate.is_open:
-            # A power cut must not bring the file back that would take it out again.
+            # A power failure must not restore the file that would undo it.
             root.sync()
             self._gate.is_open = True
 
@@ -241,7 +242,7 @@ class Publisher:
             key = log.topic, log.partition
             if key not in targets:
                 targets[key] = _Target(self._writer_of(key))
-            # Behind the writer, which is of one topic for good.
+            # After getting the writer, which always belongs to one topic.
             if log.topic_id != self._topic_id_of(log.topic):
                 raise TopicNotFoundError(
                     f"topic {log.topic} is not the one that records were staged for: "
@@ -254,7 +255,7 @@ class Publisher:
 
     def _examined(self, targets: Iterable[_Target]) -> dict[StagedLog, Adoptable]:
         """The staged logs that will be taken over as segments: not those of another
-        user, whose file would stay his."""
+        user, whose files would keep that owner."""
         device = self._root.info().device
         user = self._root.files.user()
         may_give = user == ROOT_USER and self._root.access.uid >= 0
@@ -280,12 +281,13 @@ class Publisher:
         """Publish, with the locks of the partitions held: no other thread appends.
 
         A second interrupt, in the middle of undoing, leaves the gate closed: then each
-        of the partitions refuses appends, and opening the store again undoes it.
+        of the partitions refuses appends, and opening the store again undoes the
+        publication.
         """
         for target in targets:
             target.place = target.writer.place_of_end()
             target.base = target.writer.end_offset
-        # Before the first byte: the disk has to have room for all.
+        # Before the first byte: the disk must have room for everything.
         copied = (log.bytes for t in targets for log in t.parts if log not in adoptable)
         targets[0].writer.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
         under_way = {
@@ -316,14 +318,14 @@ class Publisher:
     ) -> None:
         """Append, make durable, commit.
 
-        1. write down where the logs end, and what will be published; 2. append to each
-        log; 3. sync each; 4. rename the file (commit); 5. sync the directory.
+        1. record where the logs end, and what will be published; 2. append to each log;
+        3. sync each; 4. rename the file (commit); 5. sync the directory.
         """
         root = self._root
         for target in targets:
             target.writer.close_gate(self._gate, target.base)
         checkpoints.write_state(root, layout.PUBLICATION, value)
-        # All locks are held: nothing is appended at a later time before this.
+        # All locks are held: no record with a later time is appended before these.
         now_ms = root.files.now_ms()
         for target in targets:
             self._append(target, adoptable, now_ms)
@@ -338,10 +340,10 @@ class Publisher:
         value: dict[str, Any],
         error: BaseException,
     ) -> BaseException:
-        """Undo what was not committed; returns what to raise.
+        """Undo what was not committed; returns the error to raise.
 
-        Whatever cannot be made durable now ends the writers: what is appended later
-        would be taken away together with it.
+        If something cannot be made durable now, the writers end: records appended later
+        would be removed together with it.
         """
         root, what = self._root, "publish to"
         try:
@@ -368,7 +370,8 @@ class Publisher:
             target.writer.end_for_good(error)
 
     def _show(self, targets: Sequence[_Target]) -> None:
-        """Readers see what there is again, but where it could not be undone."""
+        """Let readers see all records again, except in logs that could not be
+        restored."""
         for target in targets:
             if target.writer.failed is not None:
                 target.writer.gate = Gate(is_open=False, publisher=self.lock)
@@ -388,7 +391,8 @@ class Publisher:
         config = target.writer.config
 
         def is_adopted(log: StagedLog) -> bool:
-            # Examined with other settings, it would not be what an append makes now.
+            # If it was examined with other settings, it differs from what an append
+            # makes now.
             return log in adoptable and adoptable[log].config == config
 
         for adopts, logs in itertools.groupby(target.parts, is_adopted):
@@ -405,8 +409,8 @@ class Publisher:
         except StorageError as error:
             if error.errno != errno.EXDEV or writer.failed is not None:
                 raise
-            # A mount of the same device, or a quota of its own, is between them. The
-            # batches have their offsets already.
+            # Another mount of the same device, or a separate quota, is between them.
+            # The batches already have their offsets.
             self._copy(writer, [staged.log._replace(first=base)], now_ms)
 
     def _copy(
@@ -424,16 +428,18 @@ class Publisher:
 
         total = sum(log.bytes for log in logs)
         count = sum(log.records for log in logs)
-        # Closed here: whoever keeps the error of a failed append keeps its frames.
+        # Closed here: a caller that keeps the error of a failed append keeps its
+        # frames.
         with contextlib.closing(runs()) as moved:
             writer.append_runs(moved, total, count)
 
     def _undo(self, targets: Sequence[_Target], value: dict[str, Any]) -> None:
-        """Take the records out again; what cannot be undone takes no more appends, and
-        is undone when the store is opened again.
+        """Remove the records again. A log in which this fails takes no more appends,
+        and is restored when the store is opened again.
 
         Raises:
-            LogStoreError, OSError: the file that says so cannot be removed.
+            LogStoreError, OSError: the file that records the publication cannot be
+                removed.
         """
         left: dict[TopicPartition, int] = {}
         for target in targets:
@@ -467,7 +473,7 @@ class Publisher:
 
     def discard_older(self, before_ms: int) -> None:
         """Remove the staged files of all identities that were last written to before a
-        time: their publication will not come any more."""
+        time: they will not be published any more."""
         with contextlib.suppress(OSError):
             for name in self._root.names():
                 if not name.startswith(layout.STAGED_PREFIX):

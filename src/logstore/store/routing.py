@@ -1,7 +1,8 @@
 """Which partition each record of a call goes to, and the appends to all of them.
 
 The code of callers (iterables, buffers, partitioners) runs first, while no lock is
-held; then all is checked that can be; then the partitions get theirs, one by one.
+held; then everything is checked that can be; then the records are appended to the
+partitions, one by one.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ __all__ = [
     "rows_for",
 ]
 
-# From the key, and the bytes of key and value, to the number of a partition.
+# Maps the key, and the bytes of key and value, to the number of a partition.
 Choose: TypeAlias = Callable[[bytes | None, int], int]
 Appended: TypeAlias = tuple[tuple[int, range], ...]
 
 
 def chooser(topic: str, partitioner: Partitioner, numbers: Sequence[int]) -> Choose:
-    """What asks a partitioner.
+    """A function that calls a partitioner.
 
     Args:
-        numbers: of the partitions that there are.
+        numbers: of the existing partitions.
     """
     count = len(numbers)
 
@@ -89,14 +90,14 @@ class RecordColumns(NamedTuple):
 
 
 def columns_of(values: Any, keys: Any, timestamps: Any, headers: Any) -> RecordColumns:
-    """What `append_many` was given, walked over once. Raises: as `as_columns`."""
+    """The arguments of `append_many`, iterated over once. Raises: as `as_columns`."""
     columns = RecordColumns(*as_columns(values, keys, timestamps, headers))
     keys = None if columns.keys is None else _plain(columns.keys, "key")
     return columns._replace(values=_plain(columns.values, "value"), keys=keys)
 
 
 def _plain(column: Sequence[Any], name: str) -> list[bytes | None]:
-    """A column as bytes as they are now: a partitioner may change what is mutable."""
+    """A column as bytes as they are now: a partitioner may change mutable objects."""
     plain = list(column)
     for place, item in enumerate(plain):
         if type(item) is not bytes and item is not None:
@@ -128,7 +129,7 @@ def rows_for(
 
 
 def batches_of(data: Any) -> list[Any]:
-    """Record batches of whatever `append_arrow` takes, all of them."""
+    """All record batches of an argument that `append_arrow` takes."""
     return list(arrow_module().tables_of(data))
 
 
@@ -165,9 +166,9 @@ def append_to(
     *,
     durable: bool,
 ) -> Appended:
-    """Append to each partition what is for it.
+    """Append to each partition its records.
 
-    1. look whether each can take it; 2. append; 3. sync, where it is to be durable.
+    1. check that each can take them; 2. append; 3. sync, if `durable`.
     """
     writers = {number: target.begin_append() for number, target in targets.items()}
     for number, writer in writers.items():
@@ -187,7 +188,7 @@ def append_to(
             raise
         raise partly_done(error, tuple(done)) from error
     except BaseException as error:
-        # No stack, no memory, an interrupt: it has the fact, too.
+        # Out of stack or memory, or an interrupt: it also reports what was appended.
         if done:
             vars(error)["appended"] = tuple(done)
         raise

@@ -1,7 +1,7 @@
 """A store: a directory of partitions, the same thing as one Kafka log directory.
 
-What is kept beside Kafka's files (docs/format.md, "logstore's own files"):
-`.logstore-owner` tells whether the last writer was logstore, and whether it closed
+These files are kept next to Kafka's (docs/format.md, "logstore's own files"):
+`.logstore-owner` records whether the last writer was logstore, and whether it closed
 cleanly; `.logstore-topics` has the settings of topics.
 """
 
@@ -87,9 +87,9 @@ __all__ = ["Store", "open_store"]
 
 TopicPartition = tuple[str, int]
 
-# So soon Kafka's checkpoint of start offsets is written again.
+# Delay before Kafka's checkpoint of start offsets is written again.
 _STARTS_MS: Final = 1000
-# A name that is not there is compared with so many topics: more take too long.
+# An unknown name is compared with at most this many topics: more take too long.
 _NAMES_COMPARED: Final = 500
 
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
@@ -107,13 +107,14 @@ def open_store(
 ) -> Store:
     """Open a store.
 
-    A partition is looked at, and mended if it has to be, when it is first used, or all
-    of them by `Store.recover`; here at once where one of the callbacks is given.
+    A partition is examined, and repaired if necessary, when it is first used.
+    `Store.recover` does this for all of them, and so does this call if one of the
+    callbacks is given.
 
     Args:
         path: its directory; a Kafka log directory is one.
-        read_only: change nothing, take no lock; any number of processes may, also while
-            a writer or a broker works on it.
+        read_only: change nothing, take no lock; any number of processes may open it so,
+            also while a writer or a broker works on it.
         create: make the directory if it is not there (never with `read_only`).
         config: how this process uses it.
         on_recovery: called with each action of the recovery as it happens.
@@ -121,12 +122,13 @@ def open_store(
         files: the system calls to use (for tests).
 
     Raises:
-        StoreNotFoundError: nothing is there and it is not to be created; or it is the
-            directory of a partition, or, with `read_only`, has nothing of a log.
+        StoreNotFoundError: the directory does not exist and is not to be created; or it
+            is the directory of a partition, or, with `read_only`, contains nothing of a
+            log.
         StoreLockedError: another writer has it.
         UnsupportedError: a later version of logstore has written to it.
-        ConfigError: others may change the directory, or it is on a network file system,
-            and `config` does not allow that (never with `read_only`).
+        ConfigError: other users may change the directory, or it is on a network file
+            system, and `config` does not allow that (never with `read_only`).
         StorageError: the system refuses.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -170,16 +172,16 @@ class Store:
         self._files = files
         group = self.lock_group = new_group()
         self._lock = native.Mutex(RANK_STORE, f"store {path}", group)
-        # Taken by threads that hold the lock of a partition: never `_lock`, whose
-        # holder may be waiting for that partition.
+        # Taken by threads that hold the lock of a partition. They must not take
+        # `_lock`, whose holder may be waiting for that partition.
         self._marks_lock = native.Mutex(RANK_MARKS, f"the marks of store {path}", group)
         self._close_lock = native.Mutex(RANK_CLOSE, f"the close of store {path}", group)
-        # Nothing may begin any more; closing has come to its end.
+        # Whether nothing may begin any more; whether closing is complete.
         self._closed = False
         self._is_finished = True
         self._forks = native.forks()
         self._starts_scheduled = False
-        # What closing has met so far: it may be interrupted, and go on.
+        # The first error of closing so far: closing may be interrupted, and continue.
         self._failure: LogStoreError | None = None
         self._store_lock: StoreLock | None = None
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -255,14 +257,14 @@ class Store:
         self.close()
 
     def __del__(self) -> None:
-        """A store that was forgotten: what was appended is synced, as by `close`, and
-        the lock is given back."""
+        """Close a store that was not closed: appended records are synced, as by
+        `close`, and the lock is released."""
         if getattr(self, "_is_finished", True) or self._forked:
             return
         try:
             self._warn_unclosed()
         finally:
-            # The collector runs anywhere, so perhaps where this thread holds a lock.
+            # The collector may run at any place, also while this thread holds a lock.
             native.defer(self._close_forgotten)
 
     def _warn_unclosed(self) -> None:
@@ -278,7 +280,8 @@ class Store:
         except (LogStoreError, OSError) as error:
             logger.error("store %s was not closed, and cannot be: %s", self.path, error)
         except BaseException:
-            # An interrupt is told nowhere in a finalizer: go on where it came.
+            # A finalizer reports an interrupt to no caller: continue from the
+            # interruption.
             self.close()
             raise
 
@@ -318,7 +321,7 @@ class Store:
     def _load_topics(
         self, read_marks: Callable[[Callable[[RecoveryAction], None]], None]
     ) -> list[RecoveryAction]:
-        """Find the topics; again where the writer makes or deletes one meanwhile: its
+        """Find the topics; repeat if the writer creates or deletes one meanwhile: its
         settings and its directories change one after the other."""
         for _ in range(ATTEMPTS):
             seen = self._look_at_root()
@@ -337,15 +340,16 @@ class Store:
         return actions
 
     def _look_at_root(self) -> tuple[int, object, object]:
-        """(time, the rest) of what changes when topics come and go, or a writer."""
+        """(time, other values). They change if topics are created or deleted, or if a
+        writer begins or ends."""
         mtime_ns = self._root.info().mtime_ns
         return mtime_ns, self._root.look(layout.TOPICS), self._marks.token()
 
     @property
     def recovery_report(self) -> RecoveryReport:
-        """What opening had to mend; false when nothing.
+        """The repairs that opening had to make; false if there were none.
 
-        Asking for it completes the recovery: see `recover`.
+        Reading it completes the recovery: see `recover`.
         """
         if not self.read_only and not self._closed and not self._forked:
             self.recover()
@@ -358,17 +362,17 @@ class Store:
     def recover(
         self, on_progress: Callable[[RecoveryProgress], None] | None = None
     ) -> RecoveryReport:
-        """Look at all partitions, and mend what has to be mended, now.
+        """Examine all partitions, and repair those that need it, now.
 
-        Without it a partition is looked at when it is first used. What has to be read
-        is what was not known to be durable. Several are done at a time
-        (``StoreConfig.recovery_threads``); nothing where all is done already.
+        Without it a partition is examined when it is first used. Only data that was not
+        known to be durable has to be read. Several partitions are examined at a time
+        (``StoreConfig.recovery_threads``); none if all are done already.
 
         Args:
             on_progress: called in this thread with a `RecoveryProgress`, now and then.
 
         Returns:
-            What was mended since the store was opened, by topic and partition.
+            The repairs since the store was opened, by topic and partition.
 
         Raises:
             StoreClosedError, ReadOnlyError.
@@ -404,8 +408,9 @@ class Store:
         """The store and its partitions in numbers, as plain values (docs/metrics.md).
 
         Cheap: it walks over no log, recovers nothing and waits for no append, sync or
-        read. What is not known without that is None. `logstore.metrics` writes it for
-        Prometheus and OpenTelemetry. With `read_only`, it looks at the files again.
+        read. Values that are not known without that are None. `logstore.metrics` writes
+        it for Prometheus and OpenTelemetry. With `read_only`, it examines the files
+        again.
 
         Raises:
             StoreClosedError, ForkedError.
@@ -443,7 +448,7 @@ class Store:
     def _measured(
         self, key: TopicPartition
     ) -> LogWriter | LiveLog | LogStoreError | dict[str, Any]:
-        """What there is of a partition, without a look into its log."""
+        """The source of a partition's numbers, without reading its log."""
         if self.read_only:
             try:
                 return self.open_partition(*key)._refreshed()
@@ -473,8 +478,8 @@ class Store:
             )
 
     def begin_call(self) -> None:
-        """`check_open`, for a call that begins; and raise what failed in the background
-        since the last one, if anything did."""
+        """Do `check_open` for a call that begins, and raise what failed in the
+        background since the last one, if anything did."""
         self.check_open()
         self._retention.raise_failure()
 
@@ -495,7 +500,7 @@ class Store:
         return sorted(self._catalog.numbers)
 
     def _rescan(self) -> None:
-        """Read-only: see what the writer did meanwhile."""
+        """Read-only: take over the changes that the writer has made meanwhile."""
         with self._lock:
             try:
                 if self._root.info().mtime_ns != self._root_mtime_ns:
@@ -537,7 +542,7 @@ class Store:
             raise self._no_topic(name)
         topic = self._topics.get(name)
         if topic is None:
-            # Without a lock: where two threads make one, the first counts for both.
+            # Without a lock: if two threads create one, both use the first.
             topic = self._topics.setdefault(name, Topic(self, name))
         return topic
 
@@ -551,7 +556,7 @@ class Store:
     ) -> Topic:
         """Create a topic.
 
-        1. write down its settings, as being created (commit: opening finishes it);
+        1. persist its settings, as being created (commit: opening finishes it);
         2. create the directories; 3. sync the store's; 4. write the settings again.
 
         Args:
@@ -559,12 +564,12 @@ class Store:
             partitions: how many (1 to 1,000,000).
             config: its settings, kept in the store; None:
                 ``StoreConfig.topic_defaults``.
-            exist_ok: return a topic that is there, if it is as asked for.
+            exist_ok: return an existing topic, if it is as requested.
 
         Raises:
             ConfigError: a bad name or number.
-            TopicExistsError: it is there (and differs, with `exist_ok`), or only
-                ``.`` and ``_`` tell its name from another's, as in Kafka.
+            TopicExistsError: it exists (and differs, with `exist_ok`), or its name
+                differs from another's only by ``.`` and ``_``, as in Kafka.
         """
         self._check_writable(f"create topic {name!r}")
         layout.check_new_topic_name(name)
@@ -593,7 +598,7 @@ class Store:
                 topic=name,
             )
         if config is not None and name not in self._catalog.settings:
-            # Only its directories were there: now it has settings, too.
+            # Only its directories existed: now it has settings, too.
             self._configure_held(name, config)
         if config is not None and config != topic.config:
             was, asked = topic.config.to_dict(), config.to_dict()
@@ -635,13 +640,13 @@ class Store:
         self._retain_as(config)
 
     def _retain_as(self, config: TopicConfig) -> None:
-        """Retention is applied from now on, if these settings of a topic ask for it."""
+        """Apply retention from now on, if these settings of a topic require it."""
         if sets_retention(to_stored(config)):
             self._retention.begin()
 
     def _forget_marks(self, keys: Iterable[TopicPartition]) -> None:
-        """Take what Kafka's checkpoints say of partitions that were deleted out of
-        them, before there are others of the same names: a crash would believe it."""
+        """Remove deleted partitions from Kafka's checkpoints before others of the same
+        names exist: after a crash, the recovery would trust these entries."""
         with self._marks_lock:
             if self._marks.forget(keys):
                 self._marks.move_points(self._marks.points)
@@ -727,7 +732,7 @@ class Store:
         keys = [(name, number) for number in numbers]
         moved = {key: layout.deleted_directory(*key, uuid.uuid4().hex) for key in keys}
         try:
-            # Before the commit: behind it nothing may be acknowledged, nor be loaded.
+            # Before the commit: after it nothing may be acknowledged, nor be loaded.
             for key in keys:
                 writer = self._writers.loaded.get(key)
                 if writer is not None:
@@ -747,17 +752,19 @@ class Store:
                 writer = self._writers.loaded.get(key)
                 if writer is not None:
                     users += self._end_writer(writer)
-                    # Before it is renamed: a reader finds its files under one of both.
+                    # Before the rename: a reader finds the files under one of the two
+                    # names.
                     writer.directory.moved_to = moved[key]
-                # Not there: an earlier try came so far.
+                # It does not exist if an earlier attempt has renamed it.
                 with contextlib.suppress(FileNotFoundError):
                     self._root.rename(layout.partition_directory(*key), moved[key])
                     renamed.append(moved[key])
             self._root.sync()
             self._topics.pop(name, None)
             self._catalog.numbers.pop(name, None)
-            # Behind that: an interrupt leaves no partition that is neither there nor
-            # gone. What is left of it is forgotten before there is another (`_create`).
+            # After that: an interrupt leaves no partition that neither exists nor is
+            # deleted. The rest of it is forgotten before another one is created
+            # (`_create`).
             for key in keys:
                 self._writers.forget(key)
         except OSError as error:
@@ -770,8 +777,8 @@ class Store:
         self._keeper.when_unused(users, self._removal_of(renamed), delay_ms)
 
     def _removal_of(self, names: list[str]) -> Callable[[], None]:
-        """A task that removes directories, and does not keep the store for it: the next
-        opening removes them, too."""
+        """A task that removes directories. It does not keep the store alive: the next
+        opening also removes them."""
         found = weakref.WeakMethod(self._remove)
 
         def remove() -> None:
@@ -782,10 +789,10 @@ class Store:
         return remove
 
     def _remove(self, names: list[str]) -> None:
-        """Remove the directories of deleted topics; with room again, catch up.
+        """Remove the directories of deleted topics; if there is room again, catch up.
 
-        While the settings on the disk still have the topics, the directories stay,
-        empty: by their names the next opening knows that nothing is lost.
+        While the settings on the disk still have the topics, the empty directories
+        stay: from their names the next opening knows that nothing is lost.
         """
         emptied = self._catalog.empty_directories(names)
         with self._lock:
@@ -796,8 +803,8 @@ class Store:
                 self._catalog.remove_directories(emptied)
 
     def _undo_delete(self, name: str, keys: list[TopicPartition]) -> None:
-        """A deletion did not come to its commit, or perhaps it did: only where the
-        settings on the disk do not say so, the topic is used again."""
+        """Undo a deletion that may or may not have reached its commit: only if the
+        settings on the disk do not record it, the topic is used again."""
         try:
             value = checkpoints.read_state(self._root, layout.TOPICS)
         except (OSError, LogStoreError):
@@ -811,7 +818,7 @@ class Store:
                     self._writers.let_go_on(key)
 
     def _end_writer(self, writer: PartitionWriter) -> list[Segment]:
-        """Let go of a partition that is about to be deleted. Returns its segments: the
+        """Release a partition that is about to be deleted. Returns its segments: the
         reads that have begun use them."""
         gone = TopicNotFoundError(
             f"topic {writer.topic} was deleted", topic=writer.topic
@@ -832,7 +839,7 @@ class Store:
             return found
         with self._lock:
             broken = self._writers.broken.get(key)
-            # What the system refused, `get` tries again.
+            # If the system refused it, `get` tries again.
             if broken is not None and not isinstance(broken, StorageError):
                 raise broken.with_traceback(None)
             if number not in self._catalog.numbers.get(topic, ()):
@@ -886,8 +893,9 @@ class Store:
         )
 
     def _marks_now(self) -> Marks:
-        """Read-only: the marks as they are, read anew where a file has changed. Nobody
-        changes what is returned: other threads may be looking at other partitions."""
+        """Read-only: the marks as they are, read again if a file has changed. The
+        caller must not change them: other threads may be using them for other
+        partitions."""
         token = self._marks.token()
         known, marks = self._seen
         if token != known:
@@ -907,14 +915,14 @@ class Store:
         """
         self.begin_call()
         if self.read_only:
-            # The one file that is made without the lock: its owner has to be able to
-            # read it.
+            # The only file that is created without the lock: the store's owner has to
+            # be able to read it.
             self._root.access = staging_access(self._root, self.config)
         return Stage(self._root, identity, sequence, self._topic_id_of)
 
     def _topic_id_of(self, destination: Destination) -> str:
-        """The id of the topic that is staged for: a `Partition` of a writer is of one
-        topic for good, others are of the one that has the name now."""
+        """The id of the topic that is staged for: a `Partition` of a writer always
+        belongs to one topic, others belong to the topic that has the name now."""
         if isinstance(destination, Partition) and not self.read_only:
             return destination.topic_id
         return self._topic_id(destination.topic)
@@ -930,32 +938,33 @@ class Store:
         sequence: int = 0,
         note: str = "",
     ) -> Publication:
-        """Append what was staged, all of it or nothing, durably.
+        """Append staged records durably: all of them or none.
 
         No reader in any process sees part of it, and a crash leaves all of it or
         nothing. The records of one partition keep the order of `staged`. The staged
-        files are removed, or become segments; also where it fails they may be gone:
+        files are removed, or become segments. If the call fails, they may also be gone:
         stage again.
 
         Args:
             staged: what `Stage.finish` returned.
-            identity: who publishes, 1 to 1000 characters. What an identity has
-                published under a sequence number it does not publish again: that does
-                nothing. The last 10,000 identities are remembered. "": nobody is.
+            identity: names the publisher, 1 to 1000 characters. Publishing again with
+                the same identity and sequence number does nothing. The last 10,000
+                identities are remembered. "": no identity.
             sequence: rises with each publication of the identity.
-            note: kept with the identity until its next publication, for who publishes
-                then (`last_publication`): up to 1000 characters. Where it was published
-                before, too.
+            note: kept with the identity until its next publication, for the publisher
+                to read (`last_publication`): up to 1000 characters. It is also replaced
+                if this was published before.
 
         Raises:
             PublicationConflictError: the identity has published a later one.
             DiskFullError, StorageError: nothing was published.
-            SyncFailedError: nothing was, unless the message says so, and a partition
-                takes no more appends.
-            CorruptRecordError: a staged file is not what it was; nothing was published.
-            RecordTooLargeError: a batch is beyond ``max_message_bytes`` as it is now.
-            ConfigError: a field of `staged`, the identity or the sequence is none.
-            TopicNotFoundError: there is none, or another than was staged for.
+            SyncFailedError: nothing was published, unless the message says so, and a
+                partition takes no more appends.
+            CorruptRecordError: a staged file has changed; nothing was published.
+            RecordTooLargeError: a batch is larger than the current
+                ``max_message_bytes``.
+            ConfigError: a field of `staged`, the identity or the sequence is invalid.
+            TopicNotFoundError: there is none, or not the one that was staged for.
             PartitionNotFoundError, ReadOnlyError.
         """
         self._check_writable("publish")
@@ -982,15 +991,15 @@ class Store:
         """The last sequence number that an identity has published; None: none.
 
         Raises:
-            ConfigError: it is none that publishes.
-            CorruptCheckpointError: the file that knows is damaged.
+            ConfigError: the identity is invalid.
+            CorruptCheckpointError: the file that records it is damaged.
         """
         last = self.last_publication(identity)
         return None if last is None else last.sequence
 
     def last_publication(self, identity: str) -> Publication | None:
-        """What an identity has published last, without its offsets, which nobody
-        remembers; None: nothing. Raises: as `published`."""
+        """The last publication of an identity, without its offsets, which are not kept;
+        None: none. Raises: as `published`."""
         self.check_open()
         check_identity(identity)
         try:
@@ -1006,14 +1015,15 @@ class Store:
         )
 
     def publication_token(self) -> object:
-        """A value that is another one after each step of a publication that readers may
-        see, by any process.
+        """A value that changes with each step of a publication that readers may see, by
+        any process.
 
-        Who looks at the ends of several partitions, and finds the same token before and
-        after, has seen each publication whole or not at all; else look again.
+        A caller that reads the ends of several partitions, and gets the same token
+        before and after, has seen each publication whole or not at all; else it must
+        read them again.
 
         Raises:
-            StorageError: the directory cannot be looked at.
+            StorageError: the directory cannot be examined.
         """
         self.check_open()
         try:
@@ -1030,11 +1040,11 @@ class Store:
         older_than_ms: int | None = None,
     ) -> None:
         """Remove staged files that will not be published: these, all of an identity
-        with a sequence below `before`, and those of anyone that nobody has written to
-        for `older_than_ms`.
+        with a sequence below `before`, and those of any identity that were not written
+        to for `older_than_ms`.
 
         Raises:
-            ConfigError: an argument is none of these; nothing was removed.
+            ConfigError: an argument is invalid; nothing was removed.
         """
         self.check_open()
         check_identity(identity)
@@ -1049,13 +1059,13 @@ class Store:
 
     def _writer_of(self, key: TopicPartition) -> PartitionWriter:
         topic, number = key
-        self._topic_now(topic)[number]  # or why there is none
+        self._topic_now(topic)[number]  # raises if there is none
         with self._lock:
             self._topic(topic)  # it may have been deleted meanwhile
             return self._writers.get(key)
 
     def _drop_unpublished(self, key: TopicPartition, base: int) -> None:
-        """Cut what a publication that is not over has put into a log."""
+        """Remove what an unfinished publication has put into a log."""
         topic, number = key
         writer = self._writer_of(key)
         count = writer.end_offset - base
@@ -1084,8 +1094,8 @@ class Store:
         return self._marks.generation
 
     def begin_writing(self) -> None:
-        """Take away the marks of a clean stop, durably, before the first change. From
-        then on there is a thread for what is due later."""
+        """Remove the marks of a clean stop, durably, before the first change. From then
+        on a thread runs the tasks that are due later."""
         if not self._marks.is_writing:
             self._keeper.start()
             with self._marks_lock:
@@ -1102,7 +1112,7 @@ class Store:
             self._keeper.later(delay_ms, self._removal_of(dying))
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
-        # A task that is due in a year does not keep what it is for.
+        # A task that is due in a year does not keep its object alive.
         found = weakref.WeakMethod(task)
 
         def run() -> None:
@@ -1128,8 +1138,9 @@ class Store:
         return None if self._store_lock is None else self._store_lock.hold()
 
     def start_moved(self, topic: str, partition: int) -> None:
-        """Keep Kafka's log-start-offset-checkpoint true: soon, once for all that move
-        meanwhile, as a broker does. logstore's own state has the start offset."""
+        """Update Kafka's log-start-offset-checkpoint: soon, once for all partitions
+        that move meanwhile, as a broker does. logstore's own state has the start
+        offset."""
         if not self._starts_scheduled:
             with contextlib.suppress(StorageError):
                 self.call_later(self._write_starts, _STARTS_MS)
@@ -1152,21 +1163,21 @@ class Store:
     # ------------------------------------------------------------ close
 
     def close(self) -> None:
-        """Flush everything, mark the store as cleanly closed, let go of the lock.
+        """Flush everything, mark the store as cleanly closed, release the lock.
 
-        Closing twice is fine; so is closing again where it was interrupted: it goes on
-        where it was. What is read from it later raises `StoreClosedError`.
+        Closing twice is allowed; so is closing again after an interrupt, which
+        continues from there. Reading from the store later raises `StoreClosedError`.
 
         1. close each partition (sync, indexes, state); 2. write Kafka's checkpoints;
         3. write Kafka's clean-shutdown marker; 4. write the owner file: clean.
 
         Raises:
             SyncFailedError, StorageError: a partition could not be made durable; the
-                rest is closed all the same, and the store is not marked as clean.
+                rest is still closed, and the store is not marked as clean.
         """
         if self._forked:
             self._closed = True
-            # A finalizer may come before `_mark_forked`.
+            # A finalizer may run before `_mark_forked`.
             self._after_fork()
             self._let_go()
             return
@@ -1188,16 +1199,17 @@ class Store:
     def _close_writable(self) -> LogStoreError | None:
         """Close the partitions and leave the marks of a clean stop, if it is one.
 
-        Returns what went wrong. A store that was neither changed nor in need of a
+        Returns the error, if any. A store that was neither changed nor in need of a
         recovery is left as it is.
         """
         failure = self._failure
         writers = self._writers
         if not self._marks.is_clean:
-            # What nobody has used may be torn as well: what is closed is clean.
+            # Partitions that were not used may be torn as well: a closed store is
+            # clean.
             writers.recover()
             if writers.loaded and not self._marks.is_writing:
-                # Only so that the next opening is quick: no reason to fail.
+                # This only makes the next opening quick: its errors are ignored.
                 with contextlib.suppress(LogStoreError):
                     self.begin_writing()
         closed = StoreClosedError(f"store {self.path} is closed")
@@ -1210,13 +1222,13 @@ class Store:
             self._catalog.catch_up()
             ends = writers.ends()
             try:
-                # Without a marker the next opening looks at every partition again.
+                # Without a marker the next opening examines every partition again.
                 if ends is not None:
                     self._marks.end(ends, writers.starts())
             except OSError as error:
                 failure = storage_error(error, "close", self.path)
         if isinstance(failure, DiskFullError):
-            # All records are durable; the next opening looks at the logs again.
+            # All records are durable; the next opening examines the logs again.
             logger.warning(
                 "%s is durable and not marked as closed: %s", self.path, failure
             )
@@ -1233,20 +1245,20 @@ class Store:
 
     @property
     def _forked(self) -> bool:
-        """Whether this is the child of a fork, and the store its parent's."""
+        """Whether this is the child of a fork, and the store belongs to its parent."""
         return native.forks() != self._forks
 
     def _after_fork(self) -> None:
         self._keeper.abandon()
         self._retention.abandon()
         if self._store_lock is not None:
-            # The parent's lock must not live on here when the parent has let go of it.
+            # The parent's lock must not stay held here when the parent has released it.
             self._store_lock.abandon()
 
 
 def _take_lock(root: Directory) -> StoreLock:
-    """Take the writer's lock. A store that was forgotten in a reference cycle keeps it
-    until the garbage collector finds that store: so it looks once."""
+    """Take the writer's lock. An unclosed store in a reference cycle keeps it until the
+    garbage collector finds that store, so the collector is run once."""
     try:
         return StoreLock(root)
     except StoreLockedError as error:
@@ -1257,11 +1269,11 @@ def _take_lock(root: Directory) -> StoreLock:
 
 
 def _ignore(action: RecoveryAction) -> None:
-    """For loads whose actions nobody waits for."""
+    """For loads whose actions are not needed."""
 
 
 def _open_files_max(config: StoreConfig, files: Files) -> int:
-    """`max_open_files`, or three quarters of what the process may have."""
+    """`max_open_files`, but at most three quarters of what the process may have."""
     limit = files.resource_limits()[0]
     if limit is None:
         return config.max_open_files
@@ -1271,7 +1283,7 @@ def _open_files_max(config: StoreConfig, files: Files) -> int:
 def _mark_forked() -> None:
     """In the child of a fork: no store that was open may be used.
 
-    The lock is the parent's, which goes on writing.
+    The lock is the parent's, which continues writing.
     """
     forget_locks()
     for store in list(_open_stores):
@@ -1279,12 +1291,12 @@ def _mark_forked() -> None:
 
 
 def _close_at_exit() -> None:
-    """Stores that are open when the program ends: what was appended is synced."""
+    """Close stores that are open when the program ends: appended records are synced."""
     with contextlib.ExitStack() as stack:
         for store in list(_open_stores):
             if not store._is_finished and not store._forked and not store.read_only:
-                # The last one is called first, and where one raises (warnings may be
-                # errors), the others still are.
+                # The last one is called first, and if one raises (warnings may be
+                # errors), the others are still called.
                 stack.callback(store._close_forgotten)
                 stack.callback(store._warn_unclosed)
 

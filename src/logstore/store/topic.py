@@ -1,7 +1,6 @@
 """A topic: its partitions, and the choice among them.
 
-How records are spread over them is in `routing`, how they come together again in
-`merging`.
+`routing` distributes records over them, `merging` combines them again.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
 
 
 class Owner(Protocol):
-    """What a topic needs of its store."""
+    """The part of its store that a topic needs."""
 
     path: str
 
@@ -113,8 +112,8 @@ class Topic:
             PartitionNotFoundError: there is none.
         """
         numbers = self._numbers()
-        # Usually they are 0, 1, 2, ...: no search then. A float is no number of a
-        # partition, though it may be equal to one.
+        # Usually they are 0, 1, 2, ..., and no search is needed. A float is not the
+        # number of a partition, though it may be equal to one.
         is_there = type(number) is int and 0 <= number < len(numbers)
         is_there = is_there and numbers[number] == number
         if not is_there and not (hasattr(number, "__index__") and number in numbers):
@@ -130,7 +129,7 @@ class Topic:
         return iter(self.partitions)
 
     def configure(self, config: TopicConfig) -> None:
-        """Replace the settings, for good; what is on disk stays as it is.
+        """Replace the settings permanently; data on disk stays as it is.
 
         Raises:
             ReadOnlyError, StorageError.
@@ -191,11 +190,11 @@ class Topic:
         """Append records to the partitions that the partitioner chooses, record by
         record. Those of one partition keep their order.
 
-        All is checked first: an argument that cannot be stored, a record that is too
-        large, or a partition that takes no appends, and nothing is written. Only if the
-        disk fails or is full between two partitions, or the call is interrupted there,
-        some of them have theirs: the error's `appended` says which. To have all or
-        nothing there, too, see `Store.publish`.
+        Everything is checked first: if an argument cannot be stored, a record is too
+        large, or a partition takes no appends, nothing is written. Only if the disk
+        fails or is full between two partitions, or the call is interrupted there, some
+        partitions have their records: the error's `appended` says which. For all or
+        nothing in that case, too, see `Store.publish`.
 
         Args:
             values, keys, timestamps_ms, headers: as `Partition.append_many`.
@@ -203,7 +202,7 @@ class Topic:
             durable: return after the syncs.
 
         Returns:
-            (partition, range of offsets) of each one that got records, by number.
+            (partition, range of offsets) of each partition that got records, by number.
 
         Raises: as `Partition.append_many`; `PartitionNotFoundError`.
         """
@@ -225,8 +224,8 @@ class Topic:
     ) -> tuple[tuple[int, range], ...]:
         """Append a ``pyarrow`` RecordBatch, Table or RecordBatchReader.
 
-        Columns as in `Partition.append_arrow`, but that ``partition``, where it is not
-        null, says where a record goes; for the others the partitioner chooses.
+        Columns as in `Partition.append_arrow`, except that ``partition``, if it is not
+        null, is the partition of the record; for the others the partitioner chooses.
 
         Args and result: as `append_many`.
 
@@ -256,7 +255,7 @@ class Topic:
         )
 
     def _chooser(self, partition: int | None) -> routing.Choose:
-        """What tells where a record goes."""
+        """The function that chooses the partition of a record."""
         if partition is not None:
             number = self[partition].number
             return lambda key, size: number
@@ -275,15 +274,15 @@ class Topic:
     ) -> Iterator[TopicRecord]:
         """The records of all partitions from `start` up to `stop` (exclusive).
 
-        Works on the logs as they stand at the call.
+        Works on the logs as they are at the call.
 
         Args:
             start, stop: as in `Partition.read`, for each partition; or a mapping from
-                the numbers of partitions to that: those that are not named are read
-                from their start, to their end.
+                the numbers of partitions to such values: partitions that are not named
+                are read from their start, to their end.
             order: "time": of the records that come next in each partition, the oldest
-                first; records of one partition keep their order, also where their
-                times do not rise. "partition": one partition after the other.
+                first; records of one partition keep their order, also if their times do
+                not rise. "partition": one partition after the other.
             others: as in `Partition.read`; `limit` counts over all partitions.
 
         Raises: as `Partition.read`; an error of one partition ends it.
@@ -291,7 +290,8 @@ class Topic:
         merging.check_order(order)
         limit = as_limit(limit)
         partitions = self.partitions
-        # Side by side each has a buffer of its own: smaller ones, where there are many.
+        # In order of time, each has a buffer of its own: smaller ones, if there are
+        # many.
         share = len(partitions) if order == "time" else 1
         starts = merging.per_partition("start", start, partitions)
         stops = merging.per_partition("stop", stop, partitions)
@@ -323,15 +323,15 @@ class Topic:
         on_corruption: str = "raise",
         limit: int | None = None,
     ) -> Iterator[TopicRecord]:
-        """Like `read`, and then what is appended later to any partition, by any
+        """Like `read`, followed by the records appended later to any partition, by any
         process; also to partitions that are added, from their start on.
 
         Args:
             start: as in `read`. ``{p.number: p.end_offset for p in topic}`` follows
                 only what is new.
             timeout: end after this many seconds without a record; None: never.
-            order: of what is there when it looks: see `read`. What comes later is
-                delivered later.
+            order: of the records that exist when it looks: see `read`. Records that are
+                appended later are delivered later.
 
         Raises: as `Partition.follow`.
         """
@@ -370,17 +370,17 @@ class Topic:
         limit: int | None = None,
     ) -> pyarrow.RecordBatchReader:
         """The records of all partitions as one ``pyarrow.RecordBatchReader``, partition
-        by partition, all of them as they stand at the call.
+        by partition, all of them as they are at the call.
 
         Args:
             start, stop: as in `read`.
             columns: those of `Partition.read_arrow`, and topic (string), partition
                 (int32).
-            batch_records: records in each batch, at the most.
-            threads: that read at the same time, 1 to 64; the order stays the same. With
-                `limit`, one reads.
+            batch_records: records in each batch, at most.
+            threads: how many read at the same time, 1 to 64; the order stays the same.
+                With `limit`, one reads.
             durable_only, isolation, on_corruption: as in `Partition.read`.
-            limit: records at the most, of all partitions together; None: all.
+            limit: records at most, of all partitions together; None: all.
 
         Raises: as `Partition.read_arrow`, when the damaged partition's turn comes.
         """
@@ -438,8 +438,8 @@ class Topic:
         isolation: str = "read_uncommitted",
         on_corruption: str = "raise",
     ) -> pyarrow.dataset.Dataset:
-        """All partitions as a ``pyarrow.dataset.Dataset``: as `Partition.to_dataset`;
-        a scan reads those that its conditions on topic and partition leave."""
+        """All partitions as a ``pyarrow.dataset.Dataset``: as `Partition.to_dataset`; a
+        scan reads those that its conditions on topic and partition select."""
         check_choice("isolation", isolation, ISOLATIONS)
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
 
@@ -454,19 +454,20 @@ class Topic:
         dry_run: bool = False,
         policies: Sequence[retention.RetentionPolicy] | None = None,
     ) -> list[retention.Deletion]:
-        """Delete the segments that the topic's settings (or `policies`) let go.
+        """Delete the segments that the topic's settings (or `policies`) select.
 
         Args:
-            now_ms: the time to reckon with, Unix milliseconds; None: now.
-            dry_run: only tell what would be deleted.
+            now_ms: the time to use, Unix milliseconds; None: now.
+            dry_run: only report what would be deleted.
             policies: instead of those that `config` asks for.
 
         Returns:
-            What was (or would be) deleted, oldest first within each partition.
+            The segments that were (or would be) deleted, oldest first within each
+            partition.
 
         Raises:
-            LogStoreError: of the first partition where it failed, when it was applied
-                to all others.
+            LogStoreError: that of the first partition for which it failed, raised after
+                it was applied to all others.
         """
         deletions: list[retention.Deletion] = []
         if policies is not None:
@@ -482,13 +483,14 @@ class Topic:
         """Flush all partitions.
 
         Raises:
-            LogStoreError: of the first that cannot be flushed; the others are.
+            LogStoreError: that of the first partition that cannot be flushed; the
+                others are flushed.
         """
         self._each(lambda partition: partition.flush())
 
     def _each(self, act: Callable[[Partition], None]) -> None:
-        """Do something with each partition. One that is damaged, or lost, does not keep
-        the others from it; its error is raised at the end."""
+        """Call `act` with each partition. One that is damaged, or lost, does not
+        prevent the call for the others; its error is raised at the end."""
         self._owner.begin_call()
         failure: LogStoreError | None = None
         for number in self._numbers():

@@ -1,8 +1,8 @@
 """The topics of a store: which there are, and their settings.
 
-Topics are found by the directories of their partitions, as Kafka finds them. What
-logstore knows beside, in `.logstore-topics` (docs/format.md), is their settings, how
-many partitions there must be, and whether a creation or deletion is under way.
+Topics are found by the directories of their partitions, as Kafka finds them. In
+addition, `.logstore-topics` (docs/format.md) records their settings, how many
+partitions there must be, and whether a creation or deletion is in progress.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from logstore.io.directory import Directory
 
 __all__ = ["Catalog", "leading"]
 
-# So many lost directories of a topic are told of one by one.
+# Up to this many lost directories of a topic are reported one by one.
 LOST_MAX = 10_000
 
 
 def leading(numbers: Sequence[int]) -> int:
     """How many partitions there are from 0 on without a gap (`numbers` are sorted). A
-    broker's log directory may hold any part of a topic's."""
+    broker's log directory may hold any subset of a topic's."""
     for expected, number in enumerate(numbers):
         if number != expected:
             return expected
@@ -46,14 +46,14 @@ def leading(numbers: Sequence[int]) -> int:
 
 
 class Catalog:
-    """What is known of the topics of a store. The store's lock guards it.
+    """The known topics of a store. The store's lock guards it.
 
     Attributes:
         settings: topic -> {"partitions", "config", "id"?, "creating"?, "deleting"?}.
         numbers: topic -> numbers of its partitions, in order.
         lost: partitions whose directory is gone and should not be.
         dying: ``-delete`` directories whose delay is not over.
-        is_behind: `settings` are not written down, since the disk is full.
+        is_behind: `settings` are not persisted, since the disk is full.
         begun: topic -> partitions whose directories a call that did not complete may
             have made.
     """
@@ -69,7 +69,7 @@ class Catalog:
         self.is_behind = False
         self.begun: dict[str, range] = {}
         # The topics file is written whole at each change: its parts, by topic, and the
-        # topics whose part is not as the settings.
+        # topics whose part differs from the settings.
         self._parts: dict[str, bytes] = {}
         self._stale: set[str] = set()
 
@@ -104,20 +104,20 @@ class Catalog:
         }
 
     def check(self, note: Callable[[RecoveryAction], None]) -> None:
-        """Hold the directories against what is known of topics: make those of a topic
-        whose creation was cut short, note those that are lost."""
+        """Compare the directories with the known topics: create those of a topic whose
+        creation was interrupted, and note those that are lost."""
         renamed = self._renamed_for_deletion()
         for topic, settings in list(self.settings.items()):
             gone = topic in renamed and topic not in self.numbers
             if gone or settings.get("deleting"):
-                # Without a directory there is nothing that could be lost by it.
+                # Without a directory there is nothing that this could lose.
                 self._finish_deletion(topic)
                 continue
             have = set(self.numbers.get(topic, ()))
             missing = [n for n in range(settings["partitions"]) if n not in have]
             if settings.get("creating") and self._read_only:
-                # The owner will make them; until then there are those before the first
-                # that is missing.
+                # The owner will create them; until then only those before the first
+                # missing one exist.
                 have = set(range(min(missing, default=settings["partitions"])))
                 if not have:
                     self.numbers.pop(topic, None)
@@ -154,18 +154,18 @@ class Catalog:
             if have:
                 self.numbers[topic] = tuple(sorted(have))
             if settings.get("creating") and not self._read_only:
-                self._root.sync()  # before what says that they are there
+                self._root.sync()  # before the settings say that they exist
                 done = {k: v for k, v in settings.items() if k != "creating"}
                 self.write(topic, done)
 
     def adopt(self) -> None:
-        """Another program was the last writer: of what is known of topics, keep what
-        their directories bear out. Those that it deleted are not lost."""
+        """Another program was the last writer: of the known topics, keep what their
+        directories confirm. Topics that it deleted are not lost."""
         settings = {
             topic: {
                 "partitions": min(known["partitions"], leading(self.numbers[topic])),
                 "config": known.get("config", {}),
-                # That program may have made it anew.
+                # That program may have created it again.
                 "id": uuid.uuid4().hex,
             }
             for topic, known in self.settings.items()
@@ -189,11 +189,11 @@ class Catalog:
         }
 
     def _finish_deletion(self, topic: str) -> None:
-        """Go on with a deletion that was cut short after its commit."""
+        """Complete a deletion that was interrupted after its commit."""
         numbers = self.numbers.pop(topic, ())
         if self._read_only:
             return
-        self._root.sync()  # what says so may be in the page cache only
+        self._root.sync()  # the commit may be in the page cache only
         for number in numbers:
             self._root.rename(
                 layout.partition_directory(topic, number),
@@ -203,30 +203,31 @@ class Catalog:
         self.write(topic, None)
 
     def check_collision(self, name: str) -> None:
-        """Raise `TopicExistsError` where Kafka could not tell two names apart."""
+        """Raise `TopicExistsError` if Kafka could not distinguish two names."""
         flat = name.replace(".", "_")
         if "_" not in flat:
             return
         for other in self.numbers:
             if other.replace(".", "_") == flat:
                 raise TopicExistsError(
-                    f"topic {name} collides with {other}: Kafka does not tell '.' "
-                    f"from '_'",
+                    f"topic {name} collides with {other}: Kafka takes '.' and '_' for "
+                    f"the same",
                     topic=name,
                 )
 
     def config(self, topic: str) -> TopicConfig:
-        """The settings of a topic; the defaults where none were written down."""
+        """The settings of a topic; the defaults if none were persisted."""
         settings = self.settings.get(topic, {}).get("config")
         return TopicConfig() if settings is None else from_stored(settings)
 
     def retaining(self) -> list[tuple[str, int]]:
         """The partitions of the topics whose settings say after what time, or beyond
-        what size, segments go."""
+        what size, segments are deleted."""
         found: list[tuple[str, int]] = []
         for topic, known in list(self.settings.items()):
             config = known.get("config") or {}
-            # Only of these: to make the settings of ten thousand topics takes a second.
+            # Only for these: creating the settings of ten thousand topics takes a
+            # second.
             if sets_retention(config):
                 numbers = self.numbers.get(topic, ())
                 if numbers and "delete" in self.config(topic).cleanup_policy:
@@ -234,19 +235,19 @@ class Catalog:
         return found
 
     def topic_id(self, topic: str) -> str:
-        """What tells a topic from an earlier one of its name; "" where it has none."""
+        """Distinguishes a topic from an earlier one of its name; "" if it has none."""
         found: str = self.settings.get(topic, {}).get("id", "")
         return found
 
     def with_id(self, topic: str, settings: dict[str, Any]) -> dict[str, Any]:
-        """New settings of a topic, with its id: a new one where there is no such topic
-        yet. One that was found by its directories goes on without."""
+        """New settings of a topic, with its id: a new one if there is no such topic
+        yet. A topic that was found by its directories stays without one."""
         is_new = topic not in self.numbers
         found = uuid.uuid4().hex if is_new else self.topic_id(topic)
         return {**settings, "id": found} if found else settings
 
     def write(self, name: str, value: dict[str, Any] | None) -> None:
-        """Write down the settings of a topic, or forget them."""
+        """Persist the settings of a topic, or remove them."""
         self._write(self._changed(name, value))
 
     def _changed(self, name: str, value: dict[str, Any] | None) -> dict[str, Any]:
@@ -259,7 +260,7 @@ class Catalog:
 
     def _write(self, settings: dict[str, Any]) -> None:
         if self._is_damaged:
-            # What cannot be read is kept: it has the settings of other topics.
+            # The unreadable file is kept: it has the settings of other topics.
             kept = f"{layout.TOPICS}.damaged-{self._root.files.now_ms()}"
             self._root.rename(layout.TOPICS, kept)
             self._is_damaged = False
@@ -278,7 +279,8 @@ class Catalog:
         self.is_behind = False
 
     def write_if_room(self, name: str, value: dict[str, Any] | None) -> None:
-        """As `write`, but a full disk does not stop a deletion: then by `catch_up`."""
+        """As `write`, but a full disk does not stop a deletion: `catch_up` then writes
+        them."""
         settings = self._changed(name, value)
         try:
             self._write(settings)
@@ -291,14 +293,14 @@ class Catalog:
             self.is_behind = True
 
     def catch_up(self) -> None:
-        """Write down what found no room."""
+        """Persist the settings for which there was no room."""
         if self.is_behind:
             with contextlib.suppress(OSError):
                 self._write(self.settings)
 
     def finish_deletions(self, names: list[str]) -> None:
-        """Go on with deletions of topics that an earlier writer began: now where the
-        delay is over, else when this one begins to write."""
+        """Complete deletions of topics that an earlier writer began: now if the delay
+        is over, else when this one begins to write."""
         delay_ms = TopicConfig().file_delete_delay_ms
         over: list[str] = []
         for name in names:
@@ -312,10 +314,10 @@ class Catalog:
         self.remove_directories(self.empty_directories(over))
 
     def empty_directories(self, names: list[str]) -> list[str]:
-        """Remove the files of partition directories that were renamed for it. Returns
-        the names of those that are empty now.
+        """Remove the files of partition directories that were renamed for deletion.
+        Returns the names of those that are empty now.
 
-        What is not named as Kafka or logstore name files is somebody else's: it stays,
+        Files that are not named as Kafka or logstore name files are foreign: they stay,
         and so does the directory.
         """
         emptied = []
@@ -340,7 +342,7 @@ class Catalog:
         return emptied
 
     def make_directories(self, topic: str, numbers: range) -> None:
-        """Make those of new partitions, durably."""
+        """Create the directories of new partitions, durably."""
         self.drop_begun(topic)
         self.begun[topic] = numbers
         for number in numbers:
@@ -349,18 +351,18 @@ class Catalog:
         self._root.sync()
 
     def drop_begun(self, topic: str) -> None:
-        """Remove the directories that an earlier call made, and did not complete: the
-        next opening would find partitions that nobody asked for."""
+        """Remove the directories of an earlier call that did not complete: the next
+        opening would find partitions that were not requested."""
         if topic not in self.begun:
             return
         there = self.numbers.get(topic, ())
         for number in set(self.begun[topic]).difference(there):
-            with contextlib.suppress(OSError):  # not there, or something is in it
+            with contextlib.suppress(OSError):  # it does not exist, or is not empty
                 self._root.remove(layout.partition_directory(topic, number))
         self.begun.pop(topic, None)
 
     def add(self, topic: str, numbers: tuple[int, ...]) -> None:
-        """These are its partitions now: the new ones are there."""
+        """Set the partitions of a topic: the new ones exist."""
         self.numbers[topic] = numbers
         self.begun.pop(topic, None)
 
@@ -377,9 +379,9 @@ class Catalog:
 
 
 def _empty(directory: Directory) -> list[str]:
-    """Remove what logstore or Kafka put into a partition's directory, also the
-    directories in it that are logstore's own (`layout.QUARANTINE_PREFIX`). Returns the
-    names of what is nobody's, which stays."""
+    """Remove the files that logstore or Kafka put into a partition's directory, also
+    the directories in it that are logstore's own (`layout.QUARANTINE_PREFIX`). Returns
+    the names of foreign files, which stay."""
     foreign: list[str] = []
     for name in directory.names():
         if name.startswith(layout.OWN_PREFIX) and directory.stat(name).is_directory:

@@ -1,5 +1,5 @@
-"""How much of a backlog one micro-batch takes: ``maxOffsetsPerTrigger`` and
-``maxBytesPerTrigger``. Pure functions; needs neither Spark nor a store."""
+"""The part of a backlog that one micro-batch takes: ``maxOffsetsPerTrigger`` and
+``maxBytesPerTrigger``. Pure functions; they need neither Spark nor a store."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["limit_bytes", "limit_rows", "share"]
 
 
 def share(limit: int, sizes: Mapping[TopicPartition, int]) -> Offsets:
-    """A limit divided in proportion to sizes, rounded down, but for shares below 1: a
+    """A limit divided in proportion to sizes, rounded down, except shares below 1: a
     small partition is not starved. No share is larger than the size."""
     total = sum(sizes.values())
     shares = {}
@@ -27,7 +27,7 @@ def share(limit: int, sizes: Mapping[TopicPartition, int]) -> Offsets:
 def limit_rows(
     start: Mapping[TopicPartition, int], end: Offsets, limit: int
 ) -> Offsets:
-    """`end`, brought so close to `start` that about `limit` offsets lie between."""
+    """`end`, moved towards `start` so that about `limit` offsets lie between."""
     shares = share(limit, backlog(start, end))
     return {p: start[p] + shares[p] if p in shares else end[p] for p in end}
 
@@ -38,10 +38,10 @@ def limit_bytes(
     sizes: Mapping[TopicPartition, Sizes],
     limit: int,
 ) -> Offsets:
-    """`end`, brought so close to `start` that about `limit` bytes lie between.
+    """`end`, moved towards `start` so that about `limit` bytes lie between.
 
-    Estimated from the sizes of segments. At least one offset of each partition that has
-    any, so that every partition goes on.
+    The bytes are estimated from the sizes of segments. Each partition with a backlog
+    gets at least one offset, so that every partition makes progress.
     """
     waiting = backlog(start, end)
     weights = {p: max(1, sizes[p].between(start[p], end[p])) for p in waiting}

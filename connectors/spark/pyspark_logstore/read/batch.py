@@ -31,7 +31,7 @@ class BatchReader(DataSourceReader):
         """The tasks. From Spark 4.1 on, this runs once per ``load()``.
 
         Raises:
-            ConfigError: what the options name is not there.
+            ConfigError: a topic or partition that the options name does not exist.
             DataLossError: offsets that the options name are gone.
         """
         return settled(self._plan)

@@ -1,4 +1,4 @@
-"""The columns of the source, and how batches of a log become batches for Spark."""
+"""The columns of the source, and the conversion of a log's batches for Spark."""
 
 from __future__ import annotations
 
@@ -39,27 +39,27 @@ SLICE_BYTES: Final = 4 << 20
 
 
 class BatchShaper:
-    """Makes batches of just the columns that Spark wants, with just its types.
+    """Makes batches of exactly the columns that Spark expects, with its types.
 
     Attributes:
-        columns: what to ask `Partition.read_arrow` for.
+        columns: the columns to request from `Partition.read_arrow`.
     """
 
     def __init__(self, schema: Any) -> None:
         """Args: schema: the `StructType` that Spark expects.
 
         Raises:
-            ConfigError: it has a column, or a type, that the source does not.
+            ConfigError: it has a column, or a type, that the source does not have.
         """
         check_schema(schema)
         self._schema = arrow_schema(schema)
         names = [field.name for field in schema.fields if field.name not in _CONSTANT]
-        # Offsets always: they tell how far reading has come.
+        # Offsets always: they show the progress of the read.
         self.columns = ("offset", *(name for name in names if name != "offset"))
         self._constants: dict[tuple[str, TopicPartition], Any] = {}
 
     def shape(self, batch: Any, partition: TopicPartition) -> Any:
-        """One record batch as Spark wants it."""
+        """One record batch as Spark expects it."""
         arrays = []
         for field in self._schema:
             if field.name in _CONSTANT:
@@ -87,15 +87,15 @@ class BatchShaper:
 
 
 def source_schema(*, include_headers: bool) -> Any:
-    """The columns of Spark's Kafka source. All may be null, as Spark compares that,
-    too."""
+    """The columns of Spark's Kafka source. All are nullable, since Spark also compares
+    that."""
     names = [name for name in _TYPES if include_headers or name != "headers"]
     return types.StructType([types.StructField(n, _TYPES[n]) for n in names])
 
 
 def arrow_schema(schema: Any) -> Any:
     """A schema as Spark expects it of a source: times in UTC."""
-    # By another name since 4.2, and the default before.
+    # The parameter has another name since 4.2; before, UTC was the default.
     named = "timezone" in inspect.signature(to_arrow_schema).parameters
     return to_arrow_schema(schema, **({"timezone": "UTC"} if named else {}))
 
@@ -138,7 +138,7 @@ def _microseconds(batch: Any, kind: Any, partition: TopicPartition) -> Any:
 
 
 def _headers(array: Any, kind: Any) -> Any:
-    """Null where a record has none, as in Spark's Kafka source."""
+    """Null if a record has no headers, as in Spark's Kafka source."""
     array = array.cast(kind)
     empty = pc.equal(pc.list_value_length(array), 0)
     return pc.if_else(empty, pa.scalar(None, kind), array)

@@ -1,7 +1,7 @@
 """Offsets of many partitions: their text, and where queries start and end.
 
-Pure functions over numbers; needs neither Spark nor a store. An offset is the next one
-to be read, as in Spark's Kafka source.
+Pure functions over numbers; they need neither Spark nor a store. An offset is the next
+one to be read, as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FindTime = Callable[[TopicPartition, int], int | None]
 
 
 class Mark(NamedTuple):
-    """Which log a partition had, and how often it had been cut, when offsets in it were
-    noted: by it a query tells later whether they still mean the same records.
+    """Identifies the log of a partition and its newest cut when offsets in it were
+    recorded. A query later uses it to check that they still mean the same records.
 
     Attributes:
         log_id, serial: as in `logstore.LogMark`.
@@ -57,7 +57,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> Mark:
-        """What `str` made.
+        """Parse the text of a mark.
 
         Raises:
             ValueError: it is something else.
@@ -74,8 +74,8 @@ Marks = dict[TopicPartition, Mark]
 
 
 class Bounds(NamedTuple):
-    """What can be read of a partition now, half open, and of which log; None: nobody
-    keeps account of that."""
+    """The readable offsets of a partition now, half open, and the mark of its log;
+    None: no program records it."""
 
     start: int
     end: int
@@ -83,17 +83,17 @@ class Bounds(NamedTuple):
 
 
 class DataLossError(LogStoreError):
-    """Records that a query was to read are gone, and ``failOnDataLoss`` is true."""
+    """Records to be read are gone, and ``failOnDataLoss`` is true."""
 
 
 class LossPolicy:
-    """What happens when records that were to be read are gone: ``failOnDataLoss``."""
+    """Handles the loss of records that were to be read: ``failOnDataLoss``."""
 
     def __init__(self, fails: bool) -> None:
         self.fails = fails
 
     def report(self, what: str) -> None:
-        """Raise, or log and go on.
+        """Raise, or log and continue.
 
         Raises:
             DataLossError: ``failOnDataLoss`` is true.
@@ -112,8 +112,8 @@ class LossPolicy:
 def to_json(
     offsets: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, Mark] = {}
 ) -> dict[str, dict[str, Any]]:
-    """``{"topic": {"0": 23}}``, always in the same order: Spark compares the text. With
-    the marks of the logs under a name of their own."""
+    """``{"topic": {"0": 23}}``, always in the same order: Spark compares the text. The
+    marks of the logs are under a separate name."""
     found = _by_topic(offsets)
     if marks:
         found[MARKS] = {
@@ -131,7 +131,7 @@ def _by_topic(values: Mapping[TopicPartition, int]) -> dict[str, dict[str, Any]]
 
 
 def from_json(value: Mapping[str, Mapping[str, Any]]) -> Offsets:
-    """The offsets out of what `to_json` made.
+    """The offsets in the result of `to_json`.
 
     Raises:
         ConfigError: it is something else.
@@ -154,7 +154,7 @@ def from_json(value: Mapping[str, Mapping[str, Any]]) -> Offsets:
 
 
 def marks_from_json(value: Mapping[str, Mapping[str, Any]]) -> Marks:
-    """The marks; none where an earlier version made it, or nobody knew them.
+    """The marks; none if an earlier version wrote it, or they were unknown.
 
     Raises:
         ConfigError: it is something else.
@@ -190,16 +190,16 @@ def resolve_start(
     strategy: str,
     loss: LossPolicy,
 ) -> Offsets:
-    """Where reading starts in each partition.
+    """The start offset in each partition.
 
     Args:
-        find_time: first offset at or after a time, None where there is none.
-        strategy: what then: "error", or "latest" for the end of the partition.
+        find_time: first offset at or after a time, None if there is none.
+        strategy: in that case: "error", or "latest" for the end of the partition.
 
     Raises:
-        ConfigError: the option does not name just the partitions there are, or no
+        ConfigError: the option does not name exactly the existing partitions, or no
             record is that late.
-        DataLossError: an offset that is given is outside its partition.
+        DataLossError: a given offset is outside its partition.
     """
     found = {}
     for partition, wanted in _wanted(bound, bounds).items():
@@ -226,8 +226,8 @@ def resolve_end(
     find_time: FindTime,
     loss: LossPolicy,
 ) -> Offsets:
-    """Where reading ends in each partition, exclusive; where no record is as late as a
-    timestamp, at its end. Raises: as `resolve_start`."""
+    """The end offset in each partition, exclusive; the end of the partition if no
+    record is as late as a timestamp. Raises: as `resolve_start`."""
     found = {}
     for partition, wanted in _wanted(bound, bounds).items():
         if isinstance(wanted, _Time):
@@ -246,7 +246,7 @@ class _Time(NamedTuple):
 def _wanted(
     bound: Bound, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int | _Time]:
-    """What the option says of each partition: an offset, -1, -2, or a time."""
+    """The value of the option for each partition: an offset, -1, -2, or a time."""
     if bound.timestamp_ms is not None:
         return dict.fromkeys(partitions, _Time(bound.timestamp_ms))
     if bound.timestamps_ms is not None:
@@ -300,6 +300,6 @@ def _place(
 
 
 def backlog(start: Mapping[TopicPartition, int], end: Offsets) -> Offsets:
-    """How many offsets lie between, where there are any."""
+    """The number of offsets between start and end, if there are any."""
     sizes = {p: end[p] - start[p] for p in end if p in start}
     return {p: size for p, size in sizes.items() if size > 0}

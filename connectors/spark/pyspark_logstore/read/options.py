@@ -1,7 +1,7 @@
-"""The options of the source: what a user may write, checked before anything is read.
+"""The options of the source, checked before anything is read.
 
-Names and values are those of Spark's Kafka source. Spark hands them over in lower case;
-messages have them as they are documented. Needs neither Spark nor a store.
+Names and values are those of Spark's Kafka source. Spark passes names in lower case;
+messages have them as documented. This module needs neither Spark nor a store.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ LATEST: Final = -1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
-    """Which partitions are read; exactly one is set.
+    """The partitions to be read; exactly one attribute is set.
 
     Attributes:
-        assigned: these, from ``assign``.
-        topics: all of these topics, from ``subscribe``.
-        pattern: all of the topics it matches whole, from ``subscribePattern``.
+        assigned: these partitions, from ``assign``.
+        topics: all partitions of these topics, from ``subscribe``.
+        pattern: all partitions of the topics whose whole name it matches, from
+            ``subscribePattern``.
     """
 
     assigned: frozenset[TopicPartition] = frozenset()
@@ -56,7 +57,7 @@ class Selection:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading starts or ends; exactly one besides `option` is set.
+    """The start or end of a read; exactly one attribute besides `option` is set.
 
     Attributes:
         option: the option it comes from, for messages.
@@ -98,7 +99,7 @@ class SourceOptions:
 
     @property
     def limits_triggers(self) -> tuple[str, ...]:
-        """Names of the given options that bound what one trigger takes."""
+        """Names of the given options that limit the size of one trigger."""
         given = {
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
             "minOffsetsPerTrigger": self.min_offsets_per_trigger,
@@ -107,7 +108,7 @@ class SourceOptions:
         return tuple(name for name, value in given.items() if value is not None)
 
 
-# What the source understands, as documented.
+# The documented options of the source.
 BOTH: Final = (
     "path",
     "assign",
@@ -134,7 +135,7 @@ STREAM_ONLY: Final = (
     "readerId",
     "stateDir",
 )
-# Options of Spark's Kafka source that are about brokers and consumers.
+# Options of Spark's Kafka source that concern brokers and consumers.
 WITHOUT_MEANING: Final = (
     "groupIdPrefix",
     "fetchOffset.numRetries",
@@ -142,7 +143,7 @@ WITHOUT_MEANING: Final = (
     "kafkaConsumer.pollTimeoutMs",
 )
 ISOLATION_OF_KAFKA: Final = "kafka.isolation.level"
-# Spark's Kafka source refuses them, too: they would change what is delivered.
+# Spark's Kafka source also refuses them: they would change the delivered records.
 REFUSED_OF_KAFKA: Final = {
     "kafka.auto.offset.reset": "use startingOffsets",
     "kafka.enable.auto.commit": "offsets are kept in the checkpoint of the query",
@@ -164,8 +165,8 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         streaming: whether for ``readStream``.
 
     Raises:
-        ConfigError: an option is unknown, missing, or has a value that cannot be; the
-            message names it and what is allowed.
+        ConfigError: an option is unknown, missing, or has an invalid value; the message
+            names it and the allowed values.
     """
     values = _known(given, streaming=streaming)
     read = Values(values)
@@ -215,11 +216,11 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 
 
 def check_any(given: Mapping[str, str]) -> None:
-    """Check the options of a query of which nobody says whether it is a stream.
+    """Check the options of a query that may be a batch query or a stream.
 
     Raises:
-        ConfigError: they are right for neither; or, with an option that is for one of
-            the two only, not for that one.
+        ConfigError: they are valid for neither; or, if an option is for only one of
+            the two, not valid for that one.
     """
     names = {key.lower() for key in given}
     for_batch = not names.isdisjoint(name.lower() for name in BATCH_ONLY)
@@ -236,7 +237,7 @@ def check_any(given: Mapping[str, str]) -> None:
 
 
 def _known(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
-    """Values by documented name, of the options that mean something here."""
+    """Values by documented name, of the options that have a meaning here."""
     values = {}
     for key, value in given_as_text(given).items():
         lowered = key.lower()
@@ -276,7 +277,7 @@ def path_of(path: str, given: Mapping[str, str]) -> str:
 
 
 def _local_path(name: str, path: str) -> str:
-    """A path without ``file:``; where it leads is not looked at."""
+    """A path without ``file:``; its target is not checked."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", path)
     found = path
     if scheme is not None:
@@ -334,7 +335,7 @@ def _selection(read: Values) -> Selection:
 
 
 def _bounds(read: Values, *, streaming: bool) -> tuple[Bound, Bound]:
-    """Start and end. A timestamp goes before timestamps, and these before offsets."""
+    """Start and end. A timestamp precedes timestamps, and these precede offsets."""
     start = _bound(read, "starting", "latest" if streaming else "earliest")
     end = _bound(read, "ending", "latest")
     if not streaming and _asks_for(start, "latest", LATEST):

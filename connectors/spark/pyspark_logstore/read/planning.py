@@ -1,10 +1,9 @@
 """From ranges of offsets to tasks: a few large ones of about the same size.
 
-A task costs Spark 40 to 65 ms of a core whatever it reads, as much as 100 000 to
+A task costs Spark 40 to 65 ms of a core regardless of its size, as much as 100 000 to
 200 000 records; so small partitions are read together by one task, and large ones by
-several.
-The ranges are laid end to end and cut into equal shares by bytes. A cut is moved to the
-beginning of a batch, so that no batch is read by two tasks.
+several. The ranges are placed end to end and cut into equal shares by bytes. A cut is
+moved to the beginning of a batch, so that no batch is read by two tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pyspark_logstore.read.options import TopicPartition
 
 __all__ = ["LogRange", "Sizes", "cores", "plan"]
 
-TASK_BYTES_MIN: Final = 64 << 20  # below it, another task costs more than it brings
+TASK_BYTES_MIN: Final = 64 << 20  # below it, another task costs more than it gains
 TASK_BYTES_MAX: Final = 1 << 30  # beyond it, a failure costs too much work
 TASKS_PER_CORE: Final = 2  # so that a slow one does not leave the other cores idle
 # Cuts this close to the end of a range, by share of a task, are moved there.
@@ -37,8 +36,8 @@ class LogRange:
     """Records of one partition with start <= offset < stop, as one task reads them.
 
     Attributes:
-        bytes: about how many they take on disk.
-        batch_records: how many to put into one Arrow batch.
+        bytes: about how many bytes they take on disk.
+        batch_records: how many records to put into one Arrow batch.
     """
 
     partition: TopicPartition
@@ -49,13 +48,13 @@ class LogRange:
 
     @property
     def count(self) -> int:
-        """How many offsets."""
+        """The number of offsets."""
         return self.stop - self.start
 
 
 class Sizes:
-    """How many bytes a partition has up to an offset, by its segments: between the
-    ends of a segment the offsets are taken for evenly spread."""
+    """The bytes of a partition up to an offset, from its segments: inside a segment the
+    offsets are assumed to be evenly spread."""
 
     def __init__(self, segments: Iterable[tuple[int, int, int]]) -> None:
         """Args: segments: (base offset, next offset, bytes) of each, in order."""
@@ -86,7 +85,7 @@ class Sizes:
         return self.up_to(stop) - self.up_to(start)
 
     def offset_at(self, position: int) -> int:
-        """About the offset before which so many bytes lie."""
+        """The approximate offset that has this many bytes before it."""
         at = bisect.bisect_right(self._bytes, position)
         if at == 0 or not self._offsets:
             return self._offsets[0] if self._offsets else 0
@@ -108,7 +107,7 @@ def cores() -> int:
 
 
 def batch_records(count: int, size: int) -> int:
-    """Records for an Arrow batch of about `BATCH_BYTES`, of a range of such a size."""
+    """Records for an Arrow batch of about `BATCH_BYTES`, for a range of this size."""
     each = max(1, size // max(1, count))
     return max(BATCH_RECORDS_MIN, min(BATCH_RECORDS_MAX, BATCH_BYTES // each))
 
@@ -122,11 +121,11 @@ def plan(
     align: Align,
     cut_at: Callable[[LogRange, float], int] | None = None,
 ) -> list[tuple[LogRange, ...]]:
-    """The tasks that read `ranges`; every offset in just one of them.
+    """The tasks that read `ranges`; every offset is in exactly one of them.
 
     Args:
-        min_tasks: as many at least, where there are as many batches.
-        max_records: of no task more offsets than this.
+        min_tasks: at least this many, if there are as many batches.
+        max_records: at most this many offsets in each task.
         align: the first offset of the batch that holds an offset.
         cut_at: the offset at a share of the bytes of a range; None: by offsets.
     """
@@ -158,7 +157,7 @@ def plan(
 
 
 def _weight(found: LogRange) -> float:
-    # Something for every record: one costs time even where it hardly takes any bytes.
+    # A constant for every record: it costs time even if it has hardly any bytes.
     return found.bytes + 16.0 * found.count
 
 
@@ -177,7 +176,7 @@ def _cut(
     align: Align,
     cut_at: Callable[[LogRange, float], int] | None,
 ) -> tuple[LogRange, LogRange]:
-    """A range in two; the first has about that part of it. One of them may be empty."""
+    """Cut a range in two; the first has about `part` of it. One may be empty."""
     if cut_at is None:
         at = found.start + int(found.count * part)
     else:

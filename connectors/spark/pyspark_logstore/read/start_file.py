@@ -1,10 +1,11 @@
-"""Where a query started, kept until its first batch is complete.
+"""The start offsets of a query, kept until its first batch is complete.
 
-Spark does not write down where a new query of a Python source starts. If it dies before
-its first batch is complete, it asks again; ``startingOffsets=latest`` is further on by
-then, and what came in between would be lost. With the options ``readerId`` and
-``stateDir``, the first answer is kept in a file: ``<stateDir>/<readerId>.json``. Not in
-the store, which a reader never writes to; and a source is not told of the checkpoint.
+Spark does not persist the start of a new query of a Python source. If the query dies
+before its first batch is complete, Spark requests the start again;
+``startingOffsets=latest`` is a later offset by then, and the records in between would
+be lost. With the options ``readerId`` and ``stateDir``, the first answer is kept in a
+file: ``<stateDir>/<readerId>.json``. It is not in the store, since a reader never
+writes to it, nor in the checkpoint, since a source does not know its path.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class StartFile:
 
     @classmethod
     def of(cls, options: SourceOptions) -> StartFile:
-        """That of the options; none where they do not ask for one."""
+        """The file that the options name; none if they do not name one."""
         if not options.reader_id:
             return cls("")
         directory = os.path.abspath(options.state_dir)
         return cls(os.path.join(directory, f"{options.reader_id}.json"))
 
     def read(self) -> dict[str, dict[str, Any]] | None:
-        """What was written; None: nothing.
+        """The text that was written; None: nothing was written.
 
         Raises:
             ConfigError: the file holds something else, or cannot be read.
@@ -70,13 +71,13 @@ class StartFile:
             ) from error
 
     def write(self, offsets: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep the text of offsets, on stable storage when it returns.
+        """Write the text of offsets; it is on stable storage when this returns.
 
         Steps: 1. write a temporary file, sync it; 2. rename it (commit); 3. sync the
         directory.
 
         Raises:
-            ConfigError: the directory is not there, or cannot be written to.
+            ConfigError: the directory does not exist, or cannot be written to.
         """
         if not self._path:
             return
@@ -106,13 +107,13 @@ class StartFile:
             os.close(directory)
 
     def remove(self) -> None:
-        """The checkpoint has it now."""
+        """Remove the file: the checkpoint has the offsets now."""
         if self._path:
             try:
                 os.unlink(self._path)
             except FileNotFoundError:
                 pass
             except OSError as error:
-                # It says where the query started, which the checkpoint now knows: a
-                # query that is in order does not end for it.
+                # The file only has the start of the query, which the checkpoint now
+                # has: this must not end a working query.
                 logger.warning("cannot remove %s: %s", self._path, error.strerror)

@@ -1,8 +1,9 @@
 """The reader of ``spark.readStream.format("logstore")``.
 
-One object lives beside the driver as long as the query and plans its batches; others,
-in the workers, only read. Made for the interface of Spark 4.2, which asks how much a
-trigger may take; 4.0 and 4.1 ask for the latest offset, and nothing else.
+One object lives in a process next to the driver as long as the query and plans its
+batches; others, in the workers, only read. The reader is designed for the interface of
+Spark 4.2, which requests the size of each trigger; 4.0 and 4.1 only request the latest
+offset.
 """
 
 from __future__ import annotations
@@ -76,18 +77,18 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         self._start_file = StartFile.of(options)
         self._initial: OffsetText | None = None
         self._latest: Ends = {}
-        # The directories that partitions had when they were last looked at.
+        # The directories of the partitions at the last look.
         self._known: dict[TopicPartition, Identity] = {}
-        # With AvailableNow: where the query ends, once that is known.
+        # With AvailableNow: the end of the query, once it is known.
         self._stops_at_target = False
         self._target: Ends | None = None
-        # Long ago: the first batch is not held back.
+        # Long ago: the first batch is not delayed.
         self._last_batch_at = float("-inf")
 
-    # ------------------------------------------------------------ beside the driver
+    # ------------------------------------------------------------ next to the driver
 
     def initialOffset(self) -> OffsetText:
-        """Where a new query starts; asked again until its first batch is complete."""
+        """The start of a new query; called again until its first batch is complete."""
         if self._initial is None:
             self._initial = self._start_file.read()
         if self._initial is None:
@@ -101,7 +102,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         bounds = self._bounds(opened, selected)
         for name in selected:
             if name not in bounds:
-                opened.partition(name)  # raises: it was deleted just now
+                opened.partition(name)  # raises: it has just been deleted
         start = resolve_start(
             self._options.start,
             bounds,
@@ -116,8 +117,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return opened.bounds(selected, options, skip_damage=options.skips_damage)
 
     def getDefaultReadLimit(self) -> Any:
-        """The limit that the options ask for. Spark knows one only; all of them are
-        kept when it gives this one back."""
+        """The limit that the options set. Spark supports only one; if it passes this
+        one back, the reader applies all of them."""
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return limits.ReadMaxRows(options.max_offsets_per_trigger)
@@ -128,13 +129,13 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return limits.ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """The query ends at what is there when it first asks. Not before: a batch that
-        was planned by an earlier run may come first, and may end further on."""
+        """The query ends at the offsets that exist at its first request. Not at earlier
+        ones: a batch planned by an earlier run may come first, and may end later."""
         self._stops_at_target = True
         self._target = None
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> OffsetText:
-        """Where the next batch ends; `start` itself where there is nothing new.
+        """The end of the next batch; `start` itself if there is nothing new.
 
         Raises:
             DataLossError: partitions, or the end of one, are gone.
@@ -158,11 +159,11 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         end = self._admit(begin, _ends_of(self._latest), limit)
         if end == read_up_to and begin == read_up_to:
             same: OffsetText = start
-            return same  # the very text: Spark compares it
+            return same  # the identical text: Spark compares it
         return to_json(end, _marks_of(self._latest))
 
     def _look(self) -> Ends:
-        """What there is now."""
+        """The bounds of the selected partitions now."""
         selected = self._open().select(self._options.selection)
         opened = store_at(self._path, selected)
         found = self._bounds(opened, selected)
@@ -173,8 +174,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return found
 
     def _look_at_target(self) -> Ends:
-        """The target of AvailableNow, as far as it is still there: what was cut from it
-        will not come, and what has come in its place is for the next run."""
+        """The target of AvailableNow, as far as it still exists: records cut from it
+        are not read, and records that replaced them are left to the next run."""
         found = {}
         now, target = self._look(), self._target or {}
         for name in now.keys() & target.keys():
@@ -185,13 +186,13 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return found
 
     def _open(self) -> OpenStore:
-        """The store; tells of the partitions that are others than they were."""
+        """The store; reports partitions that were deleted and created again."""
         self._tell_others()
         return store_at(self._path)
 
     def _tell_others(self) -> set[TopicPartition]:
-        """The partitions that have another directory than when they were last looked
-        at, each of them told once."""
+        """Report the partitions that have another directory than at the last look, each
+        of them once; returns them."""
         opened = store_at(self._path, self._known)
         others = set()
         for name, seen in list(self._known.items()):
@@ -207,8 +208,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def _unchanged_below(
         self, name: TopicPartition, mark: Mark | None, now: Mark | None
     ) -> int:
-        """Below this offset a log is what it was at the time of a mark; 0 where it is
-        another one, and all of it where nobody knows."""
+        """The offset below which a log is unchanged since a mark; 0 if it is another
+        log, `INT64_MAX` if this is unknown or nothing was cut."""
         if mark is None or now is None or mark == now:
             return INT64_MAX
         if mark.log_id != now.log_id:
@@ -227,17 +228,17 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             self._loss.report(f"{names}: deleted since the last batch")
 
     def _begin(self, start: Offsets, marks: Marks, planned: Ends) -> Offsets:
-        """Where reading goes on: where it ended, unless what was read is gone.
+        """The offsets at which reading continues: the last end, unless a log was cut.
 
-        Where a log was cut and has grown again, what it has behind the cut is new, and
-        was not read.
+        If a log was cut and has grown again, the records after the cut are new, and
+        have not been read.
 
         Args:
-            start, marks: up to where it was read, and in which logs.
-            planned: up to where it is to be read, and in which logs.
+            start, marks: the offsets up to which it was read, and in which logs.
+            planned: the offsets up to which it is to be read, and in which logs.
 
         Raises:
-            DataLossError: it is gone, and ``failOnDataLoss`` is true.
+            DataLossError: read records are gone, and ``failOnDataLoss`` is true.
         """
         begin = dict(start)
         for name in sorted(start.keys() & planned.keys()):
@@ -262,14 +263,14 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
                 f"its topic was deleted and created again"
             )
             # In the same directory it may be the same log, whose state was lost: its
-            # records were read. So reading goes on there, as far as it can.
+            # records were read. So reading continues there, as far as possible.
             if mark.inode != now.inode or end < offset:
                 begin[name] = first
         return begin
 
     def _admit(self, start: Offsets, latest: Offsets, limit: Any) -> Offsets:
-        """How far the next batch goes. Spark's own limit counts only where it asks for
-        everything, for ``Trigger.Once``; else it is ours, given back."""
+        """The end of the next batch. Spark's own limit counts only if it requests
+        everything, for ``Trigger.Once``; otherwise it is ours, passed back."""
         options = self._options
         if not options.limits_triggers or isinstance(limit, limits.ReadAllAvailable):
             return latest
@@ -288,7 +289,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
     def _sizes(
         self, names: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Sizes]:
-        """Bytes by offset of those that are there."""
+        """Bytes by offset of the partitions that exist."""
         opened, found = self._open(), {}
         for name in names:
             try:
@@ -298,11 +299,11 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return found
 
     def _is_due(self, waiting: Mapping[TopicPartition, int]) -> bool:
-        """Whether enough has come, or the delay is over; always with AvailableNow,
-        where nothing more will come."""
+        """Whether enough records are waiting, or the delay is over; always true with
+        AvailableNow, since no more will be read."""
         least = self._options.min_offsets_per_trigger
         if least is None or self._stops_at_target or not waiting:
-            return True  # with nothing waiting there is no batch, and no delay begins
+            return True  # if nothing waits there is no batch, and no delay begins
         now = time.monotonic()
         waited_ms = (now - self._last_batch_at) * 1000
         is_early = waited_ms < self._options.max_trigger_delay_ms
@@ -312,7 +313,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return True
 
     def _starts_of_new(self, start: Offsets, latest: Offsets) -> Offsets:
-        """The beginnings of the partitions that have come since the last batch."""
+        """The start offsets of the partitions added since the last batch."""
         new = sorted(latest.keys() - start.keys())
         return store_at(self._path, new).starts(new) if new else {}
 
@@ -324,7 +325,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         """The tasks of a batch.
 
         Raises:
-            DataLossError: a batch that was planned before cannot be read any more.
+            DataLossError: a batch that was planned before can no longer be read.
         """
         begin, stop = from_json(start), from_json(end)
         marks = marks_from_json(end)
@@ -356,7 +357,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
                 )
         begin.update((name, new[name]) for name in new.keys() & there.keys())
         for name in others - marks.keys():
-            begin.pop(name, None)  # these are offsets of the one that was there before
+            begin.pop(name, None)  # these are offsets of the previous partition
         return plan_tasks(opened, begin, stop, marks, self._options, self._loss)
 
     def commit(self, end: Any) -> None:
@@ -364,7 +365,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         self._start_file.remove()
 
     def stop(self) -> None:
-        """The query has ended; its process will, too."""
+        """The query has ended; its process will end, too."""
 
     # ------------------------------------------------------------ in the workers
 

@@ -1,7 +1,7 @@
-"""What a query reads becomes tasks for Spark, and a task becomes record batches.
+"""Plans tasks for Spark from offsets, and reads the record batches of a task.
 
-Planning runs beside the driver, reading in the workers of the executors. A range of
-offsets is absolute, so that a task that is run again delivers the same records.
+Planning runs in a process next to the driver, reading in the workers of the executors.
+A range of offsets is absolute, so that a repeated task delivers the same records.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ __all__ = ["Task", "plan_tasks", "read_task", "sizes_of"]
 
 logger = logging.getLogger("logstore.spark")
 
-# Ranges with fewer records than this in all are read by one task, unless options say
-# otherwise, and nobody asks how many bytes they have.
+# If all ranges together have fewer records than this, one task reads them, unless
+# options say otherwise, and their sizes in bytes are not determined.
 FEW_RECORDS: Final = 20_000
-BATCH_RECORDS: Final = 1024  # of those, in an Arrow batch: they may be large
+BATCH_RECORDS: Final = 1024  # of those, in an Arrow batch: records may be large
 
 
 class Task(InputPartition):
-    """What one Spark task reads.
+    """The input of one Spark task.
 
     Attributes:
         store: the identity of the store's directory, as the driver sees it.
         ranges: in the order of reading.
         partitions: the identities of their directories.
-        marks: which logs they had, where that is known.
+        marks: which logs they had, if known.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ def plan_tasks(
 ) -> list[Task]:
     """The tasks that read from `start` up to `end` (exclusive), partition by partition.
 
-    One without ranges where there is nothing to read: Spark wants one.
+    One task without ranges if there is nothing to read: Spark requires one.
 
     Args:
-        marks: of the logs that these are offsets of, where they are known.
+        marks: of the logs of these offsets, if known.
 
     Raises:
         DataLossError: a partition is gone, and ``failOnDataLoss`` is true.
@@ -142,8 +142,8 @@ def plan_tasks(
 
 
 def first_of_batch(opened: OpenStore, name: TopicPartition, offset: int) -> int:
-    """The first offset of the batch that holds an offset; the offset itself where that
-    cannot be told: the task that gets there says why."""
+    """The first offset of the batch that holds an offset; the offset itself if that
+    cannot be determined: the task that reads it raises the error."""
     try:
         for batch in opened.partition(name).read_batches(offset):
             return min(batch.base_offset, offset)
@@ -155,7 +155,7 @@ def first_of_batch(opened: OpenStore, name: TopicPartition, offset: int) -> int:
 def read_task(
     task: Task, schema: Any, path: str, options: SourceOptions
 ) -> Iterator[Any]:
-    """The record batches of a task, as Spark wants them.
+    """The record batches of a task, as Spark expects them.
 
     Raises:
         NotSharedError: the directories are not those the driver saw.
@@ -188,9 +188,9 @@ def read_task(
 
 
 def _opened(path: str, found: LogRange, mark: Mark | None) -> Partition:
-    """The partition of a range; opened now where it seems to be less than the driver
-    saw: a network file system may show what another host has done only to those who
-    open the files anew."""
+    """The partition of a range; reopened if it seems to have less than the driver saw:
+    a network file system may show changes of another host only after the files are
+    reopened."""
     partition = store_at(path, [found.partition]).partition(found.partition)
     now = partition.mark() if mark is not None else None
     is_old = now is not None and mark is not None and now.serial < mark.serial
@@ -206,7 +206,7 @@ def _stands_below(
     mark: Mark | None,
     loss: LossPolicy,
 ) -> int:
-    """The offset below which a log is what it was when it was planned to be read.
+    """The offset below which a log is unchanged since the read was planned.
 
     Raises:
         PartitionNotFoundError, NotSharedError: it is another log.
@@ -215,7 +215,7 @@ def _stands_below(
     check_partition(path, name, identity, loss)
     now = partition.mark()
     if mark is None or now is None:
-        return INT64_MAX  # nobody knows
+        return INT64_MAX  # unknown
     if now.log_id != mark.log_id:
         raise PartitionNotFoundError(
             f"{partition.name} is another log now (id {now.log_id}, not "
@@ -235,14 +235,14 @@ def _read_range(
     loss: LossPolicy,
     stands_below: Callable[[Partition], int] = lambda partition: INT64_MAX,
 ) -> Iterator[Any]:
-    """The batches of a range, behind what was deleted meanwhile if that is allowed.
+    """The batches of a range, after the part deleted meanwhile if that is allowed.
 
-    Whatever asks the log may find that it was deleted or cut just now, so all of it is
-    done inside of the `try`.
+    Every call on the log may find that it has just been deleted or cut, so all calls
+    are inside the `try`.
 
     Args:
-        stands_below: the offset below which the log is what it was when the range was
-            planned; raises where it is another one.
+        stands_below: returns the offset below which the log is unchanged since the
+            range was planned; raises if it is another log.
     """
     offset, stop = found.start, found.stop
     while offset < stop:
@@ -264,7 +264,7 @@ def _read_range(
             if offset >= stop:
                 return
             batches = _Batches(partition, found, offset, stop, shaper, options)
-            # Asked when the read has begun: what is cut from here on, it notices.
+            # Called after the read has begun: the read detects any later cut.
             below = stands_below(partition)
             if below < stop:
                 loss.report(
@@ -276,11 +276,11 @@ def _read_range(
             yield from batches
             return
         except OffsetOutOfRangeError as error:
-            # The writer deleted or cut what was just being read.
+            # The writer deleted or cut records that were just being read.
             offset = offset if batches is None else batches.offset
             low = partition.start_offset
             if low <= offset:
-                # Cut. It may have grown again: what is there now was not planned.
+                # Cut. It may have grown again: the new records were not planned.
                 loss.report(
                     f"{found.partition}: its tail was cut while it was read, up to "
                     f"{offset} of {stop}: {error}"
@@ -291,10 +291,10 @@ def _read_range(
 
 
 class _Batches:
-    """The batches of a range from an offset on. `offset` is the next that is due.
+    """The batches of a range from an offset on. `offset` is the next one to be read.
 
-    With ``onCorruption=skip`` what is damaged is left out, and logged: which offsets,
-    and why.
+    With ``onCorruption=skip`` damaged records are left out, and their offsets and the
+    reason are logged.
     """
 
     def __init__(
@@ -312,8 +312,8 @@ class _Batches:
         self._stop = stop
         self._columns = shaper.columns
         self._options = options
-        # Opened now: what is asked of the log behind this, it notices. With
-        # read_committed this reads the ends of transactions, and may meet damage.
+        # Opened now, so that the read detects later changes of the log. With
+        # read_committed this reads the ends of transactions, and may find damage.
         self._damage: CorruptRecordError | None = None
         self._batches: Iterator[Any] = iter(())
         try:
@@ -347,10 +347,12 @@ class _Batches:
                     if not self._options.skips_damage:
                         raise
                     damage = error
-            # What is sound on both sides of the damage, and then on as before.
+            # Read the intact records on both sides of the damage, then continue as
+            # before.
             behind = self._behind(damage, self.offset)
             if self._options.isolation == "read_committed":
-                # Met ahead of what is read, or behind it: where transactions end.
+                # The damage may be before or after the records being read: at the end
+                # of a transaction.
                 behind = self._stop
                 self._report_all(self.offset)
             else:
@@ -371,7 +373,7 @@ class _Batches:
             except CorruptRecordError as damage:
                 first = max(offset, damage.offset or 0)
                 offset = self._behind(damage, first)
-                if first < self._stop:  # else it is of the batch behind the range
+                if first < self._stop:  # else it is in the batch after the range
                     self._report(damage, first, offset)
 
     def _report(self, damage: CorruptRecordError, first: int, behind: int) -> None:
@@ -390,8 +392,8 @@ class _Batches:
             yield batch
 
     def _behind(self, damage: CorruptRecordError, offset: int) -> int:
-        """The offset at which reading goes on behind damage; the end of the range where
-        nobody knows, and all of the rest is read with what is damaged left out."""
+        """The offset at which reading continues after damage. If it is unknown, the end
+        of the range: all of the rest is then read without its damaged parts."""
         behind = damage.next_offset
         if behind is None or behind <= offset:
             return self._stop

@@ -1,13 +1,14 @@
-"""What the sink keeps in the store beside the number of a query's last batch, so that a
-batch that is repeated is told from one of another query with the same id.
+"""The note that the sink keeps in the store with the number of a query's last batch,
+to distinguish a repeated batch from one of another query with the same id.
 
-A query is known by the id in its checkpoint. In a copy of the checkpoint it is the same
-one: a second query would be taken for the first one that repeats its batches, and its
-rows be left out. So each publication carries which runs of the query there were, the
-newest last: Spark gives each start of a query a run id of its own. A query that is
-started again on its checkpoint comes behind the run before, which never comes back; one
-that does come back runs beside it. And it carries how many bytes the batch had, beside
-how many records: a batch that is repeated has as many.
+A query is identified by the id in its checkpoint. A copy of the checkpoint has the same
+id: a second query would look like the first one repeating its batches, and its rows
+would be left out. So each publication carries the runs of the query so far, the newest
+last: Spark gives each start of a query a new run id. A query that is restarted on its
+checkpoint follows the run before, which then publishes nothing more; an earlier run
+that still publishes runs concurrently. The publication also carries the number of bytes
+of the batch, in addition to the number of records: a repeated batch has the same
+number.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ __all__ = ["CopiedCheckpointError", "Memory", "Turn", "bytes_of"]
 
 logger = logging.getLogger("logstore.spark")
 
-# Run ids have 36 characters, and a note has 1000 at the most.
+# Run ids have 36 characters, and a note has at most 1000.
 RUNS_MAX: Final = 20
 UNKNOWN_BYTES: Final = -1
 
 
 class CopiedCheckpointError(PublicationConflictError):
-    """Two queries run under one id, on copies of one checkpoint; or a batch that is
-    repeated has other rows."""
+    """Two queries run under one id, on copies of one checkpoint; or a repeated batch
+    has other rows."""
 
     def __init__(self, identity: str, sequence: int, last: int, why: str) -> None:
         super().__init__(identity, sequence, last)
@@ -42,7 +43,7 @@ class CopiedCheckpointError(PublicationConflictError):
 
 
 class Memory(NamedTuple):
-    """What is kept.
+    """The content of the note.
 
     Attributes:
         runs: the ids of the runs that have published, the newest last.
@@ -60,7 +61,7 @@ class Memory(NamedTuple):
 
     @classmethod
     def of_note(cls, note: str) -> Memory:
-        """What `to_note` made; of any other text, nothing is known."""
+        """Parse the text of `to_note`; any other text gives an empty memory."""
         try:
             value = json.loads(note)
             runs, size = value["runs"], value["bytes"]
@@ -71,7 +72,7 @@ class Memory(NamedTuple):
         return cls(tuple(run for run in runs if isinstance(run, str)), size)
 
     def with_run(self, run_id: str, size: int) -> Memory:
-        """The same after a publication of a run."""
+        """The memory after a publication of a run."""
         runs = [run for run in self.runs if run != run_id]
         return Memory((*runs, run_id) if run_id else tuple(runs), size)
 
@@ -80,10 +81,11 @@ class Turn(NamedTuple):
     """A batch that is to be published.
 
     Attributes:
-        identity, sequence: under which.
-        records, bytes: how many rows, and of how many bytes.
-        run_id: of the query, "" where Spark does not say: then nothing tells its runs
-            apart. None for a batch write: the application says that it is the same.
+        identity, sequence: under which it is published.
+        records, bytes: the number of rows, and of their bytes.
+        run_id: of the query, "" if Spark does not give it: then its runs cannot be
+            distinguished. None for a batch write, for which the application
+            guarantees that it is the same.
     """
 
     identity: str
@@ -93,13 +95,13 @@ class Turn(NamedTuple):
     run_id: str | None
 
     def check(self, last: Publication | None, *, allow_rewind: bool) -> Memory:
-        """Whether it may be published, or left out as one that was published before;
-        returns what is to be kept with it.
+        """Check that it may be published, or left out as published before; returns the
+        memory to be kept with it.
 
         Args:
-            last: what was published last under the identity.
-            allow_rewind: leave out, with a warning, what is not the batch that was
-                published under its number.
+            last: the last publication under the identity.
+            allow_rewind: leave out, with a warning, a batch that is not the one that
+                was published under its number.
 
         Raises:
             CopiedCheckpointError: another query publishes under the identity.
@@ -122,7 +124,7 @@ class Turn(NamedTuple):
             return memory.with_run(run_id, self.bytes)
         if self._is_other(last, memory):
             self._tell(last, memory, fails=self.run_id is not None and not allow_rewind)
-        # The bytes are those of the rows that are in the log.
+        # The number of bytes remains that of the rows in the log.
         return memory.with_run(run_id, memory.bytes)
 
     def _is_other(self, last: Publication, memory: Memory) -> bool:
@@ -152,15 +154,15 @@ class Turn(NamedTuple):
 
 
 def _short(run_id: str) -> str:
-    """A run id that takes no more room than it may; Spark's stay as they are."""
+    """A run id of limited length; Spark's ids stay unchanged."""
     if re.fullmatch(r"[0-9A-Za-z-]{0,36}", run_id):
         return run_id
     return hashlib.sha256(run_id.encode(errors="replace")).hexdigest()[:36]
 
 
 def bytes_of(rows: Any) -> int:
-    """How many bytes the keys and values of a record batch have, the same in whatever
-    order the rows come."""
+    """The number of bytes in the keys and values of a record batch, independent of the
+    order of the rows."""
     size = 0
     for name in ("key", "value"):
         if name in rows.schema.names:

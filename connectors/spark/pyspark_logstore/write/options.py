@@ -1,7 +1,7 @@
-"""The options of the sink: what a user may write, checked before anything is written.
+"""The options of the sink, checked before anything is written.
 
 Names and values are those of Spark's Kafka sink, and the settings of topics in camel
-case. Needs neither Spark nor a store.
+case. This module needs neither Spark nor a store.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class SinkOptions:
     """All options of one sink. docs/spark.md explains them one by one.
 
     Attributes:
-        settings: of a topic that is to be made, by the names of `TopicConfig`.
-        txn: txnAppId and txnVersion; None where they are not given.
+        settings: of a topic that is to be created, by the names of `TopicConfig`.
+        txn: txnAppId and txnVersion; None if they are not given.
     """
 
     path: str
@@ -54,14 +54,14 @@ class SinkOptions:
     store_config: StoreConfig = dataclasses.field(default_factory=StoreConfig)
 
     def topic_config(self, *, with_headers: bool) -> TopicConfig:
-        """The settings of a topic that is to be made; headers need magic 2."""
+        """The settings of a topic that is to be created; headers need magic 2."""
         settings = dict(self.settings)
         if with_headers:
             settings.setdefault("message_format", 2)
         return TopicConfig(**settings)  # type: ignore[arg-type]
 
 
-# What the sink understands, as documented.
+# The documented options of the sink.
 SINK_BOTH: Final = (
     "path",
     "topic",
@@ -74,14 +74,14 @@ SINK_BOTH: Final = (
     "allowNetworkFilesystem",
 )
 SINK_BATCH_ONLY: Final = ("txnAppId", "txnVersion")
-# Settings of a topic that is to be made, and their names in `TopicConfig`.
+# Settings of a topic that is to be created, and their names in `TopicConfig`.
 TOPIC_SETTINGS: Final = {
     _camel(field.name): field.name for field in dataclasses.fields(TopicConfig)
 }
-# Spark's own options, which it hands to every sink; and one of the Kafka source.
+# Spark's own options, which it passes to every sink; and one of the Kafka source.
 NOT_OURS: Final = ("checkpointLocation", "queryName", "includeHeaders")
 ASYNC_PROGRESS: Final = "asyncProgressTrackingEnabled"
-# Spark's Kafka sink refuses them, too.
+# Spark's Kafka sink also refuses them.
 SINK_REFUSED_OF_KAFKA: Final = {
     "kafka.key.serializer": "keys are strings or binary; cast the column",
     "kafka.value.serializer": "values are strings or binary; cast the column",
@@ -107,8 +107,8 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         streaming: whether for ``writeStream``.
 
     Raises:
-        ConfigError: an option is unknown, missing, or has a value that cannot be; the
-            message names it and what is allowed.
+        ConfigError: an option is unknown, missing, or has an invalid value; the message
+            names it and the allowed values.
     """
     values = _known(given, streaming=streaming)
     read = Values(values)
@@ -139,7 +139,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
 
 
 def _known(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
-    """Values by documented name, of the options that mean something here."""
+    """Values by documented name, of the options that have a meaning here."""
     values = {}
     for key, value in given_as_text(given).items():
         lowered = key.lower()
@@ -160,7 +160,8 @@ def _known(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
 
 
 def _is_of_async_progress(lowered: str) -> bool:
-    """Its other options mean nothing unless it is enabled."""
+    """Whether it is another option of asynchronous progress, without meaning unless
+    that is enabled."""
     return lowered.startswith("asyncprogress") and lowered != ASYNC_PROGRESS.lower()
 
 
@@ -172,7 +173,7 @@ def _refuse_unknown(key: str, value: str) -> NoReturn:
 
 
 def _settings(values: Mapping[str, str]) -> dict[str, object]:
-    """The given settings of topics, as `TopicConfig` takes them."""
+    """The given settings of topics, as `TopicConfig` accepts them."""
     properties = {
         field.replace("_", "."): values[option]
         for option, field in TOPIC_SETTINGS.items()

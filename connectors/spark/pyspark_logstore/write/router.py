@@ -1,6 +1,6 @@
-"""Which columns a sink takes, and which partition each of its rows goes to.
+"""The columns that a sink accepts, and the partition of each row.
 
-Rows stay in Arrow batches all the way; those of one partition keep their order.
+Rows stay in Arrow batches throughout; those of one partition keep their order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ logger = logging.getLogger("logstore.spark")
 
 _TEXT: Final = (types.StringType, types.BinaryType)
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
-# By name: what it may be, in words and as Spark's types.
+# The allowed types by column name, in words and as Spark's types.
 _ALLOWED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "value": ("string or binary", _TEXT),
     "key": ("string or binary", _TEXT),
@@ -36,26 +36,26 @@ _ALLOWED: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
     "partition": ("int", (types.IntegerType,)),
     "timestamp": ("timestamp", (types.TimestampType,)),
 }
-# What the source delivers besides: it says nothing about what is to be written.
+# Other columns that the source delivers; they do not affect the written rows.
 _OF_THE_SOURCE: Final = frozenset({"offset", "timestampType"})
 _STORED: Final = ("value", "key", "headers", "timestamp")
-# Rows are shared out when there are so many for each partition, or so many bytes: each
-# share becomes a batch of its own, and small ones cost twice the time.
+# Rows are distributed when there are this many for each partition, or this many bytes:
+# each share becomes a separate batch, and small batches cost twice the time.
 GATHER_ROWS: Final = 1000
 GATHER_BYTES: Final = 16 << 20
 
 
 def check_sink_schema(schema: Any, topic: str) -> None:
-    """Raise unless a sink can take these columns. Others are ignored, as by Spark's
-    Kafka sink; those that the source does not deliver with a warning.
+    """Raise unless a sink can accept these columns. Other columns are ignored, as by
+    Spark's Kafka sink, with a warning if the source does not deliver them either.
 
     Args:
         schema: the `StructType` of the rows.
-        topic: the option ``topic``; "" where it is not given.
+        topic: the option ``topic``; "" if it is not given.
 
     Raises:
-        ConfigError: a column is missing, twice, or of a type that it cannot have; the
-            message names those that are allowed.
+        ConfigError: a column is missing, occurs twice, or has the wrong type; the
+            message names the allowed ones.
     """
     allowed = ", ".join(f"{name} ({kind[0]})" for name, kind in _ALLOWED.items())
     names = schema.fieldNames()
@@ -98,7 +98,7 @@ def check_sink_schema(schema: Any, topic: str) -> None:
 
 
 def used(names: Iterable[str]) -> list[str]:
-    """Those of the columns that say something about what is to be written."""
+    """Those of the columns that affect the written rows."""
     return [name for name in names if name in _ALLOWED]
 
 
@@ -117,8 +117,8 @@ def _is_headers(kind: Any) -> bool:
 
 
 class Destination(NamedTuple):
-    """A partition as `Stage.append_arrow` wants it. Its log is not opened: that may
-    take long, and is no business of a task's."""
+    """A partition as `Stage.append_arrow` expects it. Its log is not opened: that may
+    take long, and a task does not need it."""
 
     topic: str
     number: int
@@ -136,15 +136,15 @@ class _Target(NamedTuple):
 class Router:
     """Sends the rows of one task to their partitions.
 
-    The column ``partition`` goes first, where it is not null; then Kafka's murmur2 of
-    the key. Where the option sends a row to another topic than its column ``topic``
-    names, the column ``partition`` is about that one, and does not count: so the rows
-    of the source are written as they are. Rows with neither stay together: those that
-    are shared out at the same time go to one partition, those of the next time to the
-    next.
+    The column ``partition`` determines the partition if it is not null, otherwise
+    Kafka's murmur2 of the key. If the option sends a row to another topic than its
+    column ``topic`` names, the column ``partition`` refers to the named topic, and is
+    ignored: so the rows of the source can be written unchanged. Rows with neither stay
+    together: those that are distributed at the same time go to one partition, those of
+    the next time to the next.
 
     Args:
-        topic: of all rows; "" where the column ``topic`` has it.
+        topic: of all rows; "" if the column ``topic`` gives it.
         task: number of the task: tasks begin at different partitions.
         store: has the topics.
     """
@@ -172,7 +172,7 @@ class Router:
             yield from self.pieces(gathered)
 
     def _rows_wanted(self, schema: Any) -> int:
-        """How many rows are worth being shared out."""
+        """How many rows to gather before they are distributed."""
         names = {"key", "partition", "topic"} - ({"topic"} if self._topic else set())
         if names.isdisjoint(schema.names):
             return 0
@@ -185,7 +185,8 @@ class Router:
         """The rows of a record batch, by partition: (partition, record batch).
 
         Raises:
-            ConfigError: a topic is null or not there, or a partition is not there.
+            ConfigError: a topic is null or does not exist, or a partition does not
+                exist.
         """
         if not batch.num_rows:
             return
@@ -232,7 +233,7 @@ class Router:
         return target
 
     def _choose(self, target: _Target, rows: Any) -> Any:
-        """For each row the index of its partition among those of the topic."""
+        """The index of each row's partition among those of the topic."""
         given = rows.column("partition") if "partition" in rows.schema.names else None
         if given is not None and self._topic and "topic" in rows.schema.names:
             is_other = pc.not_equal(rows.column("topic"), self._topic)
@@ -257,7 +258,7 @@ class Router:
 
 
 def _joined(batches: list[Any]) -> list[Any]:
-    """The rows of some batches, in one of them."""
+    """The rows of some batches, combined into one batch."""
     if len(batches) < 2:
         return batches
     joined: list[Any] = pa.Table.from_batches(batches).combine_chunks().to_batches()

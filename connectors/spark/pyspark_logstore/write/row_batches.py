@@ -1,4 +1,4 @@
-"""Rows as Arrow batches, for Spark 4.0, whose stream sinks get nothing else."""
+"""Rows as Arrow batches, for Spark 4.0, whose stream sinks only get rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def batches_of(rows: Iterable[Any], schema: Any) -> Iterator[Any]:
 
     Args:
         rows: Spark's rows; their timestamps are local times without a zone.
-        schema: their `StructType`; what the sink does not use is left out.
+        schema: their `StructType`; columns that the sink does not use are left out.
     """
     names = schema.fieldNames()
     places = [at for at, name in enumerate(names) if name in used(names)]
@@ -38,7 +38,7 @@ def batches_of(rows: Iterable[Any], schema: Any) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as pyarrow takes it."""
+    """A value as pyarrow accepts it."""
     if isinstance(value, datetime.datetime):
         return value.astimezone(datetime.timezone.utc)
     if isinstance(value, list):  # headers

@@ -1,9 +1,10 @@
 """The writers of ``df.write`` and ``df.writeStream`` with ``format("logstore")``.
 
-Tasks stage their rows: each writes a file into the store's directory, which nobody
-reads and which needs no lock. The commit, beside the driver, takes the writer's lock
-and publishes the files of all tasks at once. Spark makes a stream's writer twice for
-each batch, in different processes: only options and commit messages connect them.
+Tasks stage their rows: each writes a file into the store's directory, which readers
+ignore and which needs no lock. The commit, in a process next to the driver, takes the
+writer's lock and publishes the files of all tasks at once. Spark creates a stream's
+writer twice for each batch, in different processes: only options and commit messages
+connect them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ logger = logging.getLogger("logstore.spark")
 
 STREAM_IDENTITY: Final = "spark-query:"
 BATCH_IDENTITY: Final = "spark-txn:"
-# Staged files that old are nobody's any more.
+# Staged files of this age no longer belong to a running batch.
 STAGED_AGE_MS_MAX: Final = 7 * 24 * 3600 * 1000
 # Between two attempts to get the lock.
 PAUSE_S: Final = 0.01
@@ -61,10 +62,10 @@ PAUSE_S_MAX: Final = 0.25
 
 @dataclasses.dataclass(frozen=True)
 class StagedTask(api.WriterCommitMessage):
-    """What one task has staged, and for which batch of which query.
+    """The staged rows of one task, with their batch and query.
 
     Attributes:
-        run_id: which run of the query; "" where Spark does not say.
+        run_id: which run of the query; "" if Spark does not give it.
         bytes: of its keys and values.
     """
 
@@ -88,7 +89,7 @@ class RewoundError(PublicationConflictError):
 
 
 class _Sink:
-    """What batch and stream writers have in common. Goes to the tasks, pickled."""
+    """The common part of batch and stream writers. Pickled for the tasks."""
 
     def __init__(self, schema: Any, options: SinkOptions, overwrite: bool) -> None:
         if overwrite:
@@ -104,10 +105,10 @@ class _Sink:
         self._prepare(with_headers="headers" in schema.fieldNames())
         self._directory = identity_of(self._path, names=True)
 
-    # ------------------------------------------------------------ beside the driver
+    # ------------------------------------------------------------ next to the driver
 
     def _prepare(self, *, with_headers: bool) -> None:
-        """Make the store and the topic, or see that they are there."""
+        """Create the store and the topic, or check that they exist."""
         options = self._options
         try:
             with logstore.open(self._path, read_only=True) as store:
@@ -132,7 +133,7 @@ class _Sink:
                 store.create_topic(options.topic, options.partitions, config)
 
     def _open_for_writing(self, *, create: bool = False) -> Store:
-        """The store, as soon as its writer lets go of it."""
+        """The store, opened as soon as its current writer releases it."""
         timeout_ms = self._options.lock_timeout_ms
         deadline = time.monotonic() + timeout_ms / 1000
         pause = PAUSE_S
@@ -155,21 +156,21 @@ class _Sink:
         sequence: int,
         run_id: str | None,
     ) -> None:
-        """Publish what tasks have staged, in their order.
+        """Publish the staged rows of the tasks, in their order.
 
         Args:
-            run_id: of the query; None for a batch write, whose application says that it
-                is the same.
+            run_id: of the query; None for a batch write, for which the application
+                guarantees that it is the same.
         """
         staged = [message.staged for message in messages]
         if not any(one.logs for one in staged):
-            return  # a batch without rows: nothing to do again either
+            return  # a batch without rows: a repetition has nothing to do either
         records = sum(one.records for one in staged)
         size = sum(message.bytes for message in messages)
         with self._open_for_writing() as store:
             memory = Memory((), size)
             if identity:
-                # Nobody else publishes while the store is open for writing.
+                # No other process publishes while the store is open for writing.
                 last = store.last_publication(identity)
                 turn = Turn(identity, sequence, records, size, run_id)
                 memory = turn.check(last, allow_rewind=self._options.allow_rewind)
@@ -187,7 +188,7 @@ class _Sink:
             )
 
     def _discard(self, messages: Iterable[StagedTask | None]) -> None:
-        """Remove staged files. What is published is in the logs, and stays."""
+        """Remove staged files. Published rows are in the logs, and stay."""
         staged = [message.staged for message in messages if message is not None]
         try:
             with logstore.open(self._path, read_only=True) as store:
@@ -200,7 +201,7 @@ class _Sink:
     def _stage(
         self, batches: Iterable[Any], identity: str, sequence: int
     ) -> tuple[Staged, int]:
-        """Stage the rows of one task. Also: how many bytes keys and values have."""
+        """Stage the rows of one task; also returns the bytes of keys and values."""
         topic = self._options.topic
         if self._directory is not None:
             check_store(self._path, self._directory)
@@ -214,7 +215,7 @@ class _Sink:
 
 
 class BatchWriter(_Sink, api.DataSourceArrowWriter):
-    """Writes a frame: all of its rows, or none."""
+    """Writes a data frame: all of its rows, or none."""
 
     def _identity(self) -> tuple[str, int]:
         txn = self._options.txn
@@ -226,16 +227,16 @@ class BatchWriter(_Sink, api.DataSourceArrowWriter):
         return StagedTask(staged, bytes=size)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Publish what the tasks have staged.
+        """Publish the staged rows of the tasks.
 
         Raises:
-            StoreLockedError: another writer has the store, for ``lockTimeout`` now.
+            StoreLockedError: another writer still has the store after ``lockTimeout``.
             RewoundError: a later ``txnVersion`` was published.
         """
         self._publish(_whole(messages), *self._identity(), run_id=None)
 
     def abort(self, messages: Sequence[Any]) -> None:
-        """Remove what was staged; what is published stays."""
+        """Remove staged rows; published rows stay."""
         self._discard(messages)
 
 
@@ -248,10 +249,10 @@ class _StreamSink(_Sink):
         return StagedTask(staged, query_id, batch_id, _run_id(), size)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Publish what the tasks have staged, unless it was published before.
+        """Publish the staged rows of the tasks, unless they were published before.
 
         Raises:
-            StoreLockedError: another writer has the store, for ``lockTimeout`` now.
+            StoreLockedError: another writer still has the store after ``lockTimeout``.
             RewoundError: the query has published a later batch.
             CopiedCheckpointError: another query has published under the same id.
         """
@@ -268,7 +269,7 @@ class _StreamSink(_Sink):
         self._publish(messages, STREAM_IDENTITY + query_id, batchId, run_id)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
-        """Remove what was staged; what is published stays."""
+        """Remove staged rows; published rows stay."""
         self._discard(messages)
 
 
@@ -315,7 +316,7 @@ def _task_number() -> int:
 
 
 def _micro_batch() -> tuple[str, int]:
-    """The query and the batch that this task belongs to, as Spark tells its tasks."""
+    """The query and the batch of this task, from its Spark properties."""
     context = TaskContext.get()
     query_id = context and context.getLocalProperty("sql.streaming.queryId")
     batch_id = context and context.getLocalProperty("streaming.sql.batchId")
@@ -329,8 +330,8 @@ def _micro_batch() -> tuple[str, int]:
 
 
 def _run_id() -> str:
-    """Which run of its query this task belongs to, which Spark takes as the name of its
-    jobs; "" where it does not say."""
+    """The id of the query's run that this task belongs to, which Spark uses as the name
+    of its jobs; "" if Spark does not give it."""
     context = TaskContext.get()
     run_id = context and context.getLocalProperty("spark.jobGroup.id")
     return str(run_id or "")
@@ -340,7 +341,7 @@ def _whole(messages: Sequence[Any]) -> list[StagedTask]:
     """The messages of all tasks of a commit.
 
     Raises:
-        LogStoreError: there is none of some task.
+        LogStoreError: the message of a task is missing.
     """
     if not all(isinstance(message, StagedTask) for message in messages):
         raise LogStoreError(

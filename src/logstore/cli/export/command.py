@@ -33,7 +33,7 @@ _UNKNOWN: Final = "unknown"
 
 
 class Job(NamedTuple):
-    """One file of an export, and what goes into it."""
+    """One file of an export, and the data that it gets."""
 
     target: Target
     partitions: Sequence[Any]
@@ -153,7 +153,7 @@ class _Export:
         with target.opened(self._printer) as file:
             whole = sum(write(file, tell))
             places = len(self._job.partitions) + len(self._job.files)
-            # A file that has nothing whole in it would pass for an export.
+            # A file without any complete data would look like an export.
             damage = self._sources.damage
             strict = (
                 damage.is_strict if self._job.partitions else damage.is_strict_in_files

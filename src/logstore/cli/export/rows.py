@@ -1,9 +1,9 @@
 """Records as JSON lines and CSV, a chunk at a time, without losing anything.
 
-The text of a row is put together from parts: what is the same for all rows of a
-partition is made once, and only keys, values and headers of a record are looked at one
-by one. `logstore.cli.schema.record_line` says what a line of JSON has; a test holds the
-two together.
+The text of a row is joined from parts: the part that is the same for all rows of a
+partition is made once, and only keys, values and headers of a record are processed one
+by one. `logstore.cli.schema.record_line` defines a line of JSON; a test checks that the
+two agree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from logstore.cli.schema import (
 )
 from logstore.cli.text import encodable
 
-# What a text in CSV may hold: the rest is base64, since CSV has no escapes.
+# A text in CSV with one of these becomes base64, since CSV has no escapes.
 _UNSAFE: Final = re.compile(
     "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff]"
@@ -38,7 +38,7 @@ class Rows(Protocol):
     """Turns records of one partition into bytes of a text file."""
 
     def head(self) -> bytes:
-        """What the file begins with."""
+        """The first bytes of the file."""
         ...
 
     def encode(
@@ -128,8 +128,9 @@ class JsonRows:
 class CsvRows:
     """Rows of comma-separated values (RFC 4180, but with ``\\n``).
 
-    Text is quoted; null is nothing at all, an empty text is ``""``. With ``auto`` there
-    are three more columns at the end, for what is not text, or has control characters.
+    Text is quoted; null is an empty cell, an empty text is ``""``. With ``auto`` there
+    are three more columns at the end, for data that is not text, or has control
+    characters.
     """
 
     def __init__(self, payload: str, times: str) -> None:
@@ -229,7 +230,7 @@ def _quoted(data: bytes) -> bytes:
 
 
 def _cell(text: str | None) -> bytes:
-    """A quoted text; null is nothing."""
+    """A quoted text; null is an empty cell."""
     return b"" if text is None else _quoted(encodable(text).encode())
 
 

@@ -1,4 +1,4 @@
-"""Where an export is written: files, their kinds and compression, standard output."""
+"""The targets of an export: files, their kinds and compression, standard output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS: Final = ("jsonl", "csv", "parquet", "arrow")
 TEXT_KINDS: Final = ("jsonl", "csv")
 STDOUT: Final = "-"
 _CODECS: Final = (".gz", ".zst")
-# The fastest that still finds what repeats: an export is read once more, not kept.
+# The fastest level that still finds repetitions: an export is read once, not kept.
 _GZIP_LEVEL: Final = 1
 _ZSTD_LEVEL: Final = 3
 
@@ -27,7 +27,7 @@ def kind_of_name(name: str, kind: str | None) -> tuple[str, str]:
     """(kind, suffix of the compression or "") of the name of a file.
 
     Raises:
-        ConfigError: neither the name nor `kind` tells, or they do not fit.
+        ConfigError: neither the name nor `kind` decides, or they do not agree.
     """
     stem, codec = name, ""
     for suffix in _CODECS:

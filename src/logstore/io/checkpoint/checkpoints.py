@@ -1,10 +1,10 @@
 """Small state files: Kafka's text checkpoints, and logstore's own state.
 
-Kafka's (docs/format.md, "Offset checkpoints", "Leader epochs") are read leniently as
-Kafka reads them and written whole: temporary name, sync, rename, directory sync.
-logstore's own are JSON behind a checksum line; a bad one is a `CorruptCheckpointError`
-and never a guess. What is to be written is held against what its reader takes first:
-nothing is written that could not be read again.
+Kafka's (docs/format.md, "Offset checkpoints", "Leader epochs") are read leniently, as
+Kafka reads them, and written whole: temporary name, sync, rename, directory sync.
+logstore's own are a checksum line and JSON; a bad one raises `CorruptCheckpointError`
+and is never guessed. Before a write, the content is checked against what the reader
+accepts: nothing is written that could not be read again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TopicPartition = tuple[str, int]
 
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 _STATE_VERSION: Final = 1
-# Limits on what is read: a file, its nesting, its numbers, the partitions it names.
+# Limits of reading: a file, its nesting, its numbers, the partitions it names.
 STATE_BYTES_MAX: Final = 64 << 20
 STATE_DEPTH_MAX: Final = 8
 STORE_PARTITIONS_MAX: Final = 2_000_000
@@ -57,8 +57,8 @@ _EPOCH_MAX: Final = (1 << 31) - 1
 _NO_BRACKETS: Final = bytes(b for b in range(256) if chr(b) not in "[]{}")
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}" % (_DIGITS_MAX + 1))
-# All that `read_offsets` takes of a checkpoint that is written here, but for the count
-# of its entries and the size of its numbers.
+# The checks of `read_offsets` for a checkpoint that is written here, except for the
+# count of its entries and the size of its numbers.
 _OFFSETS_TEXT: Final = re.compile(
     rb"0\n[0-9]+\n(?:[A-Za-z0-9._-]+ [0-9]{1,10} [0-9]{1,19}\n)*"
 )
@@ -89,7 +89,7 @@ def _entries(path: str, data: bytes | None, fields: int) -> list[list[str]]:
     return entries
 
 
-# What opening says of a symlink, a socket or FIFO, and a directory of a file's name.
+# Errors of opening a symlink, a socket or FIFO, or a directory of a file's name.
 _NOT_A_FILE: Final = (errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EISDIR, errno.EFBIG)
 
 
@@ -97,7 +97,7 @@ def _read(directory: Directory, name: str) -> bytes | None:
     """A state file's bytes; None if there is none.
 
     Raises:
-        CorruptCheckpointError: something else is there, or it is far too large.
+        CorruptCheckpointError: it is no regular file, or it is far too large.
     """
     try:
         return directory.read_file(name, STATE_BYTES_MAX)
@@ -117,7 +117,7 @@ def _bad(path: str, reason: str) -> CorruptCheckpointError:
 
 def _not_written(path: str, reason: str) -> ConfigError:
     return ConfigError(
-        f"{path} is not written: nobody could read it again, since {reason}; nothing "
+        f"{path} is not written: it could not be read again, since {reason}; nothing "
         f"was changed",
         name=path,
     )
@@ -126,7 +126,7 @@ def _not_written(path: str, reason: str) -> ConfigError:
 def _number(path: str, text: str, most: int = OFFSET_MAX) -> int:
     """A count, partition, offset or epoch: from 0 to `most`."""
     digits = text.lstrip("0") or "0" if text.isascii() and text.isdigit() else ""
-    # A text of a million digits is not made a number of before it is refused.
+    # Refuse a text of a million digits before converting it to a number.
     if not digits or len(digits) > _DIGITS_MAX or int(digits) > most:
         raise _bad(path, f"{text[:40]!r} is no number in [0, {most}]")
     return int(digits)
@@ -155,13 +155,13 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 def write_offsets(
     directory: Directory, name: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """Replace an offset checkpoint; nothing if it already says just that.
+    """Replace an offset checkpoint; do nothing if it already has this content.
 
     Raises:
-        ConfigError: a name or number that could not be read again.
+        ConfigError: a name or number could not be read again.
     """
     data = format_offsets(offsets)
-    # Looked at in one piece: a store may have a hundred thousand partitions.
+    # Checked in one piece: a store may have a hundred thousand partitions.
     if offsets and not (
         0 <= min(offsets.values()) <= max(offsets.values()) <= OFFSET_MAX
         and _OFFSETS_TEXT.fullmatch(data)
@@ -192,7 +192,7 @@ def write_epochs(directory: Directory, epochs: Sequence[tuple[int, int]]) -> Non
     """Replace a leader epoch checkpoint.
 
     Raises:
-        ConfigError: a number that could not be read again.
+        ConfigError: a number could not be read again.
     """
     lines = ["0", str(len(epochs)), *(f"{epoch} {offset}" for epoch, offset in epochs)]
     data = ("\n".join(lines) + "\n").encode()
@@ -218,13 +218,13 @@ def state_text(value: Mapping[str, Any]) -> str:
 
 
 def member_bytes(name: str, value: object) -> bytes:
-    """A name and its value, as they stand in an object of a state file."""
+    """A name and its value, as encoded in an object of a state file."""
     return f"{_json(name)}:{_json(value)}".encode("utf-8", "surrogatepass")
 
 
 def write_topics(directory: Directory, members: Iterable[bytes]) -> None:
-    """`write_state` of the topics file, whose ``topics`` have these members, in the
-    order of their names, each of which `check_state` has seen."""
+    """Write the topics file like `write_state`. Its ``topics`` have these members, in
+    the order of their names; `check_state` has checked each of them."""
     end = b'},"version":%d}' % _STATE_VERSION
     _write(directory, TOPICS, _packed(b'{"topics":{' + b",".join(members) + end))
 
@@ -246,7 +246,7 @@ def unpack_state(path: str, data: bytes) -> dict[str, Any]:
     """The value of a state file.
 
     Raises:
-        CorruptCheckpointError: it cannot be one.
+        CorruptCheckpointError: it is not a valid state file.
         UnsupportedError: a later logstore wrote it.
     """
     head, _, rest = data.partition(b"\n")
@@ -267,17 +267,18 @@ def unpack_state(path: str, data: bytes) -> dict[str, Any]:
 
 
 def _parsed(path: str, body: bytes) -> Any:
-    """JSON out of bytes that nobody vouches for: a checksum is no signature.
+    """Parse JSON from untrusted bytes: a checksum is not a signature.
 
-    Nesting is bounded before the parser sees it (which would end at the depth of the
-    caller's stack), and so are numbers: only integers of at most 19 digits count.
+    Nesting is bounded before the parser sees it (otherwise the parser would end at the
+    depth of the caller's stack), and so are numbers: only integers of at most 19 digits
+    are accepted.
     """
-    # Without what stands in strings, which is anybody's text. What is no JSON may be
-    # taken for a string or for none from where it stops being JSON; the parser sees
-    # nothing behind that place, and all brackets before it count.
+    # Remove strings, which may hold any text. From the first place that is not JSON on,
+    # this may confuse strings and other text; the parser stops at that place, and all
+    # brackets before it count.
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     structure = b'""'.join(unescaped.split(b'"')[::2])
-    # Brackets alone, all of one kind; each round takes the innermost pairs away.
+    # Only brackets, all of one kind; each round removes the innermost pairs.
     brackets = structure.translate(_ONE_KIND, _NO_BRACKETS)
     for _ in range(STATE_DEPTH_MAX):
         brackets = brackets.replace(b"[]", b"")
@@ -286,11 +287,11 @@ def _parsed(path: str, body: bytes) -> Any:
     if _LONG_NUMBER.search(structure):
         raise _bad(path, f"a number in it has more than {_DIGITS_MAX} digits")
     try:
-        # As UTF-8: the parser takes UTF-16, too, whose bytes mean something else.
+        # As UTF-8: the parser also accepts UTF-16, whose bytes mean something else.
         text = body.decode("utf-8", "surrogatepass")
         return json.loads(text, parse_float=_refuse, parse_constant=_refuse)
     except ValueError as error:
-        # No RecursionError: that is of the caller's stack, which is too deep already.
+        # Not RecursionError: it means that the caller's stack is too deep already.
         raise _bad(path, f"it is not JSON: {error}") from error
 
 
@@ -299,7 +300,7 @@ def _refuse(text: str) -> Any:
 
 
 def integer(what: str, value: object, low: int, high: int) -> int:
-    """`value`, an integer in [low, high]; anything else is a ValueError."""
+    """`value`, an integer in [low, high]; raises ValueError for anything else."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{what} is no integer")
     if not low <= value <= high:
@@ -308,14 +309,14 @@ def integer(what: str, value: object, low: int, high: int) -> int:
 
 
 def boolean(what: str, value: object) -> bool:
-    """`value`, true or false; anything else is a ValueError."""
+    """`value`, true or false; raises ValueError for anything else."""
     if not isinstance(value, bool):
         raise ValueError(f"{what} is neither true nor false")
     return value
 
 
 def check_partition_count(topics: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise `ConfigError` where a store would have too many partitions."""
+    """Raise `ConfigError` if a store would have too many partitions."""
     total = sum(settings["partitions"] for settings in topics.values())
     if total > STORE_PARTITIONS_MAX:
         raise ConfigError(
@@ -345,7 +346,7 @@ def _check_topics(value: dict[str, Any]) -> None:
     if not isinstance(topics, dict):
         raise ValueError("topics is no object")
     for name, settings in topics.items():
-        # What becomes the name of a directory is checked wherever it comes from.
+        # A text that becomes the name of a directory is checked whatever its source.
         check_topic_name(name)
         if not isinstance(settings, dict):
             raise ValueError(f"topic {name} is no object")
@@ -400,10 +401,10 @@ _CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
 
 
 def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
-    """A state file of logstore's; None if there is none.
+    """A state file of logstore; None if there is none.
 
     Raises:
-        CorruptCheckpointError: it does not follow the format, or is beyond a limit.
+        CorruptCheckpointError: it does not follow the format, or exceeds a limit.
     """
     data = _read(directory, name)
     if data is None:
@@ -412,7 +413,7 @@ def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
 
 
 def _state_of(path: str, name: str, data: bytes) -> dict[str, Any]:
-    """What the bytes of a state file say, once that is known to make sense."""
+    """The checked content of a state file."""
     value = unpack_state(path, data)
     check = _CHECKS.get(name)
     if check is not None:
@@ -426,10 +427,10 @@ def _state_of(path: str, name: str, data: bytes) -> dict[str, Any]:
 
 
 def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:
-    """Replace a state file, durably; EFBIG if nobody could read it again.
+    """Replace a state file, durably; EFBIG if it would be too large to read again.
 
-    One that holds text of callers (those of the store's root) is read by its own reader
-    first. That of a partition, which is written at each roll, has no such text.
+    A file with text of callers (those of the store's root) is first checked with its
+    own reader. The file of a partition, written at each roll, has no such text.
 
     Raises:
         ConfigError: the reader refuses it; nothing was changed.
@@ -441,13 +442,13 @@ def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> No
 
 
 def check_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` where the reader of a state file would refuse the value."""
+    """Raise `ConfigError` if the reader of a state file would refuse the value."""
     _check_readable(directory, name, pack_state(value))
 
 
 def _check_readable(directory: Directory, name: str, data: bytes) -> None:
     if len(data) > STATE_BYTES_MAX:
-        return  # an error of its own
+        return  # `_write` raises an error for it
     path = directory.path_of(name)
     try:
         _state_of(path, name, data)
@@ -456,7 +457,7 @@ def _check_readable(directory: Directory, name: str, data: bytes) -> None:
 
 
 def write_prepared(directory: Directory, name: str, text: str) -> None:
-    """The same, with the JSON that `state_text` has made, or would."""
+    """The same, with JSON text in the form that `state_text` makes."""
     _write(directory, name, _pack(text))
 
 
@@ -471,15 +472,15 @@ def _digest(directory: Directory, name: str) -> str | None:
     try:
         return f"{xxhash.xxh64_intdigest(directory.read_file(name)):016x}"
     except OSError as error:
-        # What cannot be read is not what is not there: that would be another writer.
+        # A file that cannot be read is not absent: absence would mean another writer.
         if error.errno in (errno.ENOENT, *_NOT_A_FILE):
             return None
         raise
 
 
 def store_fingerprint(root: Directory) -> dict[str, str | None]:
-    """What tells whether another program has been the writer since: the content of
-    Kafka's clean-shutdown marker and recovery points (None: not there)."""
+    """Shows whether another program has been the writer since: the content of Kafka's
+    clean-shutdown marker and recovery points (None: absent)."""
     return {
         "clean_shutdown": _digest(root, CLEAN_SHUTDOWN),
         "recovery_points": _digest(root, RECOVERY_CHECKPOINT),
@@ -487,5 +488,5 @@ def store_fingerprint(root: Directory) -> dict[str, str | None]:
 
 
 def digest_of(data: bytes | None) -> str | None:
-    """The digest that `store_fingerprint` would have of a file with these bytes."""
+    """The digest that `store_fingerprint` would return for a file with these bytes."""
     return None if data is None else f"{xxhash.xxh64_intdigest(data):016x}"

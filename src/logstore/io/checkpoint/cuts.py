@@ -1,10 +1,10 @@
-"""How low a log was cut, and when: what tells readers whether what they have read still
-stands.
+"""How low a log was cut, and when: readers learn whether the records they have read
+are still in the log.
 
-Every truncation, and every undoing of an append that others may have seen, is a cut: it
-takes all from an offset on. Each has a serial number, larger than all before it. Who
-has looked at the log under one serial asks later for the lowest cut since: below that
-offset the log is what it was.
+Every truncation is a cut, and so is every undoing of an append that others may have
+seen: it removes all records from an offset on. Each cut has a serial number, larger
+than all before it. A reader that has read the log under one serial asks later for the
+lowest cut since: below that offset the log is unchanged.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from logstore.io.layout import OFFSET_MAX
 
 __all__ = ["NO_CUT", "Cuts", "LogMark"]
 
-# So many are told apart; older ones are taken together, as the lowest of them.
+# The number of cuts kept separately; older ones are merged into the lowest of them.
 ROWS_MAX: Final = 32
 
-# The lowest cut where there was none: the log is what it was, up to any offset.
+# The lowest cut if there was none: the log is unchanged up to any offset.
 NO_CUT: Final = OFFSET_MAX
 
 
 class LogMark(NamedTuple):
-    """Which log a partition has, and when: a plain value, to be kept beside offsets.
+    """Which log a partition has, and when: a plain value to store with offsets.
     Made by `Partition.mark`, for `Partition.unchanged_below`.
 
     Attributes:
-        log_id: of the log; a partition that is deleted and made again has another.
-        serial: of its newest cut.
+        log_id: identifies the log; a partition that is deleted and created again has
+            another one.
+        serial: that of its newest cut.
     """
 
     log_id: str
@@ -40,9 +41,9 @@ class Cuts(NamedTuple):
     """The cuts of one log; a value, never changed.
 
     Attributes:
-        serial: of the newest cut; 0 before the first.
-        rows: (serial, offset) of those that matter. A cut that a later one went below
-            is forgotten: who asks since before it has to know of the lower one.
+        serial: that of the newest cut; 0 before the first.
+        rows: (serial, offset) of those that matter. If a later cut went lower, the
+            earlier one is dropped: readers from before it need the lower one.
 
     Invariant: serials rise, offsets rise, the last serial is `serial`.
     """
@@ -52,8 +53,8 @@ class Cuts(NamedTuple):
 
     @classmethod
     def known(cls, serial: int, rows: Iterable[tuple[int, int]]) -> Cuts:
-        """As a state file has them. One of a version that noted how often, and not how
-        low, tells nothing of the cuts before: they may have taken all.
+        """The cuts that a state file has. A file of a version that recorded the number
+        of cuts, but no offsets, gives one cut at offset 0: they may have removed all.
 
         Raises:
             ValueError: they break the invariant.
@@ -69,12 +70,12 @@ class Cuts(NamedTuple):
         return cls(serial, found)
 
     def after(self, offset: int, now_ms: int = 0) -> Cuts:
-        """These, and one more that takes all from `offset` on.
+        """These, and one more that removes all records from `offset` on.
 
         Args:
-            now_ms: the serial is not below that time: a log that went back to what it
-                was (a backup was put back) and goes on is told from the one that it
-                was, as both have given out other serials since.
+            now_ms: lower bound of the serial, a time. If an earlier state of a log was
+                restored (from a backup) and the log continues from there, its serials
+                since then differ from those of the other log.
         """
         serial = max(self.serial + 1, min(now_ms, NO_CUT))
         rows = [row for row in self.rows if row[1] < offset]
@@ -84,9 +85,9 @@ class Cuts(NamedTuple):
         return Cuts(serial, tuple(rows))
 
     def lowest_since(self, serial: int) -> int:
-        """The lowest offset that was cut to behind the cut of `serial`: below it, the
-        log is what it was then. `NO_CUT` where nothing was cut; 0 where the serial is
-        none of this log."""
+        """The lowest offset that was cut to after the cut of `serial`: below it, the
+        log is as it was then. `NO_CUT` if nothing was cut; 0 if the serial does not
+        belong to this log."""
         if serial == self.serial:
             return NO_CUT
         if serial > self.serial:
@@ -94,6 +95,6 @@ class Cuts(NamedTuple):
         return next(offset for at, offset in self.rows if at > serial)
 
     def is_known_since(self, serial: int) -> bool:
-        """Whether `lowest_since` is more than a bound: no cuts from behind that serial
-        were taken together with others."""
+        """Whether `lowest_since` is exact and not only a bound: no cuts after that
+        serial were merged with others."""
         return len(self.rows) < ROWS_MAX or serial >= self.rows[0][0]

@@ -1,10 +1,10 @@
-"""What tells whether a log that another program writes is still the same one.
+"""Finds out whether a log that another program writes is still the same one.
 
-A broker says nowhere that it has cut a log. But it writes down where each leader epoch
-begins before it appends the first batch of it, and replicas with the same epochs have
-the same records: below the first offset at which two such lists differ, a log is what
-it was, and from there on it is another one. For such a log the list is what the cuts in
-its state are for one of logstore's own.
+A broker does not record that it has cut a log. But it records where each leader epoch
+begins before it appends the first batch of that epoch, and replicas with the same
+epochs have the same records. Below the first offset at which two such lists differ, a
+log is unchanged; from that offset on it is a different log. For such a log the list
+serves as the recorded cuts do for one of logstore's own logs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _NO_FILE: Final = (-1, -1, -1, -1)
 
 
 class LeaderEpochs:
-    """Kafka's leader epochs of a log, as they were when they were read; never changed.
+    """Kafka's leader epochs of a log at the time they were read; never changed.
 
     Attributes:
-        rows: (epoch, first offset), rising; none where nobody can tell.
-        token: what changes with the file; None where a change to come may leave it.
+        rows: (epoch, first offset), rising; empty if they are unknown.
+        token: changes with the file; None if the next change may not alter it.
     """
 
     __slots__ = ("rows", "token")
@@ -41,8 +41,8 @@ class LeaderEpochs:
 
     @classmethod
     def of(cls, directory: Directory) -> LeaderEpochs:
-        """As they are now."""
-        # First: what is written meanwhile has another token.
+        """The epochs as they are now."""
+        # Take the token first: a change during the read then has another token.
         token = _token(directory)
         try:
             return cls(tuple(checkpoints.read_epochs(directory)), token)
@@ -50,22 +50,22 @@ class LeaderEpochs:
             return cls((), token)
 
     def now(self, directory: Directory) -> LeaderEpochs:
-        """As they are now; the same object where they have not changed."""
+        """The epochs as they are now; the same object if they have not changed."""
         if self.token is not None and self.token == _seen(directory):
             return self
         new = LeaderEpochs.of(directory)
         if new.rows == self.rows:
-            # Only the object that a look began with says that nothing has changed.
+            # Callers compare objects: the same one means that nothing has changed.
             self.token = new.token
             return self
         return new
 
     def same_below(self, other: LeaderEpochs) -> int | None:
-        """The first offset at which two lists differ: below it, what was read under one
-        is part of the log of the other. `NO_CUT`: nowhere; None: nobody can tell."""
+        """The first offset at which two lists differ: below it, records read under one
+        are part of the log of the other. `NO_CUT`: no difference; None: unknown."""
         if not self.rows or not other.rows:
             return None
-        # Who deletes the head of a log lets the first epoch begin where it begins.
+        # Deleting the head of a log moves the first epoch's start to the log's start.
         start = max(self.rows[0][1], other.rows[0][1])
         pairs = itertools.zip_longest(self._from(start), other._from(start))
         for pair in pairs:
@@ -74,7 +74,7 @@ class LeaderEpochs:
         return NO_CUT
 
     def _from(self, start: int) -> _Rows:
-        """The epochs from an offset on; that of the offset itself is the first."""
+        """The epochs from an offset on; the epoch of the offset itself is the first."""
         at = max((at for at, row in enumerate(self.rows) if row[1] <= start), default=0)
         epoch, first = self.rows[at]
         return ((epoch, max(first, start)), *self.rows[at + 1 :])

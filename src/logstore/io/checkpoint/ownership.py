@@ -1,10 +1,10 @@
-"""The marks of a stop: what the last writer left in a store's root directory, and what
-this one leaves.
+"""The marks of a stop: files that a writer leaves in a store's root directory for the
+next one.
 
 `.logstore-owner` (docs/format.md) says whether logstore was the last writer, whether it
 stopped cleanly, and which generation of its partition states counts. Kafka's marks are
-its clean-shutdown marker, recovery points and log start offsets. A broker that was the
-last writer changed them: then logstore's own state is stale.
+its clean-shutdown marker, recovery points and log start offsets. If a broker was the
+last writer, it changed them: then logstore's own state is stale.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TopicPartition = tuple[str, int]
 
 
 class MarksToken(NamedTuple):
-    """How the files of a store's marks look; None: there is none."""
+    """The looks of the files of a store's marks; None if there is no file."""
 
     owner: Look | None
     clean_shutdown: Look | None
@@ -50,10 +50,10 @@ class Marks:
     Attributes:
         is_own: logstore was the last writer.
         is_clean: the last writer stopped cleanly.
-        is_writing: `begin` was called: the marks of a clean stop are gone.
-        generation: partition states count if they were written under it. A new one
-            begins when logstore follows another writer: the states of the partitions
-            that it does not touch stay stale.
+        is_writing: `begin` was called: the marks of a clean stop are removed.
+        generation: partition states count only if they were written under it. A new one
+            begins when logstore writes after another program: the states of the
+            partitions that it does not touch stay stale.
         points, starts: Kafka's recovery points and log start offsets.
     """
 
@@ -69,7 +69,7 @@ class Marks:
     # ------------------------------------------------------------ reading
 
     def token(self) -> MarksToken:
-        """What changes whenever one of the files is replaced or removed."""
+        """A value that changes when one of the files is replaced or removed."""
         look = self._root.look
         return MarksToken(
             self.writer(),
@@ -79,8 +79,8 @@ class Marks:
         )
 
     def writer(self) -> Look | None:
-        """What changes before the first change that a writer makes: `begin` replaces
-        the file. Also where a backup is put back in its place."""
+        """A value that changes before the first change that a writer makes: `begin`
+        replaces the file. It also changes if a backup of the file is restored."""
         return self._root.look(layout.OWNER)
 
     def read(self, note: Callable[[RecoveryAction], None]) -> None:
@@ -90,7 +90,7 @@ class Marks:
         self.starts = self._offsets(layout.LOG_START_CHECKPOINT, note)
 
     def read_owner(self, note: Callable[[RecoveryAction], None]) -> None:
-        """Tell who wrote last, and whether it stopped cleanly."""
+        """Find out which program wrote last, and whether it stopped cleanly."""
         self.is_own, self.generation = False, uuid.uuid4().hex
         self.is_clean = self._root.exists(layout.CLEAN_SHUTDOWN)
         try:
@@ -131,9 +131,9 @@ class Marks:
             ) from error
 
     def forget(self, keys: Iterable[TopicPartition]) -> bool:
-        """Partitions that will be made anew: what the checkpoints say was another's.
+        """Forget partitions to be rebuilt: their checkpoints are another program's.
 
-        Returns whether they say something: then they are to be written again first.
+        Returns whether they had entries: then they must be written again first.
         """
         found = False
         for key in keys:
@@ -163,7 +163,7 @@ class Marks:
         note(RecoveryAction(label, "", -1, path, -1, 0, -1, None, message))
 
     def situation(self, directory: Directory, key: TopicPartition) -> Situation:
-        """What is known of a partition before its files are looked at."""
+        """The facts about a partition before its files are examined."""
         state: PartitionState | None = None
         state_error: LogStoreError | None = None
         if self.is_own:
@@ -189,11 +189,11 @@ class Marks:
     # ------------------------------------------------------------ writing
 
     def begin(self, adopt: Callable[[], None]) -> None:
-        """Take away the marks of a clean stop, durably, before the first change.
+        """Remove the marks of a clean stop, durably, before the first change.
 
-        0. where another program was the writer: `adopt` what it left; 1. write the
-        owner file: not clean, as it is now or without Kafka's marker; 2. remove
-        Kafka's marker; 3. sync the directory.
+        0. If another program was the writer, `adopt` its state. 1. Write the owner
+        file: not clean, with the present fingerprint and the one without Kafka's
+        marker. 2. Remove Kafka's marker. 3. Sync the directory.
         """
         if self.is_writing:
             return
@@ -215,12 +215,12 @@ class Marks:
         self.is_writing = True
 
     def _begin_without_space(self, failed: DiskFullError) -> None:
-        """A full disk must not stop deletion: without the owner file, which cannot be
-        written, the next opening takes the store as Kafka would."""
+        """A full disk must not prevent deletion. The owner file cannot be written and
+        is removed; the next opening treats the store as Kafka would."""
         root = self._root
         try:
-            # First the owner file, durably: beside one that tells of Kafka's marker, a
-            # marker that is gone is another program's work.
+            # First remove the owner file, durably: if it recorded Kafka's marker and
+            # the marker were missing, another program would seem to have removed it.
             for names in (
                 (f"{layout.OWNER}.tmp", layout.OWNER),
                 (layout.CLEAN_SHUTDOWN,),
@@ -232,7 +232,7 @@ class Marks:
             raise failed from error
 
     def write_starts(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Keep Kafka's log start offsets true."""
+        """Write Kafka's log start offsets so that they stay correct."""
         if starts or self._root.exists(layout.LOG_START_CHECKPOINT):
             checkpoints.write_offsets(self._root, layout.LOG_START_CHECKPOINT, starts)
 
@@ -241,8 +241,9 @@ class Marks:
     ) -> None:
         """Leave the marks of a clean stop; `ends` are the end offsets of the logs.
 
-        1. write the owner file with what the next steps lead through; 2. the recovery
-        points; 3. the log start offsets; 4. Kafka's marker; 5. the owner file: clean.
+        1. Write the owner file with the fingerprints that the next steps produce.
+        2. Write the recovery points. 3. Write the log start offsets. 4. Write Kafka's
+        marker. 5. Write the owner file: clean.
         """
         root = self._root
         now = checkpoints.store_fingerprint(root)

@@ -1,5 +1,5 @@
-"""The state file of a partition, and what is known of a partition before its log files
-are read.
+"""The state file of a partition, and the facts about a partition that are known before
+its log files are read.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ SealedRow = tuple[int, int, int, int, int, int]
 
 @dataclasses.dataclass(slots=True)
 class PartitionState:
-    """What logstore knew of a partition when it last wrote its state file.
+    """The state of a partition when logstore last wrote its state file.
 
     Attributes:
         start_offset: first offset that may be read.
         sealed: (base offset, size, next offset, largest timestamp, its offset, digest
-            of the time index) of each segment but the active one, in order.
+            of the time index) of each segment except the active one, in order.
         active: the active segment at the durable point: the fields of
             ``ls_segment_state``; ``size`` is the durable position.
-        time_digest: of the entries of the active segment's time index that belong to
-            the durable part.
-        cuts: when its tail was cut, by `truncate_to` or where an append failed, and
-            how low, so that readers in other processes notice.
-        is_gapless: see `Segment.is_gapless`; of all segments.
-        generation: that of the store when it was written (see
+        time_digest: digest of the entries of the active segment's time index that
+            belong to the durable part.
+        cuts: when the tail was cut, by `truncate_to` or after a failed append, and how
+            low, so that readers in other processes notice.
+        is_gapless: see `Segment.is_gapless`; for all segments.
+        generation: that of the store when the state was written (see
             `logstore.io.checkpoint.ownership`).
-        is_truncating: `truncate_to` is under way: what lies behind the durable point,
-            later segments, too, is to go.
-        log_id: of the log; another log in the same directory has another one. Empty
-            where an earlier version wrote the state.
+        is_truncating: `truncate_to` is under way: the log after the durable point must
+            be removed, including later segments.
+        log_id: identifies the log; another log in the same directory has another one.
+            Empty if an earlier version wrote the state.
     """
 
     start_offset: int
@@ -64,8 +64,8 @@ class PartitionState:
         return {**self._without_rows(), "sealed": self.sealed}
 
     def to_json(self, rows: str) -> str:
-        """The state file's text, with the rows of sealed segments as `sealed_row` makes
-        them, behind each other with commas between."""
+        """The state file's text. `rows` are the rows of sealed segments, made by
+        the log writer and joined by commas."""
         text = checkpoints.state_text({**self._without_rows(), "sealed": None})
         return text.replace('"sealed":null', f'"sealed":[{rows}]', 1)
 
@@ -87,7 +87,7 @@ class PartitionState:
         """The state file of a partition; None if there is none.
 
         Raises:
-            CorruptCheckpointError: it cannot be one.
+            CorruptCheckpointError: it is not a valid state file.
         """
         value = checkpoints.read_state(directory, PARTITION_STATE)
         if value is None:
@@ -112,9 +112,9 @@ class PartitionState:
 
 
 def closed_mark(generation: str, state: PartitionState | None) -> dict[str, Any]:
-    """What `.logstore-closed` says of a partition in which damage was seen after the
-    store had been closed: until the partition is written to again, its end is that of
-    a log that was closed, however the store is stopped from then on."""
+    """The content of `.logstore-closed` for a partition in which damage was found after
+    the store had been closed: until the partition is written to again, its end is that
+    of a closed log, however the store is stopped from then on."""
     active = {"base_offset": -1, "size": -1} if state is None else state.active
     return {
         "generation": generation,
@@ -126,8 +126,8 @@ def closed_mark(generation: str, state: PartitionState | None) -> dict[str, Any]
 def was_closed(
     directory: Directory, generation: str, state: PartitionState | None
 ) -> bool:
-    """Whether `.logstore-closed` says so, and counts. One that cannot be read counts:
-    what it was written for must not be cut."""
+    """Whether a valid `.logstore-closed` says that the log was closed. One that cannot
+    be read counts as valid: the log that it protects must not be cut."""
     try:
         value = checkpoints.read_state(directory, CLOSED)
     except (CorruptCheckpointError, UnsupportedError):
@@ -136,7 +136,7 @@ def was_closed(
     return value is not None and all(value[name] == wanted[name] for name in wanted)
 
 
-# In a state file: the largest timestamp of a sealed segment that nobody has looked for.
+# In a state file: the largest timestamp of a sealed segment is not known yet.
 UNKNOWN_TIMESTAMP: Final = -2
 
 STATE_FIELDS: Final = (
@@ -178,7 +178,7 @@ def _sealed(rows: list[Any]) -> list[SealedRow]:
 
 
 def _cuts(serial: object, rows: Iterable[Any]) -> Cuts:
-    """The cuts of a log. Invariant: as of `Cuts`."""
+    """The cuts of a log. Invariant: that of `Cuts`."""
     found = [(_int64("serial of a cut", at, 1), offset) for at, offset in rows]
     for _, offset in found:
         _int64("offset of a cut", offset, 0)
@@ -193,12 +193,12 @@ def _text(what: str, value: object) -> str:
 
 def _active(fields: Mapping[str, Any]) -> dict[str, int]:
     """The fields of the active segment. Invariant: base - 1 <= last offset."""
-    # Timestamps are whatever somebody put into a record.
+    # A record may have any timestamp.
     active = {name: _int64(name, fields[name], _INT64_MIN) for name in STATE_FIELDS}
     for name in ("base_offset", "size", "bytes_since", "index_entries", "time_entries"):
         _int64(name, active[name], 0)
     last, base = active["last_offset"], active["base_offset"]
-    # One below the end of the offset space: the end offset is an offset, too.
+    # One below the end of the offset space, because the end offset must also fit.
     checkpoints.integer("last_offset", last, base - 1, OFFSET_MAX - 1)
     return active
 
@@ -216,13 +216,13 @@ def segment_state(fields: Mapping[str, int]) -> native.SegmentState:
 
 @dataclasses.dataclass(slots=True)
 class Situation:
-    """What is known about a partition before its files are looked at.
+    """The facts about a partition before its files are examined.
 
     Attributes:
-        state: logstore's own, where it counts; None where there is none or another
+        state: logstore's own state, if it counts; None if there is none or another
             program has been the writer since.
-        clean: the last writer stopped cleanly, or had done so when damage was seen.
-        recovery_point: Kafka's: everything below is flushed; 0 unknown.
+        clean: the last writer stopped cleanly, or had done so when damage was found.
+        recovery_point: Kafka's: all records below it are flushed; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
         is_own: logstore was the last writer of the store.
         generation: that of the store.

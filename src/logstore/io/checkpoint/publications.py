@@ -1,12 +1,12 @@
-"""What is being published, and what was: the files that say so, and what readers make
-of them (docs/format.md, docs/design.md "Publishing").
+"""Publications: the files that record the present one and the last ones, and how
+readers use them (docs/format.md, docs/design.md "Publishing").
 
     .logstore-publication  one is under way: where each log ended before
     .logstore-published    the last sequence number of each identity
 
-The first holds what the second will. As long as it has its name no reader looks past
-the ends that it gives, and whoever opens the store for writing takes away what lies
-behind them. Renaming it to the second name is the commit.
+The first file already holds the content of the second. As long as it has its name, no
+reader reads past the ends that it gives, and a process that opens the store for writing
+removes all records after them. Renaming it to the second name is the commit.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _QUIET: Final = None, None
 
 
 class Entry(NamedTuple):
-    """What is remembered of an identity: its last publication.
+    """The last publication of an identity.
 
     Attributes:
-        sequence: its number, and
-        records: how many it had, and
-        time_ms: when, in Unix milliseconds.
-        note: what who published wanted to be kept with it.
+        sequence: its number.
+        records: number of its records.
+        time_ms: its time, in Unix milliseconds.
+        note: text that the publisher wanted to be kept with it.
     """
 
     sequence: int
@@ -43,15 +43,15 @@ class Entry(NamedTuple):
 
 
 class Publications:
-    """The publications of one store, as they can be read. Any thread may call it."""
+    """The publications of one store, for readers. Any thread may call the methods."""
 
     def __init__(self, root: Directory) -> None:
         self._root = root
-        # What `ceilings` found last, behind the token that it found it for.
+        # The last token and the result of `ceilings` for it.
         self._found: tuple[object, dict[TopicPartition, int]] = (_QUIET, {})
 
     def token(self) -> tuple[object, object]:
-        """What changes with every publication that begins or ends."""
+        """A value that changes when a publication begins or ends."""
         return self._root.look(layout.PUBLICATION), self._root.look(layout.PUBLISHED)
 
     def ceilings(
@@ -59,7 +59,7 @@ class Publications:
     ) -> dict[TopicPartition, int] | None:
         """Where readers have to stop, by partition, at the time of a token.
 
-        None: the publication of that time is over, and nobody knows how it ended.
+        Returns None if the publication of that time is over and its outcome is unknown.
 
         Raises:
             CorruptCheckpointError, OSError: the file cannot be read.
@@ -78,7 +78,7 @@ class Publications:
         return found
 
     def published(self) -> dict[str, Entry]:
-        """Of each identity: its last publication; who published last comes last.
+        """The last publication of each identity; the most recent one comes last.
 
         Raises:
             CorruptCheckpointError: the file is damaged.
@@ -95,18 +95,18 @@ class Publications:
 
 
 def is_of(value: Mapping[str, Any], marks: Marks) -> bool:
-    """Whether nobody but logstore has written to the store since a publication."""
+    """Whether only logstore has written to the store since a publication."""
     return marks.is_own and value["generation"] == marks.generation
 
 
 def bases_of(value: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """Where the logs of a publication ended before it."""
+    """Where the logs of a publication ended before it began."""
     return {(topic, number): base for topic, number, base in value["bases"]}
 
 
 def remembered(published: Mapping[str, Entry]) -> dict[str, Any]:
-    """The fields of a state file that hold it. Notes are apart from the rest: earlier
-    versions read the file, too."""
+    """The fields of a state file that hold it. Notes are apart from the rest because
+    earlier versions read the file, too."""
     return {
         "published": [[identity, *entry[:3]] for identity, entry in published.items()],
         "notes": [

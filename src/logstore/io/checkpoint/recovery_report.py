@@ -1,6 +1,6 @@
-"""What opening a store found and repaired: the labels of the cases, and the report.
+"""The findings and repairs of opening a store: the labels of the cases, and the report.
 
-docs/design.md has the table of the cases with the same labels.
+The table of the cases in docs/design.md has the same labels.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 __all__ = ["RecoveryAction", "RecoveryReport"]
 
-# So many lost segments of a partition are told one by one; the rest together.
+# The number of lost segments of a partition reported one by one; the rest together.
 LOST_TOLD: Final = 10
 
-# The labels: what was found, or done, at opening.
+# The labels: what opening found or did.
 TORN_TAIL: Final = "torn-tail"
 INDEX_REBUILT: Final = "index-rebuilt"
 SWAP_FINISHED: Final = "swap-finished"
@@ -31,16 +31,16 @@ UNPUBLISHED: Final = "unpublished"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecoveryAction:
-    """One thing that opening found or mended.
+    """One thing that opening found or repaired.
 
     Attributes:
         label: which case of the table in docs/design.md.
-        topic, partition: where; partition -1 for the whole store.
+        topic, partition: its place; partition -1 for the whole store.
         path: absolute path of the file.
-        position: byte where it begins; -1 where that means nothing.
-        bytes: how many bytes were cut, kept or are missing.
-        first_offset: first offset concerned; -1 unknown.
-        kept_at: where the bytes that were cut are kept, or None.
+        position: byte where it begins; -1 if that has no meaning.
+        bytes: number of bytes that were cut or kept, or are missing.
+        first_offset: first offset concerned; -1 if unknown.
+        kept_at: the file that keeps the bytes that were cut, or None.
         message: the same as a sentence.
     """
 
@@ -57,7 +57,7 @@ class RecoveryAction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening had to mend; false when nothing."""
+    """The repairs of opening a store; false if there were none."""
 
     actions: tuple[RecoveryAction, ...] = ()
 

@@ -1,9 +1,10 @@
-"""Digests of sealed segments: an optional side file that says what a `.log` file was
-when it was rolled (docs/format.md, "`.logstore-digest-*`"). A Kafka broker ignores it.
+"""Digests of sealed segments: an optional side file that records a `.log` file as it
+was when it was rolled (docs/format.md, "`.logstore-digest-*`"). A Kafka broker ignores
+it.
 
-Checksums of batches leave bytes of their headers out, and are worth nothing against
-whoever computes them anew with care; a digest of the whole file, kept elsewhere, shows
-any change.
+Checksums of batches do not cover all bytes of their headers, and do not protect against
+a program that recomputes them with care. A digest of the whole file, kept elsewhere,
+shows any change.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ __all__ = ["SegmentDigest", "read_digest", "write_digest"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SegmentDigest:
-    """What a sealed segment was.
+    """The facts about a segment when it was sealed.
 
     Attributes:
         base_offset, next_offset: its first offset, and one past its last.
         size: bytes of its log.
         max_timestamp, max_timestamp_offset: largest record timestamp and the last
-            offset of the first batch that has it; -1 none.
+            offset of the first batch that has it; -1 if none.
         xxh3: XXH3 (128 bit, seed 0) of its log, 32 hex digits.
     """
 
@@ -46,8 +47,8 @@ class SegmentDigest:
 
 
 def hash_log(directory: Directory, base_offset: int, size: int) -> str:
-    """XXH3 of the first `size` bytes of a segment's log, as hex digits; of fewer where
-    the file is shorter."""
+    """XXH3 of the first `size` bytes of a segment's log, as hex digits; of fewer bytes
+    if the file is shorter."""
     state = xxhash.xxh3_128()
     buffer = native.Buffer(1 << 20)
     files = directory.files
@@ -63,7 +64,7 @@ def hash_log(directory: Directory, base_offset: int, size: int) -> str:
 
 
 def write_digest(directory: Directory, digest: SegmentDigest) -> None:
-    """Write the side file of a segment, whole and durably."""
+    """Write the side file of a segment, atomically and durably."""
     name = digest_file(digest.base_offset)
     checkpoints.write_state(directory, name, digest.to_dict())
 
@@ -72,7 +73,7 @@ def read_digest(directory: Directory, base_offset: int) -> SegmentDigest | None:
     """The side file of a segment; None if there is none.
 
     Raises:
-        CorruptCheckpointError: it cannot be one.
+        CorruptCheckpointError: it is not a valid side file.
         UnsupportedError: a later logstore wrote it.
     """
     name = digest_file(base_offset)

@@ -1,9 +1,9 @@
 """Whether the files of a log are still those that were read.
 
-logstore's own writer adds to the last file, and says where it cuts one. Another program
-may put a compacted file in the place of any, or truncate the last and write on: only
-the files tell. Their inode numbers are given out again, and their times may be old
-ones, so that neither is enough.
+logstore's own writer appends to the last file, and records every cut. Another program
+may replace any file with a compacted one, or truncate the last one and continue
+writing: only the files show it. Their inode numbers are reused, and their times may be
+old ones, so neither is sufficient.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from logstore.segment import Segment
 
 __all__ = ["LogFiles"]
 
-# Who truncates a log and writes on leaves other bytes where it ended: in the header of
-# the last batch (its checksum, if not its time), or in its last bytes.
+# A program that truncates a log and continues writing leaves other bytes at the old
+# end: in the header of the last batch (its checksum, if not its time), or in its last
+# bytes.
 _LAST_BYTES: Final = 64
 _LAST_BYTES_MAX: Final = 1024
-# So much of a damaged batch is looked at again.
+# How much of a damaged batch is compared again.
 _DAMAGED_BYTES: Final = 64 * 1024
-# So many ends of the log that were seen are remembered.
+# How many ends that the log was seen to have are kept.
 _ENDS_MAX: Final = 32
 
 
 class _Stamp(NamedTuple):
-    """What tells two files apart. The number of one that was removed is given to
-    another, and a broker keeps the time of what it compacts."""
+    """Distinguishes two files. The inode number of a removed file is reused, and a
+    broker keeps the time of a file that it compacts."""
 
     inode: int
     size: int
@@ -47,12 +48,12 @@ def _stamp(info: FileInfo) -> _Stamp:
 
 
 class _End(NamedTuple):
-    """An end that a log had, and what stood before it.
+    """An end that a log had, and the bytes before it.
 
     Attributes:
         offset: the end.
         name, size: of the last file.
-        pieces: (position, bytes) of what was there.
+        pieces: (position, bytes) read from the file.
     """
 
     offset: int
@@ -67,10 +68,10 @@ def _read(segment: Segment, pos: int, length: int) -> bytes:
 
 
 class LogFiles:
-    """The `.log` files of a partition as they were when they were last looked at.
+    """The `.log` files of a partition as they were at the last look.
 
-    It is made before the log is loaded, asked by `have_stayed` whether that was one log
-    all the time, and told by `adopt` which segments came of it.
+    It is created before the log is loaded. Then `have_stayed` reports whether the log
+    was the same one all the time, and `adopt` takes the segments that were loaded.
 
     Attributes:
         is_foreign: another program writes the log, and so may replace segments.
@@ -81,21 +82,22 @@ class LogFiles:
         self._directory = directory
         self._before = self._present() if is_foreign else {}
         self._known: dict[str, _Stamp] = {}
-        # Of a foreign log: what its last file was before it was read.
+        # Of a foreign log: the stamp of its last file before it was read.
         self._last: _Stamp | None = None
         # The ends that it had; the newest is last.
         self._ends: deque[_End] = deque(maxlen=_ENDS_MAX)
-        # What stands where it was found damaged, in its last file.
+        # Position and bytes of the damage that was found in its last file.
         self._damage: tuple[int, bytes] | None = None
-        # When each file was looked at, by the directory's time.
+        # When each file was examined, by the directory's time.
         self._looked_ns = -1
-        # Size and time of a last file whose end was looked at and found torn.
+        # Size and time of a last file whose end was examined and found torn.
         self._torn = (-1, -1)
-        # There is more in the last file of a foreign log, and none of it of this log.
+        # The last file of a foreign log has more bytes, none of which are part of this
+        # log.
         self._is_stuck = False
 
     def _present(self) -> dict[str, _Stamp]:
-        """The files that are there, also those of a swap, by name."""
+        """The existing files, including those of a swap, by name."""
         parsed = {name: parse_segment_file(name) for name in self._directory.names()}
         return self._found(
             name
@@ -104,7 +106,7 @@ class LogFiles:
         )
 
     def _found(self, names: Iterable[str]) -> dict[str, _Stamp]:
-        """Those of some files that are there, by name."""
+        """Those of the named files that exist, by name."""
         found = {}
         for name in names:
             with contextlib.suppress(FileNotFoundError):
@@ -112,7 +114,7 @@ class LogFiles:
         return found
 
     def have_stayed(self, segments: Sequence[Segment]) -> bool:
-        """Whether all but the last are what they were before they were read."""
+        """Whether all files but the last are what they were before they were read."""
         names = [segment.file(LOG) for segment in segments]
         self._known = self._found(names)
         return not self.is_foreign or all(
@@ -120,10 +122,10 @@ class LogFiles:
         )
 
     def adopt(self, segments: Sequence[Segment], torn_size: int) -> None:
-        """These are the segments of the log.
+        """Take over the segments of the log.
 
         Args:
-            torn_size: of the last file, where its end is torn; else -1.
+            torn_size: size of the last file if its end is torn; else -1.
         """
         for segment in segments:
             stamp = self._known.get(segment.file(LOG))
@@ -139,7 +141,7 @@ class LogFiles:
         self._before = {}
 
     def note_end(self, last: Segment) -> None:
-        """More of the last segment was read."""
+        """Note that more of the last segment was read."""
         if self._ends and (self._ends[-1].offset, self._ends[-1].size) == (
             last.next_offset,
             last.size,
@@ -154,8 +156,8 @@ class LogFiles:
         first = min(places)
         if last.size - first <= _LAST_BYTES_MAX:
             pieces = [(first, last.size - first)]
-        # Of a file that cannot be read no end is known: what was read of the log so
-        # far is then taken for replaced as soon as it may be.
+        # If the file cannot be read, no end is known: what was read of the log so far
+        # is then taken as replaced as soon as it may have been.
         with contextlib.suppress(OSError, CorruptRecordError):
             # Through the file that was read, which is open already.
             found = tuple((at, _read(last, at, length)) for at, length in pieces)
@@ -167,18 +169,17 @@ class LogFiles:
         return tuple(self._ends)
 
     def forget_ends_behind(self, known: tuple[_End, ...]) -> None:
-        """Only these were seen in the log: what was noted since is of nobody knows
-        which."""
+        """Keep only these ends: those noted since may be of another log."""
         self._ends = deque(known, maxlen=_ENDS_MAX)
 
     def is_end_there(self) -> bool:
-        """Whether the newest end that the log was seen to have stands."""
+        """Whether the newest end that the log was seen to have is unchanged."""
         return bool(self._ends) and self._stands(self._ends[-1])
 
     def same_below(self, segments: Sequence[Segment], upto: int) -> int:
-        """Where a log that was loaded anew may begin to be another one than the one
-        that was seen, in which cuts left all below an offset: `NO_CUT`, nowhere. What
-        was deleted at its start does not count."""
+        """The offset from which a log that was loaded again may differ from the one
+        that was seen, of which cuts left everything below `upto`. `NO_CUT`: it does not
+        differ. Records deleted at its start do not count."""
         known = self.highest_known(upto)
         if not segments or known <= segments[0].base_offset:
             return NO_CUT
@@ -198,7 +199,7 @@ class LogFiles:
         return tuple(found)
 
     def _stands(self, end: _End) -> bool:
-        """Whether what stood before an end does so still."""
+        """Whether the bytes before an end are unchanged."""
         try:
             wanted = [(at, len(data)) for at, data in end.pieces]
             return self._bytes_at(end.name, wanted) == end.pieces
@@ -210,8 +211,8 @@ class LogFiles:
         return max((e.offset for e in self._ends if e.offset <= upto), default=0)
 
     def highest_that_stands(self, segments: Sequence[Segment], upto: int) -> int:
-        """The highest end that the log had and that is still in it, up to an offset: as
-        far as that it is what it was. 0 where none is.
+        """The highest end, up to an offset, that the log had and that is still in it:
+        up to there the log is unchanged. 0 if there is none.
 
         Raises:
             OSError: a file cannot be read.
@@ -224,15 +225,16 @@ class LogFiles:
         return 0
 
     def keep_ends(self, before: LogFiles, cut_to: int) -> None:
-        """Take over the ends that were seen before a log was loaded anew."""
+        """Take over the ends that were seen before a log was loaded again."""
         newest = list(self._ends)
         self._ends.clear()
         self._ends.extend(end for end in before._ends if end.offset <= cut_to)
         self._ends.extend(newest)
 
     def note_damage(self, last: Segment, position: int) -> None:
-        """The last segment is damaged there, and nothing behind it counts: a batch that
-        is there whole stays as it is."""
+        """Note the damage at `position` in the last segment; nothing after it counts.
+        It is noted only if the damaged batch is complete, and therefore stays as it
+        is."""
         with contextlib.suppress(FileNotFoundError):
             name = last.file(LOG)
             [found] = self._bytes_at(name, [(position, _DAMAGED_BYTES)])
@@ -242,7 +244,7 @@ class LogFiles:
                 self._damage = found
 
     def _is_damaged_as_before(self, last: Segment, stamp: _Stamp) -> bool:
-        """Whether the last file has only grown behind the place where it is damaged."""
+        """Whether the last file has only grown, after the place of its damage."""
         known = self._last
         if self._damage is None or known is None or stamp.inode != known.inode:
             return False
@@ -254,7 +256,7 @@ class LogFiles:
     def is_there(self, last: Segment, info: FileInfo) -> bool:
         """Whether the last segment, which may have grown, is what it was."""
         if info.inode != last.inode:
-            # Nothing of an empty one was read: it may be another.
+            # Nothing was read of an empty segment: it may be another file.
             if last.size:
                 return False
             last.inode = info.inode
@@ -265,26 +267,26 @@ class LogFiles:
         if self.is_foreign and _stamp(info) == self._last:
             return True
         is_there = not self._ends or self._stands(self._ends[-1])
-        # Noted before more of it is read: what comes meanwhile is looked at then.
+        # Noted before more of it is read: the next look then examines later changes.
         self._last = _stamp(info)
         return is_there
 
     def has_more(self, last: Segment, info: FileInfo) -> bool:
-        """Whether there are bytes behind the end that nobody has looked at."""
+        """Whether there are bytes after the end that were not examined yet."""
         return info.size > last.size and (info.size, info.mtime_ns) != self._torn
 
     def note_torn(self, info: FileInfo) -> bool:
-        """What is behind the end is part of a batch, or nothing of this log.
+        """Note that the bytes after the end are part of a batch, or not of this log.
 
         Returns:
-            Whether another program has left it there, and does not write now.
+            Whether another program has left them there, and is not writing now.
         """
         quiet_ns = settled(info.mtime_ns, self._directory.files)
         self._torn, self._is_stuck = (info.size, quiet_ns), self.is_foreign
         return self.is_foreign and quiet_ns >= 0
 
     def is_last_other(self, segments: Sequence[Segment]) -> bool:
-        """Whether another program has done something to the last file."""
+        """Whether another program has changed the last file."""
         if not self.is_foreign or not segments:
             return False
         stamp = _stamp(self._directory.stat(segments[-1].file(LOG)))
@@ -293,8 +295,8 @@ class LogFiles:
         return stamp != self._last
 
     def are_sealed_replaced(self, segments: Sequence[Segment]) -> bool:
-        """Whether another program has put other files in the place of sealed ones.
-        Where it has not, what is there now is what is known."""
+        """Whether another program has replaced sealed files. If it has not, the files
+        that exist now become the known ones."""
         if not self.is_foreign:
             return False
         known, now = self._known, self._present()
@@ -305,8 +307,8 @@ class LogFiles:
         return False
 
     def is_any_replaced(self, segments: Sequence[Segment]) -> bool:
-        """Whether a file, of whoever's log, is not the one that it was: each is looked
-        at, once for each time of the directory."""
+        """Whether a file is not the one that it was, whichever program writes the log.
+        Each file is examined once per time of the directory."""
         mtime_ns = self._directory.info().mtime_ns
         if self._is_stuck or self.is_last_other(segments):
             return True

@@ -1,4 +1,4 @@
-"""A partition that another process may be writing to: what a read-only store looks at.
+"""A partition that another process may be writing to, as a read-only store sees it.
 
 `LiveLog` loads the partition once and then follows it: new bytes at the tail, new and
 deleted segments. It never creates, changes or locks anything.
@@ -47,18 +47,18 @@ from logstore.segment import Place, Segment
 
 __all__ = ["ATTEMPTS", "LiveLog"]
 
-# A writer that deletes, on a busy machine, may be faster than a look at all files.
+# On a busy machine, a writer that deletes may be faster than a look at all files.
 ATTEMPTS: Final = 100
 
 
 class _Surroundings(NamedTuple):
-    """What tells whether anybody has changed more than the end of the log. What looks
-    like damage may be what a writer has done since the first look.
+    """Shows whether another process has changed more than the end of the log. Apparent
+    damage may be a change by a writer since the first look.
 
     Attributes:
         directory_id: device and inode of the partition's directory.
         mtime_ns: when names in it changed.
-        state, marks: what changes with logstore's own state, and the store's marks.
+        state, marks: change with logstore's own state, and with the store's marks.
     """
 
     directory_id: tuple[int, int]
@@ -90,33 +90,34 @@ class LiveLog:
         self._situation = situation
         self._marks = marks
         self._publications = publications
-        # As of the last look, and the last that found more; none yet.
+        # Of the last look, and of the last look that found more; none yet.
         self._token: object = None
         self._state: object = None
-        # Where readers stop while a publication is under way (publications.py).
+        # Where readers stop during a publication (publications.py).
         self._ceiling = native.OFFSET_MAX
         self._lock = native.Mutex(
             RANK_LOOK, f"the looks at {topic}-{partition}", lock_group
         )
         self._mtime_ns = -1
-        # What the log was found damaged beside.
+        # The surroundings in which the log was found damaged.
         self._surroundings: object = None
-        # Which directory it was.
+        # Device and inode of the directory.
         self._directory_id = (-1, -1)
-        # A look that was cut short left things half done.
+        # A look was interrupted and left its work half done.
         self._is_doubtful = False
-        # What was found cut off or replaced, as of this object: its views ask.
+        # The cuts and replacements that this object has found, for its views.
         self._cuts = Cuts()
         # How often another log was found in the place of the one before.
         self._life = 0
-        # What changes where the log is cut, as of before the last look.
+        # A value that changes if the log is cut, from before the last look.
         self._glance: object = None
-        # Of a foreign log: what was read of it is of these.
+        # Of a foreign log: the leader epochs of what was read of it.
         self._epochs = LeaderEpochs()
-        # Of one of logstore's own: so the root was when what was read was surely there.
+        # Of logstore's own log: the writer's mark in the root when what was read
+        # certainly existed.
         self._writer: Look | None = None
         self._is_truncating = False
-        # What the state says of the log, behind the surroundings that it was read in.
+        # The surroundings in which the state was read, and what it says of the log.
         self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
         self._files: LogFiles
         self._loaded: Loaded
@@ -137,12 +138,12 @@ class LiveLog:
 
     @property
     def high_watermark(self) -> int:
-        """Where readers stop: the end, unless a publication is under way."""
+        """Where readers stop: the end, unless a publication is in progress."""
         return min(self._loaded.end_offset, self._ceiling)
 
     @property
     def durable_offset(self) -> int:
-        # The state may be younger than the names that the end was found by.
+        # The state may be newer than the names by which the end was found.
         return min(self._loaded.durable_offset, self.high_watermark)
 
     def free_bytes(self) -> int:
@@ -150,11 +151,11 @@ class LiveLog:
         return self.directory.free_bytes()
 
     def _load(self) -> None:
-        """Load it all anew; again where the writer changed it meanwhile."""
+        """Load the whole log; repeat if the writer changed it meanwhile."""
         surroundings: _Surroundings | None = None
         for attempt in range(ATTEMPTS):
             try:
-                # What is read now is not from before this look.
+                # Everything read from now on is later than this look.
                 self._token = self._publications.token()
                 surroundings = self._look_around()
                 situation = self._situation()
@@ -175,12 +176,12 @@ class LiveLog:
                 loaded = load(case)
                 is_same = files.have_stayed(loaded.segments)
                 if is_same:
-                    # Before the second look: its bytes are to be of this log.
+                    # Before the second look: the bytes must be of this log.
                     end = loaded.tail_start + loaded.tail_bytes
                     files.adopt(loaded.segments, end if loaded.tail_bytes else -1)
                 now = self._look_around()
-                # What the owner adds meanwhile changes nothing, but in a log that is
-                # damaged. Another program may replace segments, too.
+                # Appends by the owner meanwhile change nothing, except in a damaged
+                # log. Another program may also replace segments.
                 is_same &= now.marks == surroundings.marks
                 if files.is_foreign:
                     is_same &= epochs.now(self.directory) is epochs
@@ -208,7 +209,8 @@ class LiveLog:
         self._is_truncating = state is not None and state.is_truncating
 
     def _note_damage(self, last: Segment) -> None:
-        """Who appends behind damage, as a broker may, does not change it."""
+        """Note the damage of the last segment: appends after it, as by a broker, do not
+        change it."""
         damage = self._loaded.damage
         if isinstance(damage, CorruptRecordError | UnsupportedError) and (
             damage.path == last.path and damage.position is not None
@@ -232,7 +234,7 @@ class LiveLog:
         except FileNotFoundError as gone:
             raise PartitionNotFoundError(
                 f"partition {self.directory.name} is not at {self.directory.path} any "
-                f"more: its topic was deleted, or the directory taken away",
+                f"more: its topic was deleted, or the directory was removed",
                 topic=self.topic,
                 partition=self.partition,
             ) from gone
@@ -249,44 +251,44 @@ class LiveLog:
             StorageError: it cannot be read.
         """
         with self._lock:
-            # No view is made of it: nobody will ask whether it is as it was.
+            # No view is made of it: `is_as_it_was` will not be called for it.
             self._look()
             self._glance = None
 
     def look(self) -> Bounds:
-        """`refresh`, and what was found."""
+        """As `refresh`, and return what was found."""
         with self._lock:
             self._look_now()
             return self._bounds()
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
-        """Whether surely nothing was cut, nor another log put in the place of this one,
-        since a look that found these."""
+        """Whether certainly nothing was cut, and no other log put in the place of this
+        one, since a look that found these."""
         if (life, serial) != (self._life, self._cuts.serial):
             return False
         known = self._glance
         try:
             return known is not None and known == self._glance_now()
         except OSError:
-            return False  # a look tells why
+            return False  # a look reports why
 
     def _look_now(self) -> None:
         glance: object = None
-        with contextlib.suppress(OSError):  # the look itself tells why
+        with contextlib.suppress(OSError):  # the look itself reports why
             glance = self._glance_now(is_safe=True)
         self._look()
         self._glance = glance
 
     def _glance_now(self, *, is_safe: bool = False) -> object:
-        """What changes whenever the log is cut, before a byte is written in the place
-        of another: logstore writes its state first, and a broker its leader epochs. A
-        writer that comes behind a backup leaves the state as it is, and replaces its
-        mark in the root. Of a foreign log, it is the last file, too: there may be no
+        """A value that changes whenever the log is cut, before any byte is overwritten:
+        logstore writes its state first, and a broker its leader epochs. A writer that
+        starts after a backup was put back leaves the state as it is, and replaces its
+        mark in the root. Of a foreign log, the last file is included: there may be no
         epochs.
 
         Args:
-            is_safe: it will be compared with a later one; None, which is like no other,
-                where a change to come may leave it as it is.
+            is_safe: the value will be compared with a later one. Then it is None, which
+                equals no other, if a future change may leave it as it is.
         """
         with self.directory.use() as fd:
             files = self.directory.files
@@ -313,8 +315,8 @@ class LiveLog:
         return (place.device, place.inode), infos
 
     def history(self) -> tuple[str, Cuts] | None:
-        """The id of the log and how it was cut, as its state says now; None where there
-        is no state that counts.
+        """The id of the log and how it was cut, as its state says now; None if there is
+        no valid state.
 
         Raises:
             PartitionNotFoundError: it was deleted.
@@ -331,14 +333,14 @@ class LiveLog:
                         known = state.log_id, state.cuts
                     self._history = token, known
             except OSError as error:
-                self._is_change(error)  # raises where it was deleted
+                self._is_change(error)  # raises if it was deleted
                 if isinstance(error, LogStoreError):
                     raise
                 raise storage_error(error, "read", self.directory.path) from error
             return self._history[1]
 
     def look_closely(self) -> Bounds:
-        """The same, where something seems to be wrong: each file is looked at."""
+        """As `look`, if something seems to be wrong: each file is examined."""
         with self._lock:
             self._look_now()
             known = -1
@@ -374,8 +376,8 @@ class LiveLog:
                     self._refresh()
                     has_read = self._files is files and known[1] < self.end_offset
                     if has_read and self._has_new_writer():
-                        # Behind a backup, part of it may be from before, and the rest
-                        # of another log.
+                        # After a backup was put back, part of it may be from before,
+                        # and the rest of another log.
                         files.forget_ends_behind(ends)
                         self._is_doubtful = True
                     elif (
@@ -400,25 +402,26 @@ class LiveLog:
                 raise
 
     def _is_of_one_log(self, end: int) -> bool:
-        """Whether all is of one log that a look has read, which began at this end: of
-        a foreign one, part may be from before a cut, and part from behind it."""
+        """Whether everything that a look has read, beginning at this end, is of one
+        log: of a foreign log, part may be from before a cut, and part from after it."""
         return self._loaded.end_offset == end or self._leaders() is self._epochs
 
     def _has_new_writer(self) -> bool:
-        """Whether a writer has come to a log of logstore's own since what is known of
-        it was read. It may have put a backup back, and even if the log is what it was:
-        what was read of it in between may be of another one."""
+        """Whether logstore's own log has got a new writer since it was read. A backup
+        may have been put back, and even if the log is what it was, what was read of it
+        in between may be of another one."""
         return not self._files.is_foreign and self._marks.writer() != self._writer
 
     def _leaders(self) -> LeaderEpochs:
-        """The leader epochs of a foreign log now; the same object where they have not
+        """The leader epochs of a foreign log now; the same object if they have not
         changed since it was compared."""
         epochs = self._epochs
         return epochs.now(self.directory) if self._files.is_foreign else epochs
 
     def _stop_at_publication(self) -> bool:
-        """See where readers have to stop, behind a look at the log; False where a
-        publication began or ended since the look before: part of it may be seen."""
+        """Determine where readers have to stop, after a look at the log. False if a
+        publication began or ended since the previous look: part of it may be
+        visible."""
         token, key = self._publications.token(), (self.topic, self.partition)
         known, self._token = self._token, token
         ceilings = self._publications.ceilings(token) if token == known else None
@@ -428,15 +431,16 @@ class LiveLog:
         return True
 
     def _has_stayed(self, loaded: Loaded, end: int) -> bool:
-        """Whether a look has found nothing behind an end of what was loaded, or the
-        state is what it was then: before an append of which the first part may be seen
-        and undone, the owner writes into it that this may go."""
+        """Whether a look has found nothing after an end of what was loaded, or the
+        state is what it was then. Before an append whose first part may be seen and
+        then undone, the owner records in the state that it may be removed."""
         if self._loaded is loaded and loaded.end_offset <= end:
             return True
         state = self.directory.look(PARTITION_STATE)
         known, self._state = self._state, state
         if state != known:
-            # Put back in place, perhaps, which leaves the directory's time as it was.
+            # Perhaps it was restored in place, which leaves the directory's time as it
+            # was.
             self._mtime_ns = -1
         return state == known
 
@@ -449,7 +453,7 @@ class LiveLog:
             self._is_doubtful = False
             return
         if self._is_at_its_end:
-            # What is behind the end goes; the state file will say when.
+            # Bytes after the end will be removed; the state file will show when.
             is_cut = self._files.is_last_other(self.segments)
             if is_cut or self._look_around() != self._surroundings:
                 self._start_over(is_cut=is_cut)
@@ -460,22 +464,25 @@ class LiveLog:
             if same_below is not None and same_below < self._loaded.end_offset:
                 self._start_over(is_cut=True)
                 return
-            # It begins behind all that was read; or the files have to tell.
+            # They differ only after all that was read, or only the files can show a
+            # cut.
             self._epochs = now
         mtime_ns, loaded = info.mtime_ns, self._loaded
         if mtime_ns != self._mtime_ns or self._is_recent():
             self._follow_names(mtime_ns)
-        # What was loaded anew is all that there was.
+        # A log that was loaded again is complete.
         if self._loaded is loaded and self.segments and not self._is_at_its_end:
             self._follow_tail()
 
     @property
     def _is_at_its_end(self) -> bool:
-        """Whether what is behind the end is none of the log, and will go."""
+        """Whether the bytes after the end are not part of the log, and will be
+        removed."""
         return self._is_truncating or self._loaded.damage is not None
 
     def _is_recent(self) -> bool:
-        """Whether there is a new segment although the directory's time stands still."""
+        """Whether there is a new segment although the directory's time has not
+        changed."""
         if not self.segments:
             return False
         next_name = segment_file(self._loaded.end_offset, LOG)
@@ -484,7 +491,8 @@ class LiveLog:
         )
 
     def _follow_names(self, mtime_ns: int) -> None:
-        """New segments behind the last one known, and others gone at the front."""
+        """Add new segments after the last known one, drop those deleted at the
+        front."""
         logs = []
         for name in self.directory.names():
             parsed = parse_segment_file(name)
@@ -515,7 +523,7 @@ class LiveLog:
         self._scan(segments[-1])
         added = sorted(base for base in logs if base > known[-1])
         if added and added[0] < segments[-1].next_offset:
-            # It was cut under this look.
+            # It was cut during this look.
             self._start_over(is_cut=True)
             return
         for base in added:
@@ -554,11 +562,12 @@ class LiveLog:
         self._mtime_ns = settled(mtime_ns, self.directory.files)
 
     def _has_come_back(self, logs: list[int], first: int, situation: Situation) -> bool:
-        """Whether a foreign log has segments again in front of the first one known: a
-        backup was put back."""
+        """Whether a foreign log has segments again before the first known one: a backup
+        was put back."""
         if not self._files.is_foreign or min(logs) >= first:
             return False
-        # Those below the start are none of the log: its owner has yet to remove them.
+        # Those below the start are not part of the log: its owner has yet to remove
+        # them.
         return min(base for base in logs if base > min(logs)) > situation.log_start
 
     def _is_other(self, situation: Situation, first: int) -> bool:
@@ -569,8 +578,8 @@ class LiveLog:
             return (state is None) != self._files.is_foreign
         was = self._loaded
         is_other = was.log_id not in ("", state.log_id)
-        # A deletion is written down first; so is that what comes may go again. A start
-        # falls only where an older state was put back.
+        # A deletion is recorded first; so is the fact that the next append may be
+        # removed again. The start falls only if an older state was put back.
         return (
             is_other
             or state.is_truncating
@@ -579,23 +588,24 @@ class LiveLog:
         )
 
     def _start_over(self, *, is_cut: bool = False) -> None:
-        """Nothing known of the log counts, nor what is read through segments whose file
-        is another one now.
+        """Discard everything known of the log, and what is read through segments whose
+        file is another one now.
 
         Args:
-            is_cut: it may have lost its end, and have grown again.
+            is_cut: the log may have lost its end, and have grown again.
         """
         before, was, files = self.segments, self._loaded, self._files
         epochs, directory_id, writer = self._epochs, self._directory_id, self._writer
         was_foreign = self._files.is_foreign
         self._load()
         loaded = self._loaded
-        # Who met the damage and asks again is told so, however the log grows behind it.
+        # A reader that met the damage and asks again gets the same error, however the
+        # log grows after it.
         if was.damage is not None and str(was.damage) == str(loaded.damage):
             is_cut = False
         is_told = not (was_foreign or self._files.is_foreign)
         is_other = self._directory_id != directory_id or (
-            # What is not known of either may be the same.
+            # If either id is unknown, they may be the same.
             bool(was.log_id and loaded.log_id and was.log_id != loaded.log_id)
         )
         if not loaded.log_id:
@@ -607,14 +617,15 @@ class LiveLog:
         if is_told:
             low = loaded.cuts.lowest_since(was.cuts.serial)
             is_cut |= low != NO_CUT
-            # These do not fall, but where an older state was put back.
+            # These fall only if an older state was put back.
             is_other |= loaded.cuts.serial < was.cuts.serial
             is_other |= loaded.durable_offset < min(was.durable_offset, low)
             is_other |= loaded.start_offset < was.start_offset
-        # Of its own log that has lost something, reading says so.
+        # If logstore's own log has lost something, reading reports it.
         is_hurt = is_told and loaded.damage is not None
         if is_told and before and (self._writer != writer or not is_hurt):
-            # A backup was put back, perhaps over the same files, and has grown again.
+            # A backup was put back, perhaps over the same files, and the log has grown
+            # again.
             low = min(low, files.same_below(self.segments, low))
         now = {segment.base_offset: segment for segment in self.segments}
         first = min(now, default=loaded.start_offset)
@@ -622,7 +633,7 @@ class LiveLog:
         unlike: int | None = None
         for segment in before:
             same = now.get(segment.base_offset)
-            is_same = segment.base_offset < first  # deleted: who reads it may go on
+            is_same = segment.base_offset < first  # deleted: its readers may continue
             if same is not None:
                 may_be_cut = same is self.segments[-1] or segment is before[-1]
                 is_same = (
@@ -636,12 +647,12 @@ class LiveLog:
                 # Put back from a backup: logstore itself never replaces a file.
                 low = min(low, segment.base_offset)
             is_changed = not is_same or is_other
-            # It may have been another one between, which a backup has undone.
+            # It may have been another file in between, which a backup has undone.
             if is_changed or (is_told and self._writer != writer):
                 segment.is_retired = has_changed = True
             if is_changed:
-                # What another program has compacted has the same offsets. It may have
-                # begun the segment behind it since the last look.
+                # A segment that another program has compacted has the same offsets.
+                # That program may have begun the next segment since the last look.
                 is_compacted = was_foreign and segment.is_sealed and same is not None
                 if same_below == NO_CUT and (same is None or is_replaced):
                     is_compacted |= segment.next_offset <= max(now, default=-1)
@@ -663,14 +674,14 @@ class LiveLog:
     def _lowest_cut(
         self, stands: int, unlike: int, same_below: int | None, end_offset: int
     ) -> int:
-        """Where a log was cut to that nobody told about.
+        """The offset to which a log was cut, if the cut was not recorded.
 
         Args:
-            stands: up to there it was seen to be as it was.
-            unlike: base offset of the first segment that may not be what it was.
-            same_below: up to there the leader epochs say so, where there are any: also
-                of segments that have their old names and sizes again.
-            end_offset: where it ended.
+            stands: up to there the log was seen to be unchanged.
+            unlike: base offset of the first segment that may have changed.
+            same_below: up to there the leader epochs say that it is unchanged, if there
+                are any; also of segments that have their old names and sizes again.
+            end_offset: the former end of the log.
         """
         if same_below is not None:
             low = same_below
@@ -678,7 +689,7 @@ class LiveLog:
                 low = min(low, self._loaded.end_offset)
             if low != NO_CUT:
                 return low
-        # The end of what is seen to be as it was, which may be more than that.
+        # The end of what is seen to be unchanged, which may lie above `unlike`.
         return max(unlike, stands)
 
     def _follow_tail(self) -> None:
@@ -698,10 +709,10 @@ class LiveLog:
                 self._start_over(is_cut=True)
 
     def _walk(self, segment: Segment, fd: int, size: int) -> TailScan:
-        """Walk over what is new, as far as a reader comes.
+        """Walk over the new bytes, as far as a reader can read them.
 
-        The offset of a wrapper is under no checksum, and a block of the disk that is
-        used again may hold an old one.
+        No checksum covers the offset of a wrapper, and a reused block of the disk may
+        hold an old one.
         """
         loaded = self._loaded
         begin = loaded.active_state.copy()
@@ -735,7 +746,7 @@ class LiveLog:
         return walk(damage[0])
 
     def _scan(self, segment: Segment) -> None:
-        """Move the end of the log along: whole batches with right checksums count."""
+        """Advance the end of the log over whole batches with valid checksums."""
         loaded = self._loaded
         state = loaded.active_state
         with self.directory.opened(segment.file(LOG)) as fd:

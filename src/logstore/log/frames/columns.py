@@ -35,8 +35,8 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """`columns` as a tuple.
 
     Raises:
-        ConfigError: one that there is not, one that is named twice, or none at all.
-        TypeError: a text instead of a sequence of names.
+        ConfigError: a column does not exist or is named twice, or there is none.
+        TypeError: `columns` is a text instead of a sequence of names.
     """
     if isinstance(columns, str):
         raise TypeError(f"columns is a text, {columns!r}, not a sequence of names")
@@ -84,7 +84,7 @@ class SourceColumns:
         self._arrays: dict[str, Any] = {}
 
     def add(self, batch: Any) -> Any:
-        """The columns asked for, of a batch that has those of the records."""
+        """The requested columns, for a batch that has those of the records."""
         arrays = [
             self._constant(name, batch.num_rows)
             if name in self._values
@@ -94,7 +94,7 @@ class SourceColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _constant(self, name: str, count: int) -> Any:
-        """A column that is the same in all rows: a slice of one that was made once."""
+        """A column with one value in all rows: a slice of one that was made once."""
         array = self._arrays.get(name)
         if array is None or len(array) < count:
             value = pa.scalar(self._values[name], SCHEMA[name].type)

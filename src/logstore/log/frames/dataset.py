@@ -26,28 +26,29 @@ _BATCH_RECORDS_MAX: Final = 1 << 16
 
 
 class LogDataset(ds.UnionDataset):  # type: ignore[misc]
-    """The records of some partitions, read anew by each scan.
+    """The records of some partitions; each scan reads them again.
 
-    A scan takes the columns that are asked for, and reads only the segments, and from
-    there on only the batches, for which the filter can be true: by `offset`,
-    `partition`, `topic`, and `timestamp` from below. pyarrow, DuckDB and Polars
-    (`pl.scan_pyarrow_dataset`) push their own filters and columns down to it.
+    A scan reads only the requested columns, and only the segments and batches for which
+    the filter can be true: by `offset`, `partition`, `topic`, and by a lower bound of
+    `timestamp`. pyarrow, DuckDB and Polars (`pl.scan_pyarrow_dataset`) push their own
+    filters and columns down to it.
 
-    Made by `Partition.to_dataset` and `Topic.to_dataset`. It reads as long as the store
-    is open, and cannot be pickled. What of pyarrow goes around `scanner` (joins of
-    datasets, datasets of datasets) raises `UnsupportedError`: give it a table.
+    Made by `Partition.to_dataset` and `Topic.to_dataset`. It can be read while the
+    store is open, and cannot be pickled. Functions of pyarrow that do not call
+    `scanner` (joins of datasets, datasets of datasets) raise `UnsupportedError`: pass
+    them a table instead.
     """
 
     def __init__(
         self, logs: Callable[[], Sequence[Log]], name: str, threads: int | None
     ) -> None:
         """Args:
-        logs: the partitions as they are now; asked by each scan.
+        logs: returns the partitions as they are now; each scan calls it.
         name: for messages.
-        threads: that read at the same time; None: as `usable_threads` says.
+        threads: how many read at the same time; None: as `usable_threads` returns.
 
         Raises:
-            ConfigError: so many threads cannot be.
+            ConfigError: the number of threads is invalid.
         """
         schema = schema_of(ALL_COLUMNS)
         super().__init__(schema, [_unread(name, schema)])
@@ -74,18 +75,18 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
         use_threads: bool = True,
         **others: Any,
     ) -> LogScanner:
-        """What a scan would read; each use of it is one scan.
+        """A scanner for some columns and a filter; each use of it is one scan.
 
         Args:
             columns: names, or expressions by name; None: all.
             filter: a `pyarrow.compute.Expression`.
-            batch_size: records in a batch, at the most.
+            batch_size: records in a batch, at most.
             use_threads: False: one thread reads.
-            others: what else pyarrow's scanners take; it means nothing here.
+            others: other arguments of pyarrow's scanners; they are ignored.
 
         Raises:
-            pyarrow.ArrowInvalid: a column that there is not, or another expression that
-                cannot be evaluated.
+            pyarrow.ArrowInvalid: a column does not exist, or an expression cannot be
+                evaluated.
         """
         if self._condition is not None:
             filter = self._condition if filter is None else self._condition & filter
@@ -119,7 +120,7 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
                 )
         if condition is not None:
             wanted |= condition.columns
-        # Rows are counted by the columns that there are.
+        # Rows can only be counted if there is a column.
         return tuple(n for n in ALL_COLUMNS if n in wanted) or ("timestampType",)
 
     def to_batches(self, columns: Any = None, **options: Any) -> Iterator[Any]:
@@ -131,38 +132,39 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
         return self.scanner(columns, **options).to_table()
 
     def head(self, num_rows: int, columns: Any = None, **options: Any) -> Any:
-        """The first rows of `scanner`; it reads no more than it has to."""
+        """The first rows of `scanner`; it reads no more than necessary."""
         return self.scanner(columns, **options).head(num_rows)
 
     def take(self, indices: Any, columns: Any = None, **options: Any) -> Any:
-        """The rows at these places among those of `scanner`."""
+        """The rows at these indices among those of `scanner`."""
         return self.scanner(columns, **options).take(indices)
 
     def count_rows(self, filter: Any = None, **options: Any) -> int:
-        """How many rows there are, or those that a filter lets through."""
+        """The number of rows, or of those for which a filter is true."""
         found = self.scanner(["timestampType"], filter=filter, **options)
         return found.count_rows()
 
     def filter(self, expression: Any) -> LogDataset:
-        """The same with a filter, that each scan applies."""
+        """The same dataset with a filter that each scan applies."""
         found = LogDataset(self._logs, self._name, self._threads)
         before = self._condition
         found._condition = expression if before is None else before & expression
         return found
 
     def sort_by(self, sorting: Any, **options: Any) -> Any:
-        """As any dataset's: all of it is read into memory."""
+        """As for any dataset: all of it is read into memory."""
         return ds.InMemoryDataset(self.to_table()).sort_by(sorting, **options)
 
 
 class LogScanner:
     """A scan of a `LogDataset`, with the methods of a `pyarrow.dataset.Scanner`.
 
-    It is none: those read ahead in threads that block the end of the interpreter
-    (`logstore.log.frames.shape`). What takes nothing else takes `to_reader()` instead.
+    It is not a subclass: pyarrow's scanners read ahead in threads that block the end of
+    the interpreter (`logstore.log.frames.shape`). Functions that require one can take
+    `to_reader()` instead.
 
     Attributes:
-        dataset_schema, projected_schema: of the dataset, and of what comes out.
+        dataset_schema, projected_schema: of the dataset, and of the result.
     """
 
     def __init__(
@@ -173,7 +175,7 @@ class LogScanner:
         self._batches = batches
 
     def to_reader(self) -> Any:
-        """A `pyarrow.RecordBatchReader`: the log as it stands when it is first read."""
+        """A `pyarrow.RecordBatchReader`: the log as it is when it is first read."""
         return stream_of(self.projected_schema, self.to_batches())
 
     def to_batches(self) -> Iterator[Any]:
@@ -196,11 +198,11 @@ class LogScanner:
         return pa.Table.from_batches(found, self.projected_schema)
 
     def take(self, indices: Any) -> Any:
-        """The rows at these places, as a `pyarrow.Table`; all are read for it."""
+        """The rows at these indices, as a `pyarrow.Table`; it reads all rows."""
         return self.to_table().take(indices)
 
     def count_rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return sum(batch.num_rows for batch in self._batches())
 
     def __arrow_c_schema__(self) -> object:
@@ -223,15 +225,16 @@ def _pieces(
 
 
 def _rows_in_batch(logs: Sequence[Log]) -> int:
-    """Records of about `_BATCH_BYTES`, going by the sizes of the files."""
+    """The number of records in about `_BATCH_BYTES`, from the sizes of the files."""
     records = sum(log.view.end_offset - log.view.start_offset for log in logs)
     size = sum(segment.size for log in logs for segment in log.view.segments)
     return max(64, min(_BATCH_RECORDS_MAX, _BATCH_BYTES * records // max(size, 1)))
 
 
 def _unread(name: str, schema: Any) -> Any:
-    """What Arrow's C++ has of a `LogDataset`: a file that cannot be opened. What goes
-    around `scanner` meets an error, where a dataset without rows would be a lie."""
+    """The part of a `LogDataset` that Arrow's C++ code sees: a file that cannot be
+    opened. Code that does not call `scanner` gets an error; a dataset without rows
+    would give it a wrong result."""
     files = fs.PyFileSystem(_Unreadable(name))
     form = ds.IpcFileFormat()
     fragment = form.make_fragment(name, files)
@@ -239,7 +242,7 @@ def _unread(name: str, schema: Any) -> Any:
 
 
 class _Unreadable(fs.FileSystemHandler):  # type: ignore[misc]
-    """A file system whose files all say what to do instead."""
+    """A file system whose files all raise an error that says what to do instead."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -264,5 +267,5 @@ class _Unreadable(fs.FileSystemHandler):  # type: ignore[misc]
     open_output_stream = open_append_stream = open_input_file
 
 
-# The last line of the import: before it, the module is not to be used.
+# The last line of the import: until it has run, the module must not be used.
 IS_COMPLETE: Final = True

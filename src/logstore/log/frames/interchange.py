@@ -26,11 +26,11 @@ def read_arrow(
     """A `pyarrow.RecordBatchReader` over logs, one after the other.
 
     Args:
-        threads: that read at the same time; None: `usable_threads` says how many.
+        threads: how many read at the same time; None: as `usable_threads` returns.
         limit: as in `reader_over`.
 
     Raises:
-        ConfigError, TypeError: a column, or a number, that cannot be.
+        ConfigError, TypeError: a column, or a number, is invalid.
     """
     names = check_columns(columns)
     check_int("batch_records", batch_records, 1, BATCH_RECORDS_MAX)
@@ -52,14 +52,15 @@ def exported_stream(
 
     Args:
         read: makes a `RecordBatchReader` of columns.
-        columns: where the consumer asks for nothing else.
-        requested: a PyCapsule with the ArrowSchema that the consumer would like, or
-            None. Its columns are the ones that are read, in its order, as its types.
+        columns: used if the consumer requests nothing else.
+        requested: a PyCapsule with the ArrowSchema that the consumer requests, or None.
+            Its columns are read, in its order, as its types.
 
     Raises:
         ConfigError: it has a column that a log does not have.
-        pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError: a column does not become
-            such a type; where a value does not, the stream says so when it gets there.
+        pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError: a column cannot be
+            converted to such a type. If a value cannot, the stream raises the error
+            when it reaches the value.
     """
     if requested is None:
         return read(columns).__arrow_c_stream__()
@@ -70,5 +71,5 @@ def exported_stream(
     return reader.cast(schema).__arrow_c_stream__()
 
 
-# The last line of the import: before it, the module is not to be used.
+# The last line of the import: until it has run, the module must not be used.
 IS_COMPLETE: Final = True

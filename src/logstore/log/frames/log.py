@@ -12,15 +12,15 @@ __all__ = ["Log"]
 
 
 class Log(NamedTuple):
-    """A partition as it stood when a scan began.
+    """A partition as it was when a scan began.
 
     Attributes:
         topic, number: which partition.
         view: its segments and bounds.
         start, stop: the offsets to read, half open.
-        make_reader: a new decoder for a read that begins at an offset; the second
-            argument says whether headers are wanted.
-        skip: whether damage is left out instead of raised.
+        make_reader: returns a new decoder for a read that begins at an offset; the
+            second argument says whether headers are wanted.
+        skip: whether damage is skipped instead of raised.
     """
 
     topic: str

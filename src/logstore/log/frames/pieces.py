@@ -1,4 +1,4 @@
-"""What a scan reads, as ranges of offsets: one for each segment, then joined or cut."""
+"""The ranges of offsets that a scan reads: one for each segment, then joined or cut."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = [
     "segments_of",
 ]
 
-# What one thread reads at a time: long enough that the start of a read, a lookup of
-# about 0.1 ms, is below 1 %; short enough that a file of 1 GiB is work for many, and
-# that what they hold decoded stays small.
+# Bytes that one thread reads at a time: so many that the start of a read, a lookup of
+# about 0.1 ms, takes below 1 %; so few that a file of 1 GiB is work for many threads,
+# and that they hold few decoded bytes.
 PIECE_BYTES: Final = 16 << 20
 
 
@@ -31,8 +31,8 @@ class Piece(NamedTuple):
     Attributes:
         start, stop: offsets, half open; inside of `log.start` and `log.stop`.
         size: bytes of log in it, about.
-        can_be_cut: whether a read of a part notices all that a read of the whole does.
-        segment: the one that it is a part of, or the first of several.
+        can_be_cut: whether reads of its parts find all damage that one read finds.
+        segment: the segment that it is a part of, or the first of several.
     """
 
     log: Log
@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
 
 def segments_of(log: Log) -> Iterator[Piece]:
-    """One piece for each segment in which there is something to read."""
+    """One piece for each segment that has offsets to read."""
     run = log.view.from_offset(log.start)
     while run:
         segment = run.popleft()
@@ -62,8 +62,8 @@ def segments_of(log: Log) -> Iterator[Piece]:
 def latest_in(piece: Piece) -> int | None:
     """The largest timestamp in the segment of a piece, Unix milliseconds.
 
-    None: not known for sure. So it is where anything is wrong with the segment, which
-    the read of it tells; and of the last one where another process may append to it.
+    None: it is not known for sure. This is so if the segment has any error, which a
+    read of it reports, and for the last segment if another process may append to it.
     """
     segment = piece.segment
     is_growing = segment is piece.log.view.segments[-1] and segment.live_state is None
@@ -77,9 +77,9 @@ def latest_in(piece: Piece) -> int | None:
 
 def later_than(piece: Piece, timestamp_ms: int) -> Piece | None:
     """The part of a segment's piece that can have records of this time or later; None
-    where it has none.
+    if there is no such part.
 
-    Only the time index says so, and only as far as the log bears it out.
+    It follows from the time index only, as far as the log confirms its entries.
     """
     latest = latest_in(piece)
     if latest is not None and latest < timestamp_ms:
@@ -90,7 +90,7 @@ def later_than(piece: Piece, timestamp_ms: int) -> Piece | None:
         place = piece.segment.locate_time(timestamp_ms)
     except (CorruptRecordError, UnsupportedError, StorageError):
         return piece
-    # Unknown (a wrapper of magic 0 or 1): below each offset that there is.
+    # If it is unknown (a wrapper of magic 0 or 1), it is below every offset.
     first = max(piece.start, place.last_offset + 1)
     if first >= piece.stop:
         return None
@@ -103,7 +103,7 @@ def cut_to_size(pieces: Iterable[Piece], *, is_parallel: bool) -> Iterator[Piece
     large ones cut. With one thread, neighbours are joined and nothing is cut.
 
     A segment with gaps in its offsets (Kafka's) is never cut: only a read of all its
-    batches in their order can tell a gap from a batch whose offset was damaged.
+    batches in order can distinguish a gap from a batch whose offset was damaged.
     """
     size_max = PIECE_BYTES if is_parallel else 1 << 62
     joined: Piece | None = None
@@ -129,8 +129,8 @@ def _fit(before: Piece, piece: Piece, size_max: int) -> bool:
 
 
 def _parts(piece: Piece) -> Sequence[Piece]:
-    """A piece cut at entries of the offset index: there batches begin, and none is
-    decoded twice. Wrong entries make it slower, and nothing worse."""
+    """A piece cut at entries of the offset index: batches begin there, so that none is
+    decoded twice. Wrong entries only make it slower."""
     count = min(-(-piece.size // PIECE_BYTES), piece.stop - piece.start)
     segment, spread = piece.segment, piece.stop - piece.start
     entries = segment.offset_entries()

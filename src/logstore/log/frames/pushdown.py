@@ -1,10 +1,10 @@
-"""What of a log a filter can be true for, found out by asking Arrow.
+"""Finds the parts of a log for which a filter can be true, with the help of Arrow.
 
-pyarrow does not say what is in an expression, but its datasets leave out a fragment
-whose guarantee contradicts a filter. So each question is a fragment that nobody reads:
-can this filter be true where `partition` is 3, where `offset` is in [0, 500), where
-`timestamp` is below T? Arrow answers "no" only where it is sure, for any expression.
-What remains is read, and the filter is applied to each row.
+pyarrow does not show the contents of an expression, but its datasets leave out a
+fragment whose guarantee contradicts a filter. So each question becomes a fragment that
+is never read: can this filter be true if `partition` is 3, if `offset` is in [0, 500),
+if `timestamp` is below T? Arrow answers "no" only if it is sure, for any expression.
+The remaining parts are read, and the filter is applied to each row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Filter", "columns_in"]
 
 _FORMAT: Final = ds.IpcFileFormat()
 _FILES: Final = fs.LocalFileSystem()
-# Milliseconds: the end of the year 9999. No lower bound beyond it is looked for.
+# Milliseconds: the end of the year 9999. No lower bound beyond it is sought.
 _TIME_MAX: Final = 253_402_300_800_000
 _TIME: Final = pa.timestamp("ms", tz="UTC")
 
@@ -33,7 +33,8 @@ def columns_in(expression: Any, schema: Any) -> frozenset[str]:
     """The columns of a schema that an expression needs.
 
     Raises:
-        pyarrow.ArrowInvalid: it needs one that there is not, or cannot be evaluated.
+        pyarrow.ArrowInvalid: it needs a column that does not exist, or cannot be
+            evaluated.
     """
     needed = expression.is_valid()  # a filter has to be boolean
     _survivors(needed, schema, [pc.scalar(True)])
@@ -47,7 +48,7 @@ def columns_in(expression: Any, schema: Any) -> frozenset[str]:
 
 
 def _survivors(expression: Any, schema: Any, guarantees: Sequence[Any]) -> list[int]:
-    """Which of the guarantees do not contradict a filter."""
+    """The indices of the guarantees that do not contradict a filter."""
     fragments = [
         _FORMAT.make_fragment(str(at), _FILES, partition_expression=guarantee)
         for at, guarantee in enumerate(guarantees)
@@ -60,7 +61,7 @@ class Filter:
     """A filter over the rows of a topic.
 
     Attributes:
-        columns: those that it needs.
+        columns: the columns that it needs.
     """
 
     def __init__(self, expression: Any, schema: Any) -> None:
@@ -69,8 +70,8 @@ class Filter:
         self.columns = columns_in(expression, schema)
 
     def pieces(self, logs: Sequence[Log]) -> list[Piece]:
-        """What has to be read of some logs: a piece for each segment that can have rows
-        for which the filter is true."""
+        """The parts of some logs that must be read: a piece for each segment that can
+        have rows for which the filter is true."""
         logs = self._logs(logs)
         if not logs:
             return []
@@ -88,7 +89,7 @@ class Filter:
         return [found[at] for at in self._possible(map(self._rows_of_piece, found))]
 
     def _possible(self, guarantees: Iterable[Any]) -> list[int]:
-        """Where the filter can be true, of what is known of some rows."""
+        """The indices of the guarantees about rows for which the filter can be true."""
         return _survivors(self._expression, self._schema, list(guarantees))
 
     def _logs(self, logs: Sequence[Log]) -> list[Log]:
@@ -113,9 +114,9 @@ class Filter:
         return first, stop
 
     def _earliest(self) -> int | None:
-        """A time before which the filter is true for no row; None: it may be for any.
+        """A time before which the filter is true for no row; None: there is none.
 
-        Of upper bounds nothing is made: no index knows the smallest time of a segment.
+        Upper bounds are not used: no index has the smallest time of a segment.
         """
 
         def is_possible(time_ms: int) -> bool:
@@ -134,8 +135,8 @@ class Filter:
 
 
 def _last_false(is_true: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number in [low, high) for which something is false that is false
-    below it and true from there on. At `low` it is false, at `high` true."""
+    """The largest number in [low, high) for which `is_true` is false. It is false at
+    `low` and true at `high`, and changes once between them."""
     if high - low > 1 and is_true(low + 1):
         return low
     while high - low > 1:
@@ -158,6 +159,6 @@ def _offsets_in(first: int, stop: int) -> Any:
 
 
 def _earlier_than(time_ms: int) -> Any:
-    """Rows of magic 0 have no timestamp."""
+    """The condition of an earlier timestamp, or of none: rows of magic 0 have none."""
     time = pc.field("timestamp")
     return (time < pa.scalar(time_ms, _TIME)) | time.is_null()

@@ -1,8 +1,9 @@
 """A filter and a choice of columns, applied to one record batch after the other.
 
-Not by Arrow's `Scanner.from_batches`: that reads ahead in threads of its own, and one
-that is in Python code when the interpreter ends, because a query wanted no more, blocks
-it (pyarrow 26). Here each batch is evaluated in the thread that made it.
+This does not use Arrow's `Scanner.from_batches`, which reads ahead in its own threads.
+If a query needs no more rows and the interpreter ends while such a thread is in Python
+code, the thread blocks the end (pyarrow 26). Here the thread that made a batch also
+evaluates it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["Shape"]
 
 
 class Shape:
-    """What becomes of the rows that were read.
+    """Applies a filter and a choice of columns to the rows that were read.
 
     Attributes:
         schema: of the result.
@@ -28,13 +29,13 @@ class Shape:
         self, read: Any, columns: Sequence[str] | Mapping[str, Any], condition: Any
     ) -> None:
         """Args:
-        read: schema of what is read.
-        columns: names of it, or expressions by the name that each is to have.
+        read: schema of the rows that are read.
+        columns: names of its columns, or expressions by the name of their results.
         condition: a boolean expression; None: all rows.
 
         Raises:
-            pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError: an expression that
-                cannot be evaluated.
+            pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError: an expression cannot
+                be evaluated.
         """
         self._condition = condition
         self._columns = columns
@@ -49,7 +50,7 @@ class Shape:
         self.schema = self._chosen(empty).schema
 
     def apply(self, batch: Any) -> Any:
-        """The rows that are wanted of a batch, which may be none."""
+        """The wanted rows of a batch; there may be none."""
         if self._condition is not None:
             batch = self._kept(batch)
         return self._chosen(batch)
@@ -57,7 +58,7 @@ class Shape:
     def _kept(self, batch: Any) -> Any:
         mask = _evaluated(batch, [self._condition], ["kept"]).column(0)
         if pc.all(mask, skip_nulls=False).as_py():
-            return batch  # without a copy: so it is inside of a range of offsets
+            return batch  # without a copy: usual inside a range of offsets
         return batch.filter(mask.combine_chunks())
 
     def _chosen(self, batch: Any) -> Any:
@@ -69,7 +70,7 @@ class Shape:
 
 
 def _evaluated(batch: Any, expressions: Sequence[Any], names: Sequence[str]) -> Any:
-    """A table of what expressions give for each row of a batch."""
+    """A table of the values of expressions for each row of a batch."""
     source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
     steps = [
         acero.Declaration("table_source", source),

@@ -1,4 +1,4 @@
-"""Pieces of logs as one stream of record batches, in order, read by several threads."""
+"""Pieces of logs as one stream of record batches, in order; several threads read."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["THREADS_MAX", "batches_of", "reader_over", "usable_threads"]
 
 THREADS_MAX: Final = 64
 # Decoded bytes that a thread makes before it waits for its turn. The first steps are
-# short: a query with a limit ends there.
+# short, because a query with a limit may end there.
 STEP_BYTES_MIN: Final = 1 << 20
 STEP_BYTES_MAX: Final = 32 << 20
 
 
 def usable_threads(threads: int | None) -> int:
-    """`threads`, checked; None: one for each processor of this process, 8 at most.
+    """`threads`, checked; None: one for each processor of this process, at most 8.
 
     Raises:
         ConfigError, TypeError: it is not in [1, 64].
@@ -43,11 +43,11 @@ def reader_over(
     threads: int,
     limit: int | None = None,
 ) -> Any:
-    """A `pyarrow.RecordBatchReader` over pieces; nothing is read before it is asked.
+    """A `pyarrow.RecordBatchReader` over pieces; it reads nothing before it is used.
 
     Args:
-        limit: records at the most, of all pieces; None: all. With it, one thread reads,
-            and no further than the batch with the last of them.
+        limit: the most records to return from all pieces; None: all. With a limit one
+            thread reads, and no further than the batch with the last of them.
     """
     if limit is None:
         batches = batches_of(pieces, columns, batch_records, threads)
@@ -58,7 +58,7 @@ def reader_over(
 
 
 def _first(batches: Iterator[Any], limit: int) -> Iterator[Any]:
-    """So many rows of the batches."""
+    """The first `limit` rows of the batches."""
     while limit > 0:
         batch = next(batches, None)
         if batch is None:
@@ -78,10 +78,10 @@ def batches_of(
 
     Args:
         columns: of `logstore.log.frames.columns.SCHEMA`, at least one.
-        batch_records: records in a batch at the most.
-        threads: that read at the same time; each holds `STEP_BYTES_MAX` of decoded
-            records, and a batch, at the most.
-        shape: what is to become of each batch; called in those threads.
+        batch_records: records in a batch, at most.
+        threads: how many read at the same time; each holds at most `STEP_BYTES_MAX` of
+            decoded records, and a batch.
+        shape: applied to each batch; called in those threads.
 
     Raises: as `Partition.read`, after every record before the damage.
     """
@@ -101,7 +101,7 @@ def batches_of(
 
 
 class _Step(NamedTuple):
-    """What a thread has made of a piece since the last step."""
+    """The batches that a thread has read from a piece since the last step."""
 
     batches: list[Any]
     error: BaseException | None
@@ -123,7 +123,7 @@ class _Feed:
         self._piece = piece
         self._shape = shape
         own = [name for name in columns if name not in ("topic", "partition")]
-        # Rows are counted by the columns that there are.
+        # Rows can only be counted if there is a column.
         self._own = tuple(own) or ("offset",)
         self._source = (
             SourceColumns(columns, piece.log.topic, piece.log.number)
@@ -136,7 +136,7 @@ class _Feed:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the log may not be read any further: a transaction is open there."""
+        """Whether the log must not be read any further: a transaction is open there."""
         return self._reader is not None and self._reader.ended
 
     def _make(self) -> Iterator[Any]:
@@ -153,7 +153,7 @@ class _Feed:
                 yield batch
 
     def step(self, size: int) -> _Step:
-        """Decode until there are so many bytes, or an error, or nothing is left."""
+        """Decode until there are `size` bytes, or an error, or nothing is left."""
         batches: list[Any] = []
         used = 0
         try:
@@ -181,7 +181,8 @@ def _side_by_side(waiting: Iterator[_Feed], threads: int) -> Iterator[Any]:
             return workers.submit(lambda: feed.step(size))
 
         def begin_more() -> None:
-            # One more than threads: the next piece begins while the first is taken.
+            # One more than threads: the next piece begins while the consumer takes the
+            # first.
             while len(active) <= threads:
                 feed = next(waiting, None)
                 if feed is None:

@@ -1,4 +1,4 @@
-"""Damage under a read: what an error says, and where a read can go on."""
+"""Damage met by a read: what its error says, and from where reading can continue."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from logstore.segment import READ_BYTES, Place, Segment
 
 
 def first_needed(segment: Segment, offset: int) -> int:
-    """The first offset from `offset` on that a segment must have: what is missing in
-    front of it may be a gap."""
+    """The first offset, from `offset` on, that a segment must have. Offsets missing
+    before it may be a gap."""
     return offset if segment.is_gapless else max(offset, segment.base_offset)
 
 
 def place_past(
     segment: Segment, error: Exception, offset: int, view: View
 ) -> Place | None:
-    """The place behind damage that lies wholly below `offset`: the next sound batch
-    ends below it too, or begins at or below it. None: the damage concerns who wants to
-    begin there, or nobody can tell."""
+    """The place after damage that lies wholly below `offset`: the next valid batch also
+    ends below it, or begins at or below it. None: the damage affects a read that begins
+    at `offset`, or this cannot be determined."""
     if not isinstance(error, CorruptRecordError) or offset <= segment.base_offset:
         return None
     if error.path != segment.path or error.position is None:
@@ -43,7 +43,7 @@ def place_past(
         header, buffer = found.header, found.buffer
         first = header.base_offset
         if first < 0 <= offset <= header.last_offset:
-            # A wrapper tells its first offset only when it is opened.
+            # The first offset of a wrapper is known only after opening it.
             limit = view.decompressed_max
             batch = make_batch(segment, header, buffer, found.pos, limit)
             first = batch.base_offset
@@ -55,8 +55,8 @@ def place_past(
 
 
 def told(segment: Segment, error: Exception, offset: int) -> Exception:
-    """An error of damage, with where reading can go on behind it, where that is known:
-    at the next sound batch, or the next segment."""
+    """An error of damage, with the offset at which reading can continue after it, if
+    that is known: at the next valid batch, or the next segment."""
     if type(error) is not CorruptRecordError or error.next_offset is not None:
         return error
     if error.path != segment.path or error.position is None:
@@ -81,19 +81,19 @@ def told(segment: Segment, error: Exception, offset: int) -> Exception:
 def place_behind(
     segment: Segment, error: CorruptRecordError, offset: int
 ) -> Place | None:
-    """Where a segment goes on behind damage; None where it does not."""
+    """The place where a segment continues after damage; None if it does not."""
     if error.position is None or error.path != segment.path:
         return None
     try:
         found = next_sound_batch(segment, error.position, offset)
     except CorruptRecordError:
-        # Where it was replaced right now, the next read says so.
+        # If it was replaced just now, the next read reports that.
         return segment.start if segment.is_retired else None
     return found and Place(found.pos, native.OFFSET_UNKNOWN)
 
 
 def check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
-    """Raise where a wrapper, whose first offset is known only now, does not follow."""
+    """Raise if a wrapper, whose first offset is known only now, does not follow."""
     base = batch.base_offset
     if before == native.OFFSET_UNKNOWN or base == before + 1:
         return
@@ -104,15 +104,15 @@ def check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
 
 
 def unreadable(active: Segment, place: Place) -> tuple[int, str] | None:
-    """Where, from a place on, a batch begins that no reader can read although its
-    checksum is right, and why; None where there is none.
+    """The position of the first batch, from a place on, that no reader can read
+    although its checksum is right, and the reason; None if there is none.
 
-    The offset of a wrapper (magic 0 and 1) is under no checksum: only the offsets of
-    the messages inside say what it must be. Where logs may have gaps, they do not.
+    No checksum covers the offset of a wrapper (magic 0 and 1): only the offsets of the
+    messages inside determine what it must be. In logs that may have gaps, they do not.
     """
     if not active.is_gapless:
         return None
-    # A batch that decompresses to more is left to readers: they have their own limit.
+    # Batches that decompress to more are left to readers, which have their own limit.
     limit = StoreConfig().max_batch_decompressed_bytes
     reader = ChunkReader(limit, with_headers=False)
     buffer = native.Buffer(READ_BYTES)
@@ -153,7 +153,7 @@ def make_batch(
 def error_with_next_offset(
     view: View, error: CorruptRecordError | UnsupportedError, offset: int
 ) -> Exception:
-    """`told`, for an error of whichever segment of a view."""
+    """`told`, for an error in any segment of a view."""
     for segment in view.from_offset(offset):
         if segment.path == error.path:
             return told(segment, error, offset)

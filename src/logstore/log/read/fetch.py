@@ -36,15 +36,16 @@ def fetch(
 ) -> Chunk:
     """The whole batches of one buffer of `max_bytes`, from the one that holds `offset`.
 
-    One segment at a time, as Kafka does. The buffer is doubled until a batch fits. With
-    `skip`, a damaged batch at the beginning is left out. Which batches of transactions
-    are delivered is settled here, so that a chunk gives the same whenever it is
-    iterated over; it ends before the first that nobody can tell of.
+    Reads one segment at a time, as Kafka does. The buffer is doubled until a batch
+    fits. With `skip`, a damaged batch at the beginning is left out. The call decides
+    which transactional batches are delivered, so that a chunk gives the same records
+    whenever it is iterated over; the chunk ends before the first batch for which this
+    cannot be decided.
 
     Raises:
-        ChangedError: the log was changed, and `offset` is still one of it. The call is
-            to be made anew: in this view, which a cut may have shortened, an empty
-            chunk may stand for no end of the log.
+        ChangedError: the log was changed, and `offset` is still part of it. The caller
+            must repeat the call: in the view of the error, which a cut may have
+            shortened, an empty chunk need not mean the end of the log.
     """
     behind: tuple[Segment, Place] | None = None
     while True:
@@ -76,7 +77,7 @@ def fetch(
 def _past(
     view: View, error: CorruptRecordError | UnsupportedError, offset: int
 ) -> tuple[Segment, Place] | None:
-    """Where to begin where damage lies below `offset`; None: it does not."""
+    """The place to begin at if the damage lies below `offset`; None if it does not."""
     for segment in view.from_offset(offset):
         if segment.path == error.path:
             place = place_past(segment, error, offset, view)
@@ -87,7 +88,7 @@ def _past(
 def _behind(
     view: View, error: CorruptRecordError, offset: int
 ) -> tuple[int, tuple[Segment, Place] | None]:
-    """(the first offset that may be sound behind damage, where to look for it)."""
+    """(the first offset after damage that may be intact, where to look for it)."""
     for segment in view.from_offset(offset):
         if segment.path == error.path:
             place = place_behind(segment, error, offset)
@@ -143,7 +144,7 @@ def _decided(
     buffer: native.Buffer, end: int, offset: int, last: int, wanted: Wanted
 ) -> tuple[dict[int, bool], int, int]:
     """(whether to deliver each batch of a transaction, by its last offset; the end and
-    the last offset of the batches before the first that nobody can tell of)."""
+    the last offset of the batches before the first undecided one)."""
     delivered: dict[int, bool] = {}
     pos = done = 0
     before = offset - 1
@@ -166,7 +167,7 @@ def _whole_batches(
     segment: Segment, place: Place, offset: int, stop: int, max_bytes: int
 ) -> tuple[native.Buffer, int, int]:
     """(buffer, end, last offset) of the whole batches from a place on that end below
-    `stop`; end 0 where the first one does not."""
+    `stop`; end is 0 if the first one does not."""
     pos, before = place
     size = max_bytes
     while True:
@@ -195,7 +196,7 @@ def _whole_batches(
 
 def _up_to(buffer: native.Buffer, n: int, stop: int) -> tuple[int, int, int]:
     """(end, last offset) of the batches in a buffer that end below `stop`, and the last
-    offset of the one behind them."""
+    offset of the one after them."""
     pos, end, last = 0, 0, -1
     while True:
         scan = native.scan_batches(buffer.c, n, pos=pos, checks=0)

@@ -1,10 +1,11 @@
 """Reading a log: from a list of segments to runs of decoded records.
 
-A read works on a `View`, the immutable list of segments and bounds as they stood when
-it began, and takes no lock. What is appended or deleted meanwhile does not change what
-it delivers. Where the log is cut, it delivers what is still the same log, and says then
-that the rest is gone. For that it asks, behind each call that reads bytes, whether
-there was a cut before it: those bytes may be of what was written since.
+A read works on a `View`, the immutable list of segments and bounds at the time it
+began, and takes no lock. Records appended or deleted meanwhile do not change what it
+delivers. If the log is cut, the read delivers the part that is still the same log, and
+then reports that the rest is gone. To do so it checks, after each call that reads
+bytes, whether the log was cut before that call: those bytes may have been written after
+the cut.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ def read_columns(
 ) -> Iterator[Columns]:
     """Runs of decoded records with start <= offset < stop.
 
-    The columns of a run are void when the next one is asked for. With `skip`, what is
-    damaged is left out, else it is raised after all that lies before it. A buffer of
-    `buffer_bytes` is read at a time, or more where a batch needs it.
+    The columns of a run become invalid when the next run is requested. With `skip`,
+    damaged data is left out; otherwise the damage is raised after all records before
+    it. Each read is of `buffer_bytes`, or more if a batch needs it.
     """
     offset = start
     again: View | None = view
@@ -97,7 +98,7 @@ def read_columns(
                 if again is not None:
                     break
             if ended_at is not None and ended_at != segment.base_offset:
-                # The log was truncated under this read: what follows is another one.
+                # The log was truncated during this read: the rest is another log.
                 raise OffsetOutOfRangeError(
                     offset, view.start_offset, ended_at, partition=view.name
                 )
@@ -137,7 +138,7 @@ def read_records(
 
 
 def first_of(items: Iterator[Item], limit: int | None) -> Iterator[Item]:
-    """The first `limit`; none behind them is asked for. None: all."""
+    """The first `limit` items; no item after them is requested. None: all."""
     return items if limit is None else itertools.islice(items, limit)
 
 
@@ -158,8 +159,8 @@ def first_columns(runs: Iterator[Columns], limit: int | None) -> Iterator[Column
 def first_batches(
     batches: Iterator[RecordBatch], limit: int | None, start: int
 ) -> Iterator[RecordBatch]:
-    """Whole batches up to the one in which the record `limit` from `start` on is; None:
-    all."""
+    """Whole batches up to the one that holds the last of `limit` records from `start`
+    on; None: all."""
     if limit is None:
         yield from batches
     elif limit:
@@ -208,7 +209,7 @@ class _SegmentWalk:
         reader.begin(before, segment.checks)
         while True:
             if segment.generation != self.generation:
-                # A failed append was undone, of which this may have met a part.
+                # A failed append was undone; this walk may have read part of it.
                 self._check_behind_a_read()
                 self.generation = segment.generation
                 pos, before = segment.locate(self.offset)
@@ -251,8 +252,8 @@ class _SegmentWalk:
         self._check_end(stop)
 
     def _check_behind_a_read(self) -> None:
-        """Raise `ChangedError` where the log was cut: what was read may be of what was
-        written since."""
+        """Raise `ChangedError` if the log was cut: the bytes that were read may have
+        been written since."""
         again = self.view.behind_a_read(self.offset)
         if again is not None:
             raise ChangedError(again)
@@ -267,8 +268,8 @@ class _SegmentWalk:
             return self.segment.start
 
     def _check_end(self, wanted: int) -> None:
-        """Raise where the segment ends too early; one that is not the last may, where
-        its log may have gaps."""
+        """Raise if the segment ends too early. A segment that is not the last may do so
+        if its log may have gaps."""
         stop = min(wanted, self.segment.next_offset)
         segment, last = self.segment, self.reader.decoder.last_offset
         if last == native.OFFSET_UNKNOWN or not (segment.is_gapless or self.is_last):
@@ -282,8 +283,8 @@ class _SegmentWalk:
             raise segment.missing(segment.size, max(self.offset, last + 1))
 
     def _check_bound(self, n: int) -> None:
-        """Raise `Damage` where a batch that was walked over ends behind the end of its
-        segment: its offset, which no checksum covers, may hide what is in it."""
+        """Raise `Damage` if a batch that was walked over ends after the end of its
+        segment: its offset, which no checksum covers, may hide its records."""
         segment, last = self.segment, self.reader.decoder.last_offset
         bound = max(self.next_offset, segment.next_offset)
         if last < bound or last == native.OFFSET_UNKNOWN or self._was_cut():
@@ -299,8 +300,8 @@ class _SegmentWalk:
                 raise segment.too_far(last, 0, self.offset)
 
     def _check_beyond(self, n: int) -> None:
-        """Raise `Damage` where the batch behind the stop cannot be in this segment: its
-        offset, which no checksum covers, may be why the walk came to an end."""
+        """Raise `Damage` if the batch after the stop cannot be in this segment: its
+        offset, which no checksum covers, may be the reason why the walk ended."""
         at, segment = self.reader.pos, self.segment
         scan = native.scan_batches(self.buffer.c, n, pos=at, checks=0, count_max=1)
         for header in scan.headers:
@@ -313,17 +314,18 @@ class _SegmentWalk:
             raise segment.too_far(last, at, self.offset)
 
     def _was_cut(self) -> bool:
-        """Whether a truncation meanwhile may be why things are not where they were."""
+        """Whether a concurrent truncation may explain why the data has moved."""
         return self.segment.generation != self.first_generation
 
     def _ask_again(self, error: Exception) -> None:
-        """Raise `ChangedError` where what looks like damage is none."""
+        """Raise `ChangedError` if the apparent damage is a change of the log."""
         again = self.view.again(self.offset, error)
         if again is not None:
             raise ChangedError(again)
 
     def _skip(self, error: Exception, pos: int) -> int:
-        """Where to go on behind damage at `pos`; raises `error` unless it may."""
+        """The position to continue at after damage at `pos`; raises `error` if the read
+        must not continue."""
         if self.offset == self.start and isinstance(error, CorruptRecordError):
             place = place_past(self.segment, error, self.start, self.view)
             if place is not None:
@@ -334,8 +336,8 @@ class _SegmentWalk:
             try:
                 raise told(self.segment, error, self.offset)
             finally:
-                # This frame and the error would keep each other, and with them the
-                # buffers of the read, until the garbage collector comes by.
+                # Otherwise this frame and the error would keep each other alive, and
+                # with them the buffers of the read, until the garbage collector runs.
                 del error
         self._ask_again(error)
         found = None
@@ -360,7 +362,7 @@ def read_batches(
 ) -> Iterator[RecordBatch]:
     """Batches from the one that holds `start` to the last that begins below `stop`.
 
-    With `wanted`, those that it wants and no control batches.
+    With `wanted`, only those that it wants, and no control batches.
     """
     offset, end = start, stop
     segments = view.from_offset(start)
@@ -404,7 +406,7 @@ def read_batches(
                 yield batch
             else:
                 check()
-                # A gapless segment goes up to the next one; any log up to its end.
+                # A gapless segment reaches the next one; every log reaches its end.
                 short_of = min(end, segment.next_offset)
                 is_short = is_last and first_needed(segment, offset) < short_of
                 if segment.is_gapless and before != native.OFFSET_UNKNOWN:
@@ -451,11 +453,11 @@ def _is_wanted(header: native.BatchHeader, wanted: Wanted) -> bool:
 def first_offset_at(view: View, timestamp: int, *, skip: bool = False) -> int | None:
     """The first offset whose record has a timestamp >= `timestamp`; None for none.
 
-    "First" by offset, not by time: timestamps need not rise. With `skip`, what is
-    damaged does not count.
+    "First" by offset, not by time: timestamps need not rise. With `skip`, damaged data
+    does not count.
 
     Raises:
-        ChangedError: the log was changed: what was found may not count.
+        ChangedError: the log was changed; the result may be wrong.
     """
     if timestamp > TIMESTAMP_MAX:
         return None  # no record can have it
@@ -481,7 +483,7 @@ def _first_offset_at(view: View, timestamp: int, skip: bool) -> int | None:
         largest = segment.max_timestamp
         is_older = largest is not None and largest < timestamp
         if is_older and not segment.is_lost and segment is not last:
-            continue  # at once: there may be a hundred thousand
+            continue  # quickly: there may be a hundred thousand
         if segment.is_lost and skip:
             continue
         if segment.is_lost:
@@ -499,7 +501,7 @@ def _first_offset_at(view: View, timestamp: int, skip: bool) -> int | None:
         buffer = native.Buffer(READ_BYTES)
         walk = _SegmentWalk(view, segment, buffer, reader, skip, is_last=is_last)
         start = max(view.start_offset, segment.base_offset)
-        # What a publication has not committed may be taken back.
+        # Records that a publication has not committed may be removed again.
         stop = view.end_offset
         if not is_last:
             stop = min(stop, segment.next_offset)

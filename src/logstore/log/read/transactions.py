@@ -1,7 +1,7 @@
 """Transactions in a log: which are open, which were aborted.
 
-Control batches of magic 2 tell (docs/format.md, "Control records"). The log itself is
-the authority; a producer snapshot only shortens the way to it.
+Control batches of magic 2 record this (docs/format.md, "Control records"). The log
+itself is authoritative; a producer snapshot only reduces how much of it is read.
 """
 
 from __future__ import annotations
@@ -84,10 +84,11 @@ class _Marker(NamedTuple):
 
 
 class CommittedFilter:
-    """Tells whether a transactional batch was committed, for ``read_committed``.
+    """Decides whether a transactional batch was committed, for ``read_committed``.
 
-    Reads ahead of the reader, headers only, as far as it must: to the marker that ends
-    the transaction of the batch in question. It is asked about batches in their order.
+    Reads ahead of the reader, headers only, as far as necessary: to the marker that
+    ends the transaction of the batch in question. It must be called with the batches in
+    order.
     """
 
     def __init__(self, view: View, start: int, *, skip: bool = False) -> None:
@@ -96,13 +97,13 @@ class CommittedFilter:
         self.begin_again(view, start)
 
     def begin_again(self, view: View, offset: int) -> None:
-        """The log was changed: its markers, too, are read anew from an offset on."""
+        """Read the markers again from an offset on: the log was changed."""
         self._ahead = _transaction_batches(view, offset, skip=self._skip)
         self._markers.clear()
         self._done = False
 
     def __call__(self, header: native.BatchHeader) -> bool:
-        """True: committed; False: aborted. `StopReading`: still open."""
+        """True: committed; False: aborted. Raises `StopReading` if it is still open."""
         while True:
             markers = self._markers.get(header.producer_id, _NO_MARKERS)
             while markers and markers[0].offset <= header.last_offset:
@@ -129,13 +130,13 @@ def _transaction_batches(
     view: View, start: int, *, skip: bool = False, skip_below: int = 0
 ) -> Iterator[tuple[native.BatchHeader | None, _Marker | None]]:
     """Headers of transactional batches from `start` to the end of a view, in order,
-    with what the marker says where it is one.
+    each with its marker if it is one.
 
-    With `skip`, without what is damaged; also where the damage lies wholly below
-    `skip_below`. In its place comes (None, None).
+    With `skip`, damaged batches are left out; without it, only damage that lies wholly
+    below `skip_below` is. (None, None) is yielded in its place.
 
     Raises:
-        ChangedError: the log was changed: what was found so far may not count.
+        ChangedError: the log was changed; what was found so far may be wrong.
     """
     offset = start
     segments = view.from_offset(start)
@@ -209,13 +210,13 @@ def _newest_snapshot(
 
 
 class _Point(NamedTuple):
-    """What was known of the transactions of a log when it was read up to an offset.
+    """The open transactions of a log that was read up to an offset.
 
     Attributes:
-        life, serial: as of the view that it was read in.
+        life, serial: those of the view that was read.
         upto: one past the last offset that was read.
         open_since: the first offset of each transaction open there, by producer.
-        since: it counts for reads that begin here or above: damage lies below.
+        since: the point is valid for reads that begin here or above; damage lies below.
     """
 
     life: int
@@ -228,9 +229,9 @@ class _Point(NamedTuple):
 class StableOffset:
     """The last stable offset of one log.
 
-    What was read for it once is remembered, as long as it is not cut off: a look at a
-    log that has grown reads what is new. Any thread may call it; it takes no lock, as
-    nothing is wrong with two that read the same.
+    Results are kept until they are cut off: if the log has grown, only the new part is
+    read. Any thread may call it. It takes no lock: two threads may read the same part
+    without harm.
     """
 
     def __init__(self, directory: Directory) -> None:
@@ -239,14 +240,16 @@ class StableOffset:
 
     def of(self, view: View, first: int = 0, *, skip: bool = False) -> int:
         """First offset of the oldest transaction that is open at the end of a view, or
-        its end where none is (Kafka's LSO, with everything taken as replicated).
+        the end of the view if none is open (Kafka's LSO, with everything taken as
+        replicated).
 
-        Damage that lies wholly below `first` (or, with `skip`, anywhere) may have been
-        the end of what was open before it: that is taken as ended. No record of an open
-        transaction is delivered for it: `CommittedFilter` asks for each one's own end.
+        Damage that lies wholly below `first` (or, with `skip`, anywhere) may have
+        contained the end of transactions that were open before it: they are taken as
+        ended. No record of an open transaction is delivered because of this:
+        `CommittedFilter` looks for the end of each transaction.
 
         Raises:
-            ChangedError: the log was changed: what was found may not count.
+            ChangedError: the log was changed; the result may be wrong.
             CorruptRecordError: damage elsewhere.
         """
         open_since = self._open_at_end(view, view.end_offset if skip else first, skip)
@@ -273,7 +276,7 @@ class StableOffset:
         return open_since
 
     def _newest_point(self, view: View, first: int) -> _Point | None:
-        """The point nearest to the end of a view that still stands."""
+        """The valid point nearest to the end of a view."""
         found = [
             point
             for point in self._points
@@ -316,5 +319,5 @@ class StableOffset:
         return _Point(life, serial, upto, open_since)
 
 
-# The ends of logs that are remembered: that of what is durable is another one.
+# How many points are kept per log: the end of the durable part is one of its own.
 _POINTS_MAX: Final = 4

@@ -1,8 +1,8 @@
-"""A log as a read sees it, and what becomes of the read where the log is changed.
+"""A log as a read sees it, and what happens to the read if the log is changed.
 
-A view is the immutable list of segments and bounds as they stood when a read began.
-Whoever reads asks it behind each call that reads bytes, and before what looks like
-damage is told: it knows whether the log was cut since, and how low.
+A view is the immutable list of segments and bounds at the time a read began. A reader
+asks it after each call that reads bytes, and before it reports apparent damage, whether
+the log was cut since, and how low.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["Bounds", "ChangedError", "Source", "View"]
 
 
 class Bounds(NamedTuple):
-    """A log as one look found it, which somebody may write or delete meanwhile.
+    """A log as one look found it. It may be written or deleted meanwhile.
 
     Attributes:
         segments: in order.
         start_offset, end_offset, durable_offset: where readers begin and stop.
-        cuts: of the log so far, as whoever looked knows them.
-        life: another number, and it is another log that has taken the place.
-        gone: why its writer has let go of the segments, if it has.
+        cuts: those of the log so far, as far as the look found them.
+        life: another number if another log has taken the place of this one.
+        gone: why its writer has released the segments, if it has.
     """
 
     segments: tuple[Segment, ...]
@@ -44,22 +44,22 @@ class Bounds(NamedTuple):
 
 
 class Source(Protocol):
-    """What a view is of."""
+    """The log that a view shows."""
 
     def look(self) -> Bounds:
-        """All of it as of now."""
+        """The log as it is now."""
 
     def look_closely(self) -> Bounds:
-        """The same, where something seems to be wrong with it."""
+        """The same, if something seems to be wrong with the log."""
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
-        """Whether surely nothing was cut since a look that found these. It costs
-        little: it is asked behind each call that reads."""
+        """Whether certainly nothing was cut since a look that found these. It is cheap:
+        it is called after each call that reads."""
 
 
 class Run:
     """The segments of a tuple from one on, without a copy: there may be a hundred
-    thousand, of which a read wants one."""
+    thousand, and a read needs one."""
 
     __slots__ = ("_at", "_segments")
 
@@ -74,14 +74,14 @@ class Run:
         return len(self._segments) - self._at
 
     def __getitem__(self, number: int) -> Segment:
-        """The segment of a number from the first left, 0, on."""
+        """The segment of this number; 0 is the first one left."""
         return self._segments[self._at + number]
 
     def __iter__(self) -> Iterator[Segment]:
         return (self._segments[at] for at in range(self._at, len(self._segments)))
 
     def popleft(self) -> Segment:
-        """The first one, which is left out from then on."""
+        """Remove and return the first one."""
         segment = self._segments[self._at]
         self._at += 1
         return segment
@@ -94,11 +94,11 @@ class View(NamedTuple):
         name: ``topic-partition``, for messages.
         segments: in order; never changed.
         start_offset, end_offset: what may be read, half open.
-        log_end: where the log ends; beyond `end_offset` where only what is durable may
-            be read.
+        log_end: the end of the log; above `end_offset` if only durable records may be
+            read.
         decompressed_max: limit on one decompressed batch, bytes.
         cuts, life: as in `Bounds`, when the read began.
-        source: what it is a view of.
+        source: the log that it shows.
     """
 
     name: str
@@ -113,7 +113,7 @@ class View(NamedTuple):
 
     def check(self, offset: int) -> None:
         """Raise `OffsetOutOfRangeError` unless it is an offset of the log, or its end.
-        One behind what may be read yet is: nothing is there for it so far."""
+        An offset above `end_offset` is allowed: nothing can be read there yet."""
         end = max(self.end_offset, self.log_end)
         if not self.start_offset <= offset <= end:
             raise OffsetOutOfRangeError(
@@ -128,14 +128,14 @@ class View(NamedTuple):
         return Run(self.segments, max(after - 1, 0))
 
     def again(self, offset: int, error: Exception) -> View | None:
-        """To be asked before anybody speaks of damage that a read met at `offset`: the
-        log may have been changed under it. Returns the view to go on with, there; its
-        end may come sooner. None: it is damage.
+        """Call before reporting damage that a read met at `offset`: the log may have
+        been changed during the read. Returns the view with which to continue at
+        `offset`; its end may be lower. None: it is damage.
 
         Raises:
             OffsetOutOfRangeError: the offset was deleted, or cut off.
-            PartitionNotFoundError: the whole log was deleted, or made anew.
-            StorageError: the log cannot be looked at now, so nobody knows.
+            PartitionNotFoundError: the whole log was deleted, or created again.
+            StorageError: the log cannot be examined now, so this is unknown.
         """
         now = self.source.look_closely()
         is_gone = isinstance(error, SegmentGoneError | SegmentReplacedError)
@@ -144,8 +144,9 @@ class View(NamedTuple):
         return self._changed(offset, now)
 
     def now(self, offset: int) -> View | None:
-        """To be asked before a read goes on, at `offset`, in another segment: the view
-        to go on with where the log was changed under it, else None. Raises: as `again`.
+        """Call before a read continues, at `offset`, in another segment. Returns the
+        view to continue with if the log was changed during the read, else None. Raises:
+        as `again`.
         """
         try:
             return self._changed(offset, self.source.look())
@@ -153,9 +154,9 @@ class View(NamedTuple):
             return None  # reading on does not need it
 
     def behind_a_read(self, offset: int) -> View | None:
-        """To be asked behind a call that has read bytes, and before they count: where
-        the log was cut, they may be of another time. Returns the view to go on with, at
-        `offset`, and to read them again; None: they are what they should be.
+        """Call after a call that has read bytes, and before using them: if the log was
+        cut, they may have been written since. Returns the view with which to continue
+        at `offset`, and to read them again; None: the bytes are right.
         Raises: as `again`.
         """
         if self.source.is_as_it_was(self.life, self.cuts.serial):
@@ -163,8 +164,8 @@ class View(NamedTuple):
         return self._changed(offset, self.source.look())
 
     def anew(self, *, closely: bool = True) -> View | None:
-        """The whole log as it is now, for who is at no offset; None where nothing has
-        changed. Raises: as `again`, but `OffsetOutOfRangeError`."""
+        """The whole log as it is now, for a caller that is at no offset; None if
+        nothing has changed. Raises: as `again`, except `OffsetOutOfRangeError`."""
         if not closely and self.source.is_as_it_was(self.life, self.cuts.serial):
             return None
         now = self.source.look_closely() if closely else self.source.look()
@@ -176,8 +177,8 @@ class View(NamedTuple):
         return self._with(now)
 
     def check_same(self, offset: int, now: Bounds) -> None:
-        """Raise where what lies below `offset` is not any more what it was in this
-        view: `OffsetOutOfRangeError`, `PartitionNotFoundError`."""
+        """Raise `OffsetOutOfRangeError` or `PartitionNotFoundError` if the log below
+        `offset` is no longer what it was in this view."""
         self._check_life(offset, now)
         low = now.cuts.lowest_since(self.cuts.serial)
         if offset > low:
@@ -225,11 +226,11 @@ class View(NamedTuple):
         )
 
     def check_end(self, stop: int) -> None:
-        """Raise `OffsetOutOfRangeError` where a read has come to the end of what there
-        is, and was to go on to `stop`: the log was cut meanwhile."""
+        """Raise `OffsetOutOfRangeError` if a read has reached the end of the log and
+        should have continued to `stop`: the log was cut meanwhile."""
         end = self.end_offset
         if self.segments:
-            # Its writer cuts the segment first, and moves the end of the log then.
+            # The writer cuts the segment first, and then moves the end of the log.
             end = min(end, self.segments[-1].next_offset)
         if end < stop:
             raise OffsetOutOfRangeError(
@@ -238,7 +239,7 @@ class View(NamedTuple):
 
 
 class ChangedError(Exception):
-    """A walk has to go on in another view."""
+    """A walk has to continue in another view."""
 
     def __init__(self, view: View) -> None:
         super().__init__()

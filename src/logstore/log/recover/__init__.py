@@ -1,9 +1,8 @@
-"""Loading a partition at opening: what its log is, and what has to be mended.
+"""Loading a partition at opening: find the extent of its log, and repair it if needed.
 
-It follows the table of labelled cases in docs/design.md, with the same labels. Nothing
-below the durable point is ever cut, nor anything that is merely not understood. The
-steps are `Names`, `Segments` and `End`; what they have found so far they share in a
-`Case`.
+It follows the table of labelled cases in docs/design.md, with the same labels. Recovery
+never cuts bytes below the durable point, nor bytes that it does not understand. The
+steps are `Names`, `Segments` and `End`; they share their findings in a `Case`.
 """
 
 from logstore.log.recover.context import Case, Loaded

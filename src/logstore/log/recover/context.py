@@ -1,4 +1,4 @@
-"""What the steps of loading one partition share."""
+"""The data that the steps of loading one partition share."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Loaded:
         index, times: of the last segment.
         damage: why nothing may be appended; None if all is well.
         actions: for the report.
-        tail_start: where the bytes past the log begin in the last file, and
-        tail_bytes: how many there are (read-only: they are not cut).
-        is_written_down: logstore's own state says all this already, and
-        is_unclean: it does not say where the log ends.
-        deleted: `.deleted` files that wait for their end.
+        tail_start: where the bytes past the log begin in the last file.
+        tail_bytes: how many such bytes there are (read-only: they are not cut).
+        is_written_down: logstore's own state file records all this already.
+        is_unclean: the state file does not record where the log ends.
+        deleted: `.deleted` files that wait for their removal.
         digested: base offsets of the segments that have a digest.
         cuts, is_gapless, is_truncating, log_id: as in `PartitionState`.
     """
@@ -69,11 +69,11 @@ class Loaded:
 
 
 class Case:
-    """A partition that is being loaded, and what was found so far.
+    """A partition that is being loaded, and the findings so far.
 
     Args:
-        writable: mend; without it nothing on disk changes.
-        on_checked: called with the bytes of log that were checked, again and again.
+        writable: repair the partition; if false, nothing on disk changes.
+        on_checked: called repeatedly with the number of bytes of log checked.
 
     Attributes:
         actions: for the report.
@@ -132,7 +132,8 @@ class Case:
         )
 
     def file_size(self, segment: Segment) -> int:
-        """Size of a segment's file; damage where there is no regular file."""
+        """Size of a segment's file; if it is no regular file, record damage, return
+        -1."""
         name = segment.file(LOG)
         try:
             with self.directory.opened(name) as fd:

@@ -1,4 +1,4 @@
-"""Bytes of a log that are made durable whatever an earlier sync has done."""
+"""Makes bytes of a log durable, whatever an earlier sync has done."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ __all__ = ["begins", "copy", "cut_for_good", "make_durable"]
 
 
 def make_durable(directory: Directory, log: str, size: int, durable_pos: int) -> None:
-    """Write again what lies past the durable point of a log, and sync it.
+    """Write all bytes past the durable point of a log again, and sync the log.
 
     Args:
         log: name of the file in `directory`.
         size: where the log ends in it; it is cut there.
 
-    A sync that failed before the crash may have left pages that are taken for
-    clean and are not on the disk, or a size: syncing alone would do nothing for
+    A sync that failed before the crash may have left pages, or a file size, that the
+    kernel takes for clean and that are not on the disk: a sync alone would not write
     them.
     """
     with directory.opened(log, write=True) as fd:
         copy(directory, fd, durable_pos, size, fd, durable_pos)
         cut_for_good(directory.files, fd, size)
-    # The names of the files, that of the state file among them: what it says counts
-    # from now on, and the sync behind its rename may have failed.
+    # This syncs the names of the files, including the state file: its content counts
+    # from now on, and the sync after its rename may have failed.
     directory.sync()
 
 
 def cut_for_good(files: Files, fd: int, size: int) -> None:
-    """Cut a file to `size` bytes, durably, also where an earlier cut to it was not."""
+    """Cut a file to `size` bytes, durably, also if an earlier cut to it was not."""
     with contextlib.suppress(OSError):
-        # To the size that it has already, nothing would be done.
+        # A truncation to the current size would do nothing.
         files.truncate(fd, size + 1)
     files.truncate(fd, size)
     files.sync(fd)
@@ -55,8 +55,8 @@ def copy(
 
 
 def begins(directory: Directory, name: str, fd: int, begin: int, end: int) -> bool:
-    """Whether bytes [begin, end) of a file begin with all that is in the file `name`: a
-    copy of them, perhaps one that was cut short."""
+    """Whether bytes [begin, end) of a file begin with the whole content of the file
+    `name`: it is a copy of them, perhaps an incomplete one."""
     files = directory.files
     mine, other = native.Buffer(1 << 16), native.Buffer(1 << 16)
     try:

@@ -1,5 +1,5 @@
-"""The first step of loading: what a partition's directory has, and what was begun and
-not finished in it."""
+"""The first step of loading: the contents of a partition's directory, and operations
+that were begun and not finished in it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["Names"]
 
 
 class Names:
-    """Finishes, or undoes, what names on disk say was begun."""
+    """Finishes, or undoes, the operations that names on disk show were begun."""
 
     def __init__(self, case: Case, found: Survey) -> None:
         self.case = case
         self.found = found
 
     def finish(self) -> None:
-        """Everything; read-only, what can be done without changing a file."""
+        """Do all steps; if read-only, only those that change no file."""
         self.finish_truncation()
         self.finish_deletion()
         if self.case.writable:
@@ -42,12 +42,12 @@ class Names:
             self.remove_orphans()
 
     def finish_truncation(self) -> None:
-        """Go on with a `truncate_to` that was cut short behind its commit.
+        """Continue a `truncate_to` that was interrupted after its commit.
 
         1. sync the directory: its commit may be in the page cache only; 2. cut the last
         segment that stays, and sync it; 3. remove the later ones; 4. sync the
-        directory. The state file still says so: it is written again before the first
-        append.
+        directory. The state file still says that a truncation is in progress: it is
+        written again before the first append.
         """
         state = self.case.situation.state
         if state is None or not state.is_truncating:
@@ -72,8 +72,9 @@ class Names:
             self.case.directory.sync()
 
     def finish_deletion(self) -> None:
-        """Go on with a deletion that was cut short behind its commit: the segments
-        below the first one that the state knows. Their names may be back in any order.
+        """Continue a deletion that was interrupted after its commit: rename the
+        segments below the first one that the state knows. A crash may have restored any
+        of their names.
         """
         state = self.case.situation.state
         if state is None:
@@ -95,9 +96,9 @@ class Names:
                     self.found.deleted.append(name + DELETED)
 
     def finish_transitions(self) -> None:
-        """Finish or undo what an interrupted compaction or swap left behind.
+        """Finish or undo an interrupted compaction or swap.
 
-        1. remove what the swap supersedes; 2. rename `.swap` to the final names;
+        1. remove the files that the swap supersedes; 2. rename `.swap` to final names;
         3. sync the directory; 4. remove `.cleaned` and unfinished `.swap` files.
         """
         directory = self.case.directory
@@ -155,8 +156,8 @@ class Names:
                 self.case.directory.unlink(name, missing_ok=True)
 
     def digests(self) -> set[int]:
-        """The sealed segments that have a digest; one of a segment that is appended to,
-        or gone, is stale, and removed."""
+        """The sealed segments that have a digest. The digest of a segment that is
+        appended to, or does not exist, is stale: remove it."""
         bases = {
             base
             for name in self.found.names

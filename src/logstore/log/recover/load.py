@@ -1,4 +1,4 @@
-"""Loading a partition: the three steps, one behind the other."""
+"""Loading a partition: the three steps, one after the other."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ logger = logging.getLogger("logstore")
 
 
 def load(case: Case) -> Loaded:
-    """Load a partition, and mend it where the case says so.
+    """Load a partition, and repair it if the case says so.
 
     Raises:
-        LogStoreError, OSError: it cannot be looked at, or nobody knows where it ends.
+        LogStoreError, OSError: it cannot be examined, or its end is unknown.
     """
     try:
         loaded = _load(case)
@@ -38,12 +38,12 @@ def load(case: Case) -> Loaded:
 
 
 def _note_closed(case: Case, *, is_damaged: bool) -> None:
-    """Have it written down that a log was closed when it was found to be damaged: the
-    store may be written to elsewhere, and not be closed then. What lies behind the end
-    would be taken for a torn tail, and cut.
+    """Record that a log was closed, if it was found to be damaged. The store may be
+    written to in other partitions, and then not be closed: the next opening would take
+    the bytes after the end for a torn tail, and cut them.
 
-    A log that is sound is about to be written to: it is no longer what it says, and its
-    removal must not be lost.
+    If the log is intact, remove the mark, durably: the log is about to be written to,
+    so the mark would no longer be true.
     """
     situation, directory = case.situation, case.directory
     if not case.writable or not situation.clean:
@@ -97,7 +97,7 @@ def _load(case: Case) -> Loaded:
 
 def _is_without_epochs(directory: Directory) -> bool:
     """Whether logstore's leader epoch, 0, is right for a log that has no records: a
-    broker may have had it before."""
+    broker may have used the log before."""
     try:
         epochs = checkpoints.read_epochs(directory)
     except (CorruptCheckpointError, OSError):

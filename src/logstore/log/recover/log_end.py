@@ -1,5 +1,5 @@
-"""The third step of loading: where the log ends. What lies past the durable point is
-checked, a torn tail is cut, and what stays is made durable."""
+"""The third step of loading: where the log ends. It checks the bytes past the durable
+point, cuts a torn tail, and makes the remaining log durable."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ __all__ = ["End"]
 
 
 class End:
-    """Settles where a log ends."""
+    """Determines where a log ends."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -80,7 +80,7 @@ class End:
         return self.settle_scan(segments, start)
 
     def lost_log(self, start: int) -> None:
-        """There is no segment at all, and there were records."""
+        """There is no segment at all, although there were records."""
         point = self.case.situation.recovery_point
         self.case.damage = CorruptRecordError(
             f"no segment is there; the log was flushed up to offset {point}",
@@ -93,18 +93,18 @@ class End:
     def settle_own(
         self, segments: list[Segment], start: int, own: PartitionState
     ) -> Loaded:
-        """The active segment is the one that our state speaks of."""
+        """The active segment is the one in logstore's own state file."""
         active = segments[-1]
         durable = own.active["size"]
         state = segment_state(own.active)
         size = -1 if active.is_lost else self.case.file_size(active)
         if size < 0 and not active.is_lost and not self.case.situation.clean:
-            # The log may go on past the durable point: nobody knows where it ends.
+            # The log may continue past the durable point: its end is unknown.
             assert self.case.damage is not None
             raise self.case.damage
         index, times = self.load_indexes(active, state, own)
         if own.is_truncating and size > durable:
-            # Read-only: what is to be cut is not served.
+            # Read-only: bytes that are to be cut are not served.
             self.case.tail_start, self.case.tail_bytes = durable, size - durable
             size = durable
         if 0 <= size < durable:
@@ -132,7 +132,7 @@ class End:
         )
 
     def index_rebuilt(self, active: Segment) -> None:
-        """The last segment was closed, and its indexes are not what they were."""
+        """Report that the indexes of the last segment of a closed log are rebuilt."""
         self.is_rebuilt = True
         name = active.file(INDEX)
         self.case.report(
@@ -143,11 +143,11 @@ class End:
         )
 
     def write_indexes(self, loaded: Loaded, names: frozenset[str]) -> None:
-        """Leave the last segment of a log that was closed with its indexes, as closing
-        does: nobody may be about to append to it.
+        """Write missing indexes of the last segment of a closed log, as closing does:
+        there may be no append that would write them.
 
-        1. write both, the offset index last; 2. note what is in them. What fails is
-        done at the next opening: readers go without an index.
+        1. write both, the offset index last; 2. record their content in the state file.
+        If a step fails, the next opening does it, and readers use no index.
         """
         case, situation = self.case, self.case.situation
         if not case.writable or not situation.clean or case.damage is not None:
@@ -177,10 +177,11 @@ class End:
     def foreign_bytes(
         self, active: Segment, size: int, durable: int, own: PartitionState
     ) -> None:
-        """Bytes behind a clean end: nobody of us wrote them. Not cut, not served."""
+        """Report bytes after a clean end: logstore did not write them. They are neither
+        cut nor served."""
         active.size = durable
         self.case.damage = CorruptRecordError(
-            f"{size - durable} bytes behind the end of a log that was closed",
+            f"{size - durable} bytes after the end of a log that was closed",
             path=active.path,
             position=durable,
             offset=own.durable_offset,
@@ -216,8 +217,8 @@ class End:
     def older_partition(
         self, active: Segment, durable: int, point: int, own: PartitionState
     ) -> None:
-        """The whole partition is older than the marks of the store, as where a backup
-        of it alone was put back: offsets up to `point` were given out."""
+        """The whole partition is older than the marks of the store, for example after a
+        backup of it alone was restored: offsets up to `point` were assigned before."""
         self.case.damage = CorruptRecordError(
             f"the log and its state end at offset {own.durable_offset}; the store was "
             f"closed when it ended at {point}",
@@ -234,14 +235,14 @@ class End:
         )
 
     def settle_scan(self, segments: list[Segment], start: int) -> Loaded:
-        """No state of ours has the last segment: what Kafka checks, we check."""
+        """No state file of logstore has the last segment: check what Kafka checks."""
         situation = self.case.situation
         point = situation.recovery_point
         if situation.state is not None and not situation.clean:
-            # Kafka's point is of the last clean stop; the log may be shorter since.
+            # Kafka's point is of the last clean stop; the log may have become shorter.
             point = situation.state.durable_offset
         if self.case.writable and not situation.clean:
-            # Readers check what they read; whoever owns the log has to know.
+            # Readers check what they read; the owner of the log must know of damage.
             for segment in segments[:-1]:
                 if segment.next_offset > point and self.case.damage is None:
                     self.check_whole(segment)
@@ -260,7 +261,7 @@ class End:
         return mtime_ns // 1_000_000
 
     def check_whole(self, segment: Segment) -> None:
-        """Check a segment that may not have been flushed; damage is not cut here."""
+        """Check a segment that may not have been flushed; do not cut damage here."""
         state = native.SegmentState(segment.base_offset)
         try:
             with self.case.directory.opened(segment.file(LOG)) as fd:
@@ -281,7 +282,7 @@ class End:
             self.corrupt(segment, scan)
 
     def corrupt(self, segment: Segment, scan: TailScan) -> None:
-        """Damage that must not be cut: note it, and take no appends."""
+        """Record damage that must not be cut; the partition takes no appends."""
         unsupported = scan.error is not None and scan.error.is_unsupported
         first = scan.last_offset + 1
         if unsupported:
@@ -314,9 +315,9 @@ class End:
         durable_pos: int,
         durable_offset: int,
     ) -> Loaded:
-        """Check the last segment from ``state.size`` on and settle where it ends.
+        """Check the last segment from ``state.size`` on and determine its end.
 
-        `durable_pos` and `durable_offset`: below them nothing is a torn tail.
+        `durable_pos` and `durable_offset`: there is no torn tail below them.
         """
         active = segments[-1]
         name = active.file(LOG)
@@ -346,7 +347,7 @@ class End:
                     place = place if durable_pos else active.start
                     damage = unreadable(active, place)
                 if damage is not None:
-                    # As far as a reader would come, and no farther.
+                    # Only as far as a reader could read.
                     state = begin
                     index.cut(entries[0])
                     times.cut(entries[1])
@@ -354,18 +355,18 @@ class End:
         except OSError as error:
             self.case.damage = storage_error(error, "read", active.path)
             if self.case.situation.state is None or not self.case.situation.clean:
-                raise self.case.damage from error  # nobody knows where it ends
+                raise self.case.damage from error  # the end is unknown
             self.case.report(UNREADABLE, name, str(self.case.damage))
             active.size = durable_pos
             return self.finish(segments, start, durable_offset, begin, index, times)
         active.size = scan.pos
         if not scan.is_whole:
-            # The offset of a batch may be what is damaged: after a clean stop, nothing
-            # is torn, whatever the last one says.
+            # The damage may be in the offset of a batch: after a clean stop there is no
+            # torn tail, whatever the offset of the last batch is.
             below = scan.pos < durable_pos or scan.last_offset + 1 < durable_offset
             below = below or self.case.situation.clean
             if below or self.is_foreign(scan):
-                # Served up to here; what follows is an error for whoever reads it.
+                # Records are served up to here; reading what follows raises an error.
                 active.size = max(size, durable_pos)
                 self.corrupt(active, scan)
                 end = max(durable_offset, scan.last_offset + 2)
@@ -391,8 +392,8 @@ class End:
         )
 
     def is_foreign(self, scan: TailScan) -> bool:
-        """Whether what ends the log is not understood: then it is not cut. A magic
-        above 2 is garbage where logstore wrote last, since it writes none."""
+        """Whether the log ends with bytes that are not understood: these are not cut.
+        If logstore wrote last, a magic above 2 is garbage, since it writes none."""
         if scan.error is None or not scan.error.is_unsupported:
             return False
         return scan.error.status != native.E_MAGIC or not self.case.situation.is_own
@@ -400,7 +401,7 @@ class End:
     def below_recovery_point(
         self, active: Segment, scan: TailScan, durable_offset: int
     ) -> bool:
-        """Whether a log that is whole ends before what is known to be flushed."""
+        """Whether an intact log ends before the offset that is known to be flushed."""
         if scan.last_offset + 1 >= durable_offset:
             return False
         if scan.batches == 0 and not self.case.situation.clean:
@@ -424,8 +425,9 @@ class End:
     def cut_tail(self, active: Segment, scan: TailScan) -> None:
         """Put a torn tail aside and cut it.
 
-        1. copy it to `.logstore-torn-...` and sync that; 2. sync the directory;
-        3. truncate the log; 4. sync the log. What was torn at this place before stays.
+        1. copy it to `.logstore-torn-...` and sync the copy; 2. sync the directory;
+        3. truncate the log; 4. sync the log. Copies of earlier torn tails at this
+        position stay.
         """
         directory, files = self.case.directory, self.case.directory.files
         base, pos, size = active.base_offset, scan.pos, scan.size
@@ -479,8 +481,8 @@ class End:
     def load_indexes(
         self, active: Segment, state: native.SegmentState, own: PartitionState
     ) -> tuple[OffsetEntries | None, TimeEntries | None]:
-        """The index files of the active segment, up to the durable point; None where
-        they do not hold what they should."""
+        """The index files of the active segment, up to the durable point; None if their
+        content is not as expected."""
         active.size = state.size
         index = OffsetEntries.load(active._index_bytes(INDEX), state.size)
         times = TimeEntries.load(active._index_bytes(TIME_INDEX))
@@ -491,15 +493,15 @@ class End:
         index.cut(wanted)
         times.cut(wanted_times)
         if own.is_truncating or times.digest() != own.time_digest:
-            return None, None  # or they were not synced before that was written
+            return None, None  # or they were not synced before the state was written
         if not self.case.situation.clean and not self.is_borne_out(active, index):
             return None, None
         index.synced, times.synced = wanted, wanted_times
         return index, times
 
     def is_borne_out(self, active: Segment, index: OffsetEntries) -> bool:
-        """Whether the log has what the last entry says. Index files are not synced with
-        the log: after a power cut anything may stand in them."""
+        """Whether the log agrees with the last entry. Index files are not synced with
+        the log: after a power failure they may contain anything."""
         if not index.count:
             return True
         relative, pos = index.entry(index.count - 1)

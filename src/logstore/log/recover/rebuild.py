@@ -1,4 +1,4 @@
-"""Indexes of whole segments, built from their logs; files that are cut with a log."""
+"""Rebuilds indexes of whole segments from their logs; cuts other files with a log."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ __all__ = ["cut_transactions", "index_segment", "rebuild", "remove_snapshots"]
 def index_segment(
     directory: Directory, base_offset: int, config: TopicConfig, created_ms: int = 0
 ) -> tuple[native.SegmentState, OffsetEntries, TimeEntries]:
-    """Walk over the log of a whole segment: the state of whoever would append to it,
-    and the index entries that it should have.
+    """Walk over the log of a whole segment: return the state that an append to it
+    would start from, and the index entries that it should have.
 
     Raises:
         CorruptRecordError: the log is damaged.
@@ -83,13 +83,13 @@ def rebuild(
     """Build both indexes of a sealed segment from its log.
 
     1. walk the log; 2. write each index under a temporary name and sync it; 3. rename
-    it; 4. sync the directory; 5. note the digest of the time index where the state file
-    has the segment. The offset index comes last: opening builds both where it is
-    missing, so a crash between the two leaves none out. Returns the numbers of entries.
+    it; 4. sync the directory; 5. if the state file has the segment, record the digest
+    of the time index there. The offset index comes last: opening builds both if it is
+    missing, so a crash between the two omits none. Returns the numbers of entries.
 
     Raises:
         CorruptRecordError, UnsupportedError: the log is damaged, or of a later version;
-            the indexes stay as they were.
+            the indexes are unchanged.
         OSError: as the system gives it.
     """
     state, index, times = index_segment(directory, base_offset, config)
@@ -101,7 +101,7 @@ def rebuild(
 
 
 def _note_time_digest(directory: Directory, base_offset: int, digest: int) -> None:
-    """Write into the state file that a sealed segment has another time index."""
+    """Record in the state file that a sealed segment has another time index."""
     try:
         state = PartitionState.read(directory)
     except (CorruptCheckpointError, UnsupportedError):
@@ -133,7 +133,7 @@ def cut_transactions(directory: Directory, base_offset: int, offset: int) -> Non
 
 
 def remove_snapshots(directory: Directory, *, above: int) -> None:
-    """Remove producer snapshots that speak of offsets which are no more."""
+    """Remove producer snapshots that refer to removed offsets."""
     for name in directory.names():
         parsed = parse_segment_file(name)
         if (

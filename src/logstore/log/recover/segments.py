@@ -1,4 +1,4 @@
-"""The second step of loading: the segments, held against what is known of them."""
+"""The second step of loading: the segments, checked against the state file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Segments:
         self.found = found
 
     def open(self) -> list[Segment]:
-        """The segments of the log, in order; those that are sealed have indexes."""
+        """The segments of the log, in order; the sealed ones have indexes."""
         segments = self.open_all()
         self.drop_unconnected(segments)
         if self.case.writable:
@@ -54,13 +54,13 @@ class Segments:
         return segments
 
     def open_all(self) -> list[Segment]:
-        """Segments in order, all but the last taken at their file's size."""
+        """Segments in order; all but the last have the size of their file."""
         state = self.case.situation.state
         known = {row[0]: row for row in state.sealed} if state else {}
         active_base = state.active["base_offset"] if state else -1
         bases = set(self.found.logs)
         if state:
-            # A segment that is gone stays in the list: reading it is an error.
+            # A missing segment stays in the list: reading it raises an error.
             bases |= set(known) | {active_base}
         segments: list[Segment] = []
         lost: list[int] = []
@@ -97,7 +97,7 @@ class Segments:
             elif base in self.found.logs:
                 size = self.case.file_size(segment)
                 if size < 0 and self.case.damage is not None and base != active_base:
-                    # Its records would be left out, and nobody would notice.
+                    # Otherwise its records would be missing without any report.
                     raise self.case.damage
                 segment.size = max(size, 0)
             segments.append(segment)
@@ -127,8 +127,8 @@ class Segments:
         )
 
     def foreign_segment(self, base: int) -> None:
-        """A file among the sealed segments that is none of them: somebody has put it
-        there since. It stays where it is, and is no part of the log."""
+        """Report a segment file between the sealed segments that is not one of them: it
+        was put there later. It stays in place, and is not part of the log."""
         name = segment_file(base, LOG)
         self.case.damage = CorruptRecordError(
             "a segment file that is not of this log, between two that are",
@@ -149,7 +149,8 @@ class Segments:
         self.case.report(LOST_SEGMENT, name, str(self.case.damage), first_offset=base)
 
     def more_lost_segments(self, bases: list[int]) -> None:
-        """Those that are not told one by one: a file of state may have millions."""
+        """Report the lost segments that are not reported one by one: a state file may
+        name millions of them."""
         if bases:
             name = segment_file(bases[0], LOG)
             self.case.report(
@@ -162,9 +163,8 @@ class Segments:
             )
 
     def ensure_index(self, segment: Segment) -> None:
-        """Build the indexes of a sealed segment where one is missing, or which may not
-        have been finished when it was sealed: where that failed, or where the roll was
-        cut short."""
+        """Build the indexes of a sealed segment if one is missing, or if they may be
+        unfinished because sealing failed or the roll was interrupted."""
         base, state = segment.base_offset, self.case.situation.state
         name = segment_file(base, INDEX)
         names = {name, segment_file(base, TIME_INDEX)}
@@ -190,8 +190,8 @@ class Segments:
     def unindexed(
         self, segment: Segment, error: CorruptRecordError | UnsupportedError
     ) -> None:
-        """A sealed segment whose index cannot be built, since it cannot be read whole:
-        it stays as it is, and readers go without an index."""
+        """Report a sealed segment whose index cannot be built because not all of it can
+        be read: it stays as it is, and readers use no index."""
         is_damage = isinstance(error, CorruptRecordError)
         self.case.damage = error
         self.case.report(
@@ -204,10 +204,10 @@ class Segments:
 
     def drop_unconnected(self, segments: list[Segment]) -> None:
         """Put aside segments that a roll began and that were undone: without a sync of
-        the directory, a power cut may bring their names back.
+        the directory, a power failure may bring their names back.
 
-        They are those behind the last one that the state knows of, where the one before
-        is whole and ends at another offset than they begin at.
+        These are segments after the last one that the state knows of, if the previous
+        segment is intact and does not end at the offset that they begin at.
         """
         own = self.case.situation.state
         if own is None or self.case.situation.clean or self.case.damage is not None:
@@ -235,8 +235,8 @@ class Segments:
                 return
 
     def put_aside(self, segment: Segment) -> None:
-        """Rename a segment that is left over from an undone roll; nobody was told of
-        what is in it."""
+        """Rename a segment that is left over from an undone roll; none of its records
+        was acknowledged."""
         if not self.case.writable:
             return
         base, name = segment.base_offset, segment.file(LOG)

@@ -1,4 +1,4 @@
-"""The names in the directory of a partition, sorted out as a broker does it."""
+"""The names in the directory of a partition, classified as a broker does it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["Survey", "survey"]
 
 @dataclasses.dataclass(slots=True)
 class Survey:
-    """The names in a partition directory, sorted out.
+    """The names in a partition directory, classified.
 
     Attributes:
-        logs: base offset -> transition ("" or ".swap") of the segments that count.
+        logs: base offset -> transition ("" or ".swap") of the segments in use.
         superseded: files that a finished swap would delete.
-        swaps: `.swap` files that count.
+        swaps: `.swap` files in use.
         leftovers: `.cleaned` files, and `.swap` files of an unfinished group.
         deleted: `.deleted` files.
         names: all names.
@@ -43,10 +43,10 @@ class Survey:
 
 
 def survey(directory: Directory, descriptors: Descriptors) -> Survey:
-    """Sort out what is in a partition directory, as a broker does when it loads it.
+    """Classify the files in a partition directory, as a broker does when it loads it.
 
     Any `.swap` at or above the smallest `.cleaned` belongs to an unfinished group and
-    is left over; the others replace the segments from their base to their last offset
+    is a leftover; the others replace the segments from their base to their last offset
     (docs/format.md, "Transition suffixes").
     """
     names = directory.names()
@@ -94,7 +94,7 @@ def survey(directory: Directory, descriptors: Descriptors) -> Survey:
 def _whole_segment(
     directory: Directory, descriptors: Descriptors, base: int, transition: str
 ) -> Segment:
-    """A segment whose end is found by reading it (up to damage, if there is any)."""
+    """A segment whose end is found by reading it (up to damage, if any)."""
     name = segment_file(base, LOG) + transition
     with directory.opened(name) as fd:
         size = directory.files.size(fd)

@@ -1,8 +1,8 @@
 """A staged file that becomes a segment as it is: its bytes are not written again.
 
-`examine_all` checks such files, makes their index entries and brings them to the disk,
-while nobody holds a lock. `settle` writes the offsets that its batches get into their
-headers, once they are known; `PartitionWriter.take_over` then gives it its name.
+`examine_all` checks such files, builds their index entries and syncs them, with no lock
+held. Once the offsets of its batches are known, `settle` writes them into the headers
+of the file; `PartitionWriter.take_over` then gives the file its name.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from logstore.segment import FRAME, LENGTH_END
 
 __all__ = ["Adoptable", "examine_all", "is_worth_it", "settle"]
 
-# Less than this, and than this share of a full segment, is copied: a new segment costs
-# some syncs, and small ones cost every reader.
+# A file smaller than this, or than this share of a full segment, is copied: a new
+# segment costs some syncs, and small ones cost every reader.
 ADOPT_BYTES_MIN: Final = 8 << 20
 ADOPT_SHARE: Final = 16
-# Of each batch the header is written again; where they are smaller, all is copied.
+# The header of each batch is written again; if batches are smaller, all is copied.
 BATCH_BYTES_MIN: Final = 8 << 10
 # Base offset, length and leader epoch of a batch of magic 2.
 _HEADER: Final = struct.Struct(">qii")
@@ -44,15 +44,16 @@ _UNKNOWN_MODE: Final = 0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Adoptable:
-    """A staged file that was found to be what it should be.
+    """A staged file that passed all checks.
 
     Attributes:
-        log: what was staged.
-        state, index, times: of a segment that has it, and that begins at ``log.first``.
+        log: the staged log.
+        state, index, times: of a segment that consists of it and begins at
+            ``log.first``.
         batches: base offset and position of each batch, one after another.
-        config: of the topic, which it was held against.
-        append_time_ms: what `state` and `times` take for the timestamp of all batches;
-            None: their own.
+        config: of the topic, against which it was checked.
+        append_time_ms: the timestamp of all batches in `state` and `times`; None: each
+            batch has its own.
     """
 
     log: StagedLog
@@ -64,7 +65,7 @@ class Adoptable:
     append_time_ms: int | None = None
 
     def stamped(self, append_time_ms: int) -> Adoptable:
-        """The same with another time of the append, where its batches get one."""
+        """The same with another time of the append, if its batches get one."""
         if self.append_time_ms is None:
             return self
         state = self.state.copy()
@@ -81,7 +82,7 @@ class Adoptable:
         )
 
     def state_at(self, base: int, now_ms: int) -> native.SegmentState:
-        """The state of the segment where its first offset is `base`."""
+        """The state of the segment when its first offset is `base`."""
         state, shift = self.state.copy(), base - self.log.first
         raw = state.raw
         raw.base_offset += shift
@@ -101,8 +102,8 @@ def is_worth_it(log: StagedLog, config: TopicConfig) -> bool:
 def examine_all(
     root: Directory, logs: Mapping[StagedLog, TopicConfig], config: StoreConfig
 ) -> dict[StagedLog, Adoptable]:
-    """Examine staged logs, several at a time; those that should be copied are not in
-    what is returned.
+    """Examine staged logs, several at a time; the result leaves out those that should
+    be copied.
 
     Raises: as `moved_runs`.
     """
@@ -123,13 +124,13 @@ def _by_log(examined: Iterable[Adoptable | None]) -> dict[StagedLog, Adoptable]:
 
 
 def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable | None:
-    """Check a staged log with all its checksums, and bring it to the disk."""
+    """Check a staged log with all its checksums, and sync it."""
     state = native.SegmentState(log.first)
     index, times = OffsetEntries(), TimeEntries()
     planner = native.Planner(config.index_interval_bytes, roll_limits(config))
     now_ms = root.files.now_ms()
-    # The time of the publication is told to `Adoptable.stamped`; one for all batches,
-    # whichever it is, gives the same entries.
+    # `Adoptable.stamped` sets the time of the publication; any time that is the same
+    # for all batches gives the same entries.
     is_stamped = config.message_timestamp_type == "LogAppendTime"
     batches = array.array("q")
     end = 0
@@ -151,7 +152,8 @@ def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable 
         return None
     try:
         with root.opened(log.file, write=True) as fd:
-            # One behind the other, and nothing else: a log, and not pieces of one.
+            # The runs follow one another and fill the file: it is a log, not parts of
+            # one.
             if root.files.size(fd) != end or not _is_in_one_piece(log):
                 raise not_staged(root, log, end)
             _give(root, fd)
@@ -166,8 +168,8 @@ def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable 
 
 
 def _give(root: Directory, fd: int) -> None:
-    """Let a staged file belong to whom the store's files belong to: whoever has staged
-    it may have opened the store with other settings."""
+    """Give a staged file the owner and mode of the store's files: the process that
+    staged it may have opened the store with other settings."""
     info, access = root.files.stat(fd), root.access
     if info.mode in (_UNKNOWN_MODE, access.file_mode) and access.uid in (-1, info.uid):
         return
@@ -175,8 +177,8 @@ def _give(root: Directory, fd: int) -> None:
 
 
 def _sync(root: Directory, fd: int, log: StagedLog) -> None:
-    """Sync a staged file. Where that fails it goes: its pages count as clean now, and
-    the next sync would say that all is well."""
+    """Sync a staged file. If the sync fails, remove the file: its pages count as clean
+    now, and the next sync would succeed without writing them."""
     try:
         root.files.sync(fd)
     except OSError:
@@ -197,9 +199,9 @@ def _is_in_one_piece(log: StagedLog) -> bool:
 def settle(
     root: Directory, fd: int, staged: Adoptable, base: int, leader_epoch: int
 ) -> None:
-    """Give the batches of a staged file their offsets, from `base` on, and their leader
-    epoch, whatever they had, and where it is to be so the time of the append; sync it.
-    """
+    """Give the batches of a staged file their offsets, from `base` on, their leader
+    epoch and, if the topic wants it, the time of the append; sync the file. Earlier
+    values are overwritten."""
     shift = base - staged.log.first
     batches, size = staged.batches, staged.state.size
     for at in range(0, len(batches), 2):
@@ -218,7 +220,7 @@ def _stamped(
 ) -> bytes:
     """The header of the batch from `pos` to `end` with the time of the append.
 
-    Its checksum is over the time, too, so that all of the batch is read again.
+    The checksum covers the time, so all of the batch is read again.
     """
     assert staged.append_time_ms is not None
     data = bytearray(end - pos)

@@ -1,17 +1,18 @@
-"""Growing a log: append, roll, sync, and noting down what is durable.
+"""Grows a log: append, roll, sync, and recording the durable point.
 
-Two locks: `lock` orders appends and every change of the list of segments; `sync_lock`
-keeps syncs apart from what must not happen during one. `sync_lock` is taken first
-(`logstore._native.locks` has the order of all). Callers of `sync` take turns: one syncs
-for all who wait (group commit). Methods that end in ``_held`` need both.
+There are two locks. `lock` orders appends and every change of the list of segments.
+`sync_lock` excludes operations that must not run during a sync. A thread takes
+`sync_lock` first (`logstore._native.locks` has the order of all locks). Callers of
+`sync` take turns: one caller syncs for all waiting callers (group commit). Methods
+whose names end in ``_held`` need both locks.
 
 Invariant: start_offset <= durable_offset <= end_offset.
 
 After a failed sync, or an append that could not be undone, the writer is `failed`: it
-raises the first cause at every later call, and readers go on. A call that an interrupt
-ended in the middle of being undone leaves a `Savepoint`; the next call finishes that.
+raises the first cause at every later call, and readers continue. If an interrupt ends
+a call while it is being undone, a `Savepoint` remains; the next call finishes the undo.
 
-It is one thing and long: an append, the roll it may need and the undoing of both share
+The module is long because an append, the roll it may need and the undo of both share
 all of their state.
 """
 
@@ -59,23 +60,25 @@ from logstore.segment import Segment
 
 __all__ = ["Gate", "Host", "LogWriter", "Savepoint"]
 
-# The durable point is written down after this many flushed bytes, whatever the time.
+# The durable point is recorded after this many flushed bytes, whatever the time.
 _CHECKPOINT_BYTES: Final = 16 << 20
-# What a roll may take beside records: a step of reserved space, indexes, state, names.
+# Bytes that a roll may need in addition to records: a step of reserved space, indexes,
+# state, names.
 _ROLL_BYTES: Final = 256 * 1024
-# A sync that is due while another thread appends is tried again so often, so soon.
+# A sync that is due while another thread appends is retried this often, at this
+# interval.
 _FLUSH_TRIES: Final = 20
 _FLUSH_RETRY_MS: Final = 5
-# How long to wait for another thread's sync before looking whether it is still at it.
+# How long to wait for another thread's sync before checking that it still runs.
 _TURN_S: Final = 0.05
-# No sync calls deeper than this, up to where its records are durable.
+# No sync needs a deeper call stack than this until its records are durable.
 _SYNC_DEPTH: Final = 30
-# A flush_ms beyond this needs no thread: ten years.
+# A flush_ms beyond this (ten years) needs no thread.
 _NEVER_MS: Final = 10 * 366 * 24 * 3600 * 1000
 
 
 class Host(Protocol):
-    """What a writer needs of the store it belongs to."""
+    """The parts of the store that a writer needs."""
 
     store_config: StoreConfig
     descriptors: Descriptors
@@ -83,11 +86,11 @@ class Host(Protocol):
 
     @property
     def generation(self) -> str:
-        """What state files are written under."""
+        """The generation that state files are written under."""
 
     def begin_writing(self) -> None:
-        """Called before the first change: take away the marks of a clean stop, and
-        have a thread for `call_later`."""
+        """Called before the first change: remove the marks of a clean stop, and start
+        a thread for `call_later`."""
 
     def unlink_later(
         self,
@@ -96,29 +99,30 @@ class Host(Protocol):
         delay_ms: int,
         users: Iterable[object],
     ) -> None:
-        """Remove files after a while, when their users are gone."""
+        """Remove files after `delay_ms`, when their users are gone."""
 
     def waiting_bytes(self) -> int:
-        """Bytes of the files that wait to be removed."""
+        """Bytes of the files that are waiting to be removed."""
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
-        """Run a task, which is a method, after a while, if its object is there then."""
+        """Run a task after `delay_ms`. It is a method; it runs if its object still
+        exists then."""
 
     def lock_taken_by(self) -> int | None:
-        """The pid of another program that has the lock of the store now (0: unknown);
-        None: this one has it."""
+        """The pid of another program that holds the lock of the store now (0: unknown);
+        None: this program holds it."""
 
     def start_moved(self, topic: str, partition: int) -> None:
-        """The start offset lies inside a segment: Kafka's checkpoint has to say so."""
+        """The start offset lies inside a segment: Kafka's checkpoint must record it."""
 
 
 class Gate:
-    """Whether readers see what is being published. All logs of a publication have the
-    same one: it opens for all of them at once.
+    """Whether readers see what is being published. All logs of a publication share one
+    gate: it opens for all of them at once.
 
     Attributes:
-        publisher: held by the thread that publishes. A gate that is closed while
-            nobody does belongs to a publication that was cut short.
+        publisher: held by the thread that publishes. A gate that is closed while no
+            thread publishes belongs to a publication that was interrupted.
     """
 
     __slots__ = ("is_open", "publisher")
@@ -129,20 +133,20 @@ class Gate:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it will never open, as seen by who holds the lock of the log."""
+        """Whether it will never open. The caller holds the lock of the log."""
         if self.is_open:
             return False
         return self.publisher is None or not self.publisher.is_mine
 
 
 class Savepoint:
-    """How a log was before a call that changed it half-way.
+    """The state of a log before a call that changed it half-way.
 
     Attributes:
         segments: the list of segments.
         mark: of the active segment.
-        index, times: its entries, which may be more than `mark` counts.
-        is_exchanged: a staged file takes the place of that segment, which is empty.
+        index, times: its entries; there may be more of them than `mark` counts.
+        is_exchanged: a staged file replaces that segment, which is empty.
         new: segments that the call began.
     """
 
@@ -187,41 +191,41 @@ class LogWriter:
         self.sync_lock = native.Mutex(RANK_SYNC, f"a sync of {self.name}", group)
         self._appended = Signal()
         self._turn = Signal()
-        # What the next call has to undo first, and whether nobody could.
+        # State that the next call must undo first; whether no call can undo it.
         self._savepoint: Savepoint | None = None
         self._is_half_done = False
-        # A call was interrupted: who reads lets it be finished first.
+        # A call was interrupted: readers finish it first (`settle`).
         self._is_torn = False
-        # Closing has come to its end.
+        # Closing is complete.
         self._is_finished = False
         # Base offset of the segment that is being created, for `_roll_back`.
         self._creating: int | None = None
-        # The same, once that has failed, until its file is gone.
+        # The same, after its creation has failed, until its file is removed.
         self._stray: int | None = None
         self._is_syncing = False
-        # A state file says that what is behind its durable point goes: readers in other
-        # processes do not look there.
+        # The state file says that all bytes after its durable point will be removed:
+        # readers in other processes do not look there.
         self._is_barred = False
         self.encoder = Encoder(config)
         self.segments: tuple[Segment, ...] = tuple(loaded.segments)
         self.start_offset = loaded.start_offset
         self.end_offset = loaded.end_offset
-        # Where readers stop while the log is cut to there.
+        # Where readers stop while the log is being cut to this offset.
         self.cutting_to = native.OFFSET_MAX
-        # Where readers stop as long as the gate is closed.
+        # Where readers stop while the gate is closed.
         self.ceiling = 0
         self.gate = Gate(is_open=True)
         self.damage: LogStoreError | None = loaded.damage
         self.failed: LogStoreError | None = None
-        # A failure that only the background has met.
+        # Only a background thread has seen the failure so far.
         self._is_unheard = False
         self.closed: LogStoreError | None = None
-        # Why nothing is to be appended for a while.
+        # Why appends are refused for now.
         self.suspended: LogStoreError | None = None
         self._is_blocked = loaded.damage is not None
-        # False where a full disk kept the end of the log from being written down.
+        # False if a full disk prevented recording the end of the log.
         self.is_noted = True
-        # Syncs of the log so far, and how long they took; `sync_lock` guards them.
+        # Number and duration of the syncs of the log so far; `sync_lock` guards them.
         self.flushes = 0
         self.flush_seconds = self.flush_seconds_max = 0.0
         self._synced = loaded.durable_offset
@@ -242,8 +246,8 @@ class LogWriter:
         self._is_truncating = loaded.is_truncating
         self._deleted = loaded.deleted
         self._digested = loaded.digested
-        # Of the last state file: serials of the first and the last sealed segment (no
-        # reference keeps what was deleted), how many there are, their rows.
+        # Of the last state file: serials of the first and the last sealed segment (not
+        # references, which would keep deleted segments), their number, their rows.
         self._rows: tuple[int, int, int, str] = (0, 0, 0, "")
         if self.segments:
             self.segments[-1].show_indexes(loaded.index, loaded.times)
@@ -254,8 +258,8 @@ class LogWriter:
 
     @property
     def high_watermark(self) -> int:
-        """Where readers stop: the end, unless a publication is under way, or all from
-        an offset on is about to go."""
+        """Where readers stop: the end, unless a publication is in progress, or all
+        records from an offset on are about to be removed."""
         end = min(self.end_offset, self.cutting_to)
         return end if self.gate.is_open else min(end, self.ceiling)
 
@@ -264,14 +268,15 @@ class LogWriter:
         return max(min(self._synced, self.high_watermark), self.start_offset)
 
     def note_cut(self, offset: int) -> None:
-        """All from an offset on goes, or went: whoever has read it is to notice."""
+        """Record that all from an offset on is being, or was, removed, for readers that
+        have read it."""
         self.cuts = self.cuts.after(offset, self.files.now_ms())
 
     def _check(self) -> None:
-        """Raise why nothing may be written, if so; finish what an interrupted call
+        """Raise the reason if nothing may be written; finish what an interrupted call
         left half done."""
         if self.closed is not None:
-            # The same error each time, without the frames of those who had it before.
+            # The same error each time, without the frames of earlier callers.
             raise self.closed.with_traceback(None)
         if self.suspended is not None:
             raise self.suspended.with_traceback(None)
@@ -289,8 +294,8 @@ class LogWriter:
             raise self.damage.with_traceback(None)
 
     def _get_ready(self) -> None:
-        """`_check`, if there may be a reason. It comes before the offsets of an append
-        are known: what is mended may change the end of the log."""
+        """`_check`, if there may be a reason. Call it before the offsets of an append
+        are determined: a repair may change the end of the log."""
         active = self._active
         if self._is_blocked or (
             active is not None and active.next_offset != self.end_offset
@@ -302,7 +307,7 @@ class LogWriter:
         """Finish what an interrupted call left half done.
 
         Raises:
-            StorageError: that is not possible now.
+            StorageError: this is not possible now.
         """
         if self._is_half_done or self.gate.is_stuck:
             self._half_done()
@@ -316,39 +321,39 @@ class LogWriter:
             if active.dirty is not None:
                 self._clean(active)
             if active.next_offset != self.end_offset:
-                # The call was interrupted when its records were in.
+                # The call was interrupted after its records were written.
                 self._show(active)
         self._is_blocked = self._has_reason
         self._is_torn = False
 
     @property
     def _has_reason(self) -> bool:
-        """Whether there is a reason to append nothing, or there may be: a gate that is
-        closed may belong to a publication that is cut short."""
+        """Whether there is, or may be, a reason to refuse appends: a closed gate may
+        belong to a publication that was interrupted."""
         return not self.gate.is_open or bool(
             self.closed or self.failed or self.damage or self.suspended
         )
 
     def suspend(self, reason: LogStoreError) -> None:
-        """Take no appends, which get `reason`, until `resume`."""
+        """Refuse appends, which raise `reason`, until `resume`."""
         with self.sync_lock, self.lock:
             self.suspended = reason
             self._is_blocked = True
 
     def resume(self) -> None:
-        """Take appends again; the next one looks whether there is another reason."""
+        """Accept appends again; the next one checks for another reason."""
         self.suspended = None
 
     def settle(self) -> None:
-        """For a thread that reads: finish what an interrupted call left half done, so
-        that all look at the same log."""
+        """For a reading thread: finish what an interrupted call left half done, so
+        that all readers see the same log."""
         if not self._is_torn or self.failed or self.damage or self.closed:
             return
         with contextlib.suppress(ReentrantCallError, StorageError), self.lock:
             self._mend()
 
     def _half_done(self) -> SyncFailedError:
-        """A call was interrupted where it could not be undone: write no more."""
+        """A call was interrupted at a point that cannot be undone: write no more."""
         return self._fail(
             SyncFailedError(
                 f"an earlier call on {self.name} was interrupted half-way; what was "
@@ -376,8 +381,8 @@ class LogWriter:
         expected_offset: int | None,
         durable: bool,
     ) -> tuple[int, int, int]:
-        """Append rows, all or none. No code of the caller runs in here: lists were
-        packed before.
+        """Append rows, all or none. No code of the caller runs in here: the caller has
+        packed lists already.
 
         Returns (first offset, one past the last, time of the append in ms).
         """
@@ -400,9 +405,9 @@ class LogWriter:
         return base, end, now_ms
 
     def check_append(self, groups: Sequence[native.Rows], durable: bool) -> None:
-        """Raise now what `append_rows` would raise, as far as that can be known: for
+        """Raise now what `append_rows` would raise, as far as it can be known: for
         calls that append to several logs, one after the other. It may be called with no
-        lock held; what it does not foresee is that the disk fails or is full."""
+        lock held. It does not foresee a failing or full disk."""
         self._check_can_sync(durable)
         if not self.lock.may_wait:
             raise ReentrantCallError(
@@ -424,7 +429,7 @@ class LogWriter:
         expected_offset: int | None,
         durable: bool,
     ) -> tuple[int, int]:
-        """Append one uncompressed message of magic 0 or 1: the short way.
+        """Append one uncompressed message of magic 0 or 1: the fast path.
 
         Returns (offset, timestamp stored).
         """
@@ -450,8 +455,8 @@ class LogWriter:
                     if done:
                         self._show(active)
                 except BaseException as error:
-                    # First of all, and without a call that could be interrupted. Where
-                    # it came behind the commit, the record is in, and is shown.
+                    # This comes first and makes no call that could be interrupted. If
+                    # the error came after the commit, the record is in, and is shown.
                     self._is_blocked = self._is_torn = True
                     self._after_failure(active, error)
                     raise
@@ -467,9 +472,9 @@ class LogWriter:
         return base, timestamp_ms if encoder.magic else -1
 
     def _check_can_sync(self, durable: bool) -> None:
-        """Raise where the sync behind an append could be refused, since this thread is
-        in the middle of another call, or where it would have too deep a stack: behind
-        the append that would be too late."""
+        """Raise if the sync after an append could be refused, because this thread is in
+        the middle of another call, or because the stack would be too deep: after the
+        append it would be too late."""
         if not durable:
             return
         if not self.sync_lock.may_wait:
@@ -480,8 +485,8 @@ class LogWriter:
         _descend(_SYNC_DEPTH)
 
     def _sync_appended(self, end: int, durable: bool) -> None:
-        """The sync behind an append. Its records are in: from inside another call, and
-        where there is no memory or stack for it, it is left to the thread that syncs in
+        """Sync after an append, whose records are in. If this runs inside another call,
+        or memory or stack is short, the sync is left to the thread that syncs in
         time."""
         if not durable and not self.sync_lock.may_wait:
             return
@@ -492,7 +497,7 @@ class LogWriter:
                 raise
 
     def _after_failure(self, active: SegmentWriter, error: BaseException) -> None:
-        """A write failed. It was undone, or `_mend` undoes it."""
+        """A write failed. It is already undone, or `_mend` will undo it."""
         if isinstance(error, SyncFailedError):
             self._fail(error)
         if active.dirty is None:
@@ -501,7 +506,7 @@ class LogWriter:
                 self._mend()
 
     def _clean(self, active: SegmentWriter) -> None:
-        """Undo a write, once more."""
+        """Undo a write, after an undo that did not finish."""
         try:
             active.clean()
         except SyncFailedError as error:
@@ -544,8 +549,8 @@ class LogWriter:
         expected_offset: int | None,
         durable: bool,
     ) -> tuple[int, int]:
-        """Append whole batches; `make_runs(base offset, leader epoch)` gives them with
-        their offsets, and how many offsets they take."""
+        """Append whole batches. `make_runs(base offset, leader epoch)` returns them
+        with their offsets, and the number of offsets they take."""
         self._check_can_sync(durable)
         with self.lock:
             self._get_ready()
@@ -566,7 +571,7 @@ class LogWriter:
         return base, base + count
 
     def append_time(self) -> int | None:
-        """The time of an append where it replaces what producers say, else None."""
+        """The time of an append if it replaces the producers' timestamps, else None."""
         return self.files.now_ms() if self.encoder.log_append_time else None
 
     def leader_epoch(self, base: int) -> int:
@@ -593,8 +598,8 @@ class LogWriter:
         return self._epochs[-1][0]
 
     def _read_epochs(self) -> list[tuple[int, int]]:
-        """What the checkpoint says; nothing where it says what cannot be: it is under
-        no checksum, and logstore alone writes epoch 0 only."""
+        """The epochs in the checkpoint; empty if they are impossible. No checksum
+        covers the file, and logstore alone writes epoch 0 only."""
         try:
             epochs = checkpoints.read_epochs(self.directory)
         except CorruptCheckpointError:
@@ -606,7 +611,7 @@ class LogWriter:
         return epochs
 
     def _newest_epoch(self) -> int:
-        """The epoch of the last batches of magic 2; 0 where there are none."""
+        """The epoch of the last batches of magic 2; 0 if there are none."""
         if not self.segments or not self.segments[-1].size:
             return 0
         headers = self.segments[-1].headers(checks=0)
@@ -617,11 +622,12 @@ class LogWriter:
     ) -> None:
         """Write runs of whole batches; all of them or none.
 
-        Readers in other processes see none of it before the end. What fits into one
-        segment goes into one, as in Kafka: a roll is over before the first byte. There
-        the frame of the first batch is written last: zeros in its place end the log for
-        who looks. What goes over several segments is behind a bar (`_bar`). Space is
-        reserved first, so that a full disk shows before the first byte.
+        Readers in other processes see no part of it before the end. If the runs fit
+        into one segment they go into one, as in Kafka: a roll is over before the first
+        byte. In that case the frame of the first batch is written last: until then
+        zeros in its place end the log for readers. Runs that need several segments are
+        protected by a bar (`_bar`). Space is reserved first, so that a full disk shows
+        before the first byte.
         """
         active = self._active or self._writable()
         if active.next_offset != self.end_offset:
@@ -632,7 +638,7 @@ class LogWriter:
             active = self._roll_or_undo(active)
         base = self.end_offset
         saved = Savepoint(self.segments, active)
-        # What a publication has put in, nobody looks at before its commit anyway.
+        # No reader looks at the records of a publication before its commit anyway.
         is_hidden = not self.gate.is_open
         try:
             active.reserve(min(total, self._room(active)))
@@ -666,18 +672,19 @@ class LogWriter:
             self._show(active)
         except BaseException as error:
             if self.end_offset != base:
-                raise  # it is all in, and shown
-            # First of all, and without a call that could be interrupted.
+                raise  # all of it is in, and shown
+            # This comes first and makes no call that could be interrupted.
             self._savepoint, self._is_blocked, self._is_torn = saved, True, True
             self._undo()
-            # A caller that keeps the error keeps this frame: not the files with it.
+            # A caller that keeps the error keeps this frame, which would keep the files
+            # open.
             del saved
             if isinstance(error, SyncFailedError):
                 raise self._fail(error) from error.__cause__
             raise
 
     def _misplaced(self, active: SegmentWriter) -> CorruptionError:
-        """A batch that does not go into an empty segment."""
+        """The error for a batch that does not fit into an empty segment."""
         return CorruptionError(
             f"a batch for {self.name} has offsets that are not the next, "
             f"{active.next_offset}: nothing was appended",
@@ -685,15 +692,16 @@ class LogWriter:
         )
 
     def _bar(self, active: SegmentWriter, mark: Mark) -> None:
-        """Let nobody look behind a mark, which is the end: also the next opening, after
-        a crash, takes away what comes there. All before it is made durable first."""
+        """Set a bar at a mark, which is the end: readers do not look after it, and
+        after a crash the next opening removes what follows it. All records before it
+        are made durable first."""
         self._sync_fd(active)
         self._synced = max(self._synced, mark.next_offset)
         self._is_barred = True
         self._write_bar(active, mark.state, is_truncating=True)
 
     def _unbar(self, active: SegmentWriter) -> None:
-        """The commit of an append that is behind a bar."""
+        """Commit an append that is protected by a bar."""
         self._sync_held()
         self._write_bar(active, active.state, is_truncating=False)
         self._is_barred = False
@@ -709,7 +717,8 @@ class LogWriter:
             ) from error
 
     def _show(self, active: SegmentWriter) -> None:
-        """Let readers see what was appended. Nothing here may fail: it is in."""
+        """Let readers see what was appended. Nothing here may fail: the records are
+        in."""
         active.show()
         self.end_offset = active.next_offset
         if self._appended.has_waiters:
@@ -719,15 +728,15 @@ class LogWriter:
         return max(self.config.segment_bytes - active.state.size, 0)
 
     def _undo(self) -> None:
-        """Undo a call that failed half-way: what it wrote, and segments it began.
+        """Undo a call that failed half-way: its writes, and the segments it began.
 
-        It may be interrupted, and is done again from its beginning then.
+        If the undo is interrupted, it starts again from its beginning.
         """
         saved = self._savepoint
         if saved is None:
             return
         if self._creating is not None:
-            # At once: an append that is not blocked does not look for a stray file.
+            # At once: an append that is not blocked does not check for a stray file.
             self._stray, self._creating = self._creating, None
         try:
             with contextlib.suppress(StorageError):
@@ -745,7 +754,8 @@ class LogWriter:
                     action="undo",
                 )
             )
-        # Another thread may have synced meanwhile: what was before the call stays so.
+        # Another thread may have synced meanwhile: no more than what was there before
+        # the call counts as durable.
         self._synced = min(self._synced, saved.mark.next_offset)
         self._savepoint = None
         self._is_blocked = self._has_reason or self._stray is not None
@@ -766,10 +776,10 @@ class LogWriter:
             self._drop_digests(before[-1:])
             self._active_state = mark.state.copy()
             self._active_state.raw.time_entries = mark.time_count
-            # As they are in memory: an earlier try may have left the files shorter.
+            # From memory: an earlier try may have left the files shorter.
             self._active_index, self._active_times = saved.index, saved.times
             self.note_cut(self.end_offset)
-            # The state file names the new segments: first it has to let go of them.
+            # The state file names the new segments: first it must stop naming them.
             self._commit(self._active_state, is_truncating=True)
             for segment in reversed(new):
                 self._remove_files(segment.base_offset)
@@ -782,21 +792,21 @@ class LogWriter:
             self._is_barred = False
 
     def _exchange_back(self, saved: Savepoint) -> None:
-        """The active segment is empty again, whichever file has its name now."""
+        """Make the active segment empty again, whichever file has its name now."""
         self._retire_active()
         self._active_state = saved.mark.state.copy()
         self._active_index, self._active_times = OffsetEntries(), TimeEntries()
         self._active = self._open_active()
         self._active.back_to(Mark(self._active_state, 0, 0))
-        # What is appended next has to be in the file that has the name for good.
+        # The next append must go to the file that has the name durably.
         self.directory.sync()
-        # Who follows the log in another process may have counted the records.
+        # A reader in another process may have counted the records.
         self.note_cut(self.end_offset)
         self._commit(self._active.state)
 
     def _tell_of_cut(self, active: SegmentWriter) -> None:
-        """Note that a failed append was cut again: who follows the log in another
-        process may have counted its records. Where that fails the next state tells."""
+        """Record that a failed append was cut again: a reader in another process may
+        have counted its records. If this fails, the next state file records it."""
         if active.is_cut:
             active.is_cut = False
             self.note_cut(self.end_offset)
@@ -804,7 +814,7 @@ class LogWriter:
 
     def digests_due(self) -> None:
         """Called by the store's thread: write the digests of sealed segments that have
-        none. What is damaged gets none."""
+        none. A damaged segment gets none."""
         for segment in self.segments[:-1]:
             generation = segment.generation
             if segment.base_offset in self._digested or self._is_blocked:
@@ -818,7 +828,7 @@ class LogWriter:
                 logger.warning("cannot write the digest of %s: %s", segment.path, error)
 
     def _write_digests_held(self) -> None:
-        """The same at the close."""
+        """The same, at the close."""
         for segment in self.segments[:-1]:
             if segment.base_offset not in self._digested:
                 self._keep_digest(segment, self._digest_of(segment))
@@ -830,7 +840,7 @@ class LogWriter:
                 write_digest(self.directory, digest)
 
     def _digest_of(self, segment: Segment) -> SegmentDigest | None:
-        """The digest of a sealed segment whose batches are sound."""
+        """The digest of a sealed segment whose batches are all valid, else None."""
         base, size = segment.base_offset, segment.size
         state = native.SegmentState(base)
         with self.directory.opened(segment.file(LOG)) as fd:
@@ -849,26 +859,26 @@ class LogWriter:
         )
 
     def _drop_digests(self, segments: Iterable[Segment]) -> None:
-        """Forget what segments were that go, or that are appended to again."""
+        """Remove the digests of segments that are dropped or appended to again."""
         for segment in segments:
             base = segment.base_offset
             self._digested.discard(base)
             self.directory.unlink(layout.digest_file(base), missing_ok=True)
 
     def _remove_files(self, base_offset: int) -> None:
-        """Remove the files of a segment that no reader was told of."""
+        """Remove the files of a segment that no reader knows of."""
         for suffix in SEGMENT_SUFFIXES:
             name = segment_file(base_offset, suffix)
             self.directory.unlink(name, missing_ok=True)
 
     def _remove_stray(self) -> None:
-        """Remove what the failed beginning of a segment may have left, durably.
+        """Remove, durably, the files that a failed creation of a segment may have left.
 
         Nothing may be appended before: an opening would take the file for the active
-        segment, and what lies behind its base in the one before for damage.
+        segment, and the records after its base in the previous segment for damage.
 
         Raises:
-            StorageError: it may be there still.
+            StorageError: the files may still exist.
         """
         if self._stray is None:
             return
@@ -885,14 +895,14 @@ class LogWriter:
     # ------------------------------------------------------------ segments
 
     def _writable(self) -> SegmentWriter:
-        """The active segment, opened for writing at the first append."""
+        """The active segment; the first append opens it for writing."""
         if self._active is None:
             self.host.begin_writing()
             if not self.segments:
                 self._create_segment(self.end_offset)
                 self._write_point(self._active_state)
             if self._is_truncating:
-                # As long as the state says so, the next opening cuts what is appended.
+                # While the state says so, the next opening cuts what is appended.
                 self._commit(self._active_state)
                 self._is_truncating = False
             self._active = self._open_active()
@@ -913,12 +923,12 @@ class LogWriter:
             raise storage_error(error, "open", segment.path) from error
         file = held_open(self.files, fd)
         if not write_all:
-            # Kafka's counter begins anew at every opening.
+            # Kafka resets its counter at every opening.
             self._active_state.raw.bytes_since = 0
         return self._writer_on(segment, file)
 
     def _writer_on(self, segment: Segment, file: native.OpenFile) -> SegmentWriter:
-        """The writing side of the active segment, with its log open."""
+        """A writer for the active segment, with its log open."""
         writer = SegmentWriter(
             segment,
             file,
@@ -933,9 +943,9 @@ class LogWriter:
         return writer
 
     def rest(self) -> bool:
-        """Let go of the descriptor of the log, with everything synced, until the next
-        append; whether that was done. It never waits: another thread may be at work
-        here, or this one."""
+        """Sync everything, and release the descriptor of the log until the next append.
+        Returns whether this was done. It never waits: another thread, or this one, may
+        be in a call here."""
         with self.sync_lock.attempt() as is_mine:
             if not is_mine:
                 return False
@@ -950,14 +960,14 @@ class LogWriter:
                 return True
 
     def _settle_held(self) -> None:
-        """Sync, and let go of the active segment's file."""
+        """Sync, and release the active segment's file."""
         active = self._active
         if active is None:
             return
         self._sync_held()
         active.give_back_space()
         self._active_state = active.state
-        # Closing has to note the end though nobody may write from here on.
+        # Closing must record the end even if nothing is written from here on.
         self._is_written_down = False
         self._retire_active()
         self.segments[-1].show_indexes(self._active_index, self._active_times)
@@ -967,7 +977,8 @@ class LogWriter:
         return random.randrange(most) if most > 0 else 0
 
     def _create_segment(self, base_offset: int) -> None:
-        """Begin a segment: 1. create its log; 2. sync the directory; 3. new list."""
+        """Begin a segment: 1. create its log; 2. sync the directory; 3. replace the
+        list of segments."""
         name = segment_file(base_offset, LOG)
         self._creating = base_offset
         try:
@@ -1003,14 +1014,14 @@ class LogWriter:
         self._active_state = native.SegmentState(base_offset, self.files.now_ms())
         self._active_index = OffsetEntries()
         self._active_times = TimeEntries()
-        # At once: what is in the list is no longer to be removed as half made.
+        # At once: a segment in the list must not be removed as half created.
         self.segments, self._creating = (*self.segments, segment), None
 
     def _roll(self, active: SegmentWriter) -> SegmentWriter:
-        """Begin a new segment behind the active one.
+        """Begin a new segment after the active one.
 
-        1. sync its log; 2. finish and sync its indexes; 3. create the new segment;
-        4. write down the durable point.
+        1. sync the log of the active one; 2. finish and sync its indexes; 3. create the
+        new segment; 4. record the durable point.
         """
         self._sync_fd(active)
         base = active.next_offset
@@ -1018,11 +1029,11 @@ class LogWriter:
         try:
             active.seal()
         except OSError as error:
-            # Indexes can be built again; what counts is that the log is synced.
+            # Indexes can be rebuilt from the log, which is synced.
             active.segment.time_digest = STALE_DIGEST
             logger.warning("cannot finish the indexes of %s: %s", active.path, error)
         self._create_segment(base)
-        # The old one stays until there is another: without any, nothing can be undone.
+        # The old writer stays until the new one exists: without any, no undo works.
         opened = self._open_active()
         self._retire_active()
         self._active = opened
@@ -1049,11 +1060,11 @@ class LogWriter:
     def _roll_or_undo(
         self, active: SegmentWriter, base: int | None = None
     ) -> SegmentWriter:
-        """Begin a new segment behind one that is not empty, or change nothing.
+        """Begin a new segment after one that is not empty, or change nothing.
 
         Args:
-            base: its base offset, where a gap is to be in front of it; the one before
-                may be empty then.
+            base: its base offset if there is to be a gap before it; the previous
+                segment may be empty then.
         """
         saved = Savepoint(self.segments, active)
         try:
@@ -1070,8 +1081,8 @@ class LogWriter:
     # ------------------------------------------------------------ sync
 
     def _schedule_flush(self) -> None:
-        """See to it that what comes next will be synced in time. Before it is written:
-        behind that, nothing may fail."""
+        """Ensure that the next records will be synced in time. Call it before they are
+        written: nothing may fail afterwards."""
         if self.config.flush_ms < _NEVER_MS:
             self.host.call_later(self.flush_due, self.config.flush_ms)
             self._flush_scheduled = True
@@ -1081,7 +1092,7 @@ class LogWriter:
         if self.closed or self.failed or self.damage:
             return
         with self.lock.attempt() as is_mine:
-            # With the lock: what comes behind this plans a sync of its own.
+            # With the lock: later appends schedule a sync of their own.
             if is_mine:
                 self._flush_scheduled, self._flush_tries = False, 0
                 end = self.end_offset
@@ -1097,10 +1108,10 @@ class LogWriter:
         try:
             self.sync(end)
         except LogStoreError:
-            # Whoever appends or closes next gets the error.
+            # The next append or close raises the error.
             self._is_unheard = self.failed is not None
             if not (self.failed or self.damage or self.closed):
-                self._schedule_flush()  # it is not possible now, and may be later
+                self._schedule_flush()  # it is not possible now, but may be later
         except BaseException:
             self._schedule_flush()  # no memory now, perhaps
             raise
@@ -1109,9 +1120,9 @@ class LogWriter:
         """Return when everything below `upto` is on stable storage, or the log was
         cut below it meanwhile.
 
-        Concurrent callers share one sync: one syncs for all that was appended by then,
-        the others wait for the end of it, and one of those whom it did not cover is
-        the next.
+        Concurrent callers share one sync: one caller syncs all that was appended by
+        then, and the others wait until it ends. If it did not cover some of them, one
+        of these syncs next.
 
         Raises:
             SyncFailedError: the sync failed; which records are durable is unknown.
@@ -1139,8 +1150,8 @@ class LogWriter:
                     self._turn.set()
 
     def _wait_for_turn(self) -> bool:
-        """Wait until the sync of another thread is over; False where that takes long:
-        it may have been interrupted before it could say so."""
+        """Wait until the sync of another thread is over; False if that takes long: an
+        interrupt may have ended it before it could signal its end."""
         waiter = self._turn.register()
         if not self._is_syncing:
             waiter.cancel()
@@ -1148,8 +1159,8 @@ class LogWriter:
         return waiter.wait(_TURN_S)
 
     def _sync_now(self, upto: int) -> bool:
-        """Sync what was appended by now; False where the log was cut below `upto`. The
-        caller has `sync_lock`, and not `lock`: others append meanwhile."""
+        """Sync what was appended by now; False if the log was cut below `upto`. The
+        caller holds `sync_lock`, but not `lock`: other threads append meanwhile."""
         with self.lock:
             if self._synced >= upto:
                 return True
@@ -1160,7 +1171,7 @@ class LogWriter:
             if self.end_offset < upto:
                 return False
             if mark.next_offset < upto:
-                raise self._half_done()  # there is no more that could be synced
+                raise self._half_done()  # there is nothing more to sync
         try:
             self._sync_fd(active, file.fd)
         except SyncFailedError as error:
@@ -1174,7 +1185,7 @@ class LogWriter:
         return True
 
     def _sync_held(self) -> None:
-        """Sync everything, for who holds both locks."""
+        """Sync everything. The caller holds both locks."""
         active = self._active
         if active is None:
             if self._synced < self.end_offset:
@@ -1244,12 +1255,14 @@ class LogWriter:
         ):
             self._write_point(state)
         elif not self._point_scheduled:
-            # Others learn the durable offset from the state file: not too late.
+            # Other processes learn the durable offset from the state file, which must
+            # not be too old.
             self.host.call_later(self.point_due, config.flush_checkpoint_ms)
             self._point_scheduled = True
 
     def point_due(self) -> None:
-        """Called by the store's thread: write down a durable point that lags behind."""
+        """Called by the store's thread: record the durable point if it is out of
+        date."""
         with self.sync_lock, self.lock:
             self._point_scheduled = False
             active = self._active
@@ -1262,15 +1275,15 @@ class LogWriter:
                 self._write_point(synced)
 
     def free_bytes(self) -> int:
-        """Bytes free on the file system, with those that wait to be freed."""
+        """Bytes free on the file system, including those that wait to be freed."""
         try:
             return self.directory.free_bytes() + self.host.waiting_bytes()
         except OSError as error:
             raise storage_error(error, "look at", self.directory.path) from error
 
     def _state_at(self, state: native.SegmentState) -> PartitionState:
-        """The state file's content with `state` as that of the active segment, but for
-        the rows of sealed segments."""
+        """The content of the state file, except the rows of sealed segments; `state` is
+        that of the active segment."""
         times = self._active_times if self._active is None else self._active.times
         return PartitionState(
             self.start_offset,
@@ -1289,7 +1302,8 @@ class LogWriter:
         """Write the state file.
 
         Raises:
-            OSError: as the system gives it; it is as it was, or nobody knows.
+            OSError: as the system gives it; the file is unchanged, or its content is
+                unknown.
         """
         point = self._state_at(state)
         point.is_truncating = is_truncating
@@ -1301,8 +1315,8 @@ class LogWriter:
         self._point_time = self.files.monotonic()
 
     def _sealed_rows(self) -> str:
-        """The rows of the sealed segments, as text. A roll adds one to those that were
-        there, so that it costs the same however many there are."""
+        """The rows of the sealed segments, as text. A roll adds one row to the existing
+        ones, so that its cost does not depend on their number."""
         segments = self.segments
         first, last, count, text = self._rows
         if not (
@@ -1322,7 +1336,7 @@ class LogWriter:
         return text
 
     def _write_point(self, state: native.SegmentState) -> None:
-        """Write down the durable point. The old one stays true if that fails."""
+        """Record the durable point. If this fails, the old one stays true."""
         try:
             self._write_state(state)
         except OSError as error:
@@ -1333,16 +1347,16 @@ class LogWriter:
     def _commit(
         self, state: native.SegmentState, *, is_truncating: bool = False
     ) -> bool:
-        """Write down a changed list of segments, or raise.
+        """Record a changed list of segments, or raise.
 
-        A full disk must not stop what frees space: then the state file is removed.
-        Without it the next opening takes the partition as Kafka would, which costs
-        time and nothing else, as long as the log starts where its first segment does.
+        A full disk must not stop a call that frees space: in that case the state file
+        is removed. Without it the next opening loads the partition as Kafka would. This
+        costs only time, if the log starts at the base of its first segment.
 
-        Returns False where it was removed.
+        Returns False if the state file was removed.
 
         Raises:
-            StorageError: the state file is as it was, or nobody knows.
+            StorageError: the state file is unchanged, or its content is unknown.
         """
         directory = self.directory
         try:
@@ -1365,8 +1379,8 @@ class LogWriter:
         return True
 
     def _sync_indexes(self, state: native.SegmentState) -> None:
-        """Make the index entries durable that a state is about to count: opening takes
-        them up without looking at each."""
+        """Make the index entries durable that a state is about to count: opening loads
+        them without checking each."""
         active = self._active
         if active is not None and active.segment.base_offset == state.raw.base_offset:
             entries = state.raw.index_entries, state.raw.time_entries
@@ -1376,7 +1390,7 @@ class LogWriter:
     # ------------------------------------------------------------ followers
 
     def wake_readers(self) -> None:
-        """Let those that wait look again."""
+        """Wake the waiting readers, so that they check again."""
         self._appended.set()
 
     @property
@@ -1385,8 +1399,8 @@ class LogWriter:
         return self._appended
 
     def wait_for_more(self, is_there: Callable[[], bool], seconds: float) -> None:
-        """Sleep until what a follower waits for `is_there`, for so many seconds at the
-        most; not at all once the log is closed."""
+        """Sleep until there may be more to read, for at most `seconds`. Return at once
+        if `is_there()` is true or the log is closed."""
         waiter = self._appended.register()
         if self.closed is not None or is_there():
             waiter.cancel()
@@ -1395,7 +1409,7 @@ class LogWriter:
 
 
 def _descend(depth: int) -> None:
-    """Raise RecursionError where there is no room for so many calls."""
+    """Raise RecursionError if the stack has no room for `depth` calls."""
     if depth:
         _descend(depth - 1)
 

@@ -1,7 +1,7 @@
 """The writing side of the active segment.
 
 `SegmentWriter` owns the descriptor, the state that decides when to roll and what to
-index, the space reserved behind the log, and the index entries that are not in the
+index, the space reserved after the log, and the index entries that are not in the
 index files yet: they are written once the log they point at is synced.
 """
 
@@ -45,7 +45,7 @@ def roll_limits(config: TopicConfig, jitter_ms: int = 0) -> native.RollLimits:
 
 
 class Mark(NamedTuple):
-    """How an active segment is at one time, for `SegmentWriter.back_to`."""
+    """The state of an active segment at one time, for `SegmentWriter.back_to`."""
 
     state: native.SegmentState
     index_count: int
@@ -59,14 +59,14 @@ class Mark(NamedTuple):
 class SegmentWriter:
     """Appends to the active segment. Callers hold the partition's append lock.
 
-    `state` is the truth of what is in the log. Readers see it when `show` was called:
-    ``segment.size <= state.size``, and equal between two calls.
+    `state` defines the content of the log. Readers see it after a call of `show`:
+    ``segment.size <= state.size``, and they are equal between two calls.
 
     Attributes:
         file, fd: the log, open for writing.
-        dirty: the counts of index entries to go back to where a write failed and was
-            not undone yet: the file may have bytes past ``state.size``; else None.
-        is_cut: bytes were taken back that readers in other processes may have seen.
+        dirty: the counts of index entries to return to, if a write failed and is not
+            undone yet: the file may have bytes past ``state.size``; else None.
+        is_cut: bytes were removed that readers in other processes may have seen.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class SegmentWriter:
 
     @property
     def next_offset(self) -> int:
-        """The offset of what is appended next."""
+        """The offset of the next record."""
         return int(self.state.raw.last_offset) + 1
 
     def show(self) -> None:
@@ -135,10 +135,10 @@ class SegmentWriter:
         segment.next_offset = state.last_offset + 1
 
     def reserve(self, size: int) -> None:
-        """Make sure that `size` more bytes find room on the disk.
+        """Make sure that the disk has room for `size` more bytes.
 
         Raises:
-            DiskFullError: they do not; the file is as it was.
+            DiskFullError: it has no room; the file is unchanged.
         """
         end = self.state.size + size
         if end <= self._reserved:
@@ -155,7 +155,7 @@ class SegmentWriter:
         self._reserved = self.state.size + step
 
     def _take(self, size: int) -> int:
-        """Reserve `size` bytes behind the log; 0 where they are not to be had."""
+        """Reserve `size` bytes after the log; return 0 if they are not available."""
         if self.store_config.min_free_bytes and not self.has_room(size):
             return 0
         try:
@@ -167,7 +167,7 @@ class SegmentWriter:
         return size
 
     def has_room(self, size: int) -> bool:
-        """Whether the disk has `size` bytes above the reserve of the store."""
+        """Whether the disk has `size` bytes more than the reserve of the store."""
         try:
             free = self.files.free_bytes(self.fd)
         except OSError as error:
@@ -177,7 +177,7 @@ class SegmentWriter:
         return free - size >= self.store_config.min_free_bytes
 
     def disk_full(self, size: int) -> DiskFullError:
-        """The error for `size` bytes that find no room."""
+        """The error for `size` bytes that do not fit on the disk."""
         floor = self.store_config.min_free_bytes
         rule = f" and min_free_bytes={floor} are to stay so" if floor else ""
         try:
@@ -198,16 +198,16 @@ class SegmentWriter:
         """Write the batches of data[0, size) that belong into this segment.
 
         Args:
-            total: bytes of the call that begins here, at the most. If they are more
-                than one batch, the frame of the first is written last, by
-                `write_first_frame`: until then there are zeros, which end the log for
-                readers in other processes, and for recovery. 0: written as it is.
+            total: bytes of the call that begins here, at most. If they are more than
+                one batch, `write_first_frame` writes the frame of the first one last:
+                until then zeros in its place end the log for readers in other
+                processes, and for recovery. 0: all is written as it is.
 
         Returns (bytes taken, native.STOP_*: why no more).
 
         Raises:
-            StorageError: the write failed; the file is as it was.
-            SyncFailedError: it failed, and so did undoing it; write no more.
+            StorageError: the write failed; the file is unchanged.
+            SyncFailedError: the write failed, and so did its undo; write no more.
         """
         state = self.state
         taken, stop = self.planner.plan(state, data, size, now_ms)
@@ -219,13 +219,12 @@ class SegmentWriter:
         return taken, stop
 
     def _write(self, data: memoryview, size: int, total: int = 0) -> None:
-        """Write what was planned, and make it true of indexes and state.
+        """Write the planned batches, and update the indexes and the state.
 
-        Whatever ends it early, also an exception from a signal handler, the segment is
-        as it was, unless the last step is done: that is the commit. Where undoing it is
-        interrupted, `dirty` says so.
+        1. write; 2. update the index entries; 3. update the state (commit).
 
-        1. write; 2. index entries; 3. the state.
+        If anything ends the call before the commit, also an exception from a signal
+        handler, the segment is unchanged. If the undo is interrupted, `dirty` is set.
         """
         before = self.index.count, self.times.count
         pos = self.state.size
@@ -241,10 +240,10 @@ class SegmentWriter:
                 self.times.append(times)
             self.planner.commit(self.state)
         except BaseException as error:
-            # First of all, and without a call that could be interrupted.
+            # This comes first and makes no call that could be interrupted.
             self.dirty = before
             if self.state.size == pos + size:
-                self.dirty = None  # it is in
+                self.dirty = None  # it is committed
             else:
                 self.clean()
             if isinstance(error, OSError):
@@ -258,8 +257,9 @@ class SegmentWriter:
     ) -> bool:
         """Append one uncompressed message of magic 0 or 1 in one call into C.
 
-        Returns False, with nothing done, where that is not possible: it is too large
-        for the buffer or a limit, or belongs into a new segment. Raises as `append`.
+        Returns False, with nothing done, if this is not possible: the message is too
+        large for the buffer or a limit, or belongs into a new segment. Raises as
+        `append`.
         """
         planner = self.planner
         size = planner.plan_message(
@@ -275,10 +275,10 @@ class SegmentWriter:
         return True
 
     def write_first_frame(self) -> None:
-        """Write what `append` held back: from here on all of it is there.
+        """Write the frame that `append` held back: it makes all of the call visible.
 
         Raises:
-            StorageError: it failed; `back_to` undoes the call.
+            StorageError: the write failed; `back_to` undoes the call.
         """
         held = self._first_frame
         if held is None:
@@ -302,9 +302,10 @@ class SegmentWriter:
             self.dirty = None
 
     def undo(self) -> None:
-        """Cut what a failed write may have left behind ``state.size``, for good: no
-        power cut may bring back what the caller is told is not in the log."""
-        # What begins with zeros was never seen.
+        """Cut, durably, the bytes that a failed write may have left after
+        ``state.size``: no power failure may bring back records that were reported as
+        not appended."""
+        # No reader has seen bytes that begin with zeros.
         self.is_cut |= self._first_frame is None
         try:
             self.files.truncate(self.fd, self.state.size)
@@ -320,11 +321,11 @@ class SegmentWriter:
             ) from error
 
     def mark(self) -> Mark:
-        """The present state, for `back_to`."""
+        """The current state, for `back_to`."""
         return Mark(self.state.copy(), self.index.count, self.times.count)
 
     def differs_from(self, mark: Mark) -> bool:
-        """Whether anything was done since a mark."""
+        """Whether anything has changed since a mark."""
         is_open = self.dirty is not None or self._first_frame is not None
         now = self.state.size, self.times.count, self.next_offset
         return is_open or now != (mark.state.size, mark.time_count, mark.next_offset)
@@ -332,7 +333,8 @@ class SegmentWriter:
     def back_to(self, mark: Mark) -> None:
         """Undo the appends since a mark. May be called again with the same one."""
         segment = self.segment
-        # Until it is done this differs from the mark, wherever it is interrupted.
+        # Until the undo is complete, `differs_from(mark)` is true, also after an
+        # interrupt.
         self.dirty = mark.index_count, mark.time_count
         if segment.size > mark.state.size:
             segment.generation += 1
@@ -344,7 +346,7 @@ class SegmentWriter:
         self._first_frame = self.dirty = None
 
     def give_back_space(self) -> None:
-        """Give back what was reserved behind the log."""
+        """Give back the space that was reserved after the log."""
         if self._reserved > self.state.size:
             self.files.truncate(self.fd, self.state.size)
             self._reserved = self.state.size
@@ -356,9 +358,10 @@ class SegmentWriter:
         *,
         sync: bool = False,
     ) -> None:
-        """Bring the index files up to date with the first entries in memory.
+        """Update the index files with the first entries in memory.
 
-        Only entries whose log is synced: none may point at log that may vanish.
+        Pass only entries whose log is synced: an entry must not point at bytes of the
+        log that may be lost.
         """
         if index_count is None:
             index_count = self.index.count
@@ -383,7 +386,8 @@ class SegmentWriter:
         try:
             size = entries.entry_bytes
             if first < 0 or files.size(fd) != first * size:
-                # What is durable and right stays: a state file may count on it.
+                # Entries that are durable and right stay: a state file may rely on
+                # them.
                 first = min(self._agreeing(name, entries, count), entries.synced)
                 files.truncate(fd, first * size)
             if count > first:
@@ -399,7 +403,7 @@ class SegmentWriter:
     def _agreeing(
         self, name: str, entries: OffsetEntries | TimeEntries, count: int
     ) -> int:
-        """How many of the first entries an index file has as they must be."""
+        """How many of the first entries of an index file are correct."""
         data, size = self.segment.directory.read_file(name), entries.entry_bytes
         count = min(count, len(data) // size)
         wanted = entries.data(0, count)
@@ -413,8 +417,8 @@ class SegmentWriter:
     def seal(self) -> None:
         """Finish the segment, at a roll or at the close; its log is synced already.
 
-        1. give back what was reserved behind the log: a full disk may lack just that;
-        2. add the closing entry to the time index; 3. write and sync both indexes.
+        1. give back the space reserved after the log: a full disk may need it; 2. add
+        the closing entry to the time index; 3. write and sync both indexes.
         """
         self.give_back_space()
         add_closing_entry(self.state, self.times)
@@ -422,8 +426,8 @@ class SegmentWriter:
         self.segment.time_digest = self.times.digest()
 
     def release(self) -> None:
-        """This segment is not written any more; its file stays open for readers. May be
-        called again where it was interrupted."""
+        """Stop writing to this segment; its file stays open for readers. May be called
+        again after an interrupt."""
         segment = self.segment
         segment.descriptors.release(segment._serial)
         segment.max_timestamp = self.state.max_timestamp

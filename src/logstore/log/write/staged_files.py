@@ -1,4 +1,4 @@
-"""What was staged: the values that a caller hands on, and the files that they name."""
+"""Staged records: the values that a caller passes on, and the files that they name."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["Staged", "StagedLog"]
 
 IDENTITY_MAX: Final = 1000
+# A topic's id has 32 characters; a text longer than this is not an id.
 _TOPIC_ID_MAX: Final = 64
 _INT32_MAX: Final = (1 << 31) - 1
 
 
 class StagedLog(NamedTuple):
-    """What a staged file has for one partition.
+    """The records of a staged file for one partition.
 
     Attributes:
         topic, partition: which.
@@ -40,7 +41,7 @@ class StagedLog(NamedTuple):
         records: how many.
         file: name of the file in the store's root.
         is_alone: there is nothing else in the file.
-        first: offset of the first record, as it stands there.
+        first: offset of the first record, as it is in the file.
         runs: (position, bytes) of whole batches in the file, in order.
         topic_id: which of the topics that have had this name, one after the other; ""
             for one that has no id.
@@ -63,10 +64,10 @@ class StagedLog(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """What was staged, as a plain value that one process can send to another.
+    """Staged records, as a plain value that one process can send to another.
 
     Attributes:
-        logs: what there is for each partition: its files, in the order of its records.
+        logs: for each partition its files, in the order of its records.
     """
 
     logs: tuple[StagedLog, ...]
@@ -83,8 +84,8 @@ class Staged(NamedTuple):
 
 
 def check_identity(identity: object, name: str = "identity") -> str:
-    """Return `identity` (or another text that is kept with it) if it may be one's who
-    publishes, else raise `ConfigError`."""
+    """Return `identity` (or another text that is stored with it) if it is valid for a
+    publisher, else raise `ConfigError`."""
     if not isinstance(identity, str):
         raise ConfigError(
             f"{name} is {type(identity).__name__}, not a text of at most "
@@ -102,7 +103,7 @@ def check_identity(identity: object, name: str = "identity") -> str:
     try:
         identity.encode()
     except UnicodeEncodeError as error:
-        # Two of them in a row would be another identity when they are read again.
+        # Two of them in a row would become another identity when they are read again.
         raise ConfigError(
             f"{name} {identity[:100]!r} has a lone surrogate at {error.start}, which "
             f"is no character; nothing was done",
@@ -113,7 +114,7 @@ def check_identity(identity: object, name: str = "identity") -> str:
 
 
 def check_sequence(sequence: object, name: str = "sequence") -> int:
-    """Return `sequence` if it may be a publication's, else raise `ConfigError`."""
+    """Return `sequence` if it is valid for a publication, else raise `ConfigError`."""
     check_int(name, sequence, 0, layout.OFFSET_MAX)
     assert isinstance(sequence, int)
     return sequence
@@ -125,12 +126,12 @@ def staged_name(identity: str, sequence: int) -> str:
 
 
 def staged_prefix(identity: str) -> str:
-    """How the names of all staged files of an identity begin."""
+    """The prefix of the names of all staged files of an identity."""
     return f"{layout.STAGED_PREFIX}{xxhash.xxh3_64_hexdigest(identity.encode())}-"
 
 
 def staged_sequence(name: str, identity: str) -> int | None:
-    """The sequence that a staged file is for; None where it is another identity's."""
+    """The sequence that a staged file is for; None if it is of another identity."""
     rest = name.removeprefix(staged_prefix(identity))
     digits = rest.partition("-")[0]
     if rest == name or not digits.isascii() or not digits.isdigit():
@@ -139,8 +140,8 @@ def staged_sequence(name: str, identity: str) -> int | None:
 
 
 def logs_of(staged: Iterable[Staged]) -> list[StagedLog]:
-    """The logs of all that was staged, in order, once each field is known to be one
-    that a `Stage` may have written: they come from other processes.
+    """The logs of all staged values, in order. They come from other processes, so each
+    field is checked to be one that a `Stage` may have written.
 
     Raises:
         ConfigError: a field that no stage writes.
@@ -157,8 +158,8 @@ def logs_of(staged: Iterable[Staged]) -> list[StagedLog]:
 
 
 def check_apart(logs: Iterable[StagedLog]) -> None:
-    """Raise `ConfigError` where bytes are named twice, which would publish them twice:
-    something is in the list two times."""
+    """Raise `ConfigError` if the same bytes are named twice, which would publish them
+    twice: the list has something two times."""
     ends: dict[str, int] = {}
     for name, pos, size in sorted((log.file, *run) for log in logs for run in log.runs):
         if pos < ends.get(name, 0):
@@ -179,7 +180,7 @@ def _is_list(value: object) -> bool:
 
 
 def _checked(log: Any) -> StagedLog:
-    """A staged log with fields of the right types, each in its bounds."""
+    """Return a staged log whose fields have the right types and are in their bounds."""
     if not isinstance(log, StagedLog):
         raise _no_staged(f"a log of it is {type(log).__name__}", log)
     check_staged_name(log.file)
@@ -203,7 +204,7 @@ def _checked(log: Any) -> StagedLog:
         bounds.append(("position of a run", pos, 0, offset_max - _INT32_MAX))
         bounds.append(("size of a run", size, 1, _INT32_MAX))
     for name, value, low, high in bounds:
-        # Not what merely acts like a number: these are compared, added and stored.
+        # Only an int, and no subclass: these values are compared, added and stored.
         if type(value) is not int or not low <= value <= high:
             shown = repr(value) if isinstance(value, float) else _brief(value)
             raise _no_staged(f"{name} is {shown}, not in [{low}, {high}]", log)
@@ -218,18 +219,18 @@ def _checked(log: Any) -> StagedLog:
 
 
 def _brief(value: object) -> str:
-    """An integer, of which nobody wants a million digits, or the name of a type."""
+    """An integer without a million digits, or the name of a type, for a message."""
     if type(value) is int:
         return str(value) if abs(value) < 1 << 100 else "a huge integer"
     return type(value).__name__
 
 
 def check_files(root: Directory, logs: Iterable[StagedLog]) -> None:
-    """Raise unless the files of staged logs are there and as long as they have to be.
+    """Raise unless the files of staged logs exist and are as long as they must be.
 
     Raises:
-        CorruptRecordError: one is not.
-        StorageError: one is not there.
+        CorruptRecordError: a file is too short.
+        StorageError: a file does not exist.
     """
     sizes: dict[str, int] = {}
     for log in logs:
@@ -260,17 +261,17 @@ def moved_runs(
     append_time_ms: int,
 ) -> Iterator[tuple[Any, int]]:
     """The batches of a staged log with offsets from `base` on: (pointer, size) of one
-    run after another, in memory that is used again for the next.
+    run after another, in memory that is reused for the next run.
 
     Args:
-        config: of the topic as it is now: no batch is larger than its limit.
-        append_time_ms: what batches get for a timestamp where the topic, or a batch
-            itself, says that this is the time of the append.
+        config: of the topic as it is now: no batch may be larger than its limit.
+        append_time_ms: the timestamp of batches, if the topic, or a batch itself, says
+            that it is the time of the append.
 
     Raises:
-        CorruptRecordError: the file does not hold what was staged.
-        RecordTooLargeError: a batch is beyond ``max_message_bytes``.
-        StorageError: it cannot be read.
+        CorruptRecordError: the file does not contain the staged records.
+        RecordTooLargeError: a batch is larger than ``max_message_bytes``.
+        StorageError: the file cannot be read.
     """
     last_offset = log.first - 1
     stamps_all = config.message_timestamp_type == "LogAppendTime"
@@ -317,7 +318,7 @@ def _too_large(log: StagedLog, size: int, limit: int) -> RecordTooLargeError:
 
 
 def check_staged_name(name: object) -> None:
-    """Raise `ConfigError` for a name that no staged file has."""
+    """Raise `ConfigError` if `name` cannot be the name of a staged file."""
     if not isinstance(name, str):
         raise _no_staged(f"its file is {type(name).__name__}, not a name", name)
     rest = name.removeprefix(layout.STAGED_PREFIX)

@@ -1,17 +1,17 @@
-"""Records on their way into a store: encoded by any process, in no log yet.
+"""Records that are staged for a store: encoded by any process, in no log yet.
 
 A `Stage` writes files into the store's root directory, `.logstore-staged-*`: one with
-whole batches for any number of partitions, and one of its own for each partition that
-gets many (it can become a segment as it is: adoption.py). It needs no lock, and nothing
-of it can be read. `Store.publish` puts what such files hold into the logs, all of it or
-nothing.
+whole batches for any number of partitions, and a separate one for each partition that
+gets many records (it can become a segment as it is: import_segment.py). A stage needs
+no lock, and readers see none of its records. `Store.publish` appends the contents of
+such files to the logs, all of them or none.
 
-The offsets of a partition's batches begin at 0: where they will stand, nobody knows
-yet. No checksum covers them, so that publishing moves them in place. Their timestamps
-are those of the records, also where the topic wants the time of the append: that is the
-time of the publication, which stamps them.
+The offsets of a partition's batches begin at 0, because their final offsets are not
+known yet. No checksum covers the offsets, so publishing changes them in place. The
+timestamps are those of the records, also if the topic wants the time of the append:
+that is the time of the publication, which stamps them.
 
-A `Staged` comes from another process: `logs_of` looks at each of its fields.
+A `Staged` comes from another process: `logs_of` checks each of its fields.
 """
 
 from __future__ import annotations
@@ -53,21 +53,20 @@ __all__ = ["Stage"]
 
 # Smaller batches of a partition are held back, to be written together.
 _DIRECT_BYTES: Final = 64 << 10
-# What is written one behind the other is read again in one piece, up to this size.
+# Batches that are adjacent in a file are read again in one piece, up to this size.
 _RUN_BYTES: Final = 1 << 20
-# A partition with so many bytes gets a file of its own; so many may have one.
+# A partition with this many bytes gets a separate file; `_OWN_FILES_MAX` may have one.
 OWN_FILE_BYTES: Final = 1 << 20
-# Such a file will be synced, so its writing begins early: whenever so much has come.
+# Such a file will be synced, so write-back begins early: each time so many bytes came.
 _WRITE_BACK_BYTES: Final = 8 << 20
 _OWN_FILES_MAX: Final = 64
-# A topic's id has 32 characters; what is longer is none.
 
 _Result = TypeVar("_Result")
 
 
 class Destination(Protocol):
-    """What a stage asks of a partition. A `Partition` is one; whoever stages for many
-    does without opening their logs."""
+    """The attributes of a partition that a stage needs. A `Partition` has them; a
+    caller that stages for many partitions need not open their logs."""
 
     @property
     def topic(self) -> str: ...
@@ -93,7 +92,7 @@ class _File:
         self._written_back = 0
 
     def write(self, data: memoryview) -> int:
-        """Write behind what there is; returns where."""
+        """Write at the end of the file; return the position."""
         pos = self.pos
         try:
             if self.fd < 0:
@@ -109,7 +108,7 @@ class _File:
         return pos
 
     def read(self, pos: int, size: int) -> memoryview:
-        """What was written there."""
+        """The bytes that were written at a position."""
         data = bytearray(size)
         try:
             n = self.root.files.read(self.fd, data, pos)
@@ -127,7 +126,7 @@ class _File:
             raise self._failed(error) from error
 
     def __del__(self) -> None:
-        # Of a stage that nobody finished or discarded; its file is a leftover.
+        # The stage was neither finished nor discarded; its file is a leftover.
         with contextlib.suppress(OSError, LogStoreError, AttributeError, TypeError):
             self.close()
 
@@ -136,17 +135,17 @@ class _File:
 
 
 class _Log:
-    """What is being staged for one partition.
+    """The records that are being staged for one partition.
 
     Attributes:
-        topic, partition, topic_id: which, and
+        topic, partition, topic_id: which partition.
         config: of its topic.
-        file: what the batches are written into now.
-        first: offset of the first of them; those before are in `done`.
-        records: of all; the offset of the next.
+        file: the file that batches are written to now.
+        first: offset of the first record in it; earlier records are in `done`.
+        records: how many there are in all; the offset of the next one.
         data: batches that are held back.
-        runs: of `file`, and
-        bytes: how many these are.
+        runs: of `file`.
+        bytes: how many bytes the runs have.
     """
 
     __slots__ = (
@@ -169,7 +168,8 @@ class _Log:
         self.partition = destination.number
         self.topic_id = topic_id
         self.config = destination.config
-        # The time of the append is not known before the publication, which stamps all.
+        # The time of the append is not known before the publication, which stamps all
+        # batches.
         self.encoder = Encoder(
             dataclasses.replace(self.config, message_timestamp_type="CreateTime")
         )
@@ -193,19 +193,19 @@ class _Log:
             self.runs.append((pos, size))
 
     def move(self, file: _File) -> None:
-        """Write what was written, and what follows, into another file."""
+        """Move the batches written so far to another file, and continue there."""
         old, runs = self.file, self.runs
         self.file, self.runs, self.bytes = file, [], 0
         for pos, size in runs:
             self.write(old.read(pos, size))
 
     def into(self, file: _File, offset: int) -> None:
-        """Go on in another file, with the batch of this offset."""
+        """Continue in another file, with the batch of this offset."""
         self.end(offset)
         self.file, self.first, self.runs, self.bytes = file, offset, [], 0
 
     def end(self, offset: int) -> None:
-        """Note what is in the file, up to this offset."""
+        """Add to `done` the records in the file, up to this offset."""
         count = offset - self.first
         if count:
             log = StagedLog(
@@ -216,18 +216,19 @@ class _Log:
 
 
 class Stage:
-    """Writes staged files. For one thread; a context manager that removes them where it
-    is left by an error.
+    """Writes staged files. For one thread; a context manager that removes the files if
+    an error leaves it.
 
-    It is good for one `Staged`: once it is finished, discarded or left, it takes no
-    more records, and `finish` goes on returning what it returned. A call that could not
-    complete (no space, an interrupt) ends it, too: what is in its files is not known.
+    A stage makes one `Staged`: once it is finished, discarded or left, it takes no
+    more records, and `finish` keeps returning the same value. A call that could not
+    complete (no space, an interrupt) also ends the stage: the content of its files is
+    unknown.
 
     Args:
         root: the store's directory.
-        identity, sequence: of the publication that it is for; they name the files, so
-            that what is left over can be told from what is under way.
-        topic_id_of: which topic it is that now has the name of a destination's.
+        identity, sequence: of the publication that it is for; the file names contain
+            them, so that leftover files can be distinguished from files in use.
+        topic_id_of: returns the id of a destination's topic.
 
     Raises:
         ConfigError: no identity, or no sequence number, that `Store.publish` takes.
@@ -248,9 +249,9 @@ class Stage:
         self._logs: dict[tuple[str, int], _Log] = {}
         self._staged: Staged | None = None
         self._is_entered = False
-        # Why it takes no more records; "": it does.
+        # Why it takes no more records; "": it takes them.
         self._ended = ""
-        # Of a group of its own: nothing is waited for with it.
+        # In a lock group of its own: no thread waits for it.
         self._lock = native.Mutex(RANK_LEAF, "a stage", new_group())
 
     def _new_file(self, *, is_shared: bool) -> _File:
@@ -275,7 +276,7 @@ class Stage:
         self._end("was left")
 
     def _end(self, why: str) -> None:
-        """Take no more records; the first reason is told."""
+        """Take no more records; the first reason is the one that errors report."""
         self._ended = self._ended or why
 
     def _refused(self, what: str, why: str) -> ConfigError:
@@ -292,10 +293,10 @@ class Stage:
         )
 
     def _alone(self, work: Callable[[], _Result]) -> _Result:
-        """One call at a time; one that does not complete is the last.
+        """Run one call at a time; a call that does not complete is the last.
 
-        A finalizer, or whoever makes the rows, may come in again from inside a call,
-        where the buffers are in use.
+        A finalizer, or the code that makes the rows, may call the stage again from
+        inside a call, while the buffers are in use.
         """
         with self._lock.attempt() as is_mine:
             if not is_mine:
@@ -315,9 +316,9 @@ class Stage:
         headers: Sequence[Sequence[tuple[str, ReadableBuffer | None]]] | None = None,
     ) -> int:
         """Stage records for a partition; the arguments are those of
-        `Partition.append_many`. They are encoded as the settings of the topic are now.
+        `Partition.append_many`. The current settings of the topic define the encoding.
 
-        Returns how many there were.
+        Returns the number of records.
 
         Raises: as `Partition.append_many`; `UnsupportedError` for a topic with
             ``message_format=0``.
@@ -349,7 +350,7 @@ class Stage:
             raise self._refused("take records", self._ended)
         count, is_begun = 0, False
         try:
-            # Outside of `_alone`: it is the caller's code that makes what is added.
+            # Outside of `_alone`: code of the caller makes the batches.
             for rows in batches:
                 if self._ended:
                     raise self._refused("take records", self._ended)
@@ -393,7 +394,7 @@ class Stage:
         self._write(log, memoryview(data))
 
     def _write(self, log: _Log, data: memoryview) -> None:
-        """Write whole batches, into a file of their own where they are many."""
+        """Write whole batches, into a separate file if there are many."""
         if log.encoder.magic == 2:
             if log.file.is_shared:
                 is_much = log.bytes + len(data) >= OWN_FILE_BYTES
@@ -407,14 +408,15 @@ class Stage:
         log.write(data)
 
     def finish(self) -> Staged:
-        """Write what is held back, close the files, and say what is in them; again,
-        where it has done so.
+        """Write the batches that are held back, close the files, and return their
+        contents. Later calls return the same value.
 
-        They are not synced: should the power go, nothing of them has been published.
+        The files are not synced: if the power fails, none of their records has been
+        published.
 
         Raises:
-            ConfigError: it was discarded, or a call on it has failed.
-            StorageError: it cannot be written; stage again.
+            ConfigError: the stage was discarded, or a call on it has failed.
+            StorageError: a file cannot be written; stage again.
         """
         if self._staged is not None:
             return self._staged
@@ -439,11 +441,11 @@ class Stage:
         return Staged(tuple(logs))
 
     def discard(self) -> None:
-        """Remove the files. Never raises for one that is not there; does nothing to
-        what was published.
+        """Remove the files. A file that does not exist is no error; published records
+        are not affected.
 
         Raises:
-            ReentrantCallError: it comes from inside another call.
+            ReentrantCallError: it is called from inside another call.
         """
         with self._lock.attempt() as is_mine:
             if not is_mine:

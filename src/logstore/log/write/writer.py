@@ -1,4 +1,4 @@
-"""The writing side of a partition: a log that can also be trimmed and closed."""
+"""The writing side of a partition: a log with deletion, truncation and closing."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class PartitionWriter(LogWriter):
     # ------------------------------------------------------------ delete, truncate
 
     def configure(self, config: TopicConfig) -> None:
-        """Take over other settings, from the next append on.
+        """Apply other settings, from the next append on.
 
         Raises:
-            SyncFailedError, StorageError: it could not let go of the active segment,
-                and goes on with the settings that it has.
+            SyncFailedError, StorageError: the active segment could not be released; the
+                old settings stay in use.
         """
         encoder = Encoder(config)
         with self.sync_lock, self.lock:
@@ -62,13 +62,13 @@ class PartitionWriter(LogWriter):
                     error
                 )
             self.config, self.encoder = config, encoder
-            # All is synced: the next append plans its sync by these settings.
+            # All is synced: the next append schedules its sync by these settings.
             self._flush_scheduled = False
 
     def delete_before(self, offset: int, reason: str) -> int:
         """Raise the start offset; drop the segments that lie wholly below it.
 
-        1. write down the new start (commit); 2. new list of segments; 3. rename the
+        1. record the new start (commit); 2. replace the list of segments; 3. rename the
         files to `.deleted`; 4. unlink them later.
         """
         with self.sync_lock, self.lock:
@@ -116,7 +116,7 @@ class PartitionWriter(LogWriter):
         return max(after - 1, 0)
 
     def _commit_state(self, active: SegmentWriter) -> bool:
-        """Write down a changed list of segments; False as `_commit`."""
+        """Record a changed list of segments; return False as `_commit`."""
         point = active.state.copy()
         self._sync_held()
         return self._commit(point)
@@ -131,10 +131,10 @@ class PartitionWriter(LogWriter):
         """Rename the files of dropped segments; another process may still read them.
 
         Raises:
-            StorageError: a file keeps its name, and it matters: not `is_committed`, and
-                so the new names are all that says that the segments are dropped; or
-                `is_needed`, where the log would grow into the offsets of one that
-                stayed.
+            StorageError: a file keeps its name, which matters in two cases: not
+                `is_committed`, when only the new names say that the segments are
+                dropped; or `is_needed`, when the log would grow into the offsets of a
+                segment that stayed.
         """
         names: list[str] = []
         segments = list(segments)
@@ -160,7 +160,7 @@ class PartitionWriter(LogWriter):
         if not is_committed:
             self._sync_names()
         if names:
-            # A read that has begun finishes on the files that it began with.
+            # A read in progress finishes on the files that it began with.
             self.host.unlink_later(
                 self.directory, names, self.config.file_delete_delay_ms, segments
             )
@@ -177,21 +177,21 @@ class PartitionWriter(LogWriter):
         """Drop all records from `offset` on.
 
         Args:
-            find: called with the locks held: (index of the segment, position) where the
-                batch of the offset begins; None at the end.
+            find: called with the locks held; returns (index of the segment, position)
+                where the batch of the offset begins; None at the end.
         """
         with self.sync_lock, self.lock:
             self._check()
             return self.truncate_held(offset, find())
 
     def truncate_held(self, offset: int, boundary: tuple[int, int] | None) -> int:
-        """The same for who holds both locks.
+        """The same; the caller holds both locks.
 
-        1. write down the lower durable point and that all behind it goes (commit:
-        opening finishes it); 2. rename later segments to `.deleted`
-        and sync the directory; 3. truncate and sync the log; 4. cut the indexes;
-        5. drop producer snapshots and leader epochs that speak of what is gone;
-        6. where `offset` is in a gap, begin a segment there.
+        1. record the lower durable point, and that all after it is to be removed
+        (commit: opening finishes it); 2. rename later segments to `.deleted` and sync
+        the directory; 3. truncate and sync the log; 4. cut the indexes; 5. drop
+        producer snapshots and leader epochs that refer to removed offsets; 6. if
+        `offset` is in a gap, begin a segment there.
 
         Returns the new end.
         """
@@ -204,7 +204,8 @@ class PartitionWriter(LogWriter):
             self.segments[index].base_offset > offset
             or (pos == 0 and self.segments[index].base_offset < offset)
         ):
-            # In a gap in front of a segment, or of all that is in it: that goes, too.
+            # `offset` is in a gap before a segment, or before all of its records: drop
+            # this segment, too.
             index -= 1
             pos = self.segments[index].size
         self._sync_held()
@@ -212,10 +213,10 @@ class PartitionWriter(LogWriter):
         keep, dropped = self.segments[: index + 1], self.segments[index + 1 :]
         segment = keep[-1]
         state, entries, times = self._state_up_to(segment, pos)
-        # In a gap: behind the last record before it.
+        # If `offset` is in a gap, `end` follows the last record before it.
         end, start = state.last_offset + 1, self.start_offset
         before, size = self.segments, state.size
-        # First: a reader that looks behind the cut sees no more than what stays.
+        # First: from now on a reader sees only records that stay.
         self.cutting_to = end
         try:
             self._retire_active()
@@ -225,8 +226,8 @@ class PartitionWriter(LogWriter):
             self._active_times = times
             self._truncate(segment, dropped, offset, end)
         except BaseException as error:
-            # Half done, in memory or on disk: opening again finds out. First of all,
-            # and without a call that could be interrupted:
+            # Half done, in memory or on disk: the next opening finds out. This comes
+            # first and makes no call that could be interrupted.
             self._is_half_done = self._is_blocked = True
             self.cutting_to = native.OFFSET_MAX
             if segment.next_offset == end:
@@ -249,8 +250,8 @@ class PartitionWriter(LogWriter):
         return self.end_offset
 
     def _leave_gap(self, offset: int, start: int) -> None:
-        """Let the log go on at an offset behind its last record, in a segment that
-        begins there: one that ends before the next offset looks like damage."""
+        """Let the log continue at an offset after its last record, in a segment that
+        begins there: a segment that ends before the next offset looks like damage."""
         try:
             self._roll_or_undo(self._writable(), offset)
             self.end_offset, self.start_offset = offset, start
@@ -268,8 +269,8 @@ class PartitionWriter(LogWriter):
     def _truncate(
         self, segment: Segment, dropped: tuple[Segment, ...], offset: int, end: int
     ) -> None:
-        """The steps of `truncate_to`, with its state and list of segments in place.
-        From `end` to `offset`, there is nothing."""
+        """The steps of `truncate_to`, after the state and list of segments are set.
+        There are no records from `end` to `offset`."""
         state = self._active_state
         pos = state.size
         self._write_state(state, is_truncating=True)
@@ -277,7 +278,7 @@ class PartitionWriter(LogWriter):
         self._rename_deleted(reversed(dropped), is_needed=True)
         self.directory.sync()
         segment.generation += 1
-        segment.next_offset = end  # from here on it has happened for readers
+        segment.next_offset = end  # from here on, readers see the truncation
         segment.size = pos
         segment.max_timestamp = state.max_timestamp
         segment.max_timestamp_offset = state.max_timestamp_offset
@@ -296,12 +297,12 @@ class PartitionWriter(LogWriter):
             self.end_offset - offset,
         )
         self.end_offset, self.cutting_to = end, native.OFFSET_MAX
-        # Once more: whoever looked in between has seen the old end beside the cut.
+        # Again: a reader may meanwhile have seen the old end together with the cut.
         self.note_cut(offset)
         self._synced = end
         self._synced_state = None
         self.start_offset = min(self.start_offset, end)
-        # As long as the state on disk says "truncating", what is appended would be cut.
+        # While the state on disk says "truncating", an opening would cut appends.
         self._commit(self._active.state)
 
     def _state_up_to(
@@ -327,20 +328,20 @@ class PartitionWriter(LogWriter):
         self._epochs = kept or None
 
     # ------------------------------------------------------------ publishing
-    # The caller holds `sync_lock` and `lock` from the first of these to the last.
+    # The caller holds `sync_lock` and `lock` from the first of these calls to the last.
 
     def place_of_end(self) -> tuple[int, int]:
         """(index of the last segment, its size), for `truncate_held`.
 
         Raises:
-            LogStoreError: why nothing can be appended.
+            LogStoreError: the reason why nothing can be appended.
         """
         self._check()
         active = self._writable()
         return len(self.segments) - 1, active.state.size
 
     def check_room(self, size: int) -> None:
-        """Raise `DiskFullError` where the disk has no `size` bytes to spare."""
+        """Raise `DiskFullError` if the disk does not have `size` bytes to spare."""
         active = self._writable()
         if not active.has_room(size):
             raise active.disk_full(size)
@@ -350,23 +351,23 @@ class PartitionWriter(LogWriter):
     ) -> None:
         """Append whole batches that have their offsets, all of them or none.
 
-        `size` and `count`: how many bytes and offsets they take.
+        `size` and `count`: the number of bytes and offsets they take.
         """
         self._check()
         self._check_expected(None, count)
         self._write_runs(runs, size, self.files.now_ms())
 
     def take_over(self, root: Directory, staged: Adoptable) -> None:
-        """Append what is in a staged file: the file becomes a segment.
+        """Append the records of a staged file: the file becomes a segment.
 
         1. begin a segment, unless the active one is empty; 2. give the batches their
-        offsets, and sync the file: recovery takes what it cannot read for a torn tail,
-        and keeps a copy; 3. rename it to the empty segment's log (no reader has that
-        open: there is nothing in it); 4. sync the directory.
+        offsets, and sync the file: recovery treats bytes that it cannot read as a torn
+        tail, and keeps a copy; 3. rename the file to the empty segment's log (no reader
+        has that log open, because it is empty); 4. sync the directory.
 
         Raises:
             StorageError: nothing was appended.
-            SyncFailedError: nobody can tell.
+            SyncFailedError: whether the records were appended is unknown.
         """
         self._check()
         self._check_expected(None, staged.log.records)
@@ -395,8 +396,8 @@ class PartitionWriter(LogWriter):
             self._exchange(root, staged, file)
         except BaseException as error:
             if self.end_offset != base:
-                raise  # it is in
-            # First of all, and without a call that could be interrupted.
+                raise  # the records are in
+            # This comes first and makes no call that could be interrupted.
             self._savepoint, self._is_blocked, self._is_torn = saved, True, True
             self._undo()
             if is_system_error(error):
@@ -419,18 +420,18 @@ class PartitionWriter(LogWriter):
         self._show(self._active)
 
     def sync_held(self) -> None:
-        """As `sync`, for who holds the locks."""
+        """As `sync`; the caller holds the locks."""
         self._sync_held()
 
     def close_gate(self, gate: Gate, ceiling: int) -> None:
-        """Readers see nothing from an offset on until the gate is open."""
+        """Hide all records from an offset on from readers until the gate is open."""
         self.ceiling = ceiling
         self.gate = gate
-        # Should this be cut short, the next call has to look.
+        # If the publication is interrupted, the next call must check.
         self._is_blocked = True
 
     def end_for_good(self, error: BaseException) -> None:
-        """Take no more appends: opening the store again will cut what follows here."""
+        """Refuse all appends: the next opening of the store cuts what follows here."""
         self._fail(
             SyncFailedError(
                 f"a publication to {self.name} could not be undone: {error}. Open the "
@@ -444,18 +445,18 @@ class PartitionWriter(LogWriter):
 
     @property
     def is_sound(self) -> bool:
-        """Whether all that is in it is known to be readable and can be made durable."""
+        """Whether the whole log is known to be readable and can be made durable."""
         return self.failed is None and self.damage is None
 
     def close(self, reason: LogStoreError, *, write_down: bool) -> None:
-        """Sync, finish the indexes and, with `write_down`, note where the log ends. May
-        be called again where it was interrupted or has failed.
+        """Sync, finish the indexes and, with `write_down`, record where the log ends.
+        May be called again after an interrupt or a failure.
 
-        `reason` is what later calls raise.
+        Later calls raise `reason`.
 
         Raises:
-            SyncFailedError, StorageError: it may not be durable. A full disk is none of
-                these: what was appended has its place.
+            SyncFailedError, StorageError: the log may not be durable. A full disk
+                raises neither: the records that were appended have their space.
         """
         with self.sync_lock, self.lock:
             if self._is_finished:
@@ -503,14 +504,14 @@ class PartitionWriter(LogWriter):
             failed = storage_error(error, "close", self.directory.path)
             if not isinstance(failed, DiskFullError):
                 raise failed from error
-            # All records are durable; the next opening builds what is missing.
+            # All records are durable; the next opening rebuilds the missing files.
             self.is_noted = False
             logger.warning(
                 "%s is durable and not marked as closed: %s", self.name, failed
             )
 
     def abandon(self) -> None:
-        """Let go of everything that a reader of a deleted topic does not need."""
+        """Release everything that a reader of a deleted topic does not need."""
         self.segments = ()
 
 

@@ -1,4 +1,4 @@
-"""Looking at a partition before anything is decided: what `verify` finds, and more."""
+"""Examining a partition before any decision: the findings of `verify`, and more."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _SMALL_KINDS = (PRODUCER_SNAPSHOT, CHECKPOINT, STATE, TXN_INDEX_FAULT, DIGEST)
 
 @dataclasses.dataclass(slots=True)
 class Look:
-    """What is known of a partition.
+    """The facts about a partition.
 
     Attributes:
-        context: what is known from outside its log.
+        context: the facts from outside its log.
         found: its segments, in order of their names.
         problems, notes: as `verify` with ``deep`` reports them.
-        foreign: segments with what is not understood, or what the system refuses to
-            read: (path, message). Because of them the log is left as it is.
-        missing: base offsets of segments that must be there and are not.
+        foreign: segments with contents that are not understood, or that the system
+            refuses to read: (path, message). The log then stays as it is.
+        missing: base offsets of segments that must exist and do not.
     """
 
     context: Context
@@ -61,14 +61,14 @@ class Look:
 
     @property
     def floor(self) -> int:
-        """Offsets below were given out: they were durable."""
+        """Offsets below were assigned: they were durable."""
         state = self.context.state
         own = 0 if state is None else max(state.durable_offset, state.start_offset)
         return max(own, self.context.recovery_point)
 
     @property
     def closed_end(self) -> int | None:
-        """Where the log ended when another program closed it; None: unknown."""
+        """The end of the log when another program closed it; None: unknown."""
         return self.context.closed_end if self.context.state is None else None
 
     @property
@@ -81,7 +81,7 @@ class Look:
         return [*self.problems, *self.notes]
 
     def bad_indexes(self) -> set[int]:
-        """Base offsets of segments whose indexes are to be built."""
+        """Base offsets of segments whose indexes must be built."""
         names = [
             os.path.basename(finding.path)
             for finding in self.findings
@@ -94,8 +94,8 @@ class Look:
         }
 
     def refused(self) -> list[Problem]:
-        """What cannot be read, and cannot be made anew: nobody knows what it holds, so
-        that it must not be taken for something that is not there."""
+        """Files that cannot be read or rebuilt. Their contents are unknown, so they
+        must not be treated as missing."""
         return [
             problem
             for problem in self.problems
@@ -104,7 +104,7 @@ class Look:
         ]
 
     def bad_files(self) -> dict[str, str]:
-        """Small files that are damaged: name -> what is wrong."""
+        """Small files that are damaged: name -> the fault."""
         return {
             os.path.basename(finding.path): finding.message
             for finding in self.findings
@@ -112,11 +112,11 @@ class Look:
         }
 
     def lost(self) -> list[Problem]:
-        """What is simply not there any more."""
+        """Bytes and segments that no longer exist."""
         return [p for p in self.problems if p.kind in (LOST_BYTES, LOST_SEGMENT)]
 
     def reason(self, path: str, begin: int, end: int, default: str) -> str:
-        """Why a range of a file goes, as `verify` says it, else the default."""
+        """Why a range of a file is taken out: the words of `verify`, or the default."""
         for finding in self.findings:
             at = finding.position
             if finding.path == path and at is not None and begin <= at < end:
@@ -125,7 +125,7 @@ class Look:
 
 
 def look(run: Run, facts: StoreFacts, directory: Directory, threads: int) -> Look:
-    """Check a partition and note what a decision needs."""
+    """Check a partition and collect the facts for a decision."""
     context = facts.context(directory, run)
     state = context.state
     known = {row[0]: row for row in state.sealed} if state else {}

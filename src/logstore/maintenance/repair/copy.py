@@ -1,7 +1,7 @@
-"""Copying a store, or a partition of it, to be repaired there: the source is only read.
+"""Copying a store or a partition, to repair the copy: the source is only read.
 
-What the system refuses to read becomes zeros in the copy, which no batch begins with:
-the repair of the copy leaves it out like any other damage.
+Bytes that the system refuses to read become zeros in the copy. No batch begins with
+zeros, so the repair of the copy leaves them out like any other damage.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from logstore.io.directory import Directory
 from logstore.io.layout import parse_partition_directory
 from logstore.maintenance.repair.report import LEFT_OUT, RepairAction
 
-# So much is left out where a read fails.
+# Bytes left out when a read fails.
 _BLOCK_BYTES = 4096
 _COPY_BYTES = 1 << 20
 
@@ -27,10 +27,10 @@ def copy_store(
     """Copy the files of a store into an empty directory.
 
     Args:
-        only: the directory of a partition: nothing of the others is copied.
+        only: the directory of a partition: no files of the others are copied.
         chosen: the directories of partitions.
 
-    Returns what could not be read.
+    Returns the parts that could not be read.
     """
     actions: list[RepairAction] = []
     for name in root.names():
@@ -59,8 +59,8 @@ def copy_store(
 
 
 def _copy_topic(root: Directory, to: Directory, only: str) -> None:
-    """The settings of one topic; without them it has the defaults. Where other
-    partitions come before the one that is copied, they would be missed: then none."""
+    """Copy the settings of one topic; without them it has the defaults. If partitions
+    come before the copied one, copy none: they would be reported as missing."""
     key = parse_partition_directory(only)
     with contextlib.suppress(CorruptCheckpointError, KeyError, TypeError):
         value = checkpoints.read_state(root, layout.TOPICS)

@@ -1,8 +1,8 @@
-"""The marks on a store that tell who wrote last, and how it ended, around a repair.
+"""The marks for the last writer of a store and how it stopped, during a repair.
 
-The mark of a clean stop goes before the first change, and comes back behind the last
-one where it was there before. A store that another program wrote last has no mark of
-ours, and gets none.
+The mark of a clean stop is removed before the first change, and restored after the last
+one if it was there before. If another program wrote the store last, the store has no
+mark of ours, and gets none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class RepairMarks:
     """The marks of a store under repair.
 
     Attributes:
-        generation: what state files are written under.
+        generation: the generation that state files are written with.
     """
 
     def __init__(self, root: Directory, facts: StoreFacts) -> None:
@@ -36,14 +36,14 @@ class RepairMarks:
         self._marks.is_own = facts.own
 
     def begin(self) -> None:
-        """Take away the mark of a clean stop, once, before anything is changed."""
+        """Remove the mark of a clean stop, once, before the first change."""
         if not self._has_begun and self._is_own:
             self._marks.begin(_nothing)
         self._has_begun = True
 
     def finish(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Have the recovery points tell of the partitions that were mended (`ends`:
-        where each log ends, all of it synced), and put the mark back."""
+        """Set the recovery points of the repaired partitions (`ends`: the end of each
+        log, all of it synced), and restore the mark."""
         if not self._has_begun:
             return
         points = {**self._points}

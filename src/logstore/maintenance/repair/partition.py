@@ -1,16 +1,15 @@
-"""Repairing one partition: look, decide, keep, change, and write down.
+"""Repairing one partition: check, decide, keep, change, and record.
 
-The steps, in this order, so that at each of them a crash leaves a log that is as it was
-or repaired further, and never one that lacks a sound batch which is not in the
-quarantine:
+A crash at any of the steps below leaves a log as it was, or repaired further. It never
+leaves a log that lacks an intact batch which is not in the quarantine:
 
-1. finish what an interrupted compaction or truncation left (as opening does);
-2. look (`assessment`) and decide (`plan`);
-3. take away the mark of a clean stop;
-4. keep what is to be taken out, durably, with the manifest;
+1. finish an interrupted compaction or truncation (as opening does);
+2. check (`assessment`) and decide (`plan`);
+3. remove the mark of a clean stop;
+4. keep the bytes to be taken out, durably, with the manifest;
 5. the log: remove, cut, rewrite, from its end to its beginning (`rewrite`);
-6. what is derived from it: indexes, leader epochs;
-7. the empty segment that keeps offsets from being given out again;
+6. the files derived from it: indexes, leader epochs;
+7. the empty segment that prevents offsets from being assigned again;
 8. logstore's own state, if logstore was the last writer.
 """
 
@@ -62,13 +61,13 @@ from logstore.maintenance.verify.report import LOST_BYTES, LOST_SEGMENT, OFFSETS
 
 @dataclasses.dataclass(slots=True)
 class Plan:
-    """What is to become of a partition.
+    """The decision for a partition.
 
     Attributes:
         targets: the segments that stay, in order.
         removed: those that do not.
         empty: base offset of an empty segment to be added at the end; None: none.
-        start, end: the offsets of the log then.
+        start, end: the offsets of the log after the repair.
     """
 
     targets: list[Target]
@@ -79,13 +78,13 @@ class Plan:
 
     @property
     def is_change(self) -> bool:
-        """Whether any byte of the log is concerned."""
+        """Whether any byte of the log changes."""
         changed = any(target.is_changed for target in self.targets)
         return changed or bool(self.removed) or self.empty is not None
 
     @property
     def lowest_change(self) -> int:
-        """From which offset on the log may not be what it was."""
+        """The offset from which the log may differ from before."""
         lowest = [found.base for found in self.removed]
         for target in self.targets:
             if not target.is_changed:
@@ -101,8 +100,8 @@ class PartitionRepair:
     """The repair of one partition.
 
     Attributes:
-        actions: what was done, or would be.
-        end: where the log ends; None where nothing was changed.
+        actions: the changes made, or those that would be made.
+        end: the end of the log; None if nothing was changed.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class PartitionRepair:
         self._must_write = False
 
     def run(self, run: Run, threads: int) -> Look:
-        """Repair the partition; what was found before."""
+        """Repair the partition; returns the facts from before."""
         if not self.dry_run:
             self._tidy(run)
         seen = look(run, self.facts, self.directory, threads)
@@ -167,7 +166,7 @@ class PartitionRepair:
     # -- 1. names
 
     def _tidy(self, run: Run) -> None:
-        """Finish, or undo, what was begun and not finished before."""
+        """Finish or undo an operation that was interrupted before."""
         directory = self.directory
         context = self.facts.context(directory, None)
         state = context.state
@@ -205,11 +204,11 @@ class PartitionRepair:
         end = _end_of(targets)
         start = max(seen.start, 0)
         if self.mode == "cut" and end < start:
-            # The log ends before where it starts: as a broker does, nothing is kept.
+            # The log ends before its start: like a broker, keep nothing.
             targets, end = [], start
         wanted = max(end, floor) if self.mode == "skip" else end
         if not targets:
-            # Without a state nobody knows where the log starts but by its first name.
+            # Without a state only the first file name says where the log starts.
             is_named = found and self.mode == "cut" and seen.context.state is None
             wanted = max(wanted, start, found[0].base if is_named else 0)
         empty = None
@@ -226,7 +225,7 @@ class PartitionRepair:
     # -- 4. keeping
 
     def _keep(self, seen: Look, plan: Plan, bad_files: dict[str, str]) -> None:
-        """Put into the quarantine what is to go; tell of it."""
+        """Put everything that will be removed into the quarantine; report it."""
         for problem in seen.lost():
             self._note(
                 LOST,
@@ -277,7 +276,7 @@ class PartitionRepair:
             )
 
     def _keep_ranges(self, seen: Look, plan: Plan) -> None:
-        """What goes out of segments that stay."""
+        """Keep the bytes that are taken out of segments that stay."""
         last_before: int | None = None
         for slot, target in enumerate(plan.targets):
             found, name = target.found, target.found.name
@@ -321,7 +320,7 @@ class PartitionRepair:
     def _offsets_around(
         self, found: Found, target: Target, begin: int, end: int
     ) -> tuple[int | None, int | None]:
-        """Last offset that stays before a dropped range, first one behind it."""
+        """Last offset that stays before a dropped range, first one after it."""
         before: int | None = None
         after: int | None = None
         for run in found.runs:
@@ -344,7 +343,7 @@ class PartitionRepair:
         return before, after
 
     def _keep_derived(self, plan: Plan, bad: set[str]) -> None:
-        """What speaks of offsets that are no more: snapshots, leader epochs."""
+        """Quarantine files about removed offsets: snapshots, leader epochs."""
         directory = self.directory
         for name in directory.names():
             parsed = layout.parse_segment_file(name)
@@ -393,7 +392,7 @@ class PartitionRepair:
         directory = self.directory
         state = seen.context.state
         if self._leaves_gaps(seen, plan) and state and state.is_gapless:
-            # The next try must not take the gaps for damage.
+            # The next attempt must not treat the gaps as damage.
             loose = dataclasses.replace(state, is_gapless=False)
             checkpoints.write_state(directory, layout.PARTITION_STATE, loose.to_dict())
         for kept in reversed(self.quarantine.kept):
@@ -421,7 +420,7 @@ class PartitionRepair:
                 directory.unlink(name, missing_ok=True)
         self._write_down(seen, plan, bases)
         if directory.exists(layout.CLOSED):
-            # It may be written to from here on.
+            # The segment may be written to from here on.
             directory.unlink(layout.CLOSED, missing_ok=True)
             directory.sync()
         for name in directory.names():
@@ -432,11 +431,11 @@ class PartitionRepair:
                 and not parsed.transition
                 and parsed.base_offset not in bases
             ):
-                # Without its log, as opening would do.
+                # Its log is missing: remove it, as opening would do.
                 directory.unlink(name, missing_ok=True)
 
     def _leaves_gaps(self, seen: Look, plan: Plan) -> bool:
-        """Whether the log may lack offsets from now on."""
+        """Whether offsets may be missing from the log after the repair."""
         if self.mode == "cut":
             return False
         return plan.is_change or any(
@@ -453,8 +452,8 @@ class PartitionRepair:
     def _write_down(self, seen: Look, plan: Plan, bases: list[int]) -> None:
         """Index the last segment, make it durable, and write logstore's own state.
 
-        1. scan it; 2. write again what is not known to be durable, and sync; 3. write
-        its indexes; 4. write the state, or take out one that does not count.
+        1. scan it; 2. write the part again that is not known to be durable, and sync;
+        3. write its indexes; 4. write the state, or remove one that is not valid.
         """
         directory = self.directory
         if not bases:
@@ -502,14 +501,14 @@ class PartitionRepair:
         checkpoints.write_state(directory, layout.PARTITION_STATE, new.to_dict())
 
     def _time_digest(self, base: int) -> int:
-        """Of the time index of a segment, which is right or was built anew."""
+        """Digest of the time index of a segment, which is correct or was rebuilt."""
         try:
             return digest_of(self.directory.read_file(segment_file(base, TIME_INDEX)))
         except FileNotFoundError:
             return UNKNOWN_DIGEST
 
     def _make_durable(self, seen: Look, state: native.SegmentState) -> None:
-        """As opening does: a sync alone does nothing after one that failed."""
+        """As opening does: after a failed sync, another sync alone does nothing."""
         own, base = seen.context.state, int(state.raw.base_offset)
         if seen.context.clean:
             return
@@ -518,7 +517,7 @@ class PartitionRepair:
             durable_pos = min(own.active["size"], state.size)
         make_durable(self.directory, segment_file(base, LOG), state.size, durable_pos)
 
-    # -- telling
+    # -- reporting
 
     def _note(
         self,
@@ -538,7 +537,7 @@ class PartitionRepair:
 
 
 def _offsets_of(seen: Look, found: Found) -> tuple[int, int | None]:
-    """First and last offset that go with a whole segment."""
+    """First and last offset that are lost with a whole segment."""
     first = found.base
     if found.runs and found.runs[0].begin == 0:
         first = max(found.runs[0].first, first)
@@ -548,8 +547,8 @@ def _offsets_of(seen: Look, found: Found) -> tuple[int, int | None]:
 
 
 def _end_of_last(seen: Look, found: Found) -> int | None:
-    """Where the offsets of the last segment end, or ended when it was closed; None:
-    nobody can tell."""
+    """The end of the offsets of the last segment, now or when it was closed; None:
+    unknown."""
     if seen.context.closed_end is not None:
         return seen.context.closed_end
     if found.runs and found.runs[-1].end == found.size:

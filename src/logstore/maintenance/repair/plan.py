@@ -1,12 +1,12 @@
-"""What of a log stays: decided from what `verify` found, before anything is done.
+"""Which parts of a log stay: decided from the findings of `verify`, before any change.
 
-`Found` is a segment as it is, `Target` what is to become of it. Both modes come to a
-list of targets; what no target holds is taken out. Neither mode invents anything: no
-batch is changed, none is moved before another.
+`Found` is a segment as it is, `Target` a segment after the repair. Both modes produce a
+list of targets; bytes that no target holds are taken out. Neither mode invents
+anything: no batch is changed, none is moved before another.
 
-A checksum does not cover the offset of a batch. So a sound batch may claim any offset,
-and must not be believed against all of its neighbours: see `_settle_overlaps` and
-`_is_stray`.
+A checksum does not cover the offset of a batch. So an intact batch may claim any
+offset, and must not be trusted against all of its neighbours: see `_settle_overlaps`
+and `_is_stray`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class Found:
 
     Attributes:
         base, name, size: of its `.log` file.
-        runs: its sound batches.
-        bad_ranges: positions where batches begin that are sound and wrong inside, and
-        bad_offsets: offsets of records that are.
+        runs: its intact batches.
+        bad_ranges: position ranges of intact batches whose contents are wrong, and
+        bad_offsets: offsets of records that are wrong.
         jumps: as in `LogCheck`.
-        known_size: how long it must be at least, and
-        known_next: where its offsets must end; None where nobody knows.
+        known_size: its minimum size, and
+        known_next: the offset at which its offsets must end; None if unknown.
     """
 
     directory: Directory
@@ -73,10 +73,10 @@ class Found:
 
 
 class Piece(NamedTuple):
-    """Sound batches of a segment that stay.
+    """Intact batches of a segment that stay.
 
     Attributes:
-        fits: whether they end where the next segment begins.
+        fits: whether they end at the offset where the next segment begins.
     """
 
     found: Found
@@ -86,13 +86,13 @@ class Piece(NamedTuple):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Target:
-    """What becomes of a segment.
+    """A segment after the repair.
 
     Attributes:
-        found: what it is made from.
-        base: its base offset then.
+        found: the segment it is made from.
+        base: its base offset after the repair.
         ranges: the bytes that stay, in order.
-        first, last: its offsets; first -1 where nobody can tell, last -1 where it is
+        first, last: its offsets; first -1 if it is unknown, last -1 if the segment is
             empty.
     """
 
@@ -110,7 +110,7 @@ class Target:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether what stays is its beginning, so that cutting the file is enough."""
+        """Whether a prefix of the file stays, so that cutting the file is enough."""
         return not self.ranges or (len(self.ranges) == 1 and self.ranges[0][0] == 0)
 
     @property
@@ -140,7 +140,7 @@ def plan_cut(
 ) -> list[Target]:
     """The log up to its first damage.
 
-    `missing`: base offsets of segments that must be there and are not, in order.
+    `missing`: base offsets of segments that must exist and do not, in order.
     """
     targets: list[Target] = []
     next_offset = -1  # of the log so far
@@ -180,8 +180,8 @@ def plan_cut(
 
 
 def _uncontradicted(here: Found, runs: list[SoundRun]) -> SoundRun | None:
-    """The first of some runs, without a last batch that jumps ahead of what follows it:
-    it is that one whose offset is wrong."""
+    """The first of some runs, without its last batch if that jumps ahead of the batches
+    after it: then the offset of that batch is wrong."""
     run = runs[0]
     if len(runs) == 1:
         return run
@@ -197,7 +197,7 @@ def _is_misplaced(run: SoundRun, base: int, *, is_gapless: bool) -> bool:
 
 def _limited(found: Found, *, bounded: bool = True) -> list[SoundRun]:
     """The runs of a segment, without batches that are wrong inside, and without those
-    behind the known end of its offsets (of which some may be a single stray one)."""
+    past the known end of its offsets (some of these may be a single stray batch)."""
     runs: list[SoundRun] = []
     for run in found.runs:
         for part in _without_bad(found, run):
@@ -242,10 +242,10 @@ def _without_bad(found: Found, run: SoundRun) -> Iterator[SoundRun]:
 def plan_skip(
     found: Sequence[Found], *, is_gapless: bool, end: int | None = None
 ) -> list[Target]:
-    """The log without what is damaged.
+    """The log without its damaged parts.
 
-    `end`: where it ended when it was closed, which may be told where offsets contradict
-    each other; None where nobody knows.
+    `end`: the end of the log when it was closed, which can decide between offsets that
+    contradict each other; None if unknown.
     """
     keys = _true_bases(found)
     ordered = sorted(found, key=lambda f: (keys[f.base], f.base != keys[f.base]))
@@ -263,8 +263,8 @@ def plan_skip(
 
 
 def _true_bases(found: Sequence[Found]) -> dict[int, int]:
-    """Where each segment belongs: where its name says, unless most of it has offsets
-    that cannot be there."""
+    """The base offset of each segment: that of its name, unless most of the segment has
+    offsets that cannot be there."""
     keys = {}
     for slot, here in enumerate(found):
         keys[here.base] = here.base
@@ -275,14 +275,14 @@ def _true_bases(found: Sequence[Found]) -> dict[int, int]:
         at = home.lowest if home.lowest >= here.base else _lowest_borne_out(here, home)
         following = found[slot + 1].base if slot + 1 < len(found) else None
         beyond = following is not None and at >= following
-        # One batch alone is more likely damaged than a segment misnamed.
+        # A damaged single batch is more likely than a misnamed segment.
         if (at < here.base or beyond) and not home.is_single:
             keys[here.base] = at
     return keys
 
 
 def _lowest_borne_out(here: Found, run: SoundRun) -> int:
-    """The offset of the first batch of a run that the one behind it goes on from."""
+    """The offset of the first batch of a run that the next batch continues."""
     before = -1, -1  # lowest, last
     for begin, _, first, last in here.batches(run):
         if begin == run.begin:
@@ -298,11 +298,11 @@ def _believed(
 ) -> Iterator[Piece]:
     """The runs of a segment whose offsets are possible there.
 
-    `limit`: they lie below it; where it is not `is_known`, it counts against offsets
-    that those of the next run contradict.
+    `limit`: they lie below it; if it is not `is_known`, it only applies to offsets that
+    contradict those of the next run.
     """
     pos, last = 0, base - 1
-    # What is known by its name does not hold for one that lies.
+    # `known_next` was recorded under the name: ignore it if the name is wrong.
     runs = _limited(here, bounded=base == here.base)
     for slot, run in enumerate(runs):
         if is_gapless and run.begin == pos and _is_stray(here, run, last):
@@ -328,8 +328,9 @@ def _believed(
 
 
 def _is_stray(here: Found, run: SoundRun, last: int) -> bool:
-    """Whether a run is one batch that jumps ahead, in a log without gaps, although no
-    byte before it is damaged: then its offset is, unless it ends where it must."""
+    """Whether a run is a single batch that jumps ahead, in a log without gaps, although
+    no byte before it is damaged. Then its offset is damaged, unless the batch ends at
+    `known_next`."""
     if not run.is_single or run.first <= last + 1:
         return False
     return here.known_next is None or run.last + 1 != here.known_next
@@ -338,22 +339,23 @@ def _is_stray(here: Found, run: SoundRun, last: int) -> bool:
 def _is_contradicted(
     here: Found, run: SoundRun, behind: SoundRun | None, last: int
 ) -> bool:
-    """Whether a run behind damage is one batch, and what is right behind it does not go
-    on from it: in a log without gaps its offset is wrong, where those are several that
-    go on from each other; or where only with another offset it would leave any between
-    `last`, the last one before, and itself to what is damaged."""
+    """Whether the offset of a run after damage is wrong, in a log without gaps. The run
+    is a single batch, and the run right after it does not continue its offsets. It is
+    wrong if that next run has several batches that follow each other; or if only
+    another offset would leave some for the damage between `last`, the last offset
+    before, and this batch."""
     if not run.is_single or behind is None or behind.begin != run.end:
         return False
     first, first_behind = (next(here.batches(r, deep=True))[2] for r in (run, behind))
     if first_behind < 0 or first_behind == run.last + 1:
         return False
-    # Where it would begin if what is behind went on from it.
+    # The offset at which it would begin if the next run continued from it.
     right = first_behind - (run.last - first + 1)
     return not behind.is_single or last + 1 == first < right
 
 
 def _without_jump(here: Found, run: SoundRun, last: int, limit: int) -> SoundRun | None:
-    """A run without its last batch, where that alone jumps to a limit or beyond.
+    """A run without its last batch, if only that batch jumps to a limit or beyond.
 
     `last`: the last offset before the run.
     """
@@ -385,7 +387,7 @@ def _head_cut(here: Found, run: SoundRun, last: int) -> SoundRun | None:
 
 
 def _tail_cut(here: Found, run: SoundRun, offset: int) -> SoundRun | None:
-    """A run without its batches from the first that reaches `offset` on."""
+    """A run up to, and without, its first batch that reaches `offset`."""
     end, last = run.begin, -1
     for batch in here.batches(run):
         if batch[3] >= offset:
@@ -395,11 +397,12 @@ def _tail_cut(here: Found, run: SoundRun, offset: int) -> SoundRun | None:
 
 
 def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
-    """Add a piece behind others, where offsets overlap at the price of fewer batches:
-    the end of those before, or the beginning of the new one. Where both cost the same,
-    what its neighbour does not bear out goes, else the new one; but one batch before
-    that would just fit where it is, with another offset, had that. So one batch with a
-    wrong offset can neither push out all that follows nor take another's place."""
+    """Add a piece after others. If offsets overlap, drop the side that costs fewer
+    batches: the end of the pieces before, or the beginning of the new one. If both cost
+    the same, drop the side that its neighbour does not confirm, else the new one. But
+    if the side before is one batch that would fit exactly in its place with another
+    offset, its offset is wrong: drop it. So one batch with a wrong offset can neither
+    remove all batches that follow nor take another's place."""
     here, run, fits = new
     while pieces:
         there, other, _ = pieces[-1]
@@ -422,8 +425,8 @@ def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
 
 
 def _fits(pieces: list[Piece], offset: int) -> bool:
-    """Whether the last batch of the pieces has just as many offsets as there are
-    between what is right before it in its file, and `offset`."""
+    """Whether the last batch of the pieces has exactly as many offsets as there are
+    between the last offset right before it in its file, and `offset`."""
     here, run, _ = pieces[-1]
     before = None if run.begin else here.base - 1
     for piece in pieces[-2:-1]:
@@ -440,8 +443,8 @@ def _fits(pieces: list[Piece], offset: int) -> bool:
 def _price_of_head(
     here: Found, run: SoundRun, last: int, *, fits: bool
 ) -> tuple[int, bool]:
-    """(batches of a run that begin at or below `last`, whether the batch behind the
-    last of them, or the segment behind the run, goes on from it)."""
+    """(batches of a run that begin at or below `last`, whether the batch after the last
+    of them, or the segment after the run, continues from it)."""
     count, before = 0, -1
     for _, _, first, last_of in here.batches(run, deep=True):
         if (first if first >= 0 else last_of) > last:
@@ -451,7 +454,7 @@ def _price_of_head(
 
 
 def _price_of_tail(here: Found, run: SoundRun, offset: int) -> tuple[int, bool]:
-    """(batches of a run from the first that reaches `offset` on, whether that goes on
+    """(batches of a run from the first that reaches `offset` on, whether that continues
     from the one before it)."""
     count, before, follows = 0, -1, True
     for begin, _, first, last_of in here.batches(run, deep=True):

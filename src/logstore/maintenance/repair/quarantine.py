@@ -1,10 +1,10 @@
-"""Where `repair` keeps what it takes out of a store.
+"""The place where `repair` keeps the bytes that it takes out of a store.
 
-A directory with a manifest (docs/format.md, ".logstore-quarantine-*"), inside the
-partition's so that nothing new is in the store's root, or below one that the user
-named. It is made when the first byte is to be kept. What is copied is synced, and so
-is the manifest that says where it belongs, before `ready` returns: only then may
-anything be taken out of the log.
+It is a directory with a manifest (docs/format.md, ".logstore-quarantine-*"), inside the
+partition's directory so that the store's root gets no new entry, or below a directory
+that the user named. It is made when the first byte must be kept. Before `ready`
+returns, it syncs the copies and the manifest, which records their original places: only
+then may anything be taken out of the log.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Kept:
 
 
 class Quarantine:
-    """What is taken out of one directory.
+    """The bytes that are taken out of one directory.
 
-    Without `outside`, a directory inside of it, or, for the root of a store
-    (`is_root`), plain files beside the others: a Kafka broker refuses to start on a
-    directory that it does not know.
+    Without `outside`, it is a directory inside of that directory. For the root of a
+    store (`is_root`) it is plain files next to the others: a Kafka broker refuses to
+    start if it finds a directory that it does not know.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Quarantine:
         last: int | None,
         reason: str,
     ) -> str:
-        """Copy bytes [begin, end) of a file of the directory, synced; where to."""
+        """Copy bytes [begin, end) of a file of the directory, synced; returns where."""
         to = self._open()
         source = self.source
         kept = f"{self._prefix}{name}@{begin}-{end}"
@@ -114,9 +114,9 @@ class Quarantine:
         return to.path_of(kept)
 
     def move(self, name: str, first: int | None, last: int | None, reason: str) -> str:
-        """Plan to take a whole file out of the directory, by `take_out`; where to.
+        """Plan to move a whole file out of the directory, by `take_out`; returns where.
 
-        On another file system it is copied now.
+        If the quarantine is on another file system, the file is copied now.
         """
         to = self._open()
         kept = self._prefix + name
@@ -137,7 +137,7 @@ class Quarantine:
 
     def ready(self) -> None:
         """Write the manifest and sync everything: 1. manifest; 2. the directory;
-        3. the one that it is in."""
+        3. its parent."""
         if self._directory is None:
             return
         to = self._directory
@@ -155,7 +155,7 @@ class Quarantine:
         return (json.dumps(value, indent=1) + "\n").encode()
 
     def take_out(self, name: str) -> None:
-        """Take a file out that `move` was called for; nothing if it is gone."""
+        """Move a file out that was passed to `move`; nothing if it no longer exists."""
         if name not in self._moved or self._directory is None:
             return
         with contextlib.suppress(FileNotFoundError):
@@ -167,7 +167,7 @@ class Quarantine:
             self.source.sync()
 
     def give_up(self) -> None:
-        """Remove what was copied; nothing was taken out of the log yet."""
+        """Remove the copies; nothing was taken out of the log yet."""
         to = self._directory
         if to is None:
             return
@@ -181,7 +181,7 @@ class Quarantine:
 
 
 def _unused(directory: Directory, name: str) -> str:
-    """The name, with a number behind it where that is taken."""
+    """The name, with a number appended if it is taken."""
     taken = directory.names()
     number, chosen = 1, name
     while any(found == chosen or found.startswith(f"{chosen}-") for found in taken):

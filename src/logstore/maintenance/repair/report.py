@@ -1,4 +1,4 @@
-"""What `repair` did, or would do: its labels, actions and report.
+"""The result of `repair`, or of its dry run: labels, actions and report.
 
 docs/design.md ("Repair") has the table of cases with the same labels.
 """
@@ -10,26 +10,26 @@ from typing import Any, Final
 
 from logstore.maintenance.verify import Problem
 
-# What was done to the bytes of a log.
+# Changes to the bytes of a log.
 CUT: Final = "cut"
 SKIPPED: Final = "skipped"
 REMOVED: Final = "segment-removed"
 RENAMED: Final = "segment-renamed"
 LOST: Final = "lost-accepted"
 END_KEPT: Final = "end-kept"
-# What was done to other files.
+# Changes to other files.
 INDEX_BUILT: Final = "index-rebuilt"
 STATE_BUILT: Final = "state-rebuilt"
 PUT_ASIDE: Final = "put-aside"
 TIDIED: Final = "tidied"
-# What was not done.
+# Parts that were not changed.
 LEFT_ALONE: Final = "left-alone"
 LEFT_OUT: Final = "left-out"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RepairAction:
-    """One thing that `repair` did (with ``dry_run``: would do), or left alone.
+    """A change that `repair` made (with ``dry_run``: would make), or a part left alone.
 
     Attributes:
         label: which case of the table in docs/design.md: ``cut``, ``skipped``,
@@ -37,10 +37,10 @@ class RepairAction:
             ``index-rebuilt``, ``state-rebuilt``, ``put-aside``, ``tidied``,
             ``left-alone``, ``left-out``.
         path: absolute path of the file.
-        position: byte where it begins; None where that means nothing.
+        position: byte where it begins; None if a position has no meaning.
         bytes: how many bytes were taken out of the log.
         first_offset, last_offset: the offsets that are not in the log any more, or not
-            served, inclusive; None where there are none or nobody can tell.
+            served, inclusive; None if there are none or they are unknown.
         kept_at: where the bytes are kept, or None.
         message: the same as a sentence.
     """
@@ -57,15 +57,15 @@ class RepairAction:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What `repair` did, and what is left.
+    """The changes that `repair` made, and the problems that remain.
 
     Attributes:
-        actions: all that was done; with `dry_run` all that would be.
+        actions: all changes made; with `dry_run` all that would be made.
         remaining: the problems that `verify` (with ``deep``) finds now. With `dry_run`
-            nothing was mended, so these are all.
+            nothing was repaired, so these are all.
         mode: ``cut`` or ``skip``.
         dry_run: whether nothing was changed.
-        quarantine: the directories that were made for what was taken out.
+        quarantine: the directories that were made for the bytes taken out.
     """
 
     actions: tuple[RepairAction, ...] = ()
@@ -76,7 +76,7 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is left to mend."""
+        """Whether nothing is left to repair."""
         return not self.remaining
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Changing the files of a log, each step so that a crash leaves the old or the new.
 
-What goes is in the quarantine already. Index files go before their log changes: a
-broker, and logstore, build those that are missing and may believe those that are there.
+All bytes to be removed are in the quarantine already. Index files are removed before
+their log changes: a broker, and logstore, build missing indexes and may trust existing
+ones.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ class Surgery:
         self.quarantine = quarantine
 
     def remove(self, removed: list[Found]) -> None:
-        """Take whole segments out, the last one first."""
+        """Remove whole segments, the last one first."""
         for found in sorted(removed, key=lambda f: -f.base):
             self._unlink_indexes(found.base)
             self.quarantine.take_out(found.name)
 
     def cut(self, targets: list[Target]) -> None:
-        """Cut the segments of which a beginning stays, the last one first.
+        """Cut the segments of which a prefix stays, the last one first.
 
         1. unlink the indexes; 2. truncate and sync; 3. transaction index.
         """
@@ -59,7 +60,7 @@ class Surgery:
             cut_transactions(directory, target.base, target.last + 1)
 
     def rewrite(self, targets: list[Target]) -> list[Target]:
-        """Make the other changed segments anew, group by group; which were made."""
+        """Rewrite the other changed segments, group by group; returns the new ones."""
         made = self._rename(targets)
         renamed = [t for t in targets if t.base != t.found.base and t not in made]
         group = _closure(targets, renamed)
@@ -73,8 +74,8 @@ class Surgery:
         return made
 
     def _rename(self, targets: list[Target]) -> list[Target]:
-        """Rename the segments of which all stays and whose right name is free: there
-        is no moment at which both names are there. Which were renamed.
+        """Rename the segments that stay whole and whose right name is free. There is
+        no moment at which both names exist. Returns the renamed segments.
 
         1. unlink the indexes; 2. rename the log, and the transaction index; sync.
         """
@@ -104,7 +105,7 @@ class Surgery:
             done.append(target)
 
     def create(self, base: int) -> None:
-        """An empty segment, durably."""
+        """Create an empty segment, durably."""
         directory = self.directory
         directory.files.close(directory.create(segment_file(base, LOG)))
         directory.sync()
@@ -114,12 +115,12 @@ class Surgery:
             self.directory.unlink(segment_file(base, suffix), missing_ok=True)
 
     def _swap(self, group: list[Target]) -> None:
-        """Put new files into the place of old ones, as Kafka's compaction does.
+        """Replace old files by new ones, as Kafka's compaction does.
 
         1. write the new ones under `.cleaned`, and sync them; 2. rename them to
         `.swap`, the highest first; sync the directory: the commit; 3. unlink the old;
-        4. take `.swap` off the names; sync. Opening, by logstore or a broker, undoes
-        what was not committed and finishes what was.
+        4. remove `.swap` from the names; sync. Opening, by logstore or a broker, undoes
+        the work that was not committed and finishes the work that was.
         """
         directory = self.directory
         made: list[str] = []
@@ -148,7 +149,7 @@ class Surgery:
         directory.sync()
 
     def _write_cleaned(self, target: Target) -> list[str]:
-        """Write what stays of a segment; the names without `.cleaned`."""
+        """Write the bytes of a segment that stay; the names without `.cleaned`."""
         directory, files = self.directory, self.directory.files
         made = [segment_file(target.base, LOG)]
         buffer = native.Buffer(_COPY_BYTES)
@@ -200,8 +201,8 @@ class Surgery:
 def _closure(targets: list[Target], renamed: list[Target]) -> list[Target]:
     """The segments that have to be swapped together with those that get another name.
 
-    Opening removes what lies between the lowest and the highest offset of committed
-    `.swap` files; so whatever lies there, by its old or new name, has to be one.
+    Opening removes every segment between the lowest and the highest offset of committed
+    `.swap` files; so each segment there, by its old or new name, has to be one of them.
     """
     if not renamed:
         return []

@@ -1,4 +1,4 @@
-"""`repair` itself: what a path is, the lock, and the partitions one after the other."""
+"""`repair` itself: the kind of a path, the lock, and the partitions one by one."""
 
 from __future__ import annotations
 
@@ -46,44 +46,45 @@ def repair(
     store_config: StoreConfig | None = None,
     files: Files | None = None,
 ) -> RepairReport:
-    """Mend a damaged store or partition, and keep what is taken out of it.
+    """Repair a damaged store or partition, and keep the bytes that are taken out of it.
 
-    Needs the writer's lock for the time (not with `dry_run`). Whatever stays keeps its
-    offset and its bytes. It may be interrupted at any point and called again. What is
-    not understood (a magic above 2, a codec that its magic does not have), and what
-    the system refuses to read, keeps its whole partition as it is.
+    Holds the writer's lock during the call (not with `dry_run`). Batches that stay keep
+    their offsets and their bytes. The call may be interrupted at any point and
+    repeated. If a partition has contents that are not understood (a magic above 2, a
+    codec that its magic does not have) or that the system refuses to read, the whole
+    partition stays as it is.
 
     Args:
         path: a store, or one partition directory.
-        mode: which of two losses to take; there is no default, and `dry_run` shows
+        mode: which of two losses to accept; there is no default, and `dry_run` shows
             what each takes out. ``"cut"``: the log ends at its first damage.
-            ``"skip"``: only what is damaged goes; what is sound in front of it and
-            behind stays, with a gap in the offsets, and offsets that were durable are
-            never given out again.
-        quarantine: where to keep what is taken out, in a directory for each partition
+            ``"skip"``: only the damaged parts are removed; intact parts before and
+            after them stay, with a gap in the offsets, and offsets that were durable
+            are never assigned again.
+        quarantine: where to keep the bytes taken out, in a directory for each partition
             there; made if missing. None: in a directory ``.logstore-quarantine-*``
-            inside that of the partition. A manifest in it says where all of it was.
-        dry_run: change nothing, and tell what would be done.
+            inside that of the partition. A manifest in it records the original places.
+        dry_run: change nothing, and report what would be done.
         to: copy the store or partition into this directory, which must be missing or
             empty, and repair the copy: the source is only read, without its lock.
         on_progress: called with (bytes done, bytes in all) of `.log` files.
-        config: whose ``index_interval_bytes`` counts; None: that of the topic.
+        config: its ``index_interval_bytes`` is used; None: that of the topic.
         store_config: whether a directory that others may change, or a network file
             system, is written to, the modes of new files, and how much of a batch is
-            decompressed: a larger one is not looked into, and stays.
+            decompressed: the contents of a larger one are not checked, and it stays.
         files: the system calls to use (for tests).
 
     Returns:
-        What was done, and which problems are left.
+        The changes, and the problems that remain.
 
     Raises:
-        ConfigError: a mode that there is not; `to` is not empty, or is given together
-            with `dry_run`; others may change the directory, or it is on a network file
+        ConfigError: an unknown mode; `to` is not empty, or is given together with
+            `dry_run`; others may change the directory, or it is on a network file
             system, and `store_config` does not allow that.
         StoreLockedError: a writer has the store.
         StoreNotFoundError: `path` is neither a store nor a partition directory.
-        DiskFullError: what is to be kept finds no room; the log is as it was.
-        StorageError: the system refuses. Call it again when that is mended.
+        DiskFullError: there is no space for the bytes to keep; the log is as it was.
+        StorageError: the system refuses. Repeat the call when the cause is fixed.
     """
     if mode not in ("cut", "skip"):
         raise ConfigError(
@@ -153,8 +154,8 @@ def _partitions(root: Directory) -> list[str]:
 
 
 def _facts_of(root: Directory) -> StoreFacts:
-    """What the store's files say. One that the system refuses to read is an error, and
-    not as if it were missing."""
+    """The facts in the store's files. A file that the system refuses to read is an
+    error, and not treated as missing."""
     run = Run(root.files, False, None)
     facts = StoreFacts(root, run)
     for problem in run.problems:
@@ -200,7 +201,7 @@ class _StoreRepair:
             self._repair_root()
             if not self.dry_run:
                 names = _partitions(self.root)
-        # Everything is looked at before, and once more afterwards.
+        # Everything is checked before the repair, and once more afterwards.
         total = sum(log_bytes(self.root.child(name)) for name in names)
         self.run_of.meter.total = total if self.dry_run else 2 * total
         facts = _facts_of(self.root)
@@ -266,7 +267,7 @@ class _StoreRepair:
             self.problems += seen.problems
 
     def _look_again(self, names: list[str], is_whole: bool) -> None:
-        """What `verify` has to say now."""
+        """The findings of `verify` after the repair."""
         run = self.run_of
         if is_whole:
             check = StoreCheck(run, self.root)

@@ -1,8 +1,8 @@
-"""Repairing what lies in a store's directory: checkpoints and logstore's own files.
+"""Repairing the files in a store's directory: checkpoints and logstore's own files.
 
-None of it holds records. What is damaged is put aside and done without: a recovery
-point is then unknown, a store without its owner file is taken as Kafka would take it,
-and topics without settings have the defaults.
+None of them holds records. A damaged file is put aside, and the store works without it:
+a recovery point is then unknown, a store without its owner file is treated as Kafka
+would treat it, and topics without settings have the defaults.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def repair_root(
     *,
     dry_run: bool,
 ) -> tuple[list[RepairAction], list[Problem], str | None]:
-    """Mend the files of a store's directory.
+    """Repair the files of a store's directory.
 
-    1. copy what is damaged into the quarantine, with a manifest; 2. take it out, or
-    write it anew; 3. make the directories of partitions that are gone.
+    1. copy damaged files into the quarantine, with a manifest; 2. remove them, or
+    rewrite them; 3. create the missing directories of partitions.
 
     Returns (actions, problems found, where things were put).
     """
@@ -55,7 +55,7 @@ def repair_root(
     }
     actions: list[RepairAction] = []
     if layout.RECOVERY_CHECKPOINT in bad and root.exists(layout.OWNER):
-        # Its fingerprint is in the owner file, which from now on counts no more.
+        # Its fingerprint is in the owner file, which is not valid from now on.
         path = root.path_of(layout.OWNER)
         bad.setdefault(layout.OWNER, f"{path} speaks of a damaged checkpoint")
     quarantine = Quarantine(root, mode, outside, is_root=True)
@@ -89,8 +89,8 @@ def repair_root(
 
 
 def _rebuild_starts(root: Directory, quarantine: Quarantine) -> None:
-    """Log start offsets from the states of partitions: a start only ever rises, so that
-    a state is right even where it does not count."""
+    """Rebuild log start offsets from the states of partitions. A start only ever rises,
+    so a state gives a correct start even if the state itself is not valid."""
     starts: dict[tuple[str, int], int] = {}
     for name in root.names():
         key = parse_partition_directory(name)

@@ -1,4 +1,4 @@
-"""What needs attention, worst first: each rule looks at the facts alone."""
+"""Findings that need attention, worst first: each rule looks at the facts alone."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from logstore.maintenance.report.units import (
 __all__ = ["findings_of"]
 
 _ORDER: Final = {CRITICAL: 0, WARNING: 1, INFO: 2}
-# A share of a topic's bytes that many times an even one is skew; below this size the
-# shares say nothing.
+# A partition is skewed if its share of a topic's bytes is this many times an even one;
+# below this size the shares mean nothing.
 _SKEW: Final = 2.0
 _SKEW_OF_TWO: Final = 0.8
 _SKEW_BYTES_MIN: Final = 256 * 1024
-# Clocks differ by minutes; beyond this a timestamp is wrong.
+# Clocks differ by minutes; a timestamp further ahead than this is wrong.
 _AHEAD_MS: Final = 3600 * 1000
 _NAMED_MAX: Final = 3
 
@@ -111,7 +111,7 @@ def _unclean(facts: StoreFacts) -> Iterator[Finding]:
     if facts.is_clean or facts.holder is not None or not facts.topics:
         return
     if facts.is_partition and facts.writer == "nobody":
-        return  # taken out of its store: nobody can know
+        return  # taken out of its store: unknown
     torn = sum(kind == "torn-tail" for p in facts.partitions for kind, _ in p.notes)
     tail = (
         f" {count_text(torn, 'log ends', 'logs end')} in a torn batch." if torn else ""
@@ -300,7 +300,7 @@ def _named(names: list[str]) -> str:
 
 
 def _quoted(path: str) -> str:
-    """A path as a shell takes it."""
+    """A path, quoted for a shell."""
     if path and all(char.isalnum() or char in "/._-+@%=:," for char in path):
         return path
     return "'" + path.replace("'", "'\"'\"'") + "'"

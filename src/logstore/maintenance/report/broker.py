@@ -1,7 +1,7 @@
-"""What a Kafka broker would do with the directory, if it were started on it.
+"""Predicts how a Kafka broker would treat the directory, if it were started on it.
 
-The rules are those of Kafka's `LogManager` and `LogLoader`, and what docs/operations.md
-("Handing a store to a Kafka broker") says was seen with releases up to 4.2.
+The rules are those of Kafka's `LogManager` and `LogLoader`, and the observations with
+releases up to 4.2 in docs/operations.md ("Handing a store to a Kafka broker").
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _recovery(facts: StoreFacts, found: BrokerFacts) -> Iterator[BrokerStep]:
 
 
 def _recovered(partition: PartitionFacts) -> list[SegmentFacts]:
-    """The segments from the one on that has the recovery point, as Kafka takes them."""
+    """The segments from the one with the recovery point on, as Kafka takes them."""
     bases = [segment.base_offset for segment in partition.segments]
     floor = max((b for b in bases if b <= partition.recovery_point), default=0)
     return [one for one in partition.segments if one.base_offset >= floor]
@@ -134,7 +134,7 @@ def _damaged(
             "(CorruptRecordException), time and again.",
         )
         return
-    # Where nobody can tell, it is in the first batch of the segment.
+    # If the offset is unknown, it is in the first batch of the segment.
     begin = max(first.damage_offset, first.base_offset)
     lost = max(partition.end_offset, first.next_offset, begin) - begin
     found.cut_records += lost

@@ -1,7 +1,7 @@
 """Inline SVG: the segment map, bars over time, small bars, icons.
 
 A drawing is stretched to the width of the page (`preserveAspectRatio` none), so it
-holds no text; words stand in HTML beside it.
+holds no text; the text is in HTML next to it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ __all__ = ["blocks_of", "icon", "pattern", "segment_map", "spark", "time_chart"]
 _WIDTH: Final = 1000
 _MAP_HEIGHT: Final = 30
 _CHART_HEIGHT: Final = 120
-# Segments that are beside each other in fewer units than that have no line between.
+# A map with more blocks than this has no lines between its segments.
 _DENSE: Final = 140
-# Narrower than this nobody sees a mark.
+# A mark that is narrower than this is not visible.
 _MARK_WIDTH: Final = 3.0
 
 _ICONS: Final = {
@@ -38,7 +38,7 @@ _ICONS: Final = {
 
 
 def icon(level: str) -> Html:
-    """The sign of a level: it is told by shape, not by colour alone."""
+    """The sign of a level: its shape, not only its colour, shows the level."""
     path = tag(
         "path",
         d=_ICONS[level],
@@ -62,8 +62,8 @@ def pattern() -> Html:
 
 
 def blocks_of(segments: Sequence[SegmentFacts], most: int) -> list[list[SegmentFacts]]:
-    """Segments in runs: each by itself where there are at most `most`, else those
-    beside each other together, but damaged ones by themselves."""
+    """Segments in runs: each by itself if there are at most `most`, else neighbours
+    together, but damaged ones by themselves."""
     if len(segments) <= most:
         return [[one] for one in segments]
     share = sum(one.size_bytes for one in segments) / most
@@ -86,9 +86,9 @@ def segment_map(
     """A row of the map: a rectangle for each segment, as wide as its bytes.
 
     Args:
-        scale_bytes: what the whole width stands for.
+        scale_bytes: the bytes that the whole width represents.
         edges: of the groups of age.
-        most: rectangles, apart from those that are damaged.
+        most: maximum number of rectangles, apart from those of damaged segments.
     """
     blocks = blocks_of(partition.segments, most)
     scale = _WIDTH / max(scale_bytes, 1)
@@ -171,7 +171,7 @@ def time_chart(series: Series, kind: str) -> Html:
     values = series.records if kind == "records" else series.bytes
     top = _nice(max(values, default=0), binary=kind == "bytes")
     step = _WIDTH / max(len(values), 1)
-    # Without a gap where bars are narrow.
+    # No gap between narrow bars.
     bar = max(step - (2.0 if len(values) < 90 else 0.0), 0.5)
     rects = []
     for at, value in enumerate(values):

@@ -1,5 +1,5 @@
-"""Gathering the facts of a report: `verify`, `doctor`, a look through a read-only
-store, and a walk over batch headers. Nothing is changed or locked."""
+"""Gathering the facts of a report: `verify`, `doctor`, a read-only store, and a walk
+over batch headers. Nothing is changed or locked."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ __all__ = ["SOON_MS", "Progress", "collect"]
 
 Progress = Callable[[int, int], None]
 
-# What retention deletes within this time is "soon".
+# Segments that retention deletes within this time are deleted "soon".
 SOON_MS: Final = 24 * 3600 * 1000
 _PRODUCERS_MAX: Final = 200
-# So often a partition is looked for whose topic is made or deleted meanwhile.
+# Attempts to find a partition whose topic is created or deleted meanwhile.
 _TRIES: Final = 5
-# Kinds of problems that concern the records themselves; the others are of what is
-# derived from them, or of the marks.
+# Kinds of problems that concern the records themselves; the others concern the files
+# derived from them, or the marks.
 LOG_KINDS: Final = frozenset(
     {
         "damaged-batch",
@@ -106,7 +106,7 @@ def collect(
 
 
 def _partition_of(files: Files, path: str) -> str | None:
-    """The name of the directory where it is a partition's, None where it is a store.
+    """The name of the directory if it is a partition's, None if it is a store.
 
     Raises:
         StoreNotFoundError: it is neither.
@@ -146,7 +146,7 @@ class _Collector:
         self.settings = self._settings()
 
     def run(self, only: str | None) -> None:
-        """All of it; with `only`, of that partition directory alone."""
+        """Collect everything; with `only`, from that partition directory alone."""
         self._marks()
         self._environment(only)
         names = [only] if only is not None else self.root.names()
@@ -184,7 +184,7 @@ class _Collector:
             self.facts.holder = holder_of(self.root)
 
     def _environment(self, only: str | None) -> None:
-        """What `doctor` says; of a partition alone, what is not about other files."""
+        """The result of `doctor`; for a partition alone, without other files."""
         with contextlib.suppress(LogStoreError):
             for seen in doctor(self.root.path, files=self.files).observations:
                 text = seen.message
@@ -200,7 +200,7 @@ class _Collector:
         try:
             return read_offsets(self.root, name)
         except (OSError, CorruptCheckpointError):
-            return {}  # `verify` says so
+            return {}  # `verify` reports it
 
     def _settings(self) -> dict[str, object]:
         """The topics whose settings the directory has."""
@@ -235,13 +235,13 @@ class _Collector:
         return store, ""
 
     def _open(self, store: Store | None, looks: list[Look], reason: str) -> list[Look]:
-        """What a reader sees of the partitions; returns those that are still there."""
+        """Look at the partitions as a reader; returns those that still exist."""
         topics: dict[str, TopicFacts] = {}
         kept = []
         for look in looks:
             facts = look.facts
             if not self._open_one(store, look, facts.error or reason):
-                continue  # its topic is being made or deleted
+                continue  # its topic is being created or deleted
             topic = topics.get(facts.topic)
             if topic is None:
                 topic = topics[facts.topic] = TopicFacts(facts.topic)
@@ -268,7 +268,7 @@ class _Collector:
         }
 
     def _open_one(self, store: Store | None, look: Look, reason: str) -> bool:
-        """Look at a partition as a reader does; False where it is not there any more,
+        """Look at a partition as a reader does; False if it does not exist any more,
         or not yet."""
         facts = look.facts
         infos: tuple[SegmentInfo, ...] = ()
@@ -319,7 +319,7 @@ class _Collector:
         infos: tuple[SegmentInfo, ...],
         facts: PartitionFacts,
     ) -> None:
-        """What retention would delete now, and what within `SOON_MS`."""
+        """Segments that retention would delete now, and those within `SOON_MS`."""
         policies = retention.policies_of(config)
         if not policies:
             return
@@ -334,19 +334,19 @@ class _Collector:
         )
 
     def _transactions(self, looks: list[Look]) -> None:
-        """The last stable offsets, where there are transactions: it may take a walk."""
+        """The last stable offsets, if there are transactions: this may take a walk."""
         for look in looks:
             if look.facts.has_transactions and look.partition is not None:
                 with contextlib.suppress(LogStoreError):
                     look.facts.stable_offset = look.partition.last_stable_offset()
 
-    # -- what verify says
+    # -- the findings of verify
 
     def _findings(
         self, found: Iterable[Problem | Note], looks: dict[str, Look]
     ) -> None:
         lost: dict[str, list[tuple[int, int]]] = {}
-        # The page says once where the store is.
+        # The page shows the path of the store once.
         prefix = self.root.path.rstrip(os.sep) + os.sep
         for one in found:
             text = one.message.replace(prefix, "")
@@ -402,4 +402,4 @@ _OF_THE_DISK: Final = frozenset({"file-system", "mount", "space", "inodes", "lim
 
 
 def _ignore(action: RecoveryAction) -> None:
-    """`verify` says the same."""
+    """Do nothing: `verify` reports the same."""

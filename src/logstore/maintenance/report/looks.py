@@ -1,4 +1,4 @@
-"""One partition directory as a report sees it: files, segments, their damage."""
+"""One partition directory as a report shows it: files, segments, their damage."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Look", "look_at", "mark", "segments_of", "union"]
 
 @dataclasses.dataclass(slots=True)
 class Look:
-    """What one look at a partition's directory found.
+    """The result of one look at a partition's directory.
 
     Attributes:
         sizes: of its files, by name.
         segments: with the name of their `.log` files.
-        partition: as a reader has it; None where it cannot be opened.
+        partition: as a reader has it; None if it cannot be opened.
     """
 
     facts: PartitionFacts
@@ -38,7 +38,7 @@ class Look:
 def look_at(
     root: Directory, name: str, points: Mapping[tuple[str, int], int]
 ) -> Look | None:
-    """The files of a partition directory; None where it is none, or gone.
+    """The files of a partition directory; None if it is not one, or was removed.
 
     Args:
         points: Kafka's recovery points.
@@ -72,7 +72,7 @@ def look_at(
 def segments_of(
     look: Look, infos: tuple[SegmentInfo, ...]
 ) -> list[tuple[SegmentFacts, str]]:
-    """What readers see of the segments, and behind that what is on disk beside it."""
+    """The segments that readers see, followed by later ones that are only on disk."""
     found = []
     for info in infos:
         last = info.max_timestamp_ms
@@ -102,7 +102,7 @@ def segments_of(
 
 
 def mark(look: Look, problem: Problem, file: str, text: str) -> None:
-    """Note a problem at the segment whose file has it."""
+    """Record a problem at the segment that the file belongs to."""
     parsed = parse_segment_file(file)
     if parsed is None:
         return
@@ -112,7 +112,7 @@ def mark(look: Look, problem: Problem, file: str, text: str) -> None:
         if parsed.suffix != LOG:
             segment.index_damage = segment.index_damage or text
             return
-        # What lies behind the end of what readers see is shown as well.
+        # Damage after the end of the log that readers see is shown as well.
         size = max(look.sizes.get(name, 0), segment.size_bytes)
         look.facts.size_bytes += size - segment.size_bytes
         segment.size_bytes = size

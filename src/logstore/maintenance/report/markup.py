@@ -1,8 +1,8 @@
 """HTML from Python values, escaped in one place.
 
-`tag` makes an element. A child or attribute that is plain text is escaped; what is
-`Html` already is taken as it is, and only this module makes `Html`. So text of the data
-(paths, names, messages) cannot become markup, wherever it is put. A template engine
+`tag` makes an element. A child or attribute that is plain text is escaped; a value that
+is `Html` already is used unchanged, and only this module makes `Html`. So text of the
+data (paths, names, messages) cannot become markup, in any position. A template engine
 would do the same by its autoescape: this is 80 lines instead of a dependency.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["Child", "Html", "join", "printable", "raw", "tag"]
 
 
 class Html(str):
-    """Text that is markup: what was data in it is escaped."""
+    """Markup: text of the data in it is escaped."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ _VISIBLE = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\x7f": "\\x7f"}
 
 def printable(text: str) -> str:
     r"""Text that UTF-8 and a browser can show: control characters, directions of
-    writing and bytes of a name that is no UTF-8 become escapes (``\n``, ``\xff``)."""
+    writing and bytes of a name that is not UTF-8 become escapes (``\n``, ``\xff``)."""
     if text.isprintable():
         return text
     return "".join(map(_visible, text))
@@ -49,7 +49,7 @@ def _visible(char: str) -> str:
 
 
 def raw(text: str) -> Html:
-    """Markup that stands in the source code of logstore; never text of the data."""
+    """Markup that is in the source code of logstore; never text of the data."""
     return Html(text)
 
 
@@ -66,7 +66,7 @@ def _text(child: Child) -> str:
 
 
 def join(*children: Child) -> Html:
-    """Several children behind each other."""
+    """Several children, one after the other."""
     return Html("".join(map(_text, children)))
 
 

@@ -1,7 +1,7 @@
 """The facts of a report, as plain values.
 
-All of it can be written as JSON (`Report.to_dict`); what is drawn is made of nothing
-else. Times are Unix milliseconds, -1 for none; sizes are bytes.
+All of it can be written as JSON (`Report.to_dict`); drawings use nothing else. Times
+are Unix milliseconds, -1 for none; sizes are bytes.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Finding:
 
     Attributes:
         level: ``critical`` (records are damaged, lost or about to be), ``warning`` (to
-            be looked at), ``info`` (worth knowing).
+            be checked), ``info`` (worth knowing).
         kind: ``damage``, ``unsynced``, ``retention``, ``skew``, ``clock``,
             ``environment``, ``unclean``, ``unreadable``, ``transaction``.
         title: in a few words.
         detail: as sentences.
-        advice: a command, or what to do; "" for nothing.
+        advice: a command, or another action; "" for nothing.
         where: topic, partition or path it is about.
     """
 
@@ -58,13 +58,14 @@ class SegmentFacts:
     """A segment of a partition, or a run of them.
 
     Attributes:
-        base_offset, next_offset: half open; `next_offset` is -1 where it is not known.
+        base_offset, next_offset: half open; `next_offset` is -1 if it is not known.
         size_bytes: of the `.log` file.
         last_time_ms: largest record timestamp; else when the file was changed.
-        damage: what `verify` says of its log; "" for nothing.
-        damage_at: where that begins, from 0 to 1; None where there is no position.
-        damage_offset: the first offset that cannot be read for it; -1 unknown.
-        index_damage: what it says of the files beside the log; "" for nothing.
+        damage: what `verify` reports about its log; "" for nothing.
+        damage_at: where that begins, from 0 to 1; None if there is no position.
+        damage_offset: the first offset that cannot be read because of it; -1 unknown.
+        index_damage: what `verify` reports about the files next to the log; "" for
+            nothing.
         is_active: whether it is the one appended to.
     """
 
@@ -81,10 +82,10 @@ class SegmentFacts:
 
 @dataclasses.dataclass(slots=True)
 class Codec:
-    """What is compressed in one way.
+    """Batches with one kind of compression.
 
     Attributes:
-        records, batches, bytes: of it; estimated where the report is sampled.
+        records, batches, bytes: of it; estimated if the report is sampled.
         sampled_bytes, sampled_raw_bytes: of the batches that were decompressed, as they
             are on disk and as they are inside.
     """
@@ -98,7 +99,7 @@ class Codec:
 
     @property
     def ratio(self) -> float | None:
-        """Raw bytes for one on disk; None where nothing was decompressed."""
+        """Raw bytes for one on disk; None if nothing was decompressed."""
         if not self.sampled_bytes:
             return None
         return self.sampled_raw_bytes / self.sampled_bytes
@@ -106,7 +107,7 @@ class Codec:
 
 @dataclasses.dataclass(slots=True)
 class Producer:
-    """What one producer id wrote; -1 stands for all without an id."""
+    """The data that one producer id wrote; -1 stands for all data without an id."""
 
     producer_id: int
     epoch: int = -1
@@ -122,8 +123,8 @@ class Series:
     """Records and bytes over time, in buckets of `step_ms` from `start_ms` on.
 
     Attributes:
-        outside: records with a timestamp before or behind the buckets: so few that the
-            scale is not theirs.
+        outside: records with a timestamp before or after the buckets: too few to
+            stretch the scale for them.
         untimed: records without a timestamp.
     """
 
@@ -141,17 +142,17 @@ class PartitionFacts:
 
     Attributes:
         name: ``topic-number``, the name of its directory.
-        start_offset, end_offset, durable_offset: -1 where it cannot be opened.
+        start_offset, end_offset, durable_offset: -1 if it cannot be opened.
         stable_offset: where read_committed stops, if there are transactions; else -1.
-        recovery_point: Kafka's, from its checkpoint; 0 where there is none.
+        recovery_point: Kafka's, from its checkpoint; 0 if there is none.
         size_bytes: of `.log` files; `other_bytes`: of all others in the directory.
-        records: in the log: counted where `is_counted`, else the offsets in use.
+        records: in the log: counted if `is_counted`, else the offsets in use.
         first_time_ms, last_time_ms: of batches that were seen.
         magics: records by magic.
-        problems, notes: what `verify` says, as (kind, message).
-        lost_records: offsets that cannot be read, where that can be told.
-        leftovers: files that are about to go, by suffix.
-        error: why it cannot be opened; "" where it can.
+        problems, notes: what `verify` reports, as (kind, message).
+        lost_records: offsets that cannot be read, if their number is known.
+        leftovers: files that will be removed soon, by suffix.
+        error: why it cannot be opened; "" if it can.
     """
 
     topic: str
@@ -187,7 +188,7 @@ class PartitionFacts:
 
     @property
     def unsynced(self) -> int:
-        """Records that a power cut may take."""
+        """Records that a power failure may remove."""
         if self.end_offset < 0 or self.durable_offset < 0:
             return 0
         return max(self.end_offset - self.durable_offset, 0)
@@ -195,8 +196,8 @@ class PartitionFacts:
 
 @dataclasses.dataclass(slots=True)
 class TopicFacts:
-    """One topic; `settings` are those that differ from the defaults, None where the
-    directory does not say (a broker keeps them in its cluster's metadata)."""
+    """One topic; `settings` are those that differ from the defaults, None if the
+    directory does not have them (a broker keeps them in its cluster's metadata)."""
 
     name: str
     partitions: list[PartitionFacts] = dataclasses.field(default_factory=list)
@@ -216,7 +217,7 @@ class TopicFacts:
 
 @dataclasses.dataclass(slots=True)
 class BrokerStep:
-    """One thing that a Kafka broker would do with the directory, or would not like.
+    """One thing that a Kafka broker would do with the directory, or a problem for it.
 
     `level` is ``ok``, ``info``, ``warning`` or ``critical``.
     """
@@ -228,12 +229,12 @@ class BrokerStep:
 
 @dataclasses.dataclass(slots=True)
 class BrokerFacts:
-    """What a Kafka broker would do with the directory.
+    """How a Kafka broker would treat the directory.
 
     Attributes:
         verdict: in a sentence.
         level: of the worst step.
-        recovered_segments, recovered_bytes: read again at its start.
+        recovered_segments, recovered_bytes: the broker reads them again at its start.
         cut_records: records that it would cut off.
     """
 
@@ -247,7 +248,7 @@ class BrokerFacts:
 
 @dataclasses.dataclass(slots=True)
 class StoreFacts:
-    """All of it.
+    """All facts of a report.
 
     Attributes:
         path: absolute path that was given; `root` the store's.
@@ -256,9 +257,9 @@ class StoreFacts:
         holder: process that has it open for writing; None: none.
         has_marker: Kafka's marker of a clean stop is there.
         has_meta: a broker's `meta.properties` is there.
-        foreign: directories in the store's that are no partitions.
+        foreign: directories in the store's directory that are not partitions.
         is_sampled: counts by codec, producer, size and time are estimates.
-        read_bytes: of logs that were read for them.
+        read_bytes: bytes of logs that were read for these counts.
         batch_sizes: batches by the power of two of their size; `record_sizes`: records
             by that of the average size in their batch.
     """

@@ -1,7 +1,8 @@
-"""The report as one HTML page: what needs attention first, then ever closer.
+"""The report as one HTML page: findings that need attention first, then the details.
 
-The page asks nobody for anything: style, script and drawings are in it, and its policy
-(`Content-Security-Policy`) forbids the rest. The script only shows hints and sorts.
+The page requests nothing from any host: style, script and drawings are in it, and its
+policy (`Content-Security-Policy`) forbids everything else. The script only shows hints
+and sorts.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _WRITERS: Final = {
 
 
 def title_of(facts: StoreFacts) -> str:
-    """The name of what the report is of: the last part of its path."""
+    """The name of the report's subject: the last part of its path."""
     return facts.path.rstrip("/").rpartition("/")[2] or facts.path
 
 
@@ -70,7 +71,7 @@ def page_of(facts: StoreFacts) -> str:
         tag("meta", name="referrer", content="no-referrer"),
         tag("meta", name="generator", content=f"logstore {facts.version}"),
         tag("title", f"{title_of(facts)} - logstore report"),
-        # An empty icon: else a browser asks the host for one.
+        # An empty icon: otherwise a browser requests one from the host.
         raw('<link rel="icon" href="data:,">'),
         tag("style", raw(STYLE)),
     )

@@ -1,4 +1,4 @@
-"""`logstore.report`: looking at a store once, and showing what was found."""
+"""`logstore.report`: examining a store once, and showing the results."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ __all__ = ["Report", "report"]
 
 PathLike = str | os.PathLike[str]
 
-# Of the plain values. It rises where one changes its meaning or goes away.
+# Version of the plain values. It rises if one changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1
 _FRAME_HEIGHT: Final = 720
 
 
 class Report:
-    """What `report` found, as a page and as plain values. A Jupyter notebook shows it
-    by itself.
+    """The result of `report`, as a page and as plain values. A Jupyter notebook shows
+    it by itself.
 
     Attributes:
         path: absolute path that was given.
-        verified: the `VerifyReport` behind it.
+        verified: the `VerifyReport` that it is based on.
     """
 
     def __init__(self, facts: StoreFacts, verified: VerifyReport) -> None:
@@ -55,13 +55,13 @@ class Report:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What needs attention, the worst first: `level`, `kind`, `title`, `detail`,
-        `advice`, `where`."""
+        """Findings that need attention, the worst first: `level`, `kind`, `title`,
+        `detail`, `advice`, `where`."""
         return tuple(self._facts.findings)
 
     def to_dict(self) -> dict[str, Any]:
         """All facts as plain values, for JSON; see docs/report.md. Counts of records
-        are floats where they are estimates. Raw times are Unix milliseconds."""
+        are floats if they are estimates. Raw times are Unix milliseconds."""
         facts = dataclasses.asdict(self._facts)
         for codec, known in zip(facts["codecs"], self._facts.codecs, strict=True):
             codec["ratio"] = known.ratio
@@ -73,11 +73,11 @@ class Report:
         return page_of(self._facts)
 
     def save(self, path: PathLike) -> str:
-        """Write the page to a file, in the place of one that is there; returns its
-        absolute path.
+        """Write the page to a file, replacing an existing one; returns its absolute
+        path.
 
         Raises:
-            StorageError: the system refuses; a file that was there is as it was.
+            StorageError: the system refuses; an existing file is unchanged.
         """
         full = os.path.abspath(os.fspath(path))
         beside = f"{full}.{os.getpid()}.tmp"
@@ -113,10 +113,10 @@ def report(
 ) -> Report:
     """Look at a store, or one partition directory, and report on it.
 
-    Verifies all of it (`logstore.verify`), looks through a read-only store, and walks
-    over the batch headers, of a large store over a sample of them. Changes and locks
-    nothing; it may run while a writer or a broker works on the directory, and on one
-    that a broker wrote or that is damaged.
+    Verifies all of it (`logstore.verify`), reads it through a read-only store, and
+    walks over the batch headers, of a large store over a sample of them. Changes and
+    locks nothing; it may run while a writer or a broker works on the directory, and on
+    a directory that a broker wrote or that is damaged.
 
     Args:
         path: a store, a broker's log directory, or a partition directory.
@@ -125,13 +125,13 @@ def report(
         files: the system calls to use (for tests).
 
     Raises:
-        StoreNotFoundError: nothing is there, or it is no log directory.
+        StoreNotFoundError: nothing exists at `path`, or it is no log directory.
         ConfigError: a bad number of threads.
         StorageError: the directory cannot be read.
     """
     facts, verified = collect(
         os.path.abspath(os.fspath(path)),
-        # The package is there: this is a part of it.
+        # The package is loaded: this module is a part of it.
         getattr(sys.modules["logstore"], "__version__", ""),
         deep=deep,
         threads=threads,

@@ -1,8 +1,8 @@
 """Batch headers of a store, all of them or a sample: codecs, producers, sizes, times.
 
-Small segments are read whole. Of a large store, a few stretches of each segment are
-read, evenly spaced over its offsets, and stand for the whole of it: the time a report
-takes is bounded however large the store is, apart from `verify`, which reads it all.
+Small segments are read whole. In a large store, a few stretches of each segment are
+read, evenly spaced over its offsets, and represent the whole segment: the time a report
+takes is bounded for a store of any size, apart from `verify`, which reads all of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from logstore.segment import Place
 
 __all__ = ["Interval", "Sampler", "Sums"]
 
-# A store up to this size is read whole; of a larger one so much is, about.
+# A store up to this size is read whole; of a larger one, about this much is read.
 _WHOLE_BYTES: Final = 24 << 20
 _WHOLE_BATCHES: Final = 60_000
 _STRETCH_BYTES: Final = 64 * 1024
@@ -37,7 +37,7 @@ _STRETCH_BYTES: Final = 64 * 1024
 _SAMPLED_BATCHES: Final = 16_000
 _STRETCH_BATCHES: Final = 16
 _STRETCHES_MAX: Final = 16
-# So often a walk goes on behind damage in one segment.
+# Maximum number of times that a walk continues after damage in one segment.
 _SKIPS_MAX: Final = 64
 # For the ratio: batches that are decompressed, in all and of one segment.
 _OPENED_MAX: Final = 400
@@ -63,7 +63,7 @@ class _Seen(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Sums:
-    """What was seen of a store so far; counts are weighted where it is a sample."""
+    """Sums over the batches of a store so far; weighted if they are a sample."""
 
     codecs: dict[str, Codec] = dataclasses.field(default_factory=dict)
     producers: dict[int, Producer] = dataclasses.field(default_factory=dict)
@@ -100,7 +100,7 @@ class Sampler:
         self._limit = limit
         self._buffer = native.Buffer(256 * 1024)
         self._small = native.Buffer(_STRETCH_BYTES)
-        # Bytes that a segment may have to be read whole, and batches of a stretch.
+        # Maximum size of a segment that is read whole, and batches of a stretch.
         share = _WHOLE_BYTES // max(total_segments, 1)
         is_small = total_bytes <= _WHOLE_BYTES
         self._whole = _WHOLE_BYTES if is_small else max(share, _STRETCH_BYTES)
@@ -120,8 +120,8 @@ class Sampler:
     ) -> list[Interval]:
         """Add the segments of a partition, given with the names of their files.
 
-        Returns what lies at which time. What cannot be read is left out: `verify` has
-        told of it.
+        Returns records and bytes by time. Damaged parts that cannot be read are left
+        out: `verify` has reported them.
         """
         found: list[Interval] = []
         facts.is_counted = True
@@ -168,8 +168,8 @@ class Sampler:
         return _spread(stretches, weight, last_ms)
 
     def _whole_of(self, raw: RawSegment, opened_max: int) -> tuple[list[_Seen], bool]:
-        """All batches of a segment, and whether it was walked over to its end: there
-        may be too many of them."""
+        """All batches of a segment, and whether the walk reached its end: there may be
+        too many of them."""
         seen: list[_Seen] = []
         for one in self._headers(raw, raw.start, self._buffer, opened_max):
             seen.append(one)
@@ -178,7 +178,7 @@ class Sampler:
         return seen, True
 
     def _stretches_of(self, raw: RawSegment, opened_max: int) -> list[list[_Seen]]:
-        """Batches from a few places of a segment."""
+        """Batches from a few positions of a segment."""
         known = raw.next_offset < native.OFFSET_MAX
         count = self._stretches if known else 1
         span = raw.next_offset - raw.base_offset
@@ -189,7 +189,7 @@ class Sampler:
             if number:
                 place = raw.locate(raw.base_offset + span * number // count)
             if number and place.pos < end:
-                continue  # the index is coarse, or gone
+                continue  # the index is coarse, or missing
             part: list[_Seen] = []
             size = 0
             for one in self._headers(raw, place, self._small, opened_max):
@@ -205,7 +205,7 @@ class Sampler:
     def _headers(
         self, raw: RawSegment, place: Place, buffer: native.Buffer, opened_max: int
     ) -> Iterator[_Seen]:
-        """The sound batches from a place on, also those behind damage."""
+        """The intact batches from a place on, also those after damage."""
         last = place.last_offset
         for _ in range(_SKIPS_MAX):
             pos = place.pos
@@ -214,7 +214,7 @@ class Sampler:
                     pos = at + header.size
                     self.sums.read_bytes += header.size
                     count = header.record_count
-                    if count < 0:  # a wrapper tells only its last offset
+                    if count < 0:  # a wrapper has only its last offset
                         is_known = last != native.OFFSET_UNKNOWN
                         count = max(header.last_offset - last, 1) if is_known else 1
                     last = header.last_offset
@@ -316,7 +316,7 @@ class Sampler:
 
 
 def _points(seen: list[_Seen]) -> list[Interval]:
-    """What lies at which time, of batches that have one."""
+    """Records and bytes by time, of batches that have a timestamp."""
     sums: dict[int, tuple[int, int]] = {}
     for header, records in seen:
         time_ms = header.max_timestamp
@@ -329,8 +329,8 @@ def _points(seen: list[_Seen]) -> list[Interval]:
 def _spread(
     stretches: list[list[_Seen]], weight: float, last_ms: int
 ) -> list[Interval]:
-    """What each stretch stands for: the time from its begin to that of the next one,
-    or to the last one of the segment."""
+    """The interval that each stretch represents: the time from its start to that of the
+    next one, or to the last one of the segment."""
     found = []
     parts = [part for part in stretches if part]
     times = [

@@ -78,7 +78,7 @@ def _short(size: int) -> str:
 
 
 def codec_section(facts: StoreFacts) -> Html:
-    """What is compressed how, and how well."""
+    """The codecs in use, and how well they compress."""
     if not facts.codecs:
         return join()
     total = sum(codec.bytes for codec in facts.codecs)
@@ -118,7 +118,7 @@ def _ratio(codec: Codec) -> Cell:
 
 
 def producer_section(facts: StoreFacts) -> Html:
-    """Who wrote."""
+    """The producers of the data."""
     if not facts.producers:
         return join()
     rows = []
@@ -152,7 +152,7 @@ def producer_section(facts: StoreFacts) -> Html:
 
 
 def broker_section(facts: StoreFacts) -> Html:
-    """What a Kafka broker would do with the directory."""
+    """How a Kafka broker would treat the directory."""
     steps = facts.broker.steps
     items = [
         tag(
@@ -179,7 +179,7 @@ _LEVELS: Final = {"ok": "ok", "note": "info", "problem": "critical"}
 
 
 def environment_section(facts: StoreFacts) -> Html:
-    """What it stands on, and what `verify` notes without calling it a problem."""
+    """The store's surroundings, and the notes of `verify` that are not problems."""
     rows = [(_LEVELS[level], kind, text) for kind, level, text in facts.environment]
     notes: dict[str, list[str]] = {}
     for partition in facts.partitions:

@@ -24,7 +24,7 @@ _STEPS: Final = (
     _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, 28 * _DAY, 91 * _DAY, 365 * _DAY,
 )  # fmt: skip
 _BUCKETS_MAX: Final = 72
-# Of the records, so many may lie outside the scale, if that makes it this much shorter.
+# This share of the records may lie outside the scale, if it gets this much shorter.
 _OUTSIDE: Final = 0.005
 _SHORTER: Final = 10
 
@@ -39,8 +39,8 @@ def step_of(span_ms: int) -> int:
 
 
 def bounds_of(intervals: Sequence[Interval]) -> tuple[int, int] | None:
-    """First and last time of a scale; without the few records that are so far off that
-    nothing of the others would be seen. None where no record has a time."""
+    """First and last time of a scale, without the few records that are so far off that
+    the others would not be visible. None if no record has a time."""
     if not intervals:
         return None
     first = min(one.first_ms for one in intervals)
@@ -53,7 +53,7 @@ def bounds_of(intervals: Sequence[Interval]) -> tuple[int, int] | None:
 
 
 def _quantile(points: list[tuple[int, float]]) -> int:
-    """The time of the first record that is none of the few at the begin of a list."""
+    """The time of the first record after the few at the start of a list."""
     rest = sum(weight for _, weight in points) * _OUTSIDE
     for time_ms, weight in points:
         rest -= weight
@@ -73,7 +73,7 @@ def series_of(
     """
     intervals = list(intervals)
     timed = sum(one.records for one in intervals)
-    # A sum of weights is never quite what it should be.
+    # A sum of weights is rarely exact.
     untimed = records - timed if records - timed > 0.5 else 0.0
     if bounds is None:
         return Series(untimed=untimed)

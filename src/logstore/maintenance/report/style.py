@@ -1,8 +1,8 @@
-"""The style sheet and the script of a report: constants, without anything of the data.
+"""The style sheet and the script of a report: constants, without any data.
 
-Colours: ages are one hue that changes in lightness, so that they are told apart with
-any kind of colour blindness and in grey; damage is vermilion, with a mark and a pattern
-as well. Both schemes have a contrast of at least 4.5 for text.
+Colours: ages are one hue that changes in lightness, so that they can be distinguished
+with any kind of colour blindness and in grey; damage is vermilion, with a mark and a
+pattern as well. Both schemes have a contrast of at least 4.5 for text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 __all__ = ["AGES", "SCRIPT", "SCRIPT_HASH", "STYLE"]
 
-# Groups of age that the map tells apart: 0 is the oldest.
+# Groups of age that the map distinguishes: 0 is the oldest.
 AGES: Final = 6
 
 STYLE: Final = """
@@ -197,7 +197,7 @@ return down?-d:d});
 rows.forEach(function(r){body.appendChild(r)})})})})})();
 """
 
-# The one script that the page's policy lets run, whatever else got into the page.
+# The policy of the page lets only this script run, even if others are injected.
 SCRIPT_HASH: Final = (
     "sha256-" + base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
 )

@@ -12,7 +12,7 @@ __all__ = ["Cell", "table"]
 
 
 class Cell(NamedTuple):
-    """What a cell shows, and what it is sorted by: a number for numbers."""
+    """The text of a cell, and its sort key: a number for numbers."""
 
     shown: Child
     key: str | float | None = None
@@ -35,7 +35,7 @@ class Cell(NamedTuple):
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Html:
-    """A table; a column of numbers stands to the right."""
+    """A table; columns of numbers are aligned to the right."""
     numeric = [
         bool(rows) and all(row[at].is_number for row in rows) for at in range(len(head))
     ]

@@ -29,12 +29,12 @@ _PROBLEMS_MAX: Final = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MapScale:
-    """What the colours of all maps mean, and how fine they are drawn.
+    """The meaning of the colours of all maps, and how fine they are drawn.
 
     Attributes:
         edges: rising times that divide the groups of age.
         oldest_ms, newest_ms: of all segments.
-        most: rectangles in a row.
+        most: maximum number of rectangles in a row.
         rows: partitions of a topic that are drawn.
     """
 
@@ -50,7 +50,7 @@ class MapScale:
         segments = [one for p in facts.partitions for one in p.segments]
         times = [one.last_time_ms for one in segments if one.size_bytes] or [-1]
         edges = tuple(quantile_edges(times, AGES))
-        # All groups of the newest colours: few ages do not look old.
+        # Use the newest colours: with few ages, segments do not look old.
         shift = AGES - 1 - len(edges)
         rows = min(max(len(facts.partitions), 1), _ROWS_MAX)
         most = max(_BLOCKS_MAX // rows, _BLOCKS_OF_ROW_MIN)
@@ -60,7 +60,7 @@ class MapScale:
         return cls(padded, min(times), max(times), most, _ROWS_MAX)
 
     def legend(self) -> Html:
-        """What the colours mean."""
+        """The meaning of the colours."""
         shift = sum(edge == -(1 << 63) for edge in self.edges)
         edges = self.edges[shift:]
         starts = (self.oldest_ms, *edges)
@@ -76,7 +76,7 @@ class MapScale:
 
 
 def _distinct(times: tuple[int, ...]) -> list[str]:
-    """Times as texts, as short as they can be told apart: days, minutes, seconds."""
+    """Times as the shortest texts that differ: days, minutes, seconds."""
     whole = [time_text(when) for when in times]
     for length in (10, 16):
         short = [text[:length] for text in whole]
@@ -138,7 +138,7 @@ def _shown(partitions: list[PartitionFacts], most: int) -> list[PartitionFacts]:
 
 def _settings(topic: TopicFacts) -> Html:
     if topic.settings is None:
-        return join()  # the page says so once
+        return join()  # the page shows it once
     if not topic.settings:
         return tag("p", "All settings are the defaults.", cls="small",
                    style="margin-top:0")  # fmt: skip

@@ -49,7 +49,7 @@ def count_text(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def percent_text(part: float, whole: float) -> str:
-    """``12 %``; ``<1 %`` for a small part that is there."""
+    """``12 %``; ``<1 %`` for a small part above 0."""
     share = 100 * part / whole if whole else 0.0
     if 0 < share < 1:
         return "<1 %"
@@ -74,7 +74,7 @@ def _when(timestamp_ms: int) -> datetime.datetime | None:
 
 
 def time_text(timestamp_ms: int, *, seconds: bool = True) -> str:
-    """A time in UTC: ``2026-11-05 12:00:07``; ``-`` for none, and the number where no
+    """A time in UTC: ``2026-11-05 12:00:07``; ``-`` for none, and the number if no
     calendar has it."""
     when = None if timestamp_ms == -1 else _when(timestamp_ms)
     if when is None:

@@ -1,10 +1,10 @@
-"""Checking a store without opening it, building indexes anew, looking into one file.
+"""Checking a store without opening it, rebuilding indexes, inspecting one file.
 
-`verify` works on a directory that refuses to open: it looks at files, not at a `Store`,
-changes nothing, takes no lock and follows no symbolic link. It goes on behind what is
-damaged and lists everything, the log first and then what is derived from it. What
-opening would do to a file (`logstore.log.recover`) decides whether a fault is a problem
-or a note. `rebuild_index` alone writes, under the writer's lock.
+`verify` works on a directory that refuses to open: it reads files, not a `Store`,
+changes nothing, takes no lock and follows no symbolic link. It continues after damage
+and lists all findings, first those of the log and then those of the files derived from
+it. Whether a fault is a problem or a note depends on what opening would do to the file
+(`logstore.log.recover`). `rebuild_index` alone writes, under the writer's lock.
 """
 
 from logstore.maintenance.verify.inspect import (

@@ -1,10 +1,11 @@
-"""Looking again at a partition that changed while it was looked at.
+"""Checking a partition again that changed during the check.
 
-A check takes no lock: what it holds against each other may be of different moments. A
-writer truncates, rolls, deletes, or removes the whole topic meanwhile, and what was
-sound at each moment looks damaged. So where a partition with problems has changed
-since, it is looked at again, and only what each look finds is a problem. Damage stays
-where it is; what was in between is never in the same place again.
+A check takes no lock, so the files that it compares may be from different moments. A
+writer may truncate, roll, delete, or remove the whole topic meanwhile. Files that were
+intact at each moment then look damaged. So if a partition with problems has changed
+since the check began, it is checked again, and only a problem that each check finds is
+reported. Damage stays in its place; an intermediate state is never in the same place
+again.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from logstore.maintenance.verify.report import IN_USE, Problem, Run
 
 __all__ = ["LOOKS", "look_again", "partition_jobs", "seen"]
 
-# So often a partition is looked at, at the most, while it changes all the time.
+# Maximum number of checks of a partition that changes all the time.
 LOOKS: Final = 6
 
 
 def partition_jobs(
     run: Run, directory: Directory, context_of: Callable[[Run], Context]
 ) -> Iterator[Job]:
-    """The jobs that check a partition; its findings come with the last of them.
+    """The jobs that check a partition; the last of them delivers its findings.
 
-    `context_of`: what is known of it from outside, at the time of the call; faults of
-    what says so are reported to its argument.
+    `context_of`: returns the facts from outside the partition at the time of the call;
+    it reports faults of their files to its argument.
     """
     found = run.child()
     before = seen(directory)
@@ -58,8 +59,9 @@ def look_again(
     before: object,
     check: Callable[[Run], None],
 ) -> None:
-    """Give `run` the findings of a look that began when the directory was as `before`
-    says, without the problems that further looks (`check`) do not find."""
+    """Report to `run` the findings of a first check, without the problems that further
+    checks (`check`) do not find. `before`: the token of the directory (`seen`) when the
+    first check began."""
     for _ in range(LOOKS - 1):
         if not found.problems:
             break
@@ -85,8 +87,8 @@ def _place(problem: Problem) -> tuple[str, str, int | None]:
 
 
 def seen(directory: Directory) -> object:
-    """What is another value whenever anything in a directory has changed; None where it
-    is not there."""
+    """A token that changes whenever anything in a directory changes; None if the
+    directory does not exist."""
     files = directory.files
     try:
         with directory.use() as fd:

@@ -1,4 +1,4 @@
-"""What is known of a log from outside: checkpoints, and logstore's own state."""
+"""Facts about a log from outside: checkpoints, and logstore's own state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from logstore.maintenance.verify.report import CHECKPOINT, STATE, UNSUPPORTED, R
 
 _Read = TypeVar("_Read")
 
-# So often the marks are read, at the most, while they change all the time.
+# Maximum number of times the marks are read, while they change all the time.
 _LOOKS: Final = 10
 
 _METADATA_TEXT: Final = re.compile(
@@ -32,10 +32,10 @@ _METADATA_TEXT: Final = re.compile(
 
 @dataclasses.dataclass(slots=True)
 class Context:
-    """What is known of a partition from outside its log.
+    """The facts about a partition from outside its log.
 
     Attributes:
-        state: logstore's own, where it counts.
+        state: logstore's own, if it is valid.
         clean: the last writer stopped cleanly, or had done so when damage was seen.
         recovery_point: Kafka's; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
@@ -56,7 +56,7 @@ class Context:
 
     @property
     def closed_end(self) -> int | None:
-        """Where the log ended when it was closed; None: unknown."""
+        """The end of the log when it was closed; None: unknown."""
         if not self.clean:
             return None
         if self.state is not None:
@@ -65,13 +65,13 @@ class Context:
 
 
 class StoreFacts:
-    """What the files of a store's directory say. With `run`, faults are reported."""
+    """Facts from the files of a store's directory. With `run`, faults are reported."""
 
     def __init__(self, root: Directory, run: Run | None = None) -> None:
         self.root = root
         self.run = run
         for _ in range(_LOOKS):
-            # A writer that opens or closes the store changes one after the other.
+            # A writer that opens or closes the store changes the marks one by one.
             self.token = marks_token(root)
             self.run = None if run is None else run.child()
             self._read()
@@ -90,8 +90,8 @@ class StoreFacts:
         self.starts = self._offsets(layout.LOG_START_CHECKPOINT)
 
     def now(self, directory: Directory, run: Run | None) -> Context:
-        """What is known of a partition, where these facts may be old: a writer may have
-        opened or closed the store since."""
+        """The facts about a partition. Reads the marks again if these facts are old: a
+        writer may have opened or closed the store since."""
         is_old = marks_token(self.root) != self.token
         facts = StoreFacts(self.root) if is_old else self
         return facts.context(directory, run)
@@ -136,7 +136,7 @@ class StoreFacts:
             return {}
 
     def context(self, directory: Directory, run: Run | None) -> Context:
-        """What is known of the partition in `directory`."""
+        """The facts about the partition in `directory`."""
         key = parse_partition_directory(directory.name)
         state = read_own(directory, layout.PARTITION_STATE, run, PartitionState.read)
         if key is None:
@@ -156,7 +156,7 @@ class StoreFacts:
 
 
 def marks_token(root: Directory) -> object:
-    """What is another value when a mark of a stop was replaced or removed."""
+    """A token that changes when a mark of a stop is replaced or removed."""
     try:
         return Marks(root).token()
     except OSError as error:
@@ -166,7 +166,7 @@ def marks_token(root: Directory) -> object:
 def own_state(
     directory: Directory, name: str, run: Run | None
 ) -> dict[str, Any] | None:
-    """A state file of logstore's; None where it is missing or (reported) bad."""
+    """A state file of logstore's; None if it is missing or (reported) bad."""
     return read_own(
         directory, name, run, lambda found: checkpoints.read_state(found, name)
     )
@@ -178,8 +178,8 @@ def read_own(
     run: Run | None,
     read: Callable[[Directory], _Read | None],
 ) -> _Read | None:
-    """What `read` makes of a file of logstore's; None where it is missing or bad, which
-    is reported to `run`."""
+    """The result of `read` for a file of logstore's; None if the file is missing or
+    bad, which is reported to `run`."""
     path = directory.path_of(name)
     try:
         return read(directory)

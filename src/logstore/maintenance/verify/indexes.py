@@ -1,4 +1,4 @@
-"""Index files held against the log while that is walked over."""
+"""Index files, compared with the log during the walk over it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from logstore.maintenance.verify.report import (
 
 
 class WalkedLog(Protocol):
-    """What an index is held against: a `.log` file, as far as it was walked over.
+    """The file that an index is compared with: a `.log` file, as far as it was walked.
 
     Attributes:
         name, directory: of the file.
         base: base offset.
-        context: what is known of the log from outside.
-        run_of: where findings go.
+        context: the facts about the log from outside.
+        run_of: receives the findings.
         is_last: it is the last segment.
         is_sound: nothing of it is damaged so far.
         is_skipped: it was not walked over.
         last_offset: of the batches so far; base - 1 if there are none.
-        end: position behind the last batch.
-        state: what its writer would have, for the entries that it should have.
+        end: position after the last batch.
+        state: the state that its writer would have, for the expected entries.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Table(NamedTuple):
 
 
 class _Faults:
-    """Faults of one index file, told in one finding: the first of each bad entry."""
+    """Faults of an index file, reported in one finding: the first of each bad entry."""
 
     def __init__(self) -> None:
         self._reasons: dict[int, str] = {}
@@ -88,12 +88,12 @@ class _Faults:
 
     @property
     def first(self) -> tuple[int, str] | None:
-        """The lowest slot, with what is wrong there."""
+        """The lowest slot, and its fault."""
         return min(self._reasons.items(), default=None)
 
 
 class IndexFile:
-    """An index file of a segment, held against the log while that is walked over."""
+    """An index file of a segment, compared with the log during the walk over it."""
 
     entry_bytes = 0
     kind = ""
@@ -124,7 +124,7 @@ class IndexFile:
         size = self.entry_bytes
         whole = len(self.data) // size * size
         used = used_bytes(self.data, size)
-        # The first entry may be all zeros; more of them are room that was not used.
+        # The first entry may be all zeros; further ones are unused space.
         if used == 0 and whole:
             used = size if whole == size and not self._is_empty_log() else 0
         self.count = used // size
@@ -143,7 +143,7 @@ class IndexFile:
         return True
 
     def tell(self, position: int, reason: str) -> None:
-        """A problem; a note where the next opening makes the index anew anyhow."""
+        """Report a problem; a note if the next opening rebuilds the index anyway."""
         log = self.log
         mended = log.is_last and not log.context.clean
         (log.run_of.note if mended else log.run_of.problem)(
@@ -155,7 +155,7 @@ class IndexFile:
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Check what is left when the log has ended."""
+        """Check the remaining entries when the log has ended."""
         raise NotImplementedError
 
     def conclude(self) -> None:
@@ -196,7 +196,7 @@ class OffsetIndexCheck(IndexFile):
             pos = self.positions[slot]
             at = bisect.bisect_left(positions, pos)
             if at == len(positions) or positions[at] != pos:
-                # Before the run: in what is damaged, or nothing that can be checked.
+                # Before the run: in a damaged part, or a part that cannot be checked.
                 if pos < 0 or not self.log.is_damaged_at(pos):
                     self.faults.add(slot, f"has position {pos}, where no batch begins")
             else:
@@ -216,8 +216,8 @@ class OffsetIndexCheck(IndexFile):
         self.slot = slot
 
     def _is_beyond(self, slot: int, before: int, pos: int) -> bool:
-        """Whether an entry has an offset that only comes at or behind a position (of
-        the entry after it), which what is damaged in between cannot explain."""
+        """Whether an entry has an offset that only comes at or after a position (of the
+        entry after it), and no damage in between can explain it."""
         return (
             slot >= 0
             and self.offsets[slot] > before
@@ -285,7 +285,7 @@ class TimeIndexCheck(IndexFile):
     def _is_true(self, entry: tuple[int, int], table: Table, count: int) -> bool:
         """Whether the largest timestamp at or before an offset is as an entry says.
 
-        Inside a batch anything from the largest before it to that of the batch.
+        Inside a batch, any timestamp from the largest before it to its own is right.
         """
         timestamp, offset = entry
         slot, found, at = -1, *self.largest
@@ -303,7 +303,7 @@ class TimeIndexCheck(IndexFile):
         return at <= offset and self._is_inside(table, offset, after[1])
 
     def _is_inside(self, table: Table, offset: int, last: int) -> bool:
-        """Whether an offset lies in the batch that ends with `last`, before that."""
+        """Whether an offset lies in the batch that ends with `last`, before its end."""
         batch = bisect.bisect_left(table.offsets, last)
         before = table.offsets[batch - 1] if batch else table.before
         return before < offset < last

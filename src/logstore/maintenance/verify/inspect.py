@@ -1,4 +1,4 @@
-"""One file of a store as it is: what is in it, for tools that show it."""
+"""The contents of one file of a store, unchanged, for tools that show them."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ class EpochEntry(NamedTuple):
 
 
 class LogEntry(NamedTuple):
-    """A batch of a `.log` file, or bytes of it that are none.
+    """A batch of a `.log` file, or bytes of it that are not a batch.
 
     Attributes:
-        position, size_bytes: where it lies.
-        batch: None where the bytes are none.
-        damage: what is wrong; None where nothing is. A batch with a wrong checksum has
-            both: its fields are rumours then.
-        is_torn: it is what a crash, or a writer that is at it, leaves at the end of a
-            file: a part of a batch, or zeros.
+        position, size_bytes: its place in the file.
+        batch: None if the bytes are not a batch.
+        damage: the fault; None if there is none. A batch with a wrong checksum has
+            both: then its fields are not reliable.
+        is_torn: a crash, or a writer at work, leaves such bytes at the end of a file: a
+            part of a batch, or zeros.
     """
 
     position: int
@@ -134,9 +134,9 @@ class FileContents:
         path: absolute.
         kind: ``log``, ``index``, ``timeindex``, ``txnindex``, ``snapshot``,
             ``offsets``, ``epochs``, ``metadata`` or ``state``.
-        base_offset: from its name; 0 where that has none.
+        base_offset: from its name; 0 if the name has none.
         size_bytes: as it was at the call.
-        entries: what is in it, in order, to be iterated over once: `LogEntry`,
+        entries: its contents, in order, to be iterated over once: `LogEntry`,
             `OffsetEntry`, `TimeEntry`, `TxnEntry`, `ProducerEntry`, `CheckpointEntry`,
             `EpochEntry`, or (name, value) pairs. A log is read while it is iterated.
     """
@@ -154,18 +154,18 @@ def inspect_file(
     store_config: StoreConfig | None = None,
     files: Files | None = None,
 ) -> FileContents:
-    """Look into one file of a store: a log, index, snapshot, checkpoint or state file.
+    """Read one file of a store: a log, index, snapshot, checkpoint or state file.
 
-    Damage in a log is a `LogEntry`, and the next sound batch follows. The entries of an
-    index are as they are, right or wrong; zeros at its end are left out.
+    Damage in a log is a `LogEntry`, and the next intact batch follows. The entries of
+    an index are returned as they are, right or wrong; zeros at its end are left out.
 
     Args:
-        store_config: whose ``max_batch_decompressed_bytes`` limits what a batch of a
-            log may decompress to.
+        store_config: its ``max_batch_decompressed_bytes`` limits the size that a batch
+            of a log may decompress to.
         files: the system calls to use (for tests).
 
     Raises:
-        StoreNotFoundError: it is not there, or no file of a store.
+        StoreNotFoundError: it does not exist, or is no file of a store.
         CorruptIndexError, CorruptCheckpointError: it is damaged (not of a log).
         StorageError: it cannot be read.
     """
@@ -287,13 +287,13 @@ def _log_entry(
     return LogEntry(pos, header.size, batch, damage)
 
 
-# A damaged batch up to so many bytes is shown as one, else as bytes.
+# A damaged batch up to this size is shown as one, a larger one as bytes.
 _BAD_BATCH_BYTES_MAX: Final = 64 << 20
 
 
 def _is_torn(frame: bytes, left: int) -> bool:
-    """Whether the last bytes of a file begin as a batch that has not got all of its
-    bytes, or with zeros: what is neither was never a batch."""
+    """Whether the last bytes of a file begin as an incomplete batch, or with zeros:
+    other bytes were never a batch."""
     if left <= FRAME_BYTES or not frame.strip(b"\0"):
         return True
     offset, length = FRAME.unpack_from(frame)
@@ -304,7 +304,7 @@ def _is_torn(frame: bytes, left: int) -> bool:
 def _bad_entry(
     segment: Segment, pos: int, end: int, limit: int, reason: str
 ) -> LogEntry:
-    """What lies where no sound batch does: a batch with a wrong checksum, or bytes."""
+    """The entry for a damaged part: a batch with a wrong checksum, or bytes."""
     frame = native.Buffer(FRAME_BYTES)
     n = segment.read(frame.view, pos)
     size = FRAME.size + FRAME.unpack_from(frame.raw)[1]

@@ -1,4 +1,4 @@
-"""Finding the next sound batch behind a damaged one."""
+"""Finding the next intact batch after a damaged one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from logstore.segment import Segment
 
 BUFFER_BYTES: Final = 1 << 20
 LOOKUP_BYTES: Final = 16 * 1024
-FRAME: Final = struct.Struct(">qi")  # offset, length of what follows
+FRAME: Final = struct.Struct(">qi")  # offset, length of the rest
 
 
 class RawSegment(Segment):
@@ -43,10 +43,10 @@ class RawSegment(Segment):
 def next_sound(
     segment: Segment, pos: int, last: int, following: int | None = None
 ) -> tuple[int, native.BatchHeader | None]:
-    """Where the next sound batch behind a damaged one at `pos` begins, with its header;
-    else the end of the file. Its offsets lie behind `last`, and in the segment.
+    """The position of the next intact batch after a damaged one at `pos`, and its
+    header; else the end of the file. Its offsets lie after `last`, and in the segment.
 
-    `following`: the first offset behind the segment, where that is known.
+    `following`: the first offset after the segment, if it is known.
     """
     at = _skip_zeros(segment, pos)
     behind = -1 if following is None else following
@@ -57,8 +57,8 @@ def next_sound(
 
 
 def _skip_zeros(segment: Segment, pos: int) -> int:
-    """Where a search need not begin before: zeros are no batch, and a batch begins with
-    eleven of them at the most."""
+    """The position at which a search can begin: zeros are not a batch, and a batch
+    begins with at most eleven of them."""
     begin = native.Buffer(FRAME.size)
     if any(begin.raw[: segment.read(begin.view, pos)]):
         return pos

@@ -1,4 +1,4 @@
-"""One `.log` file, walked over from its first byte to its last, behind damage, too."""
+"""One `.log` file, walked over from its first byte to its last, also after damage."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _RELATIVE_MAX: Final = (1 << 31) - 1
 
 
 class SoundRun(NamedTuple):
-    """Sound batches, one right behind the other, with offsets in order.
+    """Intact batches, one right after the other, with offsets in order.
 
     Attributes:
         begin, end: bytes of the file.
-        first: first offset; -1 where the batch does not tell (a wrapper).
+        first: first offset; -1 if the batch does not have it (a wrapper).
         last: last offset, inclusive.
         head_bytes, head_last: size and last offset of its first batch.
     """
@@ -63,7 +63,7 @@ class SoundRun(NamedTuple):
 
     @property
     def lowest(self) -> int:
-        """What is known of its first offset: that, or the last of its first batch."""
+        """The first offset, or if it is unknown the last offset of its first batch."""
         return self.first if self.first >= 0 else self.head_last
 
     @property
@@ -73,24 +73,24 @@ class SoundRun(NamedTuple):
 
 
 class LogCheck:
-    """One pass over a `.log` file, behind damage, too, with its indexes beside it.
+    """One pass over a `.log` file, also after damage, with its indexes.
 
     Attributes:
-        behind: first offset behind it; None: unknown.
+        behind: first offset after it; None: unknown.
         last_before: last offset of the segments before.
         last_offset: last offset seen; ``base - 1`` while there is none.
-        end: where the sound log ends.
+        end: end of the intact log.
         is_sound: whether nothing in it was damaged.
         is_skipped: whether a part before the present run was damaged.
         is_gone: whether the file was deleted before it could be opened.
-        index_names: the index files to be held against it, if any.
-        runs: the sound batches, run by run.
-        bad_ranges: positions where batches begin that are sound and wrong inside, and
-        bad_offsets: offsets of records that are.
-        jumps: position -> first offset of sound wrappers that do not follow the batch
+        index_names: the index files to be compared with it, if any.
+        runs: the intact batches, run by run.
+        bad_ranges: position ranges of intact batches whose contents are wrong, and
+        bad_offsets: offsets of records that are wrong.
+        jumps: position -> first offset of intact wrappers that do not follow the batch
             before them.
-        is_deep: whether compressed batches are looked into.
-        is_foreign: whether it holds what is not understood and must not be cut.
+        is_deep: whether the contents of compressed batches are checked.
+        is_foreign: whether it holds data that is not understood and must not be cut.
         is_unreadable: whether the system refused to read it.
     """
 
@@ -135,11 +135,11 @@ class LogCheck:
         self.is_foreign = self.is_unreadable = False
         self._is_broken = True  # whether the next batch begins a new run
         self.state = native.SegmentState(base)
-        # As if a batch were before the first one: so the planner tells of it, too.
+        # As if a batch were before the first one: so the planner reports it, too.
         self.state.raw.bytes_since = 1
 
     def is_damaged_at(self, pos: int) -> bool:
-        """Whether a position lies in what was damaged."""
+        """Whether a position lies in a damaged part."""
         return self.is_damaged_between(pos, pos + 1)
 
     def is_damaged_between(self, first: int, end: int) -> bool:
@@ -151,7 +151,7 @@ class LogCheck:
         self.conclude()
 
     def walk(self) -> None:
-        """All that needs no other segment: may be done beside them."""
+        """The checks that need no other segment: segments may be walked in parallel."""
         run = self.run_of
         run.segments += 1
         if self.index_names is not None:
@@ -180,8 +180,8 @@ class LogCheck:
             run.note(IN_USE, self.path, f"{self.path} is being written to")
 
     def _is_other_size(self) -> bool:
-        """Whether the file is not as long as it was when logstore noted that: then all
-        that is wrong with it is looked for, also inside of compressed batches."""
+        """Whether the file's size differs from the one that logstore recorded. Then all
+        faults are searched for, also inside compressed batches."""
         state, row = self.context.state, self.context.rows.get(self.base)
         if row is not None:
             return self.size != row[1]
@@ -191,7 +191,7 @@ class LogCheck:
         return self.size < known or (self.context.clean and self.size > known)
 
     def conclude(self) -> None:
-        """The rest, when `last_before` is known. Forgets the indexes."""
+        """The other checks, when `last_before` is known. Releases the indexes."""
         if not self.is_gone and not self.is_unreadable:
             self._check_overlap()
             for companion in (self.index, self.times):
@@ -242,7 +242,7 @@ class LogCheck:
             pos = after
 
     def _note_run(self, buffer: native.Buffer, n: int, pos: int, end: int) -> None:
-        """Note the sound batches of [pos, end)."""
+        """Record the intact batches of [pos, end)."""
         last = self.run_of.decoder.last_offset
         if not self._is_broken:
             self.runs[-1] = self.runs[-1]._replace(end=end, last=last)
@@ -257,7 +257,7 @@ class LogCheck:
     def _decode(
         self, buffer: native.Buffer, n: int, file_pos: int
     ) -> tuple[int, native.NativeError | None, int]:
-        """Check the batches at the start of a buffer: (end of the sound ones, error or
+        """Check the batches at the start of a buffer: (end of the intact ones, error or
         None, native.STOP_*)."""
         run, decoder = self.run_of, self.run_of.decoder
         self._at = file_pos
@@ -332,7 +332,7 @@ class LogCheck:
                 elif header.record_count >= 0:
                     records += header.record_count
                 elif decoder.last_offset == native.OFFSET_UNKNOWN:
-                    records += 1  # or more: nobody can tell
+                    records += 1  # or more: unknown
                 else:
                     records += header.last_offset - decoder.last_offset
                 decoder.begin(header.last_offset)
@@ -345,7 +345,7 @@ class LogCheck:
             want = min(want * 2, 64)
 
     def _check_payload(self, header: native.BatchHeader, buffer: native.Buffer) -> int:
-        """Decompress and decode a batch; the records in it. Reports what is wrong."""
+        """Decompress and decode a batch; returns its record count. Reports faults."""
         run, decoder = self.run_of, self.run_of.decoder
         last = decoder.last_offset
         position = self._at + header.pos
@@ -389,7 +389,7 @@ class LogCheck:
         return decoder.count
 
     def _wrapper_fault(self, header: native.BatchHeader) -> str:
-        """What is wrong with the offsets inside a wrapper; "" where nothing is."""
+        """The fault of the offsets inside a wrapper; "" if there is none."""
         decoder = self.run_of.decoder
         inner = int(decoder.offset[decoder.count - 1])
         if inner != header.last_offset:
@@ -397,7 +397,7 @@ class LogCheck:
         return ""
 
     def _wrapper_jump(self, base: int, last: int) -> str:
-        """Why a wrapper does not follow the batch before; "" where it does."""
+        """Why a wrapper does not follow the batch before; "" if it does."""
         if base <= last:
             return f"it begins with offset {base}, the batch before ends with {last}"
         is_known = last != native.OFFSET_UNKNOWN
@@ -428,7 +428,7 @@ class LogCheck:
         )
 
     def _check_control(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
-        """Look into the control batches of a buffer."""
+        """Check the control batches of a buffer."""
         pos, stop = 0, native.STOP_FULL
         while stop == native.STOP_FULL:
             scan = native.scan_batches(buffer.c, end, pos=pos, checks=0)
@@ -451,10 +451,10 @@ class LogCheck:
                     self.aborted.add((header.producer_id, control.offset))
             pos, stop = scan.pos, scan.stop
 
-    # -- what is derived
+    # -- derived files
 
     def _tabulate(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
-        """Count the sound batches of a buffer, and hold the indexes against them."""
+        """Count the intact batches of a buffer, and compare the indexes with them."""
         state, planner = self.state, self._planner
         state.raw.size = file_pos
         done = 0
@@ -479,7 +479,7 @@ class LogCheck:
     def _beyond_relative(
         self, buffer: native.Buffer, done: int, end: int, file_pos: int, stop: int
     ) -> None:
-        """Batches whose offsets no index of this segment can tell."""
+        """Batches whose offsets do not fit into an index of this segment."""
         _, last, batches, *_ = native.walk_batches(
             buffer.c, end, pos=done, last_offset=-1, checks=0
         )
@@ -488,7 +488,7 @@ class LogCheck:
         if last > self.base + _RELATIVE_MAX:
             self.bad_ranges.append((file_pos + done, file_pos + end))
         if not self.is_sound:
-            return  # said already: they lie below the base
+            return  # reported already: they lie below the base
         self.run_of.problem(
             OFFSETS,
             self.path,
@@ -507,22 +507,22 @@ class LogCheck:
         error: native.NativeError | None,
         stop: int,
     ) -> int:
-        """Report what is wrong at `pos` and return where to go on."""
+        """Report the fault at `pos` and return where to continue."""
         decoder = self.run_of.decoder
         self._is_broken = True
         last = max(decoder.last_offset, self.last_offset)
         segment = RawSegment(
             self.directory, self.run_of.descriptors, self.name, self.base, self.size
         )
-        # Inside a compressed batch may lie what looks like a message, behind what is no
-        # offset: one that no segment can have is not believed.
+        # A compressed batch may contain bytes that look like a message after an invalid
+        # offset: reject an offset that no segment can have.
         segment.next_offset = min(self.base + _RELATIVE_MAX + 1, native.OFFSET_MAX)
         here = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
         if error is not None and error.status == native.E_OFFSET and here is not None:
             is_known = here[0].base_offset >= 0
             stored = here[0].base_offset if is_known else here[0].last_offset
             if self._forgiven != pos and stored >= 0:
-                # A sound batch in the wrong place: say so, and go on from it.
+                # An intact batch in the wrong place: report it, and continue from it.
                 self._forgiven = pos
                 self._out_of_order(pos, last, here[0])
                 # The first offset of a wrapper is inside of it.
@@ -535,7 +535,7 @@ class LogCheck:
             # A batch before may have claimed an offset that is far too large.
             end, found = next_sound(segment, pos, self.base - 1, self.behind)
         if found is None:
-            # So may the last one, and what follows it may contradict that.
+            # So may the last one, and the batches after it may contradict it.
             before = self._before_last(segment, last)
             if before is not None:
                 end, found = next_sound(segment, pos, before, self.behind)
@@ -577,8 +577,8 @@ class LogCheck:
         return end
 
     def _before_last(self, segment: RawSegment, last: int) -> int | None:
-        """The last offset before that of the last sound batch, where that batch jumps
-        ahead: no checksum covers its offset. None where it does not."""
+        """The last offset before that of the last intact batch, if that batch jumps
+        ahead: no checksum covers its offset. None if it does not."""
         if not self.runs or self.runs[-1].last != last:
             return None
         run, first = self.runs[-1], -1
@@ -592,7 +592,7 @@ class LogCheck:
         return before if first < 0 or before + 1 < first else None
 
     def _out_of_order(self, pos: int, last: int, header: native.BatchHeader) -> None:
-        """A sound batch whose offsets are not those that must come here."""
+        """Report an intact batch whose offsets are not the expected ones."""
         self.is_sound, self.is_skipped = False, True
         first = header.base_offset if header.base_offset >= 0 else header.last_offset
         where = (
@@ -600,7 +600,7 @@ class LogCheck:
             if last < self.base
             else f"the batch before ends with {last}"
         )
-        # Behind a gap it is the offsets between that cannot be read.
+        # After a gap, the offsets in the gap are those that cannot be read.
         is_gap = first > last + 1
         self.run_of.problem(
             OFFSETS,
@@ -616,7 +616,7 @@ class LogCheck:
     def _step_over(
         self, buffer: native.Buffer, pos: int, last: int, error: native.NativeError
     ) -> int:
-        """A batch whose checksum is right and whose codec is not known."""
+        """Step over a batch with a valid checksum and an unknown codec."""
         length: int = FRAME.unpack_from(buffer.raw)[1]
         size = length + FRAME.size
         self.is_skipped = self.is_foreign = True
@@ -634,10 +634,10 @@ class LogCheck:
         return pos + size
 
     def _is_framed(self, segment: RawSegment, pos: int, last: int) -> bool:
-        """Whether what is not understood may be a batch all the same: it has offset and
-        length as a batch has, and ends where the file does or the next one begins; and
-        it does not lie past the durable point of a log that logstore wrote last, which
-        writes no magic above 2. Random bytes are hardly ever framed so."""
+        """Whether bytes that are not understood may still be a batch. They have an
+        offset and length as a batch has, and end at the end of the file or at the next
+        batch; and they do not lie past the durable point of a log that logstore wrote
+        last, since logstore writes no magic above 2. Random bytes hardly ever match."""
         state = self.context.state
         if state is not None:
             row = self.context.rows.get(self.base)
@@ -667,8 +667,9 @@ class LogCheck:
         *,
         has_more: bool,
     ) -> bool:
-        """Whether opening for writing would cut the log here as a torn tail. What is no
-        log, from its first byte on, is none that was torn, although it would be cut."""
+        """Whether opening for writing would cut the log here as a torn tail. A file
+        that is not a log from its first byte on does not count as torn, although it
+        would be cut."""
         context = self.context
         if not self.is_last:
             return False

@@ -1,7 +1,7 @@
-"""Checking in several threads, with findings in the order of one.
+"""Checking in several threads, with findings in the same order as in one thread.
 
-C releases the GIL for the time it looks at a buffer, and so does the system while it
-reads: two threads keep two cores busy.
+C releases the GIL while it checks a buffer, and the system does while it reads: two
+threads keep two cores busy.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from logstore.errors import ConfigError
 from logstore.io.parallel import Task, Workers
 
 THREADS_MAX: Final = 64
-# Jobs that are under way or done and not taken yet, for each thread: what they hold in
-# memory is bounded by it.
+# For each thread, jobs that are running, or done and not taken yet: this bounds the
+# memory that they hold.
 _AHEAD: Final = 4
 
 
@@ -23,8 +23,8 @@ class Job(NamedTuple):
     """One thing to do.
 
     Attributes:
-        work: what may be done beside other jobs, in any thread; None: nothing.
-        take: what is done with it, in the order of the jobs, by the caller's thread.
+        work: may run concurrently with other jobs, in any thread; None: nothing.
+        take: processes the result, in the order of the jobs, in the caller's thread.
     """
 
     work: Callable[[], None] | None
@@ -34,8 +34,8 @@ class Job(NamedTuple):
 def run_jobs(jobs: Iterable[Job], threads: int, stop: Callable[[], None]) -> None:
     """Do all jobs, the work of up to `threads` of them at a time.
 
-    `jobs` is iterated by the caller's thread while earlier ones are under way. The
-    first exception ends it: `stop` is called, work under way is waited for.
+    The caller's thread iterates `jobs` while earlier jobs are running. The first
+    exception ends the call: `stop` is called, and running work is waited for.
     """
     if threads == 1:
         for job in jobs:
@@ -62,10 +62,10 @@ def run_jobs(jobs: Iterable[Job], threads: int, stop: Callable[[], None]) -> Non
 
 
 def check_threads(threads: int | None, cores: int | None) -> int:
-    """How many threads to use: as many as asked for, else min(cores, 8).
+    """How many threads to use: as many as requested, else min(cores, 8).
 
     Raises:
-        ConfigError: a number that is none, or outside 1 to 64.
+        ConfigError: not a number, or outside 1 to 64.
     """
     if threads is None:
         return max(1, min(cores or 1, 8))

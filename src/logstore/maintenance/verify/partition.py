@@ -1,4 +1,4 @@
-"""One partition directory: its log, segment by segment, and what is derived from it."""
+"""One partition directory: its log, segment by segment, and the derived files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _ATTEMPTS: Final = 3
 class PartitionCheck(Check):
     """One partition directory.
 
-    `on_segment` is called with each segment when all is known of it, in order.
+    `on_segment` is called with each segment when its check is complete, in order.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class PartitionCheck(Check):
         yield Job(None, partial(self._finish, names, found))
 
     def _row(self, log: LogCheck) -> SealedRow | None:
-        """What logstore's state says of a sealed segment that seems sound."""
+        """The row of logstore's state for a sealed segment that seems intact."""
         state = self.context.state
         if state is None or not log.is_sound or log.is_gone:
             return None
         return self.context.rows.get(log.base)
 
     def _walk(self, log: LogCheck) -> None:
-        """All that needs no other segment."""
+        """The checks that need no other segment."""
         log.walk()
         if self._row(log) is not None:
             self._check_digest(log)
@@ -128,12 +128,12 @@ class PartitionCheck(Check):
             )
 
     def _check_time_digest(self, log: LogCheck, digest: int) -> None:
-        """The time index of a sealed segment, as logstore noted it."""
+        """Compare the time index of a sealed segment with the recorded digest."""
         name = segment_file(log.base, TIME_INDEX)
         try:
             data = self.directory.read_file(name)
         except OSError:
-            return  # told with the index
+            return  # reported with the index
         path = self.directory.path_of(name)
         told = any(problem.path == path for problem in log.run_of.problems)
         known = digest not in (UNKNOWN_DIGEST, STALE_DIGEST)
@@ -145,7 +145,7 @@ class PartitionCheck(Check):
             )
 
     def _take(self, log: LogCheck) -> None:
-        """Go on with a segment that was walked over; those before it are done."""
+        """Continue with a segment that was walked over; those before it are done."""
         log.last_before = self._last_offset
         log.conclude()
         row = self._row(log)
@@ -159,7 +159,7 @@ class PartitionCheck(Check):
             self.on_segment(log)
 
     def _finish(self, names: list[str], found: Survey) -> None:
-        """What is left when all segments are done."""
+        """The remaining checks when all segments are done."""
         try:
             if self._last is None:
                 if self.context.state is None:
@@ -171,7 +171,7 @@ class PartitionCheck(Check):
             self.run_of.unreadable(self.directory.path, error)
 
     def _regular(self, names: list[str]) -> list[str]:
-        """The names without those that are no regular files."""
+        """The names without those that are not regular files."""
         run, kept = self.run_of, []
         for name in names:
             path = self.directory.path_of(name)
@@ -194,12 +194,12 @@ class PartitionCheck(Check):
         return kept
 
     def _survey(self, names: list[str]) -> Survey:
-        """What the names mean (`recovery.survey`), with notes about leftovers."""
+        """The meaning of the names (`recovery.survey`), with notes about leftovers."""
         run, directory = self.run_of, self.directory
         try:
             found = survey(directory, run.descriptors)
         except OSError:
-            # A `.swap` that cannot be read (reported already): as if it were not there.
+            # A `.swap` that cannot be read (reported already): treated as missing.
             logs = {
                 p.base_offset: ""
                 for name in names
@@ -258,7 +258,7 @@ class PartitionCheck(Check):
         return log
 
     def _check_missing(self, found: Survey) -> None:
-        """Segments and bytes that logstore's own state knows of."""
+        """Check for the segments and bytes that logstore's own state lists."""
         state = self.context.state
         if state is None:
             return
@@ -297,7 +297,7 @@ class PartitionCheck(Check):
         return self.directory.path_of(segment_file(base, LOG))
 
     def _last_of(self, base: int, state: PartitionState) -> int:
-        """The last offset of a segment that is gone."""
+        """The last offset of a segment that no longer exists."""
         row = self.context.rows.get(base)
         return (state.durable_offset if row is None else row[2]) - 1
 
@@ -347,7 +347,7 @@ class PartitionCheck(Check):
             )
 
     def _check_next_offset(self, log: LogCheck) -> None:
-        """Whether a segment ends with the offset that logstore noted."""
+        """Whether a segment ends with the offset that logstore recorded."""
         state = self.context.state
         if state is None or not state.is_gapless or not log.is_sound or log.is_gone:
             return
@@ -413,8 +413,8 @@ class PartitionCheck(Check):
             )
 
     def _older_than_store(self, log: LogCheck, end: int) -> None:
-        """A partition that agrees with its own state, and not with the store's marks:
-        it was put back from a backup without the rest."""
+        """Report a partition that agrees with its own state, but not with the store's
+        marks: it was restored from a backup without the rest."""
         point = self.context.recovery_point
         self.run_of.problem(
             LOST_BYTES,
@@ -441,7 +441,7 @@ class PartitionCheck(Check):
             )
 
     def _check_others(self, names: list[str], found: Survey) -> None:
-        """Files that are no log and no index of one."""
+        """Check files that are neither a log nor an index of one."""
         run, directory = self.run_of, self.directory
         gone = {*found.superseded, *found.leftovers, *found.deleted}
         for name in names:

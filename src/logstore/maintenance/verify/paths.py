@@ -1,4 +1,4 @@
-"""Paths that users give: what is there, and what kind of file a name stands for."""
+"""Paths that users give: whether they exist, and the kind of file of a name."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OFFSET_CHECKPOINTS: Final = (
     "replication-offset-checkpoint",
     "cleaner-offset-checkpoint",
 )
-# Kinds of files that no suffix tells.
+# Kinds of files that have no suffix of their own.
 CHECKPOINT: Final = "checkpoint"
 STATE: Final = "state"
 
 
 def no_log_directory(path: str) -> StoreNotFoundError:
-    """The error for a directory that is neither."""
+    """The error for a directory that is neither a store nor a partition directory."""
     return StoreNotFoundError(
         f"{path} is no log directory: neither a store nor a partition directory",
         path=path,
@@ -33,7 +33,7 @@ def no_log_directory(path: str) -> StoreNotFoundError:
 
 
 def kind_of_file(name: str) -> str:
-    """A suffix of layout's, STATE, CHECKPOINT, or "" for what is not known."""
+    """A suffix of layout's, STATE, CHECKPOINT, or "" for an unknown name."""
     parsed = parse_segment_file(name)
     if parsed is not None:
         return parsed.suffix

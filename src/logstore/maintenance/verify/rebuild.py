@@ -1,4 +1,4 @@
-"""Building indexes anew from the log, under the writer's lock."""
+"""Rebuilding indexes from the log, under the writer's lock."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def rebuild_index(
     store_config: StoreConfig | None = None,
     files: Files | None = None,
 ) -> tuple[tuple[str, int, int], ...]:
-    """Build the offset and time indexes anew from the log.
+    """Rebuild the offset and time indexes from the log.
 
-    Takes the writer's lock of the store for the time; what is built replaces the old
-    files one by one, each whole. A torn tail, which `verify` notes and the next opening
+    Holds the writer's lock of the store during the call; the new files replace the old
+    ones one by one, each whole. A torn tail, which `verify` notes and the next opening
     for writing cuts, is not damage: the indexes are those of the log before it.
 
     Args:
         path: a store, a partition directory, or one `.log`, `.index` or `.timeindex`.
-        dry_run: only tell what would be built; takes no lock.
-        config: whose ``index_interval_bytes`` counts; None: that of the topic.
+        dry_run: only report the indexes that would be built; takes no lock.
+        config: its ``index_interval_bytes`` is used; None: that of the topic.
         store_config: whether a directory that others may change, or a network file
             system, is written to, and the modes of new files.
 
@@ -179,8 +179,8 @@ def _rebuild_one(
 
 
 def _is_torn_tail(directory: Directory, path: str, position: int | None) -> bool:
-    """Whether `verify` takes what begins at a position for a torn tail, and finds no
-    problem in that log."""
+    """Whether `verify` reports a torn tail at a position, and finds no problem in that
+    log."""
     report = verify(directory.path, files=directory.files)
     return not any(problem.path == path for problem in report.problems) and any(
         note.kind == TORN_TAIL and note.path == path and note.position == position
@@ -191,7 +191,7 @@ def _is_torn_tail(directory: Directory, path: str, position: int | None) -> bool
 def _index_until(
     directory: Directory, base: int, end: int, config: TopicConfig
 ) -> tuple[native.SegmentState, OffsetEntries, TimeEntries]:
-    """What `index_segment` returns, of the first `end` bytes of a log."""
+    """The result of `index_segment` for the first `end` bytes of a log."""
     state = native.SegmentState(base, 0)
     index, times = OffsetEntries(), TimeEntries()
     with directory.opened(segment_file(base, LOG)) as fd:
@@ -210,7 +210,7 @@ def _index_until(
 def _dry_rebuild(
     directory: Directory, base: int, config: TopicConfig
 ) -> tuple[int, int]:
-    """What `rebuild` would return."""
+    """The result that `rebuild` would return."""
     state, index, times = index_segment(directory, base, config)
     add_closing_entry(state, times)
     return index.count, times.count

@@ -1,4 +1,4 @@
-"""What `verify` reports, and how its parts collect it."""
+"""The report of `verify`, and how its parts collect it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from logstore.maintenance.verify.parallel import Job
 
 Progress: TypeAlias = Callable[[int, int], None]
 
-# What is wrong: the kinds of a `Problem`.
+# Faults: the kinds of a `Problem`.
 DAMAGED_BATCH: Final = "damaged-batch"
 PARTIAL_BATCH: Final = "partial-batch"
 ZEROS: Final = "zeros"
@@ -37,8 +37,8 @@ CHECKPOINT: Final = "checkpoint"
 STATE: Final = "state"
 DIGEST: Final = "digest"
 UNSUPPORTED: Final = "unsupported"
-# What is worth saying: the kinds of a `Note` (those above occur, too, where opening
-# would mend it).
+# Other findings: the kinds of a `Note` (those above occur, too, if opening would repair
+# the fault).
 TORN_TAIL: Final = "torn-tail"
 ZERO_TAIL: Final = "zero-tail"
 LEFTOVER: Final = "leftover"
@@ -55,15 +55,15 @@ class Problem:
     """Something that is wrong.
 
     Attributes:
-        kind: what, in a word: ``damaged-batch``, ``partial-batch``, ``zeros``,
+        kind: the fault, in a word: ``damaged-batch``, ``partial-batch``, ``zeros``,
             ``offsets``, ``lost-bytes``, ``extra-bytes``, ``lost-segment``,
             ``not-a-regular-file``, ``unreadable``, ``offset-index``, ``time-index``,
             ``transaction-index``, ``producer-snapshot``, ``checkpoint``, ``state``,
             ``digest``, ``unsupported``.
         path: absolute path of the file.
-        position: byte where it begins; None where that means nothing.
-        first_offset, last_offset: the offsets that cannot be read for it, inclusive;
-            None where there are none or nobody can tell.
+        position: byte where it begins; None if a position has no meaning.
+        first_offset, last_offset: the offsets that cannot be read because of it,
+            inclusive; None if there are none or they are unknown.
         message: the same as a sentence.
     """
 
@@ -81,7 +81,7 @@ class Note:
 
     `kind` is ``torn-tail``, ``zero-tail``, ``leftover``, ``missing-index``, ``orphan``,
     ``unclean-stop``, ``in-use``, ``other-writer``, ``foreign``, or that of a `Problem`
-    which the next opening for writing mends.
+    which the next opening for writing repairs.
     """
 
     kind: str
@@ -94,17 +94,17 @@ class Note:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify` found.
+    """The result of `verify`.
 
     Attributes:
-        problems: all that is wrong.
-        notes: what is not wrong and still worth knowing.
-        segments: `.log` files looked at.
-        batches: sound batches in them.
-        records: records in those, control records left out. Without `deep`, what a
-            wrapper of magic 0 or 1 holds is taken from its offsets.
+        problems: all faults.
+        notes: findings that are not faults but worth knowing.
+        segments: number of `.log` files that were checked.
+        batches: intact batches in them.
+        records: records in those, control records left out. Without `deep`, the number
+            in a wrapper of magic 0 or 1 is computed from its offsets.
         bytes: size of those files together.
-        deep: whether compressed batches were looked into.
+        deep: whether the contents of compressed batches were checked.
     """
 
     problems: tuple[Problem, ...] = ()
@@ -126,11 +126,11 @@ class VerifyReport:
 
 
 class StoppedError(Exception):
-    """The call has ended meanwhile: what a thread still does is of no use."""
+    """The call has ended meanwhile: the work that a thread still does is not used."""
 
 
 class Meter:
-    """Bytes done and in all, told to `on_progress` by one thread at a time."""
+    """Bytes done and in all, reported to `on_progress` by one thread at a time."""
 
     def __init__(self, on_progress: Progress | None) -> None:
         self.on_progress = on_progress
@@ -152,10 +152,11 @@ class Meter:
 
 
 class Run:
-    """The findings of one call, and what all its parts share.
+    """The findings of one call, and the objects that all its parts share.
 
-    A part that is checked beside others collects its findings in a `child`, which is
-    merged when its turn comes: the order is the same for any number of threads.
+    A part that is checked concurrently with others collects its findings in a `child`,
+    which is merged when its turn comes: the order is the same for any number of
+    threads.
     """
 
     def __init__(
@@ -193,7 +194,7 @@ class Run:
         return child
 
     def merge(self, child: Run) -> None:
-        """Take over the findings of a child, behind those that are here."""
+        """Append the findings of a child to those of this run."""
         self.problems += child.problems
         self.notes += child.notes
         self.segments += child.segments
@@ -226,7 +227,7 @@ class Run:
         self.notes.append(Note(kind, path, position, first, last, message))
 
     def unreadable(self, path: str, error: OSError) -> None:
-        """What the system does not let us read, or what is no regular file."""
+        """Report a path that the system does not let us read, or no regular file."""
         if error.errno in (errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENXIO):
             self.problem(NOT_REGULAR, path, f"{path} is not a regular file")
             return
@@ -252,11 +253,11 @@ class Check:
         self.root = root
 
     def size(self) -> int:
-        """Bytes of `.log` files, as far as they can be seen."""
+        """Bytes of `.log` files, as far as they are known."""
         raise NotImplementedError
 
     def jobs(self) -> Iterator[Job]:
-        """What there is to do, in order (`logstore.maintenance.verify.parallel`)."""
+        """The jobs of the check, in order (`logstore.maintenance.verify.parallel`)."""
         raise NotImplementedError
 
     def close(self) -> None:

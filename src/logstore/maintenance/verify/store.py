@@ -1,4 +1,4 @@
-"""`verify` itself: what a path is, and the checks of stores and single files."""
+"""`verify` itself: the kind of a path, and the checks of stores and single files."""
 
 from __future__ import annotations
 
@@ -73,17 +73,17 @@ def verify(
     """Check stores, partition directories or single files, and list all problems.
 
     Changes nothing, takes no lock, follows no symbolic link below a path that is given,
-    and may run while a writer or a broker works on the store: where a partition changes
-    while it is looked at, a problem is what further looks find, too.
+    and may run while a writer or a broker works on the store: if a partition changes
+    during its check, a problem is only reported if further checks find it, too.
 
     Shallow (the default), at the speed of the disk: of every batch the checksum, the
     lengths, the order of offsets, and the structure of records that are not compressed;
-    segments do not overlap; every entry of an offset index points where a batch begins
-    and does not lead past its offset; time indexes rise and say what the log says;
+    segments do not overlap; every entry of an offset index points to the start of a
+    batch and does not lead past its offset; time indexes rise and agree with the log;
     transaction indexes, producer snapshots, checkpoints and logstore's own state are
-    sound; no byte and no segment is missing that the state knows of. With `deep`, also
-    what is inside compressed batches (with the checksums of inner messages), the names
-    and values of record headers, control records, and that the transaction index names
+    valid; no byte and no segment that the state lists is missing. With `deep`, also the
+    contents of compressed batches (with the checksums of inner messages), the names and
+    values of record headers, control records, and that the transaction index names
     markers which are in the log.
 
     Args:
@@ -91,17 +91,17 @@ def verify(
             `.timeindex`, `.txnindex`, `.snapshot`, a checkpoint), or several of them.
         deep: decompress and decode everything.
         on_progress: called with (bytes done, bytes in all) of `.log` files, never by
-            two threads at a time; the first number never goes down.
-        threads: how many check segments beside each other (1 to 64); None: as many as
-            there are cores, 8 at the most. The report is the same for any number.
-        store_config: whose ``max_batch_decompressed_bytes`` limits what is decompressed
-            (with `deep`): a batch above it is not looked into, and noted.
+            two threads at a time; the first number never decreases.
+        threads: how many check segments concurrently (1 to 64); None: the number of
+            cores, at most 8. The report is the same for any number.
+        store_config: its ``max_batch_decompressed_bytes`` limits how much is
+            decompressed (with `deep`): a larger batch is not decompressed, but noted.
         files: the system calls to use (for tests).
 
     Raises:
         ConfigError: a bad number of threads.
-        StoreNotFoundError: a path is not there, or is nothing that can be checked.
-        StorageError: a path cannot be read. What cannot be read below it is a problem.
+        StoreNotFoundError: a path does not exist, or cannot be checked.
+        StorageError: a path cannot be read. An unreadable file below it is a problem.
     """
     if isinstance(path_or_paths, str | os.PathLike):
         path_or_paths = [path_or_paths]
@@ -153,7 +153,7 @@ class StoreCheck(Check):
             yield from partition_jobs(run, directory, partial(facts.now, directory))
 
     def root_problems(self) -> list[Problem]:
-        """What is wrong in the store's directory, without its partitions."""
+        """The faults in the store's directory, without its partitions."""
         self._check_root()
         return self.run_of.problems
 
@@ -168,11 +168,11 @@ class StoreCheck(Check):
         return facts
 
     def _check_topics(self, facts: StoreFacts) -> None:
-        """The partitions that logstore's list of topics knows of are there.
+        """Check that the partitions in logstore's list of topics exist.
 
-        A topic that is in the list, and neither being made nor deleted, has all its
-        directories at that moment. Where one is missing a moment later, the list is
-        read again: it may be deleted by now, and even made again.
+        A topic that is in the list, and is being neither created nor deleted, has all
+        its directories at that moment. If one is missing a moment later, the list is
+        read again: the topic may be deleted by now, and even created again.
         """
         run, root = self.run_of, self.root
         for _ in range(LOOKS):
@@ -187,7 +187,7 @@ class StoreCheck(Check):
             run.problem(LOST_SEGMENT, path, f"the directory {path} is gone")
 
     def _wanted(self, run: Run, facts: StoreFacts) -> list[str]:
-        """The directories that the list of topics says are there."""
+        """The directories that must exist according to the list of topics."""
         value = own_state(self.root, layout.TOPICS, run)
         topics = value["topics"] if value and facts.own else {}
         return [
@@ -224,7 +224,7 @@ class StoreCheck(Check):
 
 
 class FileCheck(Check):
-    """One file that was given by itself; its neighbours are looked at, not reported."""
+    """One file that was given by itself; its neighbours are checked, not reported."""
 
     def __init__(self, run: Run, directory: Directory, name: str) -> None:
         super().__init__(run, directory)
@@ -315,7 +315,7 @@ class OnePartition(Check):
 
 
 def _target(run: Run, path: str) -> Check:
-    """What kind of thing a path is."""
+    """The check for a path, by the kind of the path."""
     if not is_directory(run.files, path):
         parent = open_root(run.files, os.path.dirname(path))
         return FileCheck(run, parent, os.path.basename(path))
