@@ -131,8 +131,10 @@ class SegmentWriter:
     def show(self) -> None:
         """Let readers of this process see all that is in the log."""
         segment, state = self.segment, self.state
-        segment.size = state.size
+        # In this order: a reader that comes between them takes a batch that ends behind
+        # the end of its segment for damage.
         segment.next_offset = state.last_offset + 1
+        segment.size = state.size
 
     def reserve(self, size: int) -> None:
         """Make sure that `size` more bytes find room on the disk.
