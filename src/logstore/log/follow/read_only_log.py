@@ -733,11 +733,13 @@ class LiveLog:
         scan = walk(size)
         if not scan.has_wrappers:
             return scan
+        # For readers in other threads in this order, as in `SegmentWriter.show`.
+        before, segment.next_offset = segment.next_offset, scan.last_offset + 1
         known, segment.size = segment.size, scan.pos
         try:
             damage = unreadable(segment, Place(begin.size, begin.last_offset))
         finally:
-            segment.size = known
+            segment.size, segment.next_offset = known, before
         if damage is None:
             return scan
         loaded.active_state = begin
@@ -755,8 +757,9 @@ class LiveLog:
                 return
             scan = self._walk(segment, fd, size)
         state = loaded.active_state
-        segment.size = scan.pos
+        # In this order: see `SegmentWriter.show`.
         segment.next_offset = state.last_offset + 1
+        segment.size = scan.pos
         segment.max_timestamp = None
         loaded.end_offset = max(loaded.end_offset, state.last_offset + 1)
         loaded.tail_start, loaded.tail_bytes = scan.pos, size - scan.pos

@@ -131,8 +131,10 @@ class SegmentWriter:
     def show(self) -> None:
         """Let readers of this process see all that is in the log."""
         segment, state = self.segment, self.state
-        segment.size = state.size
+        # In this order: a reader between the two lines would report a batch that ends
+        # after its segment as damage.
         segment.next_offset = state.last_offset + 1
+        segment.size = state.size
 
     def reserve(self, size: int) -> None:
         """Make sure that the disk has room for `size` more bytes.

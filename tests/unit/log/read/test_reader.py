@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import datetime
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 import logstore
 from logstore import CorruptRecordError, Record
+from logstore.log.write.segment_appender import SegmentWriter
 from logstore.store.store import open_store
 from support.damage import Unsynced, fix_crc, flip_bit, frames, logs_in, overwrite
 from support.values import (
     FIRST_TIMESTAMP,
     append_one,
+    config_of,
     every_compressed_format,
     every_format,
     every_magic,
@@ -824,3 +828,39 @@ def test_ends_of_the_calendar_are_times_to_start_at(tmp_path: Path) -> None:
             last = datetime.datetime.max.replace(tzinfo=zone)
             assert len(list(partition.read(first, last))) == 3
             assert list(partition.read(last)) == []
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_read_while_an_append_is_shown_is_no_damage(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """At each of its lines a finalizer, or another thread, may read."""
+    lines: list[int] = []
+    errors: list[BaseException] = []
+
+    def at_line(frame: FrameType, event: str, argument: object) -> object:
+        if frame.f_code is not SegmentWriter.show.__code__:
+            return None
+        if event == "line":
+            lines.append(frame.f_lineno)
+            sys.settrace(None)
+            try:
+                assert list(p.read()) == expected(magic, 0, 2)
+            except BaseException as error:
+                errors.append(error)
+            sys.settrace(at_line)
+        return at_line
+
+    with open_store(tmp_path, files=Unsynced()) as store:
+        p = store.create_topic("orders", config=config_of(magic, codec))[0]
+        for _ in range(2):
+            append_one(p)
+        sys.settrace(at_line)
+        try:
+            append_one(p)
+        finally:
+            sys.settrace(None)
+        assert len(lines) >= 3
+        assert not errors
+        assert list(p.read()) == expected(magic, 0, 3)
