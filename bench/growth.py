@@ -46,7 +46,7 @@ _CONFIG: Final = logstore.TopicConfig(
     file_delete_delay_ms=1 << 40, retention_ms=-1,
 )  # fmt: skip
 
-_STATE: Final = "the partition's state, which names each segment, is written anew"
+_STATE: Final = "the partition's state, which names each segment, is rewritten"
 # Why a cost grows that does, by the name of the call: as a profile shows it.
 WHY: Final = {
     "open, and first use": "each segment is looked at once",
@@ -73,9 +73,9 @@ WHY: Final = {
     "open, append, close": "each name in the directory is looked at",
     "partitions": "it gives them all",
     "append to a new partition": "Python's collector has more objects to go through",
-    "add_partitions(1)": "the numbers of all are put together anew",
+    "add_partitions(1)": "the list of all numbers is rebuilt",
     "flush of the topic": "it looks at them all",
-    "open after a kill": "the log behind the durable point is read again",
+    "open after a kill": "the log after the durable point is read again",
 }
 
 
@@ -170,7 +170,7 @@ def segments(path: Path, size: int) -> Measured:
     }
     with logstore.open(path) as store, logstore.open(path, read_only=True) as other:
         p, q = store.topic("t")[0], other.topic("t")[0]
-        for where, one in (("", p), (", beside", q)):
+        for where, one in (("", p), (", read-only", q)):
             found |= {f"{name}{where}": timed(c) for name, c in _reads(one).items()}
         found |= {name: timed(call) for name, call in _writes(store, p).items()}
 
@@ -178,7 +178,7 @@ def segments(path: Path, size: int) -> Measured:
             p.append(b"y" * (number % 2))
             _ = q.end_offset
 
-        found["append, and a look from beside"] = timed(look)
+        found["append, and a look, read-only"] = timed(look)
     return found
 
 
@@ -332,7 +332,7 @@ def records(path: Path, size: int) -> Measured:
     found: Measured = {}
     with logstore.open(path) as store, logstore.open(path, read_only=True) as other:
         p, q = store.topic("t")[0], other.topic("t")[0]
-        for where, one in (("", p), (", beside", q)):
+        for where, one in (("", p), (", read-only", q)):
             found |= {f"{name}{where}": timed(c) for name, c in _reads(one).items()}
         found |= {name: timed(call) for name, call in _writes(store, p).items()}
         p.append_many([b"x" * 60] * size)
@@ -454,7 +454,7 @@ def _line(row: Row) -> str:
         f" {'-' if s is None else format(s * 1000, '.3f' if s < 0.1 else '.0f')} |"
         for s in row.seconds
     )
-    call = row.call.removesuffix(", beside")
+    call = row.call.removesuffix(", read-only")
     why = WHY.get(f"{call} of {row.grows}", WHY.get(call, ""))
     why = why if row.shape != "flat" else ""
     shape = f"{row.shape}: {why}" if why else row.shape

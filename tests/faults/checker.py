@@ -22,7 +22,7 @@ from faults.promises import Promises, Shown, View
 from logstore import LogStoreError, Partition, Store, StoreConfig
 from logstore.io import layout
 from logstore.io.checkpoint.recovery_report import UNSUPPORTED
-from logstore.io.scheduler import Housekeeper
+from logstore.io.scheduler import Scheduler
 from logstore.store.store import open_store
 from support.disk import MemoryDisk, Nodes
 from support.values import append_one
@@ -32,8 +32,8 @@ PATH = "/store"
 HARMLESS = frozenset({"torn-tail", "index-rebuilt", "unpublished"})
 
 
-class HandKeeper(Housekeeper):
-    """A housekeeper without a thread: its tasks run when a test says so."""
+class HandKeeper(Scheduler):
+    """A scheduler without a thread: its tasks run when a test says so."""
 
     def start(self) -> None:
         pass

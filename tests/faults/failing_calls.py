@@ -182,7 +182,7 @@ def _half_published(seed: int) -> Program:
 
 
 def _with_delayed(seed: int) -> Program:
-    """Something for the housekeeper to do."""
+    """Something for the scheduler to do."""
     program = _at_work(seed)
     program.do_append()
     program.do_retention()

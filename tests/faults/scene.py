@@ -25,7 +25,7 @@ from typing import Any
 import logstore
 from faults.watched import Broken, Watch
 from logstore import LogStoreError, StoreConfig, TopicConfig
-from logstore.log.follow.read_only_log import LiveLog
+from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.store.store import open_store
 from logstore.store.topic import Topic
 from support.damage import Unsynced
@@ -1122,7 +1122,7 @@ class Scene:
                 # A call that was cut short may be finished by the next opening, also
                 # where nobody has asked yet whether the partition takes appends.
                 seen = partition._log
-                ended = not isinstance(seen, LiveLog) and bool(
+                ended = not isinstance(seen, ReadOnlyLog) and bool(
                     seen.failed or seen._is_half_done or seen.gate.is_stuck
                 )
                 start, found = partition.start_offset, by_record(partition)

@@ -27,7 +27,7 @@ from logstore.errors import StorageError
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 
-__all__ = ["Housekeeper"]
+__all__ = ["Scheduler"]
 
 _IDLE_S: Final = 60.0
 # Interval of checking whether a read still needs a file, after the first try.
@@ -38,7 +38,7 @@ _PAUSE_S: Final = 0.05
 _Task = tuple[float, int, Callable[[], None]]
 
 
-class Housekeeper:
+class Scheduler:
     """Runs tasks when they are due. Any thread may call the methods."""
 
     def __init__(self, files: Files, name: str) -> None:
@@ -215,7 +215,7 @@ class Housekeeper:
             raise
         finally:
             if not self._tasks:
-                pass  # the task has stopped the housekeeper
+                pass  # the task has stopped the scheduler
             elif is_done:
                 heapq.heappop(self._tasks)
             else:

@@ -21,7 +21,7 @@ from logstore.errors import (
     renamed_error,
 )
 from logstore.io.files import Files
-from logstore.io.scheduler import Housekeeper
+from logstore.io.scheduler import Scheduler
 
 __all__ = ["BackgroundRetention"]
 
@@ -60,7 +60,7 @@ class BackgroundRetention:
         self._owner = owner
         self._check_ms = check_ms
         self._name = name
-        self._keeper = Housekeeper(files, f"the retention of {name}")
+        self._keeper = Scheduler(files, f"the retention of {name}")
         self._has_begun = False
         # Still to be done in this round.
         self._pending: deque[TopicPartition] = deque()

@@ -14,7 +14,7 @@ from logstore.errors import LogStoreError
 from logstore.io.checkpoint.ownership import Marks
 from logstore.io.directory import Directory
 from logstore.io.layout import LOG, parse_segment_file
-from logstore.log.follow.read_only_log import LiveLog
+from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
@@ -31,7 +31,7 @@ _TOTALS: Final = ("size_bytes", "segments", "unsynced_records")
 def log_row(
     topic: str,
     number: int,
-    log: LogWriter | LiveLog | LogStoreError | dict[str, Any],
+    log: LogWriter | ReadOnlyLog | LogStoreError | dict[str, Any],
 ) -> dict[str, Any]:
     """The numbers of one partition.
 
@@ -42,7 +42,7 @@ def log_row(
         "topic": topic,
         "partition": number,
         "is_online": not isinstance(log, LogStoreError),
-        "is_loaded": isinstance(log, LogWriter | LiveLog),
+        "is_loaded": isinstance(log, LogWriter | ReadOnlyLog),
         "is_writable": False,
         "size_bytes": None,
         "segments": None,
@@ -56,7 +56,7 @@ def log_row(
     }
     if isinstance(log, dict):
         row.update(log)
-    elif isinstance(log, LogWriter | LiveLog):
+    elif isinstance(log, LogWriter | ReadOnlyLog):
         row.update(_sizes(log.segments))
         # The end is read last: it is never below the values read before it.
         start, durable = log.start_offset, log.durable_offset

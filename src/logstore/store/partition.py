@@ -22,7 +22,7 @@ from logstore.errors import (
 )
 from logstore.io.checkpoint.cuts import Cuts, LogMark
 from logstore.log import retention
-from logstore.log.follow.read_only_log import LiveLog
+from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
 from logstore.log.read import transactions as producers
@@ -80,7 +80,7 @@ class _Source:
     """The log of a partition's views: a `logstore.log.read.view.Source`."""
 
     def __init__(
-        self, log: PartitionWriter | LiveLog, guard: Callable[[], None]
+        self, log: PartitionWriter | ReadOnlyLog, guard: Callable[[], None]
     ) -> None:
         self._log = log
         self._guard = guard
@@ -89,7 +89,7 @@ class _Source:
         """The log as it is now."""
         self._guard()
         log = self._log
-        if isinstance(log, LiveLog):
+        if isinstance(log, ReadOnlyLog):
             return log.look()
         log.settle()
         # The cuts first: what is found after them may be of a later one, and then no
@@ -103,12 +103,12 @@ class _Source:
         """The log as it is now, if something seems to be wrong with it."""
         self._guard()
         log = self._log
-        return log.look_closely() if isinstance(log, LiveLog) else self.look()
+        return log.look_closely() if isinstance(log, ReadOnlyLog) else self.look()
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether certainly nothing was cut since a look that found these."""
         log = self._log
-        if isinstance(log, LiveLog):
+        if isinstance(log, ReadOnlyLog):
             return log.is_as_it_was(life, serial)
         return log.cuts.serial == serial
 
@@ -141,7 +141,7 @@ class Partition:
         topic: str,
         number: int,
         config: TopicConfig,
-        log: PartitionWriter | LiveLog,
+        log: PartitionWriter | ReadOnlyLog,
         guard: Callable[[], None],
         decompressed_max: int,
         topic_id: str = "",
@@ -257,15 +257,15 @@ class Partition:
         self._guard()
         self._check_alive()
         log = self._log
-        if isinstance(log, LiveLog):
+        if isinstance(log, ReadOnlyLog):
             return log.history()
         return log.log_id, log.cuts
 
-    def _refreshed(self) -> PartitionWriter | LiveLog:
+    def _refreshed(self) -> PartitionWriter | ReadOnlyLog:
         self._guard()
         self._check_alive()
         log = self._log
-        if isinstance(log, LiveLog):
+        if isinstance(log, ReadOnlyLog):
             log.refresh()
         else:
             log.settle()

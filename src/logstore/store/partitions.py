@@ -31,7 +31,7 @@ from logstore.io.checkpoint.recovery_report import (
 )
 from logstore.io.directory import Directory
 from logstore.io.parallel import side_by_side
-from logstore.log.recover import Case, Loaded, load
+from logstore.log.recover import Case, RecoveredLog, load
 from logstore.log.write.log_writer import Host
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.topics import Catalog
@@ -201,7 +201,7 @@ class PartitionWriters:
                     done += 1
                 tell()
 
-    def _load(self, key: TopicPartition, count: _Count) -> Loaded | LogStoreError:
+    def _load(self, key: TopicPartition, count: _Count) -> RecoveredLog | LogStoreError:
         """Examine and repair a partition. Any thread may do it, since nothing is
         shared."""
         topic, number = key
@@ -223,7 +223,7 @@ class PartitionWriters:
         except OSError as error:
             return storage_error(error, "open", directory.path)
 
-    def _take(self, key: TopicPartition, loaded: Loaded | LogStoreError) -> None:
+    def _take(self, key: TopicPartition, loaded: RecoveredLog | LogStoreError) -> None:
         """Take over what `_load` returned."""
         topic, number = key
         directory = self._directory(key)

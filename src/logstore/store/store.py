@@ -61,8 +61,8 @@ from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files, settled
 from logstore.io.filesystem import check_is_store, prepare_root, staging_access
 from logstore.io.lock import StoreLock, forget_locks
-from logstore.io.scheduler import Housekeeper
-from logstore.log.follow.read_only_log import ATTEMPTS, LiveLog
+from logstore.io.scheduler import Scheduler
+from logstore.log.follow.read_only_log import ATTEMPTS, ReadOnlyLog
 from logstore.log.write.log_writer import Gate, LogWriter
 from logstore.log.write.staged_files import (
     Staged,
@@ -192,7 +192,7 @@ class Store:
         self._seen: tuple[object, Marks] = (None, self._marks)
         self._catalog = Catalog(self._root, read_only=read_only)
         self.descriptors = Descriptors(files, _open_files_max(config, files), group)
-        self._keeper = Housekeeper(files, os.path.basename(path))
+        self._keeper = Scheduler(files, os.path.basename(path))
         self._retention = BackgroundRetention(
             self, files, os.path.basename(path), config.retention_check_ms
         )
@@ -447,7 +447,7 @@ class Store:
 
     def _measured(
         self, key: TopicPartition
-    ) -> LogWriter | LiveLog | LogStoreError | dict[str, Any]:
+    ) -> LogWriter | ReadOnlyLog | LogStoreError | dict[str, Any]:
         """The source of a partition's numbers, without reading its log."""
         if self.read_only:
             try:
@@ -873,14 +873,14 @@ class Store:
         self.check_open()
         self.open_partition(topic, number).apply_due_retention()
 
-    def _live(self, key: TopicPartition) -> LiveLog:
+    def _live(self, key: TopicPartition) -> ReadOnlyLog:
         topic, number = key
         directory = self._root.child(layout.partition_directory(topic, number))
 
         def situation() -> Situation:
             return self._marks_now().situation(directory, key)
 
-        return LiveLog(
+        return ReadOnlyLog(
             directory,
             self.descriptors,
             topic,

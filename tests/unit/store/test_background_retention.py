@@ -17,7 +17,7 @@ import pytest
 import logstore
 from logstore import StoreConfig, TopicConfig
 from logstore.io.files import Files
-from logstore.io.scheduler import Housekeeper
+from logstore.io.scheduler import Scheduler
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, flip_bit, logs_in
 from support.values import config_of
@@ -217,11 +217,11 @@ def test_no_thread_to_be_had_keeps_nobody_from_opening(
     with logstore.open(tmp_path) as store:
         fill(store.create_topic("orders", config=OLD)[0])
 
-    def refuse(self: Housekeeper) -> None:
+    def refuse(self: Scheduler) -> None:
         raise logstore.StorageError("no thread")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Housekeeper, "start", refuse)
+        patch.setattr(Scheduler, "start", refuse)
         store = logstore.open(tmp_path, config=SOON)
     with store:
         with pytest.raises(logstore.StorageError, match="no thread"):

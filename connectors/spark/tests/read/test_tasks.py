@@ -15,7 +15,7 @@ import pytest
 
 import logstore
 from logstore import ConfigError, LogStoreError
-from logstore.log.follow.read_only_log import LiveLog
+from logstore.log.follow.read_only_log import ReadOnlyLog
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -360,7 +360,7 @@ def test_worker_with_an_old_view_of_the_files_opens_them_anew(
     worker = StoreCache()
     monkeypatch.setattr(stores, "_CACHE", worker)
     assert len(offsets_of(reader_of(writer.path))) == 100  # and the store stays open
-    monkeypatch.setattr(LiveLog, "_look", lambda self: None)
+    monkeypatch.setattr(ReadOnlyLog, "_look", lambda self: None)
     partition.append_many([b"value"] * 50)
     monkeypatch.setattr(stores, "_CACHE", StoreCache())  # the driver's
     reader = reader_of(writer.path)

@@ -1,7 +1,7 @@
 """A partition that another process may be writing to, as a read-only store sees it.
 
-`LiveLog` loads the partition once and then follows it: new bytes at the tail, new and
-deleted segments. It never creates, changes or locks anything.
+`ReadOnlyLog` loads the partition once and then follows it: new bytes at the tail, new
+and deleted segments. It never creates, changes or locks anything.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from logstore.io.layout import (
 from logstore.log.follow.file_identity import LogFiles
 from logstore.log.read.damage import unreadable
 from logstore.log.read.view import Bounds
-from logstore.log.recover import Case, Loaded, load
+from logstore.log.recover import Case, RecoveredLog, load
 from logstore.log.scan import TailScan, scan_log
 from logstore.segment import Place, Segment
 
-__all__ = ["ATTEMPTS", "LiveLog"]
+__all__ = ["ATTEMPTS", "ReadOnlyLog"]
 
 # On a busy machine, a writer that deletes may be faster than a look at all files.
 ATTEMPTS: Final = 100
@@ -67,7 +67,7 @@ class _Surroundings(NamedTuple):
     marks: MarksToken
 
 
-class LiveLog:
+class ReadOnlyLog:
     """The segments and bounds of a partition as far as they can be read now."""
 
     def __init__(
@@ -120,12 +120,12 @@ class LiveLog:
         # The surroundings in which the state was read, and what it says of the log.
         self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
         self._files: LogFiles
-        self._loaded: Loaded
+        self._loaded: RecoveredLog
         self.segments: tuple[Segment, ...] = ()
         self._load()
 
     @property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> RecoveredLog:
         return self._loaded
 
     @property
@@ -430,7 +430,7 @@ class LiveLog:
         self._ceiling = ceilings.get(key, native.OFFSET_MAX)
         return True
 
-    def _has_stayed(self, loaded: Loaded, end: int) -> bool:
+    def _has_stayed(self, loaded: RecoveredLog, end: int) -> bool:
         """Whether a look has found nothing after an end of what was loaded, or the
         state is what it was then. Before an append whose first part may be seen and
         then undone, the owner records in the state that it may be removed."""

@@ -5,9 +5,9 @@ never cuts bytes below the durable point, nor bytes that it does not understand.
 steps are `Names`, `Segments` and `End`; they share their findings in a `Case`.
 """
 
-from logstore.log.recover.context import Case, Loaded
+from logstore.log.recover.context import Case, RecoveredLog
 from logstore.log.recover.durable import make_durable
 from logstore.log.recover.leftovers import Names
 from logstore.log.recover.load import load
 
-__all__ = ["Case", "Loaded", "Names", "load", "make_durable"]
+__all__ = ["Case", "RecoveredLog", "Names", "load", "make_durable"]

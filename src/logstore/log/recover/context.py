@@ -24,11 +24,11 @@ from logstore.segment import (
     Segment,
 )
 
-__all__ = ["Case", "Loaded"]
+__all__ = ["Case", "RecoveredLog"]
 
 
 @dataclasses.dataclass(slots=True)
-class Loaded:
+class RecoveredLog:
     """A partition as opening found it.
 
     Attributes:
@@ -78,7 +78,7 @@ class Case:
     Attributes:
         actions: for the report.
         damage: why nothing may be appended; None if all is well.
-        tail_start, tail_bytes: as in `Loaded`.
+        tail_start, tail_bytes: as in `RecoveredLog`.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import closed_mark, was_closed
 from logstore.io.checkpoint.recovery_report import STATE_DAMAGED
 from logstore.io.directory import Directory
-from logstore.log.recover.context import Case, Loaded
+from logstore.log.recover.context import Case, RecoveredLog
 from logstore.log.recover.leftovers import Names
 from logstore.log.recover.log_end import End
 from logstore.log.recover.segments import Segments
@@ -22,7 +22,7 @@ __all__ = ["load"]
 logger = logging.getLogger("logstore")
 
 
-def load(case: Case) -> Loaded:
+def load(case: Case) -> RecoveredLog:
     """Load a partition, and repair it if the case says so.
 
     Raises:
@@ -66,7 +66,7 @@ def _note_closed(case: Case, *, is_damaged: bool) -> None:
         )
 
 
-def _load(case: Case) -> Loaded:
+def _load(case: Case) -> RecoveredLog:
     situation = case.situation
     if situation.state_error is not None:
         case.report(

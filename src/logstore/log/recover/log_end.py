@@ -36,7 +36,7 @@ from logstore.io.layout import (
     TIME_INDEX,
 )
 from logstore.log.read.damage import unreadable
-from logstore.log.recover.context import Case, Loaded
+from logstore.log.recover.context import Case, RecoveredLog
 from logstore.log.recover.durable import begins, copy, make_durable
 from logstore.log.scan import TailScan, scan_log
 from logstore.segment import (
@@ -55,7 +55,7 @@ class End:
         self.case = case
         self.is_rebuilt = False
 
-    def settle(self, segments: list[Segment]) -> Loaded:
+    def settle(self, segments: list[Segment]) -> RecoveredLog:
         situation = self.case.situation
         start = situation.log_start
         if situation.state is not None:
@@ -92,7 +92,7 @@ class End:
 
     def settle_own(
         self, segments: list[Segment], start: int, own: PartitionState
-    ) -> Loaded:
+    ) -> RecoveredLog:
         """The active segment is the one in logstore's own state file."""
         active = segments[-1]
         durable = own.active["size"]
@@ -142,7 +142,7 @@ class End:
             first_offset=active.base_offset,
         )
 
-    def write_indexes(self, loaded: Loaded, names: frozenset[str]) -> None:
+    def write_indexes(self, loaded: RecoveredLog, names: frozenset[str]) -> None:
         """Write missing indexes of the last segment of a closed log, as closing does:
         there may be no append that would write them.
 
@@ -234,7 +234,7 @@ class End:
             first_offset=own.durable_offset,
         )
 
-    def settle_scan(self, segments: list[Segment], start: int) -> Loaded:
+    def settle_scan(self, segments: list[Segment], start: int) -> RecoveredLog:
         """No state file of logstore has the last segment: check what Kafka checks."""
         situation = self.case.situation
         point = situation.recovery_point
@@ -314,7 +314,7 @@ class End:
         times: TimeEntries,
         durable_pos: int,
         durable_offset: int,
-    ) -> Loaded:
+    ) -> RecoveredLog:
         """Check the last segment from ``state.size`` on and determine its end.
 
         `durable_pos` and `durable_offset`: there is no torn tail below them.
@@ -519,7 +519,7 @@ class End:
         index: OffsetEntries | None,
         times: TimeEntries | None,
         durable: int | None = None,
-    ) -> Loaded:
+    ) -> RecoveredLog:
         active = segments[-1]
         active.next_offset = end
         if self.case.damage is None:
@@ -544,8 +544,8 @@ class End:
         state: native.SegmentState,
         index: OffsetEntries | None,
         times: TimeEntries | None,
-    ) -> Loaded:
-        return Loaded(
+    ) -> RecoveredLog:
+        return RecoveredLog(
             segments,
             start,
             min(max(durable, start), end),

@@ -52,7 +52,7 @@ from logstore.io.checkpoint.segment_digest import SegmentDigest, hash_log, write
 from logstore.io.directory import Directory, held_open
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import LOG, SEGMENT_SUFFIXES, segment_file
-from logstore.log.recover import Loaded
+from logstore.log.recover import RecoveredLog
 from logstore.log.scan import scan_log
 from logstore.log.write.segment_appender import Mark, SegmentWriter
 from logstore.record.encoder import Encoder, check_headers
@@ -177,7 +177,7 @@ class LogWriter:
         topic: str,
         partition: int,
         config: TopicConfig,
-        loaded: Loaded,
+        loaded: RecoveredLog,
     ) -> None:
         self.host = host
         self.directory = directory

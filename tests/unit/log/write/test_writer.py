@@ -20,7 +20,7 @@ import logstore
 from logstore import _native as native
 from logstore._native.locks import new_group
 from logstore.io.files import Files
-from logstore.io.scheduler import Housekeeper
+from logstore.io.scheduler import Scheduler
 from logstore.log.write.log_writer import LogWriter
 from logstore.log.write.segment_appender import SegmentWriter
 from logstore.store.store import open_store
@@ -601,7 +601,7 @@ def test_append_whose_sync_cannot_be_planned_writes_nothing(
     """Whatever is to fail does so before the record is in: an error behind that would
     have it appended twice by who tries again. The next append plans its sync anew."""
 
-    def refuse(self: Housekeeper, delay_ms: int, task: object) -> None:
+    def refuse(self: Scheduler, delay_ms: int, task: object) -> None:
         raise error
 
     with open_store(tmp_path, files=Unsynced()) as store:
@@ -616,7 +616,7 @@ def test_append_whose_sync_cannot_be_planned_writes_nothing(
                 topic = f"{name}-{type(error).__name__}"
                 partition = store.create_topic(topic, 1, config_of(flush_ms=5))[0]
                 with monkeypatch.context() as patch:
-                    patch.setattr(Housekeeper, "later", refuse)
+                    patch.setattr(Scheduler, "later", refuse)
                     for _ in range(2):
                         with pytest.raises(type(error)):
                             call(partition)
@@ -858,7 +858,7 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
 
 def test_background_task_that_finds_no_memory_is_run_again(tmp_path: Path) -> None:
     """The sync of what was appended, for example: nobody else makes it."""
-    keeper, done = Housekeeper(Files(), "a test"), threading.Event()
+    keeper, done = Scheduler(Files(), "a test"), threading.Event()
     tries = []
 
     def task() -> None:
@@ -890,7 +890,7 @@ def test_background_thread_that_has_not_run_yet_is_enough(
 
     start = _thread.start_new_thread
     monkeypatch.setattr(_thread, "start_new_thread", begin)
-    keeper, done = Housekeeper(Files(), "a test"), threading.Event()
+    keeper, done = Scheduler(Files(), "a test"), threading.Event()
     try:
         keeper.later(0, done.set)
         keeper.later(60_000, done.set)
@@ -905,7 +905,7 @@ def test_background_thread_without_memory_to_report_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No other one is begun in its place: nothing would be synced by time."""
-    keeper, done = Housekeeper(Files(), "a test"), threading.Event()
+    keeper, done = Scheduler(Files(), "a test"), threading.Event()
     tries = []
 
     def none_left(*kinds: type[BaseException]) -> None:
@@ -962,7 +962,7 @@ def test_background_task_that_stops_all_ends_the_thread(
     error: type[Exception] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever becomes of it then, nothing is said of the tasks that are not there."""
-    keeper, stopped = Housekeeper(Files(), "a test"), threading.Event()
+    keeper, stopped = Scheduler(Files(), "a test"), threading.Event()
 
     def task() -> None:
         keeper.stop()
@@ -989,7 +989,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
     the only one that is planned, and would not come any more."""
     files = FaultyFiles()
     busy, failed = threading.Event(), threading.Event()
-    later, flush_due = Housekeeper.later, LogWriter.flush_due
+    later, flush_due = Scheduler.later, LogWriter.flush_due
 
     def begin(writer: LogWriter) -> None:
         if at == "its begin" and not failed.is_set():
@@ -997,7 +997,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
             raise error
         flush_due(writer)
 
-    def plan(self: Housekeeper, delay_ms: int, task: Callable[[], None]) -> None:
+    def plan(self: Scheduler, delay_ms: int, task: Callable[[], None]) -> None:
         in_main = threading.current_thread() is threading.main_thread()
         if not in_main and not failed.is_set():
             failed.set()
@@ -1014,7 +1014,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
     with open_store(tmp_path, files=files) as store:
         partition = new_partition(store, flush_ms=5)
         if at == "its plan":
-            monkeypatch.setattr(Housekeeper, "later", plan)
+            monkeypatch.setattr(Scheduler, "later", plan)
             files.before = before
         append_one(partition)
         assert is_durable_in_time(partition)
