@@ -52,7 +52,7 @@ _WATCHED = {
     "forks": forks,
     "limits": limits,
 }
-_WATCHED_CASES = 150
+_WATCHED_CASES = 1_000
 # Of these methods each try is one case, that says what is wrong with it.
 _SINGLE = {
     "replacements": (replacements, 1_500),

@@ -54,15 +54,15 @@ def test_whole_life_stays_inside_the_store(tmp_path: Path) -> None:
 PLANTED = {
     "follows links": "import os, logstore.io.files as f\nf._FLAGS &= ~os.O_NOFOLLOW",
     "whole path": (
-        "import os, logstore.io.files as f\n"
+        "import os, logstore.io.directory as f\n"
         "f.Directory.open = lambda s, n, write=False: os.open(s.path_of(n), os.O_RDWR)"
     ),
     "unlink by path": (
-        "import os, logstore.io.files as f\n"
+        "import os, logstore.io.directory as f\n"
         "f.Directory.unlink = lambda s, n, missing_ok=False: os.unlink(s.path_of(n))"
     ),
     "rename by path": (
-        "import os, logstore.io.files as f\n"
+        "import os, logstore.io.directory as f\n"
         "f.Directory.rename = lambda s, a, b: os.rename(s.path_of(a), s.path_of(b))"
     ),
     "socket": (

@@ -118,7 +118,7 @@ def _holder_here(info: FileInfo) -> str | None:
 
 
 # Frames of the package's own code are not the caller.
-_PACKAGE: Final = os.path.dirname(__file__) + os.sep
+_PACKAGE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def caller() -> str:
