@@ -1,10 +1,7 @@
 """Writes docs/api.md, the reference of the public names, from their docstrings.
 
-    python docs/make_api.py            write it
-    python docs/make_api.py --check    exit with 1 if it is not up to date
-
-What it says about a name is the name's docstring and nothing else: to change the page,
-change the docstring.
+docs/conf.py generates the page whenever the site is built. The text about a name is the
+name's docstring and nothing else: to change the page, change the docstring.
 """
 
 from __future__ import annotations
@@ -13,16 +10,12 @@ import dataclasses
 import enum
 import inspect
 import re
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import logstore
 from logstore.log.write.log_writer import Host
 from logstore.store.topic import Owner
-
-PAGE = Path(__file__).with_name("api.md")
 
 # Chapters and their names; a public name that no chapter has goes into the last one.
 CHAPTERS: dict[str, tuple[str, ...]] = {
@@ -370,18 +363,3 @@ def page() -> str:
             lines += name_lines(name)
     text = "\n".join(line.rstrip() for line in "\n".join(lines).splitlines())
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
-
-
-def main(arguments: list[str]) -> int:
-    text = page()
-    if arguments == ["--check"]:
-        is_current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
-        if not is_current:
-            print(f"{PAGE.name} is not up to date: run `python docs/make_api.py`")
-        return 0 if is_current else 1
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
