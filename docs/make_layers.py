@@ -1,7 +1,6 @@
 """Prints the layers of logstore, and the tree of its modules, for docs/design.md.
 
-    python docs/make_layers.py           # rewrites the two parts of docs/design.md
-    python docs/make_layers.py --check   # status 1 if they are not up to date
+    python docs/make_layers.py   # rewrites the two parts of docs/design.md
 
 `LAYERS` and `INSIDE` are the only places that say which module may import which;
 tests/test_layers.py checks them. What a module is for is the first sentence of its
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -117,11 +115,7 @@ def page(text: str) -> str:
 
 
 def main() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    made = page(text)
-    if "--check" in sys.argv[1:]:
-        sys.exit(text != made)
-    PAGE.write_text(made, encoding="utf-8")
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import errno
 import functools
@@ -19,7 +18,6 @@ import pytest
 import logstore
 from logstore import _native as native
 from logstore._native.locks import new_group
-from logstore.io.files import Files
 from logstore.io.scheduler import Scheduler
 from logstore.log.write.log_writer import LogWriter
 from logstore.log.write.segment_appender import SegmentWriter
@@ -856,77 +854,6 @@ def test_append_inside_of_a_call_of_another_store_is_refused_before_it_is_in(
         assert [record.value for record in partition.read()] == [b"y"]
 
 
-def test_background_task_that_finds_no_memory_is_run_again(tmp_path: Path) -> None:
-    """The sync of what was appended, for example: nobody else makes it."""
-    keeper, done = Scheduler(Files(), "a test"), threading.Event()
-    tries = []
-
-    def task() -> None:
-        tries.append(1)
-        if len(tries) == 1:
-            raise MemoryError
-        done.set()
-
-    try:
-        keeper.later(0, task)
-        assert done.wait(10)
-    finally:
-        keeper.stop()
-    assert len(tries) == 2
-
-
-def test_background_thread_that_has_not_run_yet_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is planned before it runs needs no second one: that there is none to be had
-    would be told of an append whose records are in."""
-    begun: list[Callable[[], None]] = []
-
-    def begin(work: Callable[[], None], arguments: tuple[object, ...]) -> int:
-        if begun:
-            raise RuntimeError("can't start new thread")
-        begun.append(work)
-        return 1
-
-    start = _thread.start_new_thread
-    monkeypatch.setattr(_thread, "start_new_thread", begin)
-    keeper, done = Scheduler(Files(), "a test"), threading.Event()
-    try:
-        keeper.later(0, done.set)
-        keeper.later(60_000, done.set)
-        monkeypatch.undo()
-        start(begun[0], ())
-        assert done.wait(10)
-    finally:
-        keeper.stop()
-
-
-def test_background_thread_without_memory_to_report_that_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No other one is begun in its place: nothing would be synced by time."""
-    keeper, done = Scheduler(Files(), "a test"), threading.Event()
-    tries = []
-
-    def none_left(*kinds: type[BaseException]) -> None:
-        monkeypatch.undo()
-        raise MemoryError
-
-    def task() -> None:
-        tries.append(1)
-        if len(tries) == 1:
-            monkeypatch.setattr(contextlib, "suppress", none_left)
-            raise MemoryError
-        done.set()
-
-    try:
-        keeper.later(0, task)
-        assert done.wait(10)
-    finally:
-        keeper.stop()
-    assert len(tries) == 2
-
-
 @pytest.mark.parametrize("call", ["append", "append_many", "flush"])
 def test_log_that_is_cut_in_front_of_a_sync_takes_more_appends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
@@ -955,26 +882,6 @@ def test_log_that_is_cut_in_front_of_a_sync_takes_more_appends(
         assert partition.end_offset == 1
         assert partition.append(b"x", durable=True) == 1
         assert partition.durable_offset == 2
-
-
-@pytest.mark.parametrize("error", [None, MemoryError, ValueError])
-def test_background_task_that_stops_all_ends_the_thread(
-    error: type[Exception] | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whatever becomes of it then, nothing is said of the tasks that are not there."""
-    keeper, stopped = Scheduler(Files(), "a test"), threading.Event()
-
-    def task() -> None:
-        keeper.stop()
-        stopped.set()
-        if error is not None:
-            raise error("behind the stop")
-
-    keeper.later(0, task)
-    assert stopped.wait(10)
-    keeper.stop()
-    said = [record.exc_info[0] for record in caplog.records if record.exc_info]
-    assert said == ([] if error is None else [error])
 
 
 @pytest.mark.parametrize("error", [MemoryError, RecursionError])

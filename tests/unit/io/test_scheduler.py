@@ -1,0 +1,109 @@
+"""The background thread of a store: it runs its tasks whatever becomes of one."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from logstore.io.files import Files
+from logstore.io.scheduler import Scheduler
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Scheduler]:
+    """One that is stopped in the end."""
+    found = Scheduler(Files(), "a test")
+    yield found
+    found.stop()
+
+
+def test_background_task_that_finds_no_memory_is_run_again(
+    scheduler: Scheduler,
+) -> None:
+    """The sync of what was appended, for example: nobody else makes it."""
+    done = threading.Event()
+    tries = []
+
+    def task() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise MemoryError
+        done.set()
+
+    scheduler.later(0, task)
+    assert done.wait(10)
+    scheduler.stop()
+    assert len(tries) == 2
+
+
+def test_background_thread_that_has_not_run_yet_is_enough(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is planned before it runs needs no second one: that there is none to be had
+    would be told of an append whose records are in."""
+    begun: list[Callable[[], None]] = []
+
+    def begin(work: Callable[[], None], arguments: tuple[object, ...]) -> int:
+        if begun:
+            raise RuntimeError("can't start new thread")
+        begun.append(work)
+        return 1
+
+    start = _thread.start_new_thread
+    monkeypatch.setattr(_thread, "start_new_thread", begin)
+    done = threading.Event()
+    scheduler.later(0, done.set)
+    scheduler.later(60_000, done.set)
+    monkeypatch.undo()
+    start(begun[0], ())
+    assert done.wait(10)
+
+
+def test_background_thread_without_memory_to_report_that_goes_on(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other one is begun in its place: nothing would be synced by time."""
+    done = threading.Event()
+    tries = []
+
+    def none_left(*kinds: type[BaseException]) -> None:
+        monkeypatch.undo()
+        raise MemoryError
+
+    def task() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            monkeypatch.setattr(contextlib, "suppress", none_left)
+            raise MemoryError
+        done.set()
+
+    scheduler.later(0, task)
+    assert done.wait(10)
+    scheduler.stop()
+    assert len(tries) == 2
+
+
+@pytest.mark.parametrize("error", [None, MemoryError, ValueError])
+def test_background_task_that_stops_all_ends_the_thread(
+    scheduler: Scheduler,
+    error: type[Exception] | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whatever becomes of it then, nothing is said of the tasks that are not there."""
+    stopped = threading.Event()
+
+    def task() -> None:
+        scheduler.stop()
+        stopped.set()
+        if error is not None:
+            raise error("behind the stop")
+
+    scheduler.later(0, task)
+    assert stopped.wait(10)
+    scheduler.stop()
+    said = [record.exc_info[0] for record in caplog.records if record.exc_info]
+    assert said == ([] if error is None else [error])
