@@ -138,15 +138,21 @@ class PartitionWriters:
             raise self.broken[key].with_traceback(None)
         return self.loaded[key]
 
-    def hold_back(self, key: TopicPartition, going: TopicNotFoundError) -> None:
-        """Do not load a partition whose topic is about to be deleted: using it raises
-        `going`, until `let_go_on`."""
-        if isinstance(self.broken.get(key, going), TopicNotFoundError):
+    def suspend(self, key: TopicPartition, going: TopicNotFoundError) -> None:
+        """Before its topic is deleted: the partition takes no appends if it is loaded,
+        and is not loaded otherwise. Callers get `going`, until `resume`."""
+        writer = self.loaded.get(key)
+        if writer is not None:
+            writer.suspend(going)
+        elif isinstance(self.broken.get(key, going), TopicNotFoundError):
             self.broken[key] = going
 
-    def let_go_on(self, key: TopicPartition) -> None:
-        """Allow a partition to be loaded again: the topic was not deleted."""
-        if isinstance(self.broken.get(key), TopicNotFoundError):
+    def resume(self, key: TopicPartition) -> None:
+        """The topic was not deleted: undo `suspend`."""
+        writer = self.loaded.get(key)
+        if writer is not None:
+            writer.resume()
+        elif isinstance(self.broken.get(key), TopicNotFoundError):
             del self.broken[key]
 
     def forget(self, key: TopicPartition) -> PartitionWriter | None:

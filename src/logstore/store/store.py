@@ -734,11 +734,7 @@ class Store:
         try:
             # Before the commit: after it nothing may be acknowledged, nor be loaded.
             for key in keys:
-                writer = self._writers.loaded.get(key)
-                if writer is not None:
-                    writer.suspend(going)
-                else:
-                    self._writers.hold_back(key, going)
+                self._writers.suspend(key, going)
             self._catalog.write_if_room(name, {**settings, "deleting": True})
         except BaseException:
             self._undo_delete(name, keys)
@@ -811,11 +807,7 @@ class Store:
             return
         if value is None or not value["topics"].get(name, {}).get("deleting", False):
             for key in keys:
-                writer = self._writers.loaded.get(key)
-                if writer is not None:
-                    writer.resume()
-                else:
-                    self._writers.let_go_on(key)
+                self._writers.resume(key)
 
     def _end_writer(self, writer: PartitionWriter) -> list[Segment]:
         """Release a partition that is about to be deleted. Returns its segments: the
