@@ -222,7 +222,7 @@ class Plan:
         return self.what
 
     def of(self, log: Log) -> list[bytes]:
-        return [v for one, values in self.appends if one is log for v in values]
+        return [v for one, vs in self.appends if one.name == log.name for v in vs]
 
 
 class Scene:
@@ -370,8 +370,10 @@ class Scene:
         if not self.may_have_happened(error):
             return
         for log, _ in plan.appends:
-            if plan not in log.loose:
-                log.loose.append(plan)
+            # A call inside of it may have made the topic anew.
+            now = self.logs.get((log.topic, log.number), log) if log.is_gone else log
+            if plan not in now.loose:
+                now.loose.append(plan)
         if plan.cut:
             plan.cut[0].cuts.add(plan.cut[1])
         if plan.deletes:
@@ -408,6 +410,17 @@ class Scene:
                 log.unsure.setdefault(at, set()).add(value)
             else:
                 log.told(at, value)
+
+    def _told_by_name(
+        self, plan: Plan, log: Log, first: int, values: list[bytes]
+    ) -> None:
+        """The same of a call that looks for the partition by its name: a call inside
+        of it may have made the topic anew, before it or behind it."""
+        self._told(plan, log, first, values)
+        anew = self.logs.get((log.topic, log.number))
+        if log.is_gone and anew is not None:
+            for at, value in enumerate(values, first):
+                anew.unsure.setdefault(at, set()).add(value)
 
     def _is_cut_now(self) -> bool:
         """Whether something is being deleted."""
@@ -538,11 +551,12 @@ class Scene:
 
         def told(result: Any) -> None:
             # A call from inside this one may have put another partitioner there.
-            at = self.logs.get((result.topic, result.partition))
-            if at is log or (at is not None and topic.partitioner is not chosen):
-                self._told(plan, at, result.offset, values)
-            elif not log.is_gone:
+            at = log
+            if result.partition != log.number and topic.partitioner is not chosen:
+                at = self.logs.get((result.topic, result.partition), log)
+            if at.number != result.partition and not log.is_gone:
                 raise Broken(f"{name}: went to {result.partition}, not {log.number}")
+            self._told_by_name(plan, at, result.offset, values)
 
         plan = Plan(
             f"Topic.append to {log.name}",
@@ -572,10 +586,7 @@ class Scene:
                 raise Broken(f"{what} returned {result!r}")
             for number, span in result:
                 log, values = wanted[number]
-                # A call in between may have made the topic anew.
-                at = self.logs.get((log.topic, number))
-                if at is not None:
-                    self._told(plan, at, span.start, values)
+                self._told_by_name(plan, log, span.start, values)
 
         plan = Plan(
             f"{what} to {', '.join(log.name for log, _ in rows)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
 import time
@@ -12,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from faults.interrupts import Interrupt, Interrupter
-from faults.scene import Log, Plan
+from faults.scene import Log, Plan, Scene
 from faults.watched import Broken, Said, Watch, watch
 
 
@@ -137,3 +138,34 @@ def test_log_knows_what_may_be_there() -> None:
         log.values = {0: b"0."}
         with pytest.raises(Broken, match=words):
             log.settle(0, list(enumerate(found)), is_ended=False, where="it")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_scene_knows_a_record_that_went_to_a_topic_made_anew(
+    tmp_path: Path, fails: bool
+) -> None:
+    """Topic.append looks for its partition behind the partitioner's call."""
+
+    def anew(plan: Plan) -> object:
+        if not plan.what.startswith("Topic.append"):
+            return plan.call()
+        assert scene.perform(scene.plan("delete_topic")) is None
+        scene.store.create_topic("x", 3)
+        scene._made("x", 3)
+        result = plan.call()
+        if fails:
+            raise KeyboardInterrupt
+        return result
+
+    rng = random.Random(1)
+    scene = Scene(tmp_path / "store", rng, Watch(), topics=1)
+    scene.store.create_topic("x", 3)
+    scene._made("x", 3)
+    scene.topics.pop("a")
+    plan = scene.plan("topic_append")
+    scene.topics["a"] = 2
+    scene.around = anew
+    assert isinstance(scene.perform(plan), KeyboardInterrupt if fails else type(None))
+    assert sum(len(partition) for partition in scene.store.topic("x")) == 1
+    scene.settle("the store")
+    scene.store.close()
