@@ -33,6 +33,13 @@ def _break(seed: int, folder: Path, seen: Watch) -> None:
     raise Broken("it is broken")
 
 
+def _break_late(seed: int, folder: Path, seen: Watch) -> None:
+    seen.say("+ append [b'7.xx']")
+    for number in range(100):
+        seen.say(f"+ append [b'1{number}.']")
+    raise Broken("b'7.xxx' is lost")
+
+
 def _lose_a_thread(seed: int, folder: Path, seen: Watch) -> None:
     def fail() -> None:
         raise ValueError("in a thread")
@@ -74,6 +81,14 @@ def test_case_that_fails_says_so(tmp_path: Path, work: object, words: str) -> No
     """However it ends."""
     said = watch(work, 1, str(tmp_path))  # type: ignore[arg-type]
     assert words in said.failure
+
+
+def test_failure_tells_what_was_said_about_its_value(tmp_path: Path) -> None:
+    """However long ago."""
+    failure = watch(_break_late, 1, str(tmp_path)).failure
+    assert "+ append [b'7.xx']" in failure
+    assert "b'199.'" in failure
+    assert "b'110.'" not in failure
 
 
 def test_case_that_goes_on_is_no_failure(tmp_path: Path) -> None:

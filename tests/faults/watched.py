@@ -72,7 +72,7 @@ class Watch:
         self._shared = mmap.mmap(-1, _TEXT_BYTES)
         self._count = 0
         self.notes: Counter[str] = Counter()
-        self.said: deque[str] = deque(maxlen=30)
+        self.said: deque[str] = deque(maxlen=2_000)
 
     def say(self, text: str) -> None:
         """About to do this."""
@@ -207,7 +207,7 @@ def _child(work: Work, seed: int, own: Path, seen: Watch, writing: int) -> None:
         text = f"unexpected {told(error)}"
     try:
         # What was done before it, for who looks into a failure.
-        before = list(seen.said)[-30:] if text else []
+        before = _before(list(seen.said), text) if text else []
         answer = text[:1800], dict(seen.notes), before
         os.write(writing, json.dumps(answer).encode())
     except BaseException as error:
@@ -215,6 +215,14 @@ def _child(work: Work, seed: int, own: Path, seen: Watch, writing: int) -> None:
         os.write(writing, json.dumps(answer).encode())
     finally:
         os._exit(0)
+
+
+def _before(said: list[str], text: str) -> list[str]:
+    """What was said last, and before that whatever is about the values that a failure
+    names."""
+    values = re.findall(r"b'\d+\.", text)
+    about = [line for line in said[:-30] if any(value in line for value in values)]
+    return about[-10:] + said[-30:]
 
 
 def told(error: BaseException | None) -> str:
