@@ -11,6 +11,7 @@ VENV        ?= .venv
 CC          ?= cc
 GCOV        ?= gcov
 PYTEST_ARGS ?=
+WORKERS     ?= auto
 DEMO_ARGS   ?=
 SIZE        ?= commit
 FAULTS_ARGS ?=
@@ -118,7 +119,7 @@ demo-spark:
 
 # ruff and mypy run as tests (tests/test_lint.py), so pytest's summary is about all.
 test: $(TEST_STAMP)
-	@$(VPY) -m pytest --durations=10 $(PYTEST_ARGS)
+	@$(VPY) -m pytest -n $(WORKERS) --dist loadgroup --durations=10 $(PYTEST_ARGS)
 
 lint: $(TEST_STAMP)
 	$(VPY) -m ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import hypothesis
+import pytest
 
 # Examples take as long as the machine is busy; a deadline would only make flaky tests.
 # LOGSTORE_HYPOTHESIS=thorough searches ten times as long.
@@ -20,3 +21,17 @@ def pytest_report_header() -> str:
     except ImportError as error:
         return f"C core: cannot be imported: {error}"
     return f"C core: {os.path.relpath(_ls.__file__)}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes run the tests: which tests stay together.
+
+    Those of a file do, as fixtures of a module are made once in each process; and all
+    that start Spark, which takes all cores and most of the memory. That group is the
+    longest and begins first.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    for item in items:
+        is_spark = item.get_closest_marker("spark") is not None
+        group = "spark" if is_spark else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
