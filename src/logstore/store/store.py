@@ -527,10 +527,10 @@ class Store:
 
     def _no_topic(self, name: object) -> TopicNotFoundError:
         """The error, with the name that may have been meant."""
-        names = self._catalog.numbers
         near: list[str] = []
-        if isinstance(name, str) and len(names) <= _NAMES_COMPARED:
-            near = difflib.get_close_matches(name, names, 1)
+        if isinstance(name, str) and len(self._catalog.numbers) <= _NAMES_COMPARED:
+            # A list of its own: others make and delete topics while it is compared.
+            near = difflib.get_close_matches(name, sorted(self._catalog.numbers), 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return TopicNotFoundError(
             f"store {self.path} has no topic {name!r}{hint}", topic=str(name)

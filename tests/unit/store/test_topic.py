@@ -486,6 +486,23 @@ def test_topic_that_is_not_there_is_told_with_the_nearest_name(tmp_path: Path) -
             store[7]  # type: ignore[index]
 
 
+def test_names_are_compared_while_topics_come_and_go(tmp_path: Path) -> None:
+    """A signal handler, a finalizer or another thread makes one in between."""
+    store = logstore.open(tmp_path)
+
+    class Name(str):
+        def __len__(self) -> int:
+            store.create_topic(f"new-{len(store.topics())}")
+            return super().__len__()
+
+    with store:
+        store.create_topic("orders")
+        store.create_topic("other")
+        with pytest.raises(logstore.TopicNotFoundError, match="did you mean 'orders'"):
+            store.topic(Name("orderz"))
+        assert len(store.topics()) > 2
+
+
 @pytest.mark.parametrize("at", ["before", "behind", "behind, and again"])
 def test_deletion_that_is_interrupted_takes_nothing_that_goes_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
