@@ -56,9 +56,18 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("follow", "write"),
     ),
     "store": (
-        ("background_retention", "measures", "partition", "publisher", "topics"),
+        (
+            "background_retention",
+            "context",
+            "measures",
+            "partition",
+            "publisher",
+            "topics",
+        ),
         ("merging", "partitions", "routing"),
         ("topic",),
+        ("open_topics",),
+        ("topic_changes",),
         ("store",),
     ),
 }

@@ -239,7 +239,7 @@ class _Shared:
 
     def __init__(self, store: Store) -> None:
         self._store = weakref.ref(store)
-        self._files = store.descriptors.files
+        self._files = store._context.files
         self._until = 0.0
         self._found: dict[str, Any] | None = None
 
@@ -249,7 +249,7 @@ class _Shared:
             return None
         now = self._files.monotonic()
         try:
-            store.check_open()
+            store._context.check_open()
             if self._found is None or now >= self._until:
                 self._found = store.metrics()
                 self._until = now + _SHARED_S

@@ -317,7 +317,7 @@ def test_first_append_beside_a_call_on_the_store_does_not_lock_up(
     store = logstore.open(tmp_path)
     topic = store.topic("orders")
     partition = topic[0]
-    inside, begin = threading.Event(), store.begin_writing
+    inside, begin = threading.Event(), store._context.begin_writing
 
     def slow() -> None:
         if threading.current_thread() is appender:
@@ -325,12 +325,12 @@ def test_first_append_beside_a_call_on_the_store_does_not_lock_up(
             until = time.monotonic() + 2
             is_free = True
             while is_free and time.monotonic() < until:
-                with store._lock.attempt() as is_free:
+                with store._context.lock.attempt() as is_free:
                     pass
                 time.sleep(0.001)
         begin()
 
-    monkeypatch.setattr(store, "begin_writing", slow)
+    monkeypatch.setattr(store._context, "begin_writing", slow)
     appender = threading.Thread(target=partition.append, args=(b"x",), daemon=True)
     calls = {
         "configure": lambda: topic.configure(topic.config),
@@ -362,7 +362,11 @@ def test_collector_that_comes_while_a_file_is_opened_does_not_lock_up(
         old = []
         for _ in known:
             segment = Segment(
-                Directory.open_root(files, partition.path), store.descriptors, 0, 99, 1
+                Directory.open_root(files, partition.path),
+                store._context.descriptors,
+                0,
+                99,
+                1,
             )
             assert segment.read(memoryview(bytearray(8)), 0) == 8
             old.append(segment)
@@ -385,4 +389,4 @@ def test_collector_that_comes_while_a_file_is_opened_does_not_lock_up(
         assert got == expected(1, 0, 40)
         assert len(known) > 3
         # Those that no file was opened for are still there.
-        assert len(store.descriptors) <= len(known) + len(old)
+        assert len(store._context.descriptors) <= len(known) + len(old)

@@ -58,7 +58,7 @@ def open_quietly(disk: MemoryDisk, **options: Any) -> Store:
     config = options.get("config") or StoreConfig(flush_checkpoint_ms=0)
     options["config"] = dataclasses.replace(config, recovery_threads=1)
     store = open_store(PATH, files=disk, **options)
-    store._keeper = HandKeeper(disk, "store")
+    store._context.scheduler = HandKeeper(disk, "store")
     return store
 
 

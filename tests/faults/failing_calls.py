@@ -370,10 +370,10 @@ class _Case:
             if not topic.is_certain or topic.growing:
                 continue
             for number, log in enumerate(topic.logs):
-                if (name, number) in program.store._writers.broken:
+                if (name, number) in program.store._topics.writers.broken:
                     continue  # it could not be opened, and says so at each use
                 partition = program.store.topic(name)[number]
-                writer = program.store._writers.get((name, number))
+                writer = program.store._topics.writers.get((name, number))
                 is_whole = writer.damage is None
                 try:
                     view = shown(partition)
@@ -388,7 +388,7 @@ class _Case:
                 if text:
                     return text
         if isinstance(failed, SyncFailedError) and "a sync of" in str(failed):
-            writers = program.store._writers.loaded.values()
+            writers = program.store._topics.writers.loaded.values()
             if all(writer.failed is None for writer in writers):
                 return "a failed sync did not end the writer"
         return ""
@@ -396,7 +396,7 @@ class _Case:
     def _appended(self, log: object, partition: Partition, case: Case) -> str:
         """An append now works, or raises because the writer has ended."""
         program = self.program
-        writer = program.store._writers.get((partition.topic, partition.number))
+        writer = program.store._topics.writers.get((partition.topic, partition.number))
         ended = writer.failed or writer.damage
         is_sure = case.once and case.nth and case.method not in _DOUBTFUL
         may_end = self.act in (Program.open, Program.do_truncate_to)

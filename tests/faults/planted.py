@@ -218,8 +218,9 @@ BUGS = (
         "clean mark written before the partitions are synced",
         "store/store.py",
         (("        for writer in list(writers.loaded.values()):\n",
-          "        if self._marks.is_writing:\n"
-          "            self._marks.end(writers.ends() or {}, writers.starts())\n"
+          "        if self._context.marks.is_writing:\n"
+          "            ends = writers.ends() or {}\n"
+          "            self._context.marks.end(ends, writers.starts())\n"
           "        for writer in list(writers.loaded.values()):\n"),),
         "disk_states",
         (*_APPENDS, "reopen"),
@@ -328,7 +329,7 @@ BUGS = (
     ),
     Bug(
         "a topic's deletion has no commit",
-        "store/store.py",
+        "store/topic_changes.py",
         (('self._catalog.write_if_room(name, {**settings, "deleting": True})',
           "pass"),),
         "disk_states",
@@ -445,8 +446,8 @@ BUGS = (
     Bug(
         "a store that is closing counts as closed",
         "store/store.py",
-        (("            self._closed = True\n            # Not under",
-          "            self._closed = self._is_finished = True\n"
+        (("            self._context.is_closed = True\n            # Not under",
+          "            self._context.is_closed = self._is_finished = True\n"
           "            # Not under"),),
         "interrupts",
         quick=True,
@@ -474,8 +475,8 @@ BUGS = (
     Bug(
         "a child closes the store of its parent as its own",
         "store/store.py",
-        (("        if self._forked:\n            self._closed = True\n",
-          "        if False:\n            self._closed = True\n"),),
+        (("        if self._context.is_forked:\n            self._context.is_cl",
+          "        if False:\n            self._context.is_cl"),),
         "forks",
     ),
     Bug(

@@ -320,8 +320,8 @@ def _some_append(writer: _Writer, partition: Any) -> None:
 def _abandon(store: Any) -> None:
     """Let go of a store without closing it. The lock is the process's own, so that the
     next opening in this process gets it."""
-    store._retention.stop()
-    store._keeper.stop()
+    store._topics.retention.stop()
+    store._context.scheduler.stop()
     store._let_go()
 
 

@@ -26,7 +26,7 @@ import logstore
 from faults.watched import Broken, Watch
 from logstore import LogStoreError, StoreConfig, TopicConfig
 from logstore.log.follow.read_only_log import ReadOnlyLog
-from logstore.store.store import open_store
+from logstore.store.store import open_store, publication_token
 from logstore.store.topic import Topic
 from support.damage import Unsynced
 
@@ -887,7 +887,7 @@ class Scene:
             list(store), log.topic in store, store[log.topic]
             for start in ("2023-11-14", datetime.date(2023, 11, 14)):
                 list(partition.read(start, limit=1))
-            store.topics(), store.published("p"), store.publication_token()
+            store.topics(), store.published("p"), publication_token(store)
             store.discard_staged(older_than_ms=1 << 40)
 
         return Plan(f"looking at {log.name}", look)

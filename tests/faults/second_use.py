@@ -25,7 +25,7 @@ import logstore
 from faults.cases import folder_of, run_cases
 from faults.method import Tally
 from logstore import LogStoreError
-from logstore.store.store import open_store
+from logstore.store.store import open_store, publication_token
 from support.damage import Unsynced
 from support.values import config_of
 
@@ -218,7 +218,7 @@ class _Machine:
             "delete_topic": lambda: store.delete_topic("t0"),
             "stage": lambda: store.stage(),
             "published": lambda: store.published("me"),
-            "publication_token": store.publication_token,
+            "publication_token": lambda: publication_token(store),
             "recover": store.recover,
             "discard_staged": store.discard_staged,
             "publish": lambda: store.publish([]),

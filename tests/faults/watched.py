@@ -36,6 +36,8 @@ __all__ = ["Broken", "Said", "Watch", "Work", "run_cases", "scratch", "told", "w
 
 # A case that says nothing for so long hangs. A machine that is busy takes its time.
 QUIET_S = 12.0
+# Time that it waits for a processor does not count, up to so many times as long.
+_BUSY = 10
 # The seeds of one run: far enough apart that the runs of other days have others.
 _STEP = 1_000_000_007
 _TEXT_BYTES = 4096
@@ -236,7 +238,7 @@ def told(error: BaseException | None) -> str:
 
 def _wait(child: int, reading: int, seen: Watch, quiet_s: float) -> tuple[bytes, str]:
     """(what a child wrote, what was wrong with it)."""
-    heard, since = seen.last()[0], time.monotonic()
+    heard, since, waited = seen.last()[0], time.monotonic(), _waited_s(child)
     data = b""
     while True:
         ready, _, _ = select.select([reading], [], [], 0.25)
@@ -252,7 +254,7 @@ def _wait(child: int, reading: int, seen: Watch, quiet_s: float) -> tuple[bytes,
             return data, f"died, wait status {status}"
         now = seen.last()[0]
         if now != heard:
-            heard, since = now, time.monotonic()
+            heard, since, waited = now, time.monotonic(), _waited_s(child)
         if data:
             os.waitpid(child, 0)
             return data, ""
@@ -261,13 +263,24 @@ def _wait(child: int, reading: int, seen: Watch, quiet_s: float) -> tuple[bytes,
             if select.select([reading], [], [], 0)[0]:
                 data = os.read(reading, 1 << 20)  # it spoke, and ended, right now
             return data, "" if data else f"died without a word, wait status {status}"
-        if time.monotonic() - since > quiet_s:
+        quiet = time.monotonic() - since
+        # On a busy machine it may only have had no processor.
+        if quiet > _BUSY * quiet_s or quiet - _waited_s(child) + waited > quiet_s:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGUSR1)
                 time.sleep(0.5)
                 os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return data, f"hangs: nothing for {quiet_s:.0f} s"
+
+
+def _waited_s(child: int) -> float:
+    """How long the threads of a process have waited for a processor, in seconds."""
+    waited_ns = 0
+    for path in Path(f"/proc/{child}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, IndexError):
+            waited_ns += int(path.read_text().split()[1])
+    return waited_ns / 1e9
 
 
 _PLACE = re.compile(r'File "([^"]*)", line (\d+) in (\S+)')

@@ -185,9 +185,9 @@ class Program:
             if not topic.is_certain or name not in self.store.topics():
                 continue
             for number, log in enumerate(topic.logs):
-                if (name, number) in self.store._writers.broken:
+                if (name, number) in self.store._topics.writers.broken:
                     continue
-                if self.store._writers.get((name, number)).damage is not None:
+                if self.store._topics.writers.get((name, number)).damage is not None:
                     continue
                 partition = self.store.topic(name)[number]
                 told = partition.durable_offset
@@ -203,18 +203,23 @@ class Program:
         self.store = open_quietly(self.disk, config=self._config)
         self.store.recover()
         trouble = {
-            key for key, w in self.store._writers.loaded.items() if w.damage is not None
+            key
+            for key, w in self.store._topics.writers.loaded.items()
+            if w.damage is not None
         }
-        if not self.store._writers.broken and not trouble:
+        if not self.store._topics.writers.broken and not trouble:
             self.promises.settle(view_of(self.store))
             return
         # Calls failed while it was opened: what could be opened is settled.
         for name, topic in self.promises.topics.items():
             for number, log in enumerate(topic.logs if topic.is_certain else ()):
-                if (name, number) not in trouble | self.store._writers.broken.keys():
+                if (
+                    name,
+                    number,
+                ) not in trouble | self.store._topics.writers.broken.keys():
                     log.settle(shown(self.store.topic(name)[number]))
         rows = self.promises.publication
-        left = trouble | self.store._writers.broken.keys()
+        left = trouble | self.store._topics.writers.broken.keys()
         self.promises.publication = tuple(row for row in rows if row[:2] in left)
 
     def close(self) -> None:
@@ -250,8 +255,8 @@ class Program:
                 found += [
                     (log, self.store.topic(name)[number])
                     for number, log in enumerate(topic.logs)
-                    if (name, number) not in self.store._writers.broken
-                    and self.store._writers.get((name, number)).damage is None
+                    if (name, number) not in self.store._topics.writers.broken
+                    and self.store._topics.writers.get((name, number)).damage is None
                 ]
         return [(log, p) for log, p in found if not log.coming and not log.ends]
 
@@ -573,7 +578,7 @@ class Program:
     def do_housekeeping(self) -> None:
         """Time goes by: syncs that are due, durable points, files that may go."""
         self.disk.advance(self.rng.choice((0.06, 2, 90)))
-        keeper = self.store._keeper
+        keeper = self.store._context.scheduler
         assert isinstance(keeper, HandKeeper)
         keeper.run_due()
         self.see()

@@ -147,7 +147,7 @@ def test_metrics_read_each_state_of_an_idle_partition_once(
 
 def test_metrics_wait_for_no_append_and_no_sync(store: logstore.Store) -> None:
     """They come while other threads hold all locks of the partitions."""
-    writer = store._writers.loaded["orders", 0]
+    writer = store._topics.writers.loaded["orders", 0]
     done = threading.Event()
     found: list[dict[str, Any]] = []
 
@@ -156,7 +156,7 @@ def test_metrics_wait_for_no_append_and_no_sync(store: logstore.Store) -> None:
         done.set()
 
     thread = threading.Thread(target=look)
-    with store._lock, writer.sync_lock, writer.lock:
+    with store._context.lock, writer.sync_lock, writer.lock:
         thread.start()
         assert done.wait(20)
     thread.join()

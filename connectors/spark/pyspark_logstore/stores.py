@@ -29,6 +29,7 @@ from logstore import (
     Store,
     TopicNotFoundError,
 )
+from logstore.store.store import publication_token
 from pyspark_logstore.read.offsets import Bounds, LossPolicy, Mark
 from pyspark_logstore.read.options import Selection, SourceOptions, TopicPartition
 
@@ -189,7 +190,7 @@ class OpenStore:
         found = [
             TopicPartition(topic, number)
             for topic in sorted(wanted.intersection(topics))
-            for number in self.store.partition_numbers(topic)
+            for number in self.store.topic(topic).numbers
         ]
         if selection.assigned:
             found = [p for p in found if p in selection.assigned]
@@ -287,12 +288,12 @@ class OpenStore:
         """
         partitions = tuple(partitions)
         for _ in range(_LOOKS_MAX):
-            token = self.store.publication_token()
+            token = publication_token(self.store)
             found = {}
             for name in partitions:
                 with contextlib.suppress(*DELETED):
                     found[name] = self._bounds_of(name, options, skip_damage)
-            if self.store.publication_token() == token:
+            if publication_token(self.store) == token:
                 break
         return found
 

@@ -269,12 +269,13 @@ class PartitionWriters:
     def ends(self) -> dict[TopicPartition, int] | None:
         """The end offsets of all logs; None if one is not known to be intact, or its
         end is not recorded."""
+        loaded = self.loaded.copy()
         if self.broken or not all(
-            writer.is_sound and writer.is_noted for writer in self.loaded.values()
+            writer.is_sound and writer.is_noted for writer in loaded.values()
         ):
             return None
         known = self._of_pending(self._marks.points)
-        known.update((key, writer.end_offset) for key, writer in self.loaded.items())
+        known.update((key, writer.end_offset) for key, writer in loaded.items())
         return known
 
     def _of_pending(

@@ -38,17 +38,28 @@ if TYPE_CHECKING:
 
     from logstore.log.frames.log import Log
 
-__all__ = ["Topic"]
+__all__ = ["Changes", "Topic"]
 
 TopicStart: TypeAlias = "Start | Mapping[int, Start]"
 
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
 
 
+class Changes(Protocol):
+    """Changes topics."""
+
+    def configure(self, name: str, config: TopicConfig) -> None: ...
+
+    def grow(self, name: str, count: int) -> int: ...
+
+
 class Owner(Protocol):
     """The part of its store that a topic needs."""
 
-    path: str
+    changes: Changes
+
+    @property
+    def path(self) -> str: ...
 
     def check_open(self) -> None: ...
 
@@ -59,10 +70,6 @@ class Owner(Protocol):
     def partition_numbers(self, topic: str) -> tuple[int, ...]: ...
 
     def topic_config(self, topic: str) -> TopicConfig: ...
-
-    def configure_topic(self, topic: str, config: TopicConfig) -> None: ...
-
-    def grow_topic(self, topic: str, count: int) -> int: ...
 
 
 class Topic:
@@ -78,7 +85,13 @@ class Topic:
         self.name = name
         self.partitioner: Partitioner = KafkaPartitioner()
 
-    def _numbers(self) -> tuple[int, ...]:
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of its partitions, in order; examines none of them.
+
+        Raises:
+            TopicNotFoundError: it was deleted.
+        """
         return self._owner.partition_numbers(self.name)
 
     @property
@@ -99,11 +112,11 @@ class Topic:
         """Its partitions, in the order of their numbers."""
         self._owner.check_open()
         return tuple(
-            self._owner.open_partition(self.name, number) for number in self._numbers()
+            self._owner.open_partition(self.name, number) for number in self.numbers
         )
 
     def __len__(self) -> int:
-        return len(self._numbers())
+        return len(self.numbers)
 
     def __getitem__(self, number: int) -> Partition:
         """The partition of this number.
@@ -111,7 +124,7 @@ class Topic:
         Raises:
             PartitionNotFoundError: there is none.
         """
-        numbers = self._numbers()
+        numbers = self.numbers
         # Usually they are 0, 1, 2, ..., and no search is needed. A float is not the
         # number of a partition, though it may be equal to one.
         is_there = type(number) is int and 0 <= number < len(numbers)
@@ -134,7 +147,7 @@ class Topic:
         Raises:
             ReadOnlyError, StorageError.
         """
-        self._owner.configure_topic(self.name, config)
+        self._owner.changes.configure(self.name, config)
 
     def add_partitions(self, count: int) -> int:
         """Add `count` partitions and return how many there are now.
@@ -142,7 +155,7 @@ class Topic:
         Keys hash to other partitions from then on.
         """
         check_int("count", count, 1, PARTITIONS_MAX)
-        return self._owner.grow_topic(self.name, count)
+        return self._owner.changes.grow(self.name, count)
 
     def append(
         self,
@@ -167,7 +180,7 @@ class Topic:
         check_payload_type(value, "value")
         check_payload_type(key, "key")
         if partition is None:
-            numbers = self._numbers()
+            numbers = self.numbers
             choose = routing.chooser(self.name, self.partitioner, numbers)
             size = routing.length_of(value) + routing.length_of(key)
             partition = choose(None if key is None else bytes(key), size)
@@ -234,7 +247,7 @@ class Topic:
         """
         batches = routing.batches_of(data)
         if partition is None:
-            numbers = self._numbers()
+            numbers = self.numbers
             partitioner = self.partitioner
             routed = routing.route_arrow(
                 batches,
@@ -259,7 +272,7 @@ class Topic:
         if partition is not None:
             number = self[partition].number
             return lambda key, size: number
-        return routing.chooser(self.name, self.partitioner, self._numbers())
+        return routing.chooser(self.name, self.partitioner, self.numbers)
 
     def read(
         self,
@@ -348,7 +361,7 @@ class Topic:
         }
 
         def added() -> list[merging.Cursor]:
-            new = [n for n in self._numbers() if n not in cursors]
+            new = [n for n in self.numbers if n not in cursors]
             for number in new:
                 cursors[number] = merging.Cursor(self[number], None, *options)
             return list(cursors.values())
@@ -493,7 +506,7 @@ class Topic:
         prevent the call for the others; its error is raised at the end."""
         self._owner.begin_call()
         failure: LogStoreError | None = None
-        for number in self._numbers():
+        for number in self.numbers:
             try:
                 act(self._owner.open_partition(self.name, number))
             except StoreClosedError:

@@ -79,7 +79,7 @@ def test_topic_keeps_everything_unless_told_otherwise(tmp_path: Path) -> None:
             topic[0].append(b"x", timestamp_ms=1)
             topic[0].roll()
         assert topic.config.retention_ms == -1
-        assert not store._retention._has_begun
+        assert not store._topics.retention._has_begun
         assert topic.apply_retention() == []
         assert len(topic[0].segments) == 4
 
@@ -114,7 +114,7 @@ def failing_store(tmp_path: Path) -> tuple[NoSpaceKnown, logstore.Store]:
     )[0]
     fill(partition)
     store.topic("orders").configure(OLD)
-    wait_for(lambda: bool(store._retention._untold))
+    wait_for(lambda: bool(store._topics.retention._untold))
     return files, store
 
 
@@ -124,11 +124,11 @@ CALLS: dict[str, Callable[[logstore.Store], object]] = {
     "create_topic": lambda store: store.create_topic("more"),
     "stage": lambda store: store.stage(),
     "recover": lambda store: store.recover(),
-    "append": lambda store: store._topics["orders"]._owner.open_partition(
+    "append": lambda store: store._topics.open_partition(
         "orders", 0
     ).append(b"not in"),
-    "Topic.append": lambda store: store._topics["orders"].append(b"not in"),
-    "Topic.flush": lambda store: store._topics["orders"].flush(),
+    "Topic.append": lambda store: store.topic("orders").append(b"not in"),
+    "Topic.flush": lambda store: store.topic("orders").flush(),
 }  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def test_failure_is_raised_by_the_next_call_and_by_one(
     way is logged, and not raised each time."""
     files, store = failing_store(tmp_path)
     with store:
-        end = store._topics["orders"]._owner.open_partition("orders", 0).end_offset
+        end = store._topics.open_partition("orders", 0).end_offset
         with pytest.raises(
             logstore.StorageError, match=r"retention of orders-0: "
         ) as e:
@@ -174,7 +174,7 @@ def test_readers_are_not_told(tmp_path: Path) -> None:
     """A read is right or wrong by itself; the log says what failed."""
     _, store = failing_store(tmp_path)
     with store:
-        partition = store.open_partition("orders", 0)
+        partition = store._topics.open_partition("orders", 0)
         assert len(list(partition.read())) == 5
         assert len(list(partition.follow(timeout=0))) == 5
         with pytest.raises(logstore.StorageError):
@@ -195,14 +195,14 @@ def test_damaged_partition_keeps_retention_from_no_other(tmp_path: Path) -> None
         fill(topic[1])
     flip_bit(sorted((tmp_path / "orders-0").glob("*.log"))[-1], 50)
     with logstore.open(tmp_path, config=SOON) as store:
-        topic = store._topic("orders")
+        topic = store._topics.find("orders")
         wait_for(lambda: topic[1].start_offset == 5)
 
 
 def test_store_with_retention_is_collected_and_ends_its_thread(tmp_path: Path) -> None:
     store = logstore.open(tmp_path, config=SOON)
     store.create_topic("orders", config=OLD)
-    keeper = store._retention._keeper
+    keeper = store._topics.retention._keeper
     wait_for(lambda: keeper._thread_id is not None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

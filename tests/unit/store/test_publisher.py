@@ -35,8 +35,9 @@ from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.log.write.staged_files import Staged, staged_name, staged_sequence
 from logstore.store import publisher as publishing
+from logstore.store.open_topics import OpenTopics
 from logstore.store.publisher import Publisher
-from logstore.store.store import open_store
+from logstore.store.store import open_store, publication_token
 from support.adopting import adopting
 from support.damage import Unsynced
 from support.disk import MemoryDisk, tree
@@ -175,11 +176,13 @@ def test_arrow_data_is_staged(store: Store) -> None:
 
 def test_records_without_a_timestamp_get_the_time_of_the_staging(store: Store) -> None:
     partition = store.create_topic("a", 1, config_of(WAY.magic))[0]
-    before = store._files.now_ms()
+    before = store._context.files.now_ms()
     with store.stage() as opened:
         opened.append_many(partition, [b"x"])
         store.publish([opened.finish()])
-    assert before <= next(partition.read()).timestamp_ms <= store._files.now_ms()
+    assert (
+        before <= next(partition.read()).timestamp_ms <= store._context.files.now_ms()
+    )
 
 
 def test_nothing_is_published_for_nothing(store: Store) -> None:
@@ -380,9 +383,9 @@ def test_ends_that_belong_together_are_seen_together(
         thread = threading.Thread(target=publish)
         thread.start()
         while thread.is_alive():
-            token = (store if is_owner else reader).publication_token()
+            token = publication_token(store if is_owner else reader)
             ends = [p.end_offset for p in looking]
-            if (store if is_owner else reader).publication_token() == token:
+            if publication_token(store if is_owner else reader) == token:
                 assert len(set(ends)) == 1, ends
                 seen.add(ends[0])
         thread.join()
@@ -673,15 +676,15 @@ def test_topic_that_is_deleted_while_a_publication_looks_for_it_is_a_named_error
     with logstore.open(tmp_path) as store:
         topic = store.create_topic("a", 1, config_of(1))
         staged = stage(store, {topic[0]: 1})
-        found = Store._topic_now
+        found = OpenTopics.now
 
-        def delete(self: Store, name: str) -> Any:
+        def delete(self: OpenTopics, name: str) -> Any:
             found(self, name)[0]
             monkeypatch.undo()
             store.delete_topic("a")
             return [None]
 
-        monkeypatch.setattr(Store, "_topic_now", delete)
+        monkeypatch.setattr(OpenTopics, "now", delete)
         with pytest.raises(logstore.TopicNotFoundError):
             store.publish([staged])
         assert store.topics() == []

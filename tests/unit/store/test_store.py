@@ -307,7 +307,7 @@ def test_close_that_was_interrupted_while_it_waited_goes_on(tmp_path: Path) -> N
             and threading.current_thread() is not threading.main_thread()
         ):
             syncing.set()
-            while not store._closed and not go_on.is_set():
+            while not store._context.is_closed and not go_on.is_set():
                 time.sleep(0.001)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
             assert go_on.wait(30)
@@ -492,7 +492,7 @@ def test_rolls_and_appends_keep_no_more_files_open_than_the_limit(
         topic = store.create_topic("orders", 12, config_of(segment_bytes=100))
 
         def check(result: object) -> None:
-            assert len(store.descriptors) <= 8
+            assert len(store._context.descriptors) <= 8
             # Those of the store itself are its directory and its lock.
             assert len(descriptors_in(tmp_path)) <= 8 + 2
 
@@ -726,3 +726,29 @@ def test_partition_directory_removed_under_the_writer_is_an_error(
         assert not (tmp_path / "data" / "orders-0").exists()
         (tmp_path / "moved").rename(tmp_path / "data" / "orders-0")
     assert read_all(tmp_path / "data") == expected(1, 0, 3)
+
+
+def test_store_shows_what_its_documentation_promises_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    """What its parts need of it is in `StoreContext`, which nobody sees."""
+    with logstore.open(tmp_path) as store:
+        names = {name for name in dir(store) if not name.startswith("_")}
+    assert names == {
+        "close",
+        "config",
+        "create_topic",
+        "delete_topic",
+        "discard_staged",
+        "last_publication",
+        "metrics",
+        "path",
+        "publish",
+        "published",
+        "read_only",
+        "recover",
+        "recovery_report",
+        "stage",
+        "topic",
+        "topics",
+    }

@@ -568,3 +568,19 @@ def test_deletion_that_was_interrupted_is_tried_again(
             assert len(topic[1]) == count
         store.delete_topic("orders")
         assert "orders" not in store
+
+
+def test_numbers_of_a_topic_examine_no_partition(tmp_path: Path) -> None:
+    """Also where one of them cannot be used; a deleted topic has none."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", 3)
+        assert topic.numbers == (0, 1, 2)
+        topic.add_partitions(1)
+        assert topic.numbers == (0, 1, 2, 3)
+    with logstore.open(tmp_path) as store:
+        topic = store.topic("orders")
+        assert topic.numbers == (0, 1, 2, 3)
+        assert store.metrics()["loaded_partitions"] == 0
+        store.delete_topic("orders")
+        with pytest.raises(logstore.TopicNotFoundError):
+            topic.numbers  # noqa: B018

@@ -220,7 +220,8 @@ class Router:
         target = self._targets.get(name)
         if target is None:
             try:
-                numbers = self._store.partition_numbers(name)
+                topic = self._store.topic(name)
+                numbers = topic.numbers
             except TopicNotFoundError as error:
                 raise ConfigError(
                     f"the column topic has {name!r}: {error}. The sink makes the topic "
@@ -228,8 +229,7 @@ class Router:
                     name="topic",
                     value=name,
                 ) from error
-            config = self._store.topic(name).config
-            target = self._targets[name] = _Target(name, numbers, config)
+            target = self._targets[name] = _Target(name, numbers, topic.config)
         return target
 
     def _choose(self, target: _Target, rows: Any) -> Any:

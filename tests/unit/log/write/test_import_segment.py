@@ -188,7 +188,9 @@ def test_large_files_are_on_their_way_to_the_disk_while_they_are_staged(
     monkeypatch.setattr(staging, "_DIRECT_BYTES", 1)
     begun: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        store._files, "write_back", lambda fd, pos, size: begun.append((pos, size))
+        store._context.files,
+        "write_back",
+        lambda fd, pos, size: begun.append((pos, size)),
     )
     partition = store.create_topic("a", 1, config_of(2))[0]
     staged = stage(store, partition, [3] * 30)

@@ -1,0 +1,276 @@
+"""What the parts of an open store share: its directory, its locks, the marks of a clean
+stop, descriptors, and the thread for what is due later.
+
+`Store` makes one and hands it down. The writers of its partitions need nothing else of
+it (`logstore.log.write.log_writer.Host`), and nobody outside the package sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from logstore import _native as native
+from logstore._native.locks import RANK_MARKS, RANK_STORE, logger, new_group
+from logstore.config import StoreConfig
+from logstore.errors import (
+    ForkedError,
+    StorageError,
+    StoreClosedError,
+    StoreLockedError,
+    StoreNotFoundError,
+    storage_error,
+)
+from logstore.io import layout
+from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.recovery_report import RecoveryAction
+from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import Files
+from logstore.io.filesystem import check_is_store, prepare_root
+from logstore.io.lock import StoreLock
+from logstore.io.scheduler import Scheduler
+
+__all__ = ["StoreContext", "TopicPartition"]
+
+TopicPartition = tuple[str, int]
+
+# Delay before Kafka's checkpoint of start offsets is written again.
+_STARTS_MS: Final = 1000
+
+
+class StoreContext:
+    """The shared parts of one store.
+
+    Attributes:
+        store: whose they are: it stays open as long as one of its parts is used.
+        path: absolute path of its directory.
+        read_only: whether it was opened so.
+        store_config: the `StoreConfig` it was opened with.
+        files: the system calls to use.
+        root: its directory.
+        lock_group: of all its locks.
+        lock: held by a thread that changes topics, or loads partitions.
+        marks: of a clean stop, and of the state of the partitions before it.
+        marks_lock: guards `marks`. Threads that hold the lock of a partition take it.
+            They must not take `lock`, whose holder may be waiting for that partition.
+        descriptors: of all open files.
+        scheduler: runs what is due later.
+        is_closed: whether nothing may begin any more.
+    """
+
+    def __init__(
+        self,
+        store: object,
+        path: str,
+        *,
+        read_only: bool,
+        create: bool,
+        config: StoreConfig,
+        files: Files,
+    ) -> None:
+        self.store = store
+        self.path = path
+        self.read_only = read_only
+        self.store_config = config
+        self.files = files
+        group = self.lock_group = new_group()
+        self.lock = native.Mutex(RANK_STORE, f"store {path}", group)
+        self.marks_lock = native.Mutex(RANK_MARKS, f"the marks of store {path}", group)
+        self.is_closed = False
+        self._forks = native.forks()
+        self._starts_scheduled = False
+        self._store_lock: StoreLock | None = None
+        self.root = self._open_root(create)
+        self.marks = Marks(self.root)
+        self._seen: tuple[object, Marks] = (None, self.marks)
+        self.descriptors = Descriptors(files, _open_files_max(config, files), group)
+        self.scheduler = Scheduler(files, os.path.basename(path))
+        self._before_first_change: Callable[[], None] = _do_nothing
+        self._starts: Callable[[], Mapping[TopicPartition, int]] = dict
+
+    def attach(
+        self,
+        before_first_change: Callable[[], None],
+        starts: Callable[[], Mapping[TopicPartition, int]],
+    ) -> None:
+        """Set what the topics do here.
+
+        Args:
+            before_first_change: removes the marks of a clean stop.
+            starts: returns the start offsets that lie inside a segment.
+        """
+        self._before_first_change = before_first_change
+        self._starts = starts
+
+    def _open_root(self, create: bool) -> Directory:
+        try:
+            made = create and self.files.make_root(self.path)
+            root = Directory.open_root(self.files, self.path)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise StoreNotFoundError(
+                f"there is no store at {self.path}", path=self.path
+            ) from error
+        except OSError as error:
+            raise storage_error(error, "open", self.path) from error
+        try:
+            check_is_store(root, must_exist=self.read_only)
+            if not self.read_only:
+                prepare_root(root, self.store_config, made=bool(made))
+        except BaseException:
+            root.close()
+            raise
+        return root
+
+    # ------------------------------------------------------------ the writer's lock
+
+    def take_lock(self) -> None:
+        """Take the writer's lock. An unclosed store in a reference cycle keeps it until
+        the garbage collector finds that store, so the collector is run once.
+
+        Raises:
+            StoreLockedError: another writer has it.
+        """
+        try:
+            self._store_lock = StoreLock(self.root)
+            return
+        except StoreLockedError as error:
+            if error.holder_pid != os.getpid():
+                raise
+        gc.collect()
+        self._store_lock = StoreLock(self.root)
+
+    @property
+    def has_lock(self) -> bool:
+        return self._store_lock is not None
+
+    @property
+    def opened_at(self) -> str:
+        """Where in the program the lock was taken; "" if that is not known."""
+        return "" if self._store_lock is None else self._store_lock.opened_at
+
+    def lock_taken_by(self) -> int | None:
+        return None if self._store_lock is None else self._store_lock.hold()
+
+    def let_go(self) -> None:
+        """Close all descriptors and, with the last, the lock."""
+        self.descriptors.close()
+        if self._store_lock is not None:
+            self._store_lock.release()
+        self.root.close()
+
+    # ------------------------------------------------------------ guards
+
+    def check_open(self) -> None:
+        """Raise unless the store can be used here and now."""
+        if self.is_closed:
+            raise StoreClosedError(f"store {self.path} is closed")
+        if self.is_forked:
+            raise ForkedError(
+                f"store {self.path} was opened before a fork; open it in the child"
+            )
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is the child of a fork, and the store belongs to its parent."""
+        return native.forks() != self._forks
+
+    def after_fork(self) -> None:
+        """In the child of a fork."""
+        self.scheduler.abandon()
+        if self._store_lock is not None:
+            # The parent's lock must not stay held here when the parent has released it.
+            self._store_lock.abandon()
+
+    # ------------------------------------------------------------ marks
+
+    @property
+    def generation(self) -> str:
+        return self.marks.generation
+
+    def marks_now(self) -> Marks:
+        """Read-only: the marks as they are, read again if a file has changed. The
+        caller must not change them: other threads may be using them for other
+        partitions."""
+        token = self.marks.token()
+        known, marks = self._seen
+        if token != known:
+            marks = Marks(self.root)
+            marks.read(_ignore)
+            self._seen = token, marks
+        return marks
+
+    def begin_writing(self) -> None:
+        """Remove the marks of a clean stop, durably, before the first change. From then
+        on a thread runs the tasks that are due later."""
+        if not self.marks.is_writing:
+            self.scheduler.start()
+            self._before_first_change()
+
+    # ------------------------------------------------------------ later
+
+    def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
+        # A task that is due in a year does not keep its object alive.
+        found = weakref.WeakMethod(task)
+
+        def run() -> None:
+            method = found()
+            if method is not None:
+                method()
+
+        self.scheduler.later(delay_ms, run)
+
+    def waiting_bytes(self) -> int:
+        return self.scheduler.waiting_bytes
+
+    def unlink_later(
+        self,
+        directory: Directory,
+        names: list[str],
+        delay_ms: int,
+        users: Iterable[object],
+    ) -> None:
+        self.scheduler.unlink_later(directory, names, delay_ms, users)
+
+    def start_moved(self, topic: str, partition: int) -> None:
+        """Update Kafka's log-start-offset-checkpoint: soon, once for all partitions
+        that move meanwhile, as a broker does. logstore's own state has the start
+        offset."""
+        if not self._starts_scheduled:
+            with contextlib.suppress(StorageError):
+                self.call_later(self._write_starts, _STARTS_MS)
+                self._starts_scheduled = True
+
+    def _write_starts(self) -> None:
+        self._starts_scheduled = False
+        with self.marks_lock:
+            if self.is_closed:
+                return
+            try:
+                self.marks.write_starts(self._starts())
+            except OSError as error:
+                logger.warning(
+                    "cannot write %s: %s; logstore's own state has the start offset",
+                    layout.LOG_START_CHECKPOINT,
+                    error,
+                )
+
+
+def _do_nothing() -> None:
+    """Until `attach`."""
+
+
+def _ignore(action: RecoveryAction) -> None:
+    """For loads whose actions are not needed."""
+
+
+def _open_files_max(config: StoreConfig, files: Files) -> int:
+    """`max_open_files`, but at most three quarters of what the process may have."""
+    limit = files.resource_limits()[0]
+    if limit is None:
+        return config.max_open_files
+    return max(min(config.max_open_files, limit * 3 // 4), 8)

@@ -1,0 +1,285 @@
+"""The topics of an open store: found on the disk, and each opened once.
+
+`OpenTopics` belongs to a `Store`, and knows its `Catalog` (which topics there are) and
+its `PartitionWriters` (those that were loaded). `Topic` and the retention in the
+background ask it for partitions; `topic_changes.py` makes and deletes topics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from logstore.config import TopicConfig
+from logstore.errors import (
+    LogStoreError,
+    PartitionNotFoundError,
+    ReadOnlyError,
+    StorageError,
+    TopicNotFoundError,
+    storage_error,
+)
+from logstore.io import layout
+from logstore.io.checkpoint.partition_state import Situation
+from logstore.io.checkpoint.publications import Publications
+from logstore.io.checkpoint.recovery_report import RecoveryAction
+from logstore.io.files import settled
+from logstore.log.follow.read_only_log import ATTEMPTS, ReadOnlyLog
+from logstore.log.write.log_writer import LogWriter
+from logstore.log.write.writer import PartitionWriter
+from logstore.store.background_retention import BackgroundRetention
+from logstore.store.context import StoreContext, TopicPartition
+from logstore.store.measures import IdleLogs, log_row
+from logstore.store.partition import Partition
+from logstore.store.partitions import PartitionWriters
+from logstore.store.topic import Changes, Topic
+from logstore.store.topics import Catalog
+
+__all__ = ["OpenTopics"]
+
+# An unknown name is compared with at most this many topics: more take too long.
+_NAMES_COMPARED: Final = 500
+
+
+class OpenTopics:
+    """The topics and partitions of one store.
+
+    Attributes:
+        changes: makes, changes and deletes topics.
+        writers: of the partitions, by (topic, partition).
+        retention: applied in the background.
+        found: the topics that were asked for, by name: one object for each.
+        partitions: the same of the partitions.
+    """
+
+    changes: Changes
+
+    def __init__(self, context: StoreContext, publications: Publications) -> None:
+        self._context = context
+        self._publications = publications
+        self.found: dict[str, Topic] = {}
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self._root_mtime_ns = -1
+        name = os.path.basename(context.path)
+        self.retention = BackgroundRetention(
+            self, context.files, name, context.store_config.retention_check_ms
+        )
+        catalog = Catalog(context.root, read_only=context.read_only)
+        self.writers = PartitionWriters(context, context.root, catalog, context.marks)
+        self._idle = IdleLogs()
+
+    @property
+    def path(self) -> str:
+        return self._context.path
+
+    @property
+    def catalog(self) -> Catalog:
+        """Which topics there are, with which settings."""
+        return self.writers.catalog
+
+    def check_open(self) -> None:
+        self._context.check_open()
+
+    def load(
+        self, read_marks: Callable[[Callable[[RecoveryAction], None]], None]
+    ) -> list[RecoveryAction]:
+        """Find the topics; repeat if the writer creates or deletes one meanwhile: its
+        settings and its directories change one after the other."""
+        for _ in range(ATTEMPTS):
+            seen = self._look_at_root()
+            actions: list[RecoveryAction] = []
+            read_marks(actions.append)
+            catalog = Catalog(self._context.root, read_only=self._context.read_only)
+            catalog.read(actions.append)
+            catalog.find(self._context.root.names())
+            if self._context.marks.is_own:
+                catalog.check(actions.append)
+            if not self._context.read_only or self._look_at_root() == seen:
+                break
+        self.writers.catalog = catalog
+        self.writers.broken = dict(catalog.lost)
+        self._root_mtime_ns = settled(seen[0], self._context.files)
+        return actions
+
+    def _look_at_root(self) -> tuple[int, object, object]:
+        """(time, other values). They change if topics are created or deleted, or if a
+        writer begins or ends."""
+        root, marks = self._context.root, self._context.marks
+        mtime_ns = root.info().mtime_ns
+        return mtime_ns, root.look(layout.TOPICS), marks.token()
+
+    def rescan(self) -> None:
+        """Read-only: take over the changes that the writer has made meanwhile."""
+        with self._context.lock:
+            try:
+                if self._context.root.info().mtime_ns != self._root_mtime_ns:
+                    self.load(self._context.marks.read_owner)
+            except OSError as error:
+                raise storage_error(error, "read", self._context.path) from error
+
+    def begin_call(self) -> None:
+        """Do `check_open` for a call that begins, and raise what failed in the
+        background since the last one, if anything did."""
+        self._context.check_open()
+        self.retention.raise_failure()
+
+    def check_writable(self, what: str) -> None:
+        self.begin_call()
+        if self._context.read_only:
+            raise ReadOnlyError(
+                f"store {self._context.path} was opened read-only; cannot {what}"
+            )
+
+    def now(self, name: str) -> Topic:
+        if self._context.read_only:
+            self.rescan()
+        return self.find(name)
+
+    def find(self, name: str) -> Topic:
+        given: object = name
+        if not isinstance(given, str) or name not in self.catalog.numbers:
+            raise self._no_topic(name)
+        topic = self.found.get(name)
+        if topic is None:
+            # Without a lock: if two threads create one, both use the first.
+            topic = self.found.setdefault(name, Topic(self, name))
+        return topic
+
+    def _no_topic(self, name: object) -> TopicNotFoundError:
+        """The error, with the name that may have been meant."""
+        near: list[str] = []
+        if isinstance(name, str) and len(self.catalog.numbers) <= _NAMES_COMPARED:
+            # A list of its own: others make and delete topics while it is compared.
+            near = difflib.get_close_matches(name, sorted(self.catalog.numbers), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return TopicNotFoundError(
+            f"store {self._context.path} has no topic {name!r}{hint}", topic=str(name)
+        )
+
+    def partition_numbers(self, topic: str) -> tuple[int, ...]:
+        """Numbers of a topic's partitions, in order.
+
+        Raises:
+            TopicNotFoundError: it was deleted.
+        """
+        self._context.check_open()
+        if self._context.read_only:
+            self.rescan()
+        numbers = self.catalog.numbers.get(topic, ())
+        if not numbers:
+            raise self._no_topic(topic)
+        return numbers
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        if topic not in self.catalog.numbers:
+            raise self._no_topic(topic)
+        return self.catalog.config(topic)
+
+    def topic_id(self, topic: str) -> str:
+        return self.catalog.topic_id(topic)
+
+    def open_partition(self, topic: str, number: int) -> Partition:
+        """A partition; the same object every time."""
+        key = (topic, number)
+        found = self.partitions.get(key)
+        if found is not None:
+            return found
+        with self._context.lock:
+            broken = self.writers.broken.get(key)
+            # If the system refused it, `get` tries again.
+            if broken is not None and not isinstance(broken, StorageError):
+                raise broken.with_traceback(None)
+            if number not in self.catalog.numbers.get(topic, ()):
+                raise PartitionNotFoundError(
+                    f"topic {topic} has no partition {number}",
+                    topic=topic,
+                    partition=number,
+                )
+            partition = self.partitions.get(key)
+            if partition is None:
+                context, config = self._context, self.catalog.config(topic)
+                partition = Partition(
+                    topic,
+                    number,
+                    config,
+                    self._live(key) if context.read_only else self.writers.get(key),
+                    context.check_open,
+                    context.store_config.max_batch_decompressed_bytes,
+                    self.catalog.topic_id(topic),
+                    self.begin_call,
+                )
+                self.partitions[key] = partition
+            return partition
+
+    def _live(self, key: TopicPartition) -> ReadOnlyLog:
+        topic, number = key
+        directory = self._context.root.child(layout.partition_directory(topic, number))
+
+        def situation() -> Situation:
+            return self._context.marks_now().situation(directory, key)
+
+        return ReadOnlyLog(
+            directory,
+            self._context.descriptors,
+            topic,
+            number,
+            self.catalog.config(topic),
+            situation,
+            self._context.marks,
+            self._publications,
+            self._context.lock_group,
+        )
+
+    def writer_of(self, key: TopicPartition) -> PartitionWriter:
+        topic, number = key
+        self.now(topic)[number]  # raises if there is none
+        with self._context.lock:
+            self.find(topic)  # it may have been deleted meanwhile
+            return self.writers.get(key)
+
+    def retaining_partitions(self) -> list[TopicPartition]:
+        """For the background: the partitions whose topics set a retention."""
+        return self.catalog.retaining()
+
+    def retain(self, topic: str, number: int) -> None:
+        """For the background: apply the retention of a partition."""
+        self._context.check_open()
+        self.open_partition(topic, number).apply_due_retention()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The numbers of each partition: see `Store.metrics`."""
+        keys = [
+            (topic, number)
+            for topic, numbers in sorted(self.catalog.numbers.copy().items())
+            for number in numbers
+        ]
+        rows = []
+        for key in keys:
+            # One that was deleted meanwhile is left out.
+            with contextlib.suppress(TopicNotFoundError, PartitionNotFoundError):
+                rows.append(log_row(*key, self._measured(key)))
+        return rows
+
+    def _measured(
+        self, key: TopicPartition
+    ) -> LogWriter | ReadOnlyLog | LogStoreError | dict[str, Any]:
+        """The source of a partition's numbers, without reading its log."""
+        if self._context.read_only:
+            try:
+                return self.open_partition(*key)._refreshed()
+            except (TopicNotFoundError, PartitionNotFoundError):
+                raise
+            except LogStoreError as error:
+                return error
+        writer = self.writers.loaded.get(key)
+        if writer is not None:
+            self._idle.forget(key)
+            return writer
+        broken = self.writers.broken.get(key)
+        if broken is not None:
+            return broken
+        directory = self._context.root.child(layout.partition_directory(*key))
+        return self._idle.row(directory, key, self._context.marks)
