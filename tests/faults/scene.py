@@ -615,7 +615,7 @@ class Scene:
         name, rows = self._spread()
         mixed = self._mixed(rows)
         # Of its own: calls in between replace the partitioner of the store's.
-        topic = Topic(self.store, name)
+        topic = Topic(self.store._topics, name)
         topic.partitioner = self.given.partitioner(_ByKey())
         values = self.given.many([self.given.data(value) for _, value in mixed])
         keys = self.given.many([b"%d" % number for number, _ in mixed])
