@@ -1,11 +1,16 @@
-"""What all tests share: Hypothesis profiles and the head of the report."""
+"""What all tests share: Hypothesis profiles, the head of the report, the levels, and
+which tests stay in one process."""
 
 from __future__ import annotations
 
+import gc
 import os
+from collections import defaultdict
 
 import hypothesis
 import pytest
+
+from support.levels import IS_ALL, LEVEL, chosen
 
 # Examples take as long as the machine is busy; a deadline would only make flaky tests.
 # LOGSTORE_HYPOTHESIS=thorough searches ten times as long.
@@ -14,24 +19,55 @@ hypothesis.settings.register_profile("thorough", deadline=None, max_examples=100
 hypothesis.settings.load_profile(os.environ.get("LOGSTORE_HYPOTHESIS", "default"))
 
 
-def pytest_report_header() -> str:
-    """Tell which build of the C core is tested (see `make sanitize`)."""
+def pytest_report_header() -> list[str]:
+    """Tell which build of the C core is tested (see `make sanitize`), and how
+    thoroughly."""
+    level = f"level: {LEVEL}" + ("" if IS_ALL else "; `make test-all` runs everything")
     try:
         from logstore._native import _ls
     except ImportError as error:
-        return f"C core: cannot be imported: {error}"
-    return f"C core: {os.path.relpath(_ls.__file__)}"
+        return [f"C core: cannot be imported: {error}", level]
+    return [f"C core: {os.path.relpath(_ls.__file__)}", level]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes run the tests: which tests stay together.
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leave out what the level has no time for, and choose which tests stay together
+    where several processes run them.
 
     Those of a file do, as fixtures of a module are made once in each process; and all
     that start Spark, which takes all cores and most of the memory. That group is the
     longest and begins first.
     """
+    if not IS_ALL:
+        left_out = _left_out(items)
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(map(id, left_out))
+        items[:] = [item for item in items if id(item) not in gone]
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
     for item in items:
         is_spark = item.get_closest_marker("spark") is not None
         group = "spark" if is_spark else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
+    """What is marked as `thorough`, and of what is `sampled` all but so many."""
+    found = [item for item in items if item.get_closest_marker("thorough")]
+    sampled: dict[tuple[str, int], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        marker = item.get_closest_marker("sampled")
+        if marker is not None and item.get_closest_marker("thorough") is None:
+            function = item.nodeid.partition("[")[0]
+            sampled[function, marker.args[0]].append(item)
+    for (_, count), cases in sampled.items():
+        kept = chosen([item.nodeid for item in cases], count)
+        found += [item for item in cases if item.nodeid not in kept]
+    return found
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests are not looked at by each ``gc.collect()``."""
+    gc.collect()
+    gc.freeze()

@@ -61,6 +61,7 @@ with logstore.open(path, read_only=True, config=config) as store:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_follower_over_thousands_of_rolls_holds_no_more_than_at_first(
     tmp_path: Path,

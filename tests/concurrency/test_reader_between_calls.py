@@ -19,6 +19,7 @@ import logstore
 from logstore import OffsetOutOfRangeError
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, Unsynced, append_garbage, logs_in
+from support.levels import Steps
 from support.values import config_of, expected, fill
 
 SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 100}
@@ -217,14 +218,13 @@ def _round(
 def test_reader_sees_what_was_there_and_then_what_came(
     tmp_path: Path, before: str, doing: str, codec: str, opens: bool
 ) -> None:
-    nth = calls = 0
-    while nth <= calls:
-        nth += 1
+    steps = Steps()
+    for nth in steps:
         path = tmp_path / str(nth)
         path.mkdir()
-        calls = _round(path / "store", before, doing, codec, nth, opens=opens)
+        steps.total = _round(path / "store", before, doing, codec, nth, opens=opens)
         shutil.rmtree(path)
-    assert nth > 5
+    assert steps.total >= 5
 
 
 class _Stopping(FaultyFiles):
@@ -316,9 +316,8 @@ def test_reader_sees_no_part_of_an_append_that_comes_between_its_calls(
     """One of several segments, or of several writes to one: all of it, or nothing."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
-    nth = calls = 0
-    while nth <= calls:
-        nth += 1
+    steps = Steps()
+    for nth in steps:
         path, files = tmp_path / str(nth), FaultyFiles()
         append = _Append(path, values, fails=fails)
         with open_store(path, read_only=True, files=files) as store:
@@ -331,11 +330,11 @@ def test_reader_sees_no_part_of_an_append_that_comes_between_its_calls(
             for _ in range(2):
                 seen |= {reading.end_offset, len(list(reading.read()))}
             files.before = None
-            calls = sum(method != "open_directory" for method, _ in files.calls)
+            steps.total = sum(method != "open_directory" for method, _ in files.calls)
             append.end()
             assert seen <= ({5} if fails else {5, 5 + len(values)}), (nth, seen)
             fill(append.partition, 5)
             assert list(reading.read()) == list(append.partition.read())
         append.store.close()
         shutil.rmtree(path)
-    assert nth > 5
+    assert steps.total >= 5

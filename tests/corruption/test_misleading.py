@@ -49,6 +49,7 @@ def skipped(store: Path, start: int = 0) -> list[int]:
         return [r.offset for r in partition.read(start, on_corruption="skip")]
 
 
+@pytest.mark.sampled(30)
 @formats
 @pytest.mark.parametrize("where", ["first", "inside", "last"])
 @pytest.mark.parametrize("damage", ["length", "content", "offset"])
@@ -90,6 +91,7 @@ def test_length_that_leads_to_a_later_batch_takes_none_between_with_it(
         shutil.rmtree(store)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("shift", [0, 1, 3])
 @pytest.mark.parametrize("inner", [0, 1, 2])
 @pytest.mark.parametrize("outer", [0, 1, 2])

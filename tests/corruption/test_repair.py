@@ -321,6 +321,7 @@ def sound(
     return path
 
 
+@pytest.mark.sampled(60)
 @every_case
 @both_modes
 def test_repair_keeps_what_is_sound(
@@ -362,6 +363,7 @@ PLAIN: list[Case] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case.__name__)
 @both_modes
 def test_repair_of_what_another_program_wrote(
@@ -388,6 +390,7 @@ def test_repair_of_what_another_program_wrote(
     check_mended(store, offsets, end)
 
 
+@pytest.mark.sampled(60)
 @every_case
 @both_modes
 def test_repair_behind_a_crash(
@@ -441,6 +444,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("method", FAULTS)
 @pytest.mark.parametrize(
     "case", [in_every_segment, misnamed_far, lost_end], ids=lambda case: case.__name__
@@ -542,6 +546,7 @@ def damage_several(
     return hurt, moved, ends
 
 
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("seed", range(60))
 @both_modes
 def test_repair_of_several_damages_at_random(
@@ -590,6 +595,7 @@ FOUND = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(
     ("magic", "codec", "seed"),
     [*FOUND, *((m, c, f"broker/{n}") for m, c in FORMATS for n in range(8))],

@@ -49,6 +49,7 @@ def test_c_file_has_no_warning(name: str, tmp_path: Path) -> None:
     assert compile_file(name, STRICT, tmp_path) == ""
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [*C_FILES, "pyrecords.c"])
 def test_analyzer_finds_nothing(name: str, tmp_path: Path) -> None:
     """gcc -fanalyzer: no leak, no use of what was not set, no write past an end."""

@@ -62,6 +62,7 @@ def test_hostile_store_is_read_in_256_mib(hostile: Path) -> None:
     run(hostile, "read")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_hostile_store_is_looked_at_in_a_gib(hostile: Path) -> None:
     """verify and the command line, whose limit is the default: the same."""

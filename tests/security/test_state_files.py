@@ -86,6 +86,7 @@ BODIES = {
 }
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_hostile_json_is_a_named_error(store: Path, name: str, body: bytes) -> None:

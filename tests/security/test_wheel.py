@@ -13,6 +13,7 @@ from support.wheels import build_wheel
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_wheel_is_reproducible_and_holds_what_the_repository_has(
     tmp_path: Path,

@@ -218,6 +218,7 @@ def _spoil(directory: Path, suffix: str, how: str, foreign: Path) -> None:
             index.write_bytes(_wrong_contents(index.read_bytes(), width, rng)[how])
 
 
+@pytest.mark.sampled(25)
 @pytest.mark.parametrize(("magic", "codec"), [(1, "none"), (1, "gzip"), (2, "lz4")])
 @pytest.mark.parametrize("how", WRONG)
 @pytest.mark.parametrize("writable", [False, True], ids=["reader", "writer"])

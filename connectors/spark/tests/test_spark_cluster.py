@@ -158,6 +158,7 @@ def commits(folder: Path) -> list[str]:
     return [p.name for p in found.glob("*") if p.name.isdigit()]
 
 
+@pytest.mark.thorough
 def test_stream_survives_the_death_of_a_worker(
     make_cluster: Callable[..., Cluster],
     make_topic: MakeTopic,
@@ -299,6 +300,7 @@ def all_values(topic: logstore.Topic) -> list[str]:
     return sorted((r.value or b"").decode() for p in topic for r in p.read())
 
 
+@pytest.mark.thorough
 def test_all_workers_write_to_a_shared_store(
     make_cluster: Callable[..., Cluster],
     make_topic: MakeTopic,
@@ -319,6 +321,7 @@ def test_all_workers_write_to_a_shared_store(
     assert not logstore.verify(tmp_path / "copy").problems
 
 
+@pytest.mark.thorough
 def test_sink_writes_each_row_once_though_a_worker_dies(
     make_cluster: Callable[..., Cluster],
     make_topic: MakeTopic,
@@ -359,6 +362,7 @@ for name in ("copy", "store"):
 """
 
 
+@pytest.mark.thorough
 def test_sink_whose_path_is_not_shared_is_refused(
     unshare: Callable[[Path, str], list[str]],
     make_cluster: Callable[..., Cluster],

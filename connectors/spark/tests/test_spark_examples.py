@@ -90,6 +90,7 @@ def test_word_count_counts_every_word_once(java_home: str, tmp_path: Path) -> No
     assert 0 < first < second == expected.total()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_late_readings_are_dropped(java_home: str, tmp_path: Path) -> None:
     """Those behind the watermark alone; each minute that is over is written."""
@@ -132,6 +133,7 @@ def test_late_readings_are_dropped(java_home: str, tmp_path: Path) -> None:
     assert numbers == ["0", "2", "0"]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_demo_streams_each_record_once(java_home: str) -> None:
     """All that is in the store, and then what is new; it compares them itself."""

@@ -213,6 +213,7 @@ def ends(path: Path) -> list[int]:
 # ---------------------------------------------------------------- the test
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.timeout(3600)
 def test_query_that_is_killed_writes_every_row_once(

@@ -136,6 +136,7 @@ def test_query_writes_every_record_once(
     assert staged_files(tmp_path) == []
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "when", ["after-staging", "before-publishing", "after-publishing"]
 )

@@ -420,6 +420,7 @@ def in_all_ways(partition: logstore.Partition) -> list[list[int]]:
     ]
 
 
+@pytest.mark.sampled(10)
 @few_formats
 @pytest.mark.parametrize("layout", ["one segment", "two segments", "at the start"])
 @pytest.mark.parametrize("appends", [True, False], ids=["append", "reopen"])

@@ -759,6 +759,7 @@ def test_reader_that_failed_goes_on_failing(
             reader.read_next_batch()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_records_that_pass_2_gib_together_are_read(tmp_path: Path) -> None:
     """Each in a batch of its own."""

@@ -571,6 +571,7 @@ def test_prepared_batches_are_the_callers_no_more(
         ]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_buffer_beyond_2_gib_is_appended(tmp_path: Path) -> None:
     """All of it, in order."""

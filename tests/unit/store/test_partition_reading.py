@@ -69,6 +69,7 @@ WAYS: dict[str, Callable[[Any, int, int | None], list[int]]] = {
 }
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("limit", [0, 1, 3, 4, 17, 46, 47, 1000, None])
 def test_limit_ends_a_read_after_so_many_records(

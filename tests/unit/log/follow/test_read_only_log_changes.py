@@ -25,6 +25,7 @@ from support.damage import (
     frames,
     logs_in,
 )
+from support.levels import Steps
 from support.values import config_of, expected, fill
 
 COUNT, CUT = 4000, 3900
@@ -223,9 +224,8 @@ def test_error_in_one_look_costs_only_that_look(
     tmp_path: Path, rolls: bool, error: int
 ) -> None:
     """At any of its calls, also an interrupt; the next look sees all there is."""
-    nth = calls = 0
-    while nth <= calls:
-        nth += 1
+    steps = Steps()
+    for nth in steps:
         files, path = FaultyFiles(), tmp_path / str(nth)
 
         def fail() -> None:
@@ -244,14 +244,14 @@ def test_error_in_one_look_costs_only_that_look(
                 with contextlib.suppress(logstore.StorageError, _StopError):
                     assert reader.end_offset == partition.end_offset
                 files.before = None
-                calls = len(files.calls)
+                steps.total = len(files.calls)
                 for _ in range(2):
                     end = partition.end_offset
                     assert reader.end_offset == end
                     assert list(reader.read()) == expected(1, 0, end)
                     partition.roll()
                     fill(partition, 4, call=2)
-    assert nth > 8
+    assert steps.total >= 8
 
 
 def test_read_of_a_topic_that_is_deleted_speaks_of_no_damage(tmp_path: Path) -> None:
@@ -362,11 +362,10 @@ def test_read_right_behind_the_cut_of_a_failed_append_speaks_of_no_damage(
     tmp_path: Path, magic: int, way: str
 ) -> None:
     """At each call of the writer from the cut on."""
-    nth = calls = 0
-    while nth <= calls:
-        nth += 1
-        calls = _read_behind_a_cut(tmp_path / str(nth), magic, way, nth)
-    assert nth > 2
+    steps = Steps()
+    for nth in steps:
+        steps.total = _read_behind_a_cut(tmp_path / str(nth), magic, way, nth)
+    assert steps.total >= 2
 
 
 def _read_behind_a_cut(path: Path, magic: int, way: str, nth: int) -> int:
@@ -427,9 +426,8 @@ def test_topics_that_come_and_go_beside_a_reader_are_there_or_not(
     tmp_path: Path, change: Callable[[logstore.Store], None], opens: bool
 ) -> None:
     """None of their partitions is ever taken for lost, whenever it looks."""
-    nth = calls = 0
-    while nth <= calls:
-        nth += 1
+    steps = Steps()
+    for nth in steps:
         files, path = FaultyFiles(), tmp_path / str(nth)
         with open_store(path, files=Unsynced()) as store:
             config = config_of(1, file_delete_delay_ms=0)
@@ -453,13 +451,13 @@ def test_topics_that_come_and_go_beside_a_reader_are_there_or_not(
                     ):
                         for partition in reading.topic(topic).partitions:
                             assert len(list(partition.read())) <= 1
-                calls = len(files.calls)
+                steps.total = len(files.calls)
                 files.before = None
                 assert reading.topics() == store.topics()
                 for topic in store.topics():
                     assert len(reading.topic(topic)) == len(store.topic(topic))
                 assert not reading.recovery_report
-    assert nth > 8
+    assert steps.total >= 8
 
 
 def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:

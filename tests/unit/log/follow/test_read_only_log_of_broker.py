@@ -26,6 +26,7 @@ from support.broker import (
     with_transactions,
 )
 from support.damage import FaultyFiles, Unsynced, flip_bit, frames, logs_in
+from support.levels import Steps
 from support.values import config_of, fill
 
 FEW = logstore.StoreConfig(max_open_files=16)
@@ -85,6 +86,7 @@ def small_log(path: Path, magic: int, codec: str) -> Path:
 # ---------------------------------------------------------------- compaction
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("way", WAYS)
 def test_compaction_at_any_call_of_a_read(tmp_path: Path, way: str, seed: int) -> None:
@@ -271,9 +273,8 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
         for number in range(500):
             partition.append_many([b"x" * 100] * 5, timestamps_ms=[number] * 5)
     foreign(tmp_path / "was")
-    nth = calls = 0
-    while nth <= calls:
-        nth += 1
+    steps = Steps()
+    for nth in steps:
         path, files = tmp_path / str(nth), FaultyFiles()
         shutil.copytree(tmp_path / "was", path)
         os.utime(path / "orders-0", (time.time() - 100,) * 2)
@@ -309,7 +310,7 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
             else:
                 got = list(in_batches(reader))
             files.before = None
-            calls = files.count("read", ".log")
+            steps.total = files.count("read", ".log")
             with open_store(path, read_only=True) as store:
                 now = store.topic("orders")[0]
                 if way == "time":
@@ -321,7 +322,7 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
                     assert {o for o in stay if low <= o <= high} <= set(got)
                     assert low <= 600
         shutil.rmtree(path)
-    assert nth > 2
+    assert steps.total >= 2
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -432,9 +433,8 @@ def test_replica_truncates_its_log_at_any_call_of_a_look(
         data.append((log.read_bytes(), frames(log)))
     (old, old_frames), (new, new_frames) = data
     assert old[: old_frames[10].pos] == new[: new_frames[10].pos]
-    nth = calls = 0
-    while nth <= calls:
-        nth += 1
+    steps = Steps()
+    for nth in steps:
         path, files = tmp_path / str(nth), FaultyFiles()
         shutil.copytree(tmp_path / "old", path)
         (path / "recovery-point-offset-checkpoint").unlink()
@@ -461,13 +461,13 @@ def test_replica_truncates_its_log_at_any_call_of_a_look(
             with contextlib.suppress(CorruptRecordError):
                 assert 30 <= reader.end_offset <= 180
             files.before = None
-            calls = len(files.calls)
+            steps.total = len(files.calls)
             log.write_bytes(new)
             time.sleep(TICK_S)  # what is this young may still be being written
             for _ in range(2):
                 assert list(WAYS["read"](reader)) == list(range(180))
         shutil.rmtree(path)
-    assert nth > 10
+    assert steps.total >= 10
 
 
 @pytest.mark.parametrize("has_rolled", [True, False], ids=["rolls", "stays"])
@@ -489,9 +489,8 @@ def test_replica_that_truncates_at_any_call_of_a_look_writes_down_its_epochs(
         data.append((log.read_bytes(), frames(log)))
     (old, old_frames), (new, new_frames) = data
     rolls_at = new_frames[20].pos if has_rolled else len(new)
-    nth = calls = 0
-    while nth <= calls:
-        nth += 1
+    steps = Steps()
+    for nth in steps:
         path, files = tmp_path / str(nth), FaultyFiles()
         shutil.copytree(tmp_path / "old", path)
         (path / "recovery-point-offset-checkpoint").unlink()
@@ -519,13 +518,13 @@ def test_replica_that_truncates_at_any_call_of_a_look_writes_down_its_epochs(
             with contextlib.suppress(CorruptRecordError):
                 assert 50 <= reader.end_offset <= 90
             files.before = None
-            calls = len(files.calls)
-            if calls >= nth:
+            steps.total = len(files.calls)
+            if steps.total >= nth:
                 found = [(r.offset, r.value) for r in reader.read()]
                 values = [b"same"] * 30 + [b"new"] * 60
                 assert found == list(enumerate(values))
         shutil.rmtree(path)
-    assert nth > 10
+    assert steps.total >= 10
 
 
 def test_last_segment_that_is_replaced_by_as_many_bytes_is_noticed(

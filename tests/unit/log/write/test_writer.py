@@ -56,6 +56,7 @@ def append_until_it_fails(
     return None
 
 
+@pytest.mark.sampled(30)
 @every_magic
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("nth", [1, 3])

@@ -654,6 +654,7 @@ def test_notebook_shows_the_page_in_a_frame(store: Path) -> None:
     assert str(store) in repr(report)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_report_of_a_thousand_segments_is_quick_and_small(tmp_path: Path) -> None:
     """At most 1 s of work, and 1 MB, with a rectangle for each segment."""

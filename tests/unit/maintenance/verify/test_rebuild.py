@@ -85,6 +85,7 @@ def check_reads(disk: MemoryDisk) -> None:
             assert partition.offset_for_time(time) == wanted
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", DAMAGES)
 def test_power_cut_while_indexes_are_rebuilt_costs_nothing(what: str) -> None:
     """What was there, or what was to be there, each file whole; a temporary one is

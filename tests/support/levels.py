@@ -1,0 +1,75 @@
+"""How thorough the tests are: what a commit has time for, or everything.
+
+`make test` runs the commit level, `make test-all` everything. A test that looks at each
+call, line, bit or length of something looks at some of them at the commit level: always
+the same ones, which the name of the test and its parameters choose. So tests that do
+the same to several formats look at different ones.
+
+- `some`: a few of a sequence.
+- `Steps`: a few of the steps of something whose number is known when it has run.
+- ``@pytest.mark.sampled(n)``: a few of a test's parameters.
+- ``@pytest.mark.thorough``: a test, or a parameter, that the commit level leaves out.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+__all__ = ["IS_ALL", "LEVEL", "Steps", "chosen", "some"]
+
+LEVEL = os.environ.get("LOGSTORE_TEST_LEVEL", "commit")
+if LEVEL not in ("commit", "all"):
+    raise ValueError(f"LOGSTORE_TEST_LEVEL is {LEVEL!r}, not 'commit' or 'all'")
+IS_ALL = LEVEL == "all"
+
+_T = TypeVar("_T")
+
+
+def _rng(salt: str) -> random.Random:
+    name = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+    return random.Random(zlib.crc32(f"{name}/{salt}".encode()))
+
+
+def some(items: Sequence[_T], count: int, salt: str = "") -> list[_T]:
+    """The first, the last and others, `count` in all and in their order; at the level
+    ``all``, each.
+
+    Args:
+        salt: another value chooses others, where a test asks more than once.
+    """
+    if IS_ALL or len(items) <= count:
+        return list(items)
+    inner = _rng(salt).sample(range(1, len(items) - 1), max(count - 2, 0))
+    return [items[at] for at in sorted({0, *inner, len(items) - 1})]
+
+
+class Steps:
+    """The numbers of the steps of something that is disturbed at each: 1, 2, ..., up to
+    one behind the last; at the commit level `count` of these.
+
+    Attributes:
+        total: how many steps the last round had, which each round sets.
+    """
+
+    def __init__(self, count: int = 5) -> None:
+        self._count = count
+        self.total = 0
+
+    def __iter__(self) -> Iterator[int]:
+        yield 1
+        if not IS_ALL:
+            yield from some(range(2, self.total + 2), self._count - 1)
+            return
+        nth = 1
+        while nth <= self.total:
+            nth += 1
+            yield nth
+
+
+def chosen(names: Sequence[str], count: int) -> set[str]:
+    """`count` of some names, always the same ones."""
+    return set(sorted(names, key=lambda name: zlib.crc32(name.encode()))[:count])
