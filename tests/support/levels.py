@@ -7,6 +7,7 @@ the same to several formats look at different ones.
 
 - `some`: a few of a sequence.
 - `Steps`: a few of the steps of something whose number is known when it has run.
+- `stride`: each n-th step of what ends at a step that nobody knows before.
 - ``@pytest.mark.sampled(n)``: a few of a test's parameters.
 - ``@pytest.mark.thorough``: a test, or a parameter, that the commit level leaves out.
 """
@@ -19,7 +20,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-__all__ = ["IS_ALL", "LEVEL", "Steps", "chosen", "some"]
+__all__ = ["IS_ALL", "LEVEL", "Steps", "chosen", "some", "stride"]
 
 LEVEL = os.environ.get("LOGSTORE_TEST_LEVEL", "commit")
 if LEVEL not in ("commit", "all"):
@@ -27,6 +28,7 @@ if LEVEL not in ("commit", "all"):
 IS_ALL = LEVEL == "all"
 
 _T = TypeVar("_T")
+_NEVER = 1 << 60
 
 
 def _rng(salt: str) -> random.Random:
@@ -60,14 +62,21 @@ class Steps:
         self.total = 0
 
     def __iter__(self) -> Iterator[int]:
-        yield 1
         if not IS_ALL:
-            yield from some(range(2, self.total + 2), self._count - 1)
+            # At no step: the disturbance itself may change how many there are.
+            yield _NEVER
+            yield from some(range(1, self.total + 1), self._count - 1)
             return
-        nth = 1
+        nth = 0
         while nth <= self.total:
             nth += 1
             yield nth
+
+
+def stride(length: int) -> int:
+    """How far to go from one step to the next of something whose number of steps is
+    known at its end only: `length`, or 1 at the level ``all``."""
+    return 1 if IS_ALL else length
 
 
 def chosen(names: Sequence[str], count: int) -> set[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -317,7 +318,7 @@ def boolean(what: str, value: object) -> bool:
 
 def check_partition_count(topics: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise `ConfigError` if a store would have too many partitions."""
-    total = sum(settings["partitions"] for settings in topics.values())
+    total = sum(map(operator.itemgetter("partitions"), topics.values()))
     if total > STORE_PARTITIONS_MAX:
         raise ConfigError(
             f"{total} partitions are more than a store may have, "

@@ -128,7 +128,7 @@ def _read_beside(
         partition = reading.topic("orders")[0]
         if rng.random() < 0.5:
             assert list(partition.read())
-            reading.descriptors._evict(0)
+            reading._context.descriptors._evict(0)
 
         def before(method: str, name: str) -> None:
             nonlocal calls
@@ -170,7 +170,7 @@ def test_committed_records_are_read_on_where_segments_ahead_are_compacted(
     with open_store(tmp_path, read_only=True, config=FEW) as reading:
         reader = reading.topic("orders")[0]
         assert len(list(reader.read(isolation="read_committed"))) == 1200
-        reading.descriptors._evict(0)
+        reading._context.descriptors._evict(0)
         found = WAYS[way](reader, isolation="read_committed")
         first = next(found)
         for base in bases(directory)[1:-1]:
@@ -222,7 +222,7 @@ def test_two_compactions_between_two_looks(tmp_path: Path, has_read: bool) -> No
         assert reader.end_offset == 72
         if has_read:
             assert len(list(reader.read())) == 72
-            reading.descriptors._evict(0)
+            reading._context.descriptors._evict(0)
         for _ in range(2):
             for step in compaction(directory, [0], is_late=False):
                 step()
@@ -273,8 +273,8 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
         for number in range(500):
             partition.append_many([b"x" * 100] * 5, timestamps_ms=[number] * 5)
     foreign(tmp_path / "was")
-    steps = Steps()
-    for nth in steps:
+    rounds = Steps()
+    for nth in rounds:
         path, files = tmp_path / str(nth), FaultyFiles()
         shutil.copytree(tmp_path / "was", path)
         os.utime(path / "orders-0", (time.time() - 100,) * 2)
@@ -310,7 +310,7 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
             else:
                 got = list(in_batches(reader))
             files.before = None
-            steps.total = files.count("read", ".log")
+            rounds.total = files.count("read", ".log")
             with open_store(path, read_only=True) as store:
                 now = store.topic("orders")[0]
                 if way == "time":
@@ -322,7 +322,7 @@ def test_another_thread_looks_behind_a_compaction(tmp_path: Path, way: str) -> N
                     assert {o for o in stay if low <= o <= high} <= set(got)
                     assert low <= 600
         shutil.rmtree(path)
-    assert steps.total >= 2
+    assert rounds.total >= 2
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -706,7 +706,7 @@ def test_first_segment_that_is_lost_under_a_reader_is_no_deletion(
     with open_store(tmp_path, read_only=True) as reading:
         reader = reading.topic("orders")[0]
         assert len(list(reader.read())) == 60
-        reading.descriptors._evict(0)
+        reading._context.descriptors._evict(0)
         under_way = reader.read()
         logs_in(tmp_path / "orders-0")[0].unlink()
         for records in (under_way, reader.read(), in_batches(reader)):

@@ -36,6 +36,7 @@ from support.damage import (
     zero,
 )
 from support.golden import SLICE, all_scenarios
+from support.levels import some
 from support.values import (
     append_records,
     every_format,
@@ -781,7 +782,7 @@ def test_every_flipped_bit_of_a_log_is_found(
     )
     assert logstore.verify(directory, deep=True).ok
     for path in logs_in(directory):
-        for bit in range(8 * path.stat().st_size):
+        for bit in some(range(8 * path.stat().st_size), 300, path.name):
             flip_bit(path, bit)
             report = logstore.verify(directory, deep=True)
             assert not report.ok, (path.name, bit)
