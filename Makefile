@@ -1,10 +1,11 @@
 # On a fresh machine with Python 3.10 or later, a C compiler and make:
 #
 #     make demo     set everything up and show logstore at work
-#     make test     set everything up and run all tests
+#     make test     set everything up and run the tests
 #
-# The other targets are listed by `make help`.  PYTHON chooses the interpreter,
-# PYTEST_ARGS goes to pytest, DEMO_ARGS to the demo.
+# The other targets are listed by `make help`.  PYTHON chooses the interpreter, WORKERS
+# the number of processes that test (one for each core), PYTEST_ARGS goes to pytest,
+# DEMO_ARGS to the demo.
 
 PYTHON      ?= python3
 VENV        ?= .venv
@@ -18,6 +19,7 @@ FAULTS_ARGS ?=
 BENCH_ARGS  ?=
 
 VPY := $(VENV)/bin/python
+PYTEST := $(VPY) -m pytest -n $(WORKERS) --dist loadgroup --durations=10
 PIP := $(VPY) -m pip --disable-pip-version-check
 # Runs a command, shows how far the set-up is, and its output only if it fails.
 STEP := $(PYTHON) tools/step.py
@@ -33,13 +35,14 @@ NATIVE_TESTS := $(wildcard tests/unit/_native tests/faults/test_faults.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-spark test lint format faults bench docs sanitize coverage wheel \
+.PHONY: help demo demo-spark test test-all lint format faults bench docs sanitize coverage wheel \
 	wheels pictures clean
 
 help:
 	@echo "make demo        set up and show logstore at work"
 	@echo "make demo-spark  set up Spark as well (500 MB) and stream from store to store"
-	@echo "make test        set up and run all tests (and ruff and mypy)"
+	@echo "make test        set up and test what a commit has time for (and ruff and mypy)"
+	@echo "make test-all    set up and run all tests, all of each: more than an hour"
 	@echo "make lint        ruff check, ruff format --check, mypy"
 	@echo "make format      let ruff mend what it can"
 	@echo "make faults      crashes, failing calls, damage; SIZE=commit (4 min), nightly, release"
@@ -119,7 +122,11 @@ demo-spark:
 
 # ruff and mypy run as tests (tests/test_lint.py), so pytest's summary is about all.
 test: $(TEST_STAMP)
-	@$(VPY) -m pytest -n $(WORKERS) --dist loadgroup --durations=10 $(PYTEST_ARGS)
+	@$(PYTEST) $(PYTEST_ARGS)
+
+# What `test` has no time for, too: tests/support/levels.py.
+test-all: $(TEST_STAMP)
+	@LOGSTORE_TEST_LEVEL=all $(PYTEST) $(PYTEST_ARGS)
 
 lint: $(TEST_STAMP)
 	$(VPY) -m ruff check .

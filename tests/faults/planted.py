@@ -105,6 +105,7 @@ BUGS = (
           "            self._is_blocked"),),
         "disk_states",
         (*_APPENDS, "roll"),
+        quick=True,
     ),
     Bug(
         "directory not synced after a state file was renamed",
@@ -112,6 +113,7 @@ BUGS = (
         (("        self.rename(temporary, name)\n        self.sync()",
           "        self.rename(temporary, name)"),),
         "disk_states",
+        quick=True,
     ),
     Bug(
         "renamed before its bytes are synced",
@@ -119,6 +121,7 @@ BUGS = (
         (("            self.files.write(fd, data, 0)\n            self.files.sync(fd)",
           "            self.files.write(fd, data, 0)"),),
         "disk_states",
+        quick=True,
     ),
     Bug(
         "checksums not checked by readers",
@@ -126,7 +129,6 @@ BUGS = (
         (("reader.begin(before, segment.checks)",
           "reader.begin(before, segment.checks & ~native.CHECK_CRC)"),),
         "lying_disk",
-        quick=True,
     ),
     Bug(
         "checksums not checked by recovery",
@@ -144,6 +146,7 @@ BUGS = (
           " size, wrappers)\n        if end == 0:"),),
         "disk_states",
         _APPENDS,
+        quick=True,
     ),
     Bug(
         "a torn tail is not cut",
@@ -186,6 +189,7 @@ BUGS = (
           "        if False:\n            self.failed = error"),),
         "failing_calls",
         ("append, durable", "flush"),
+        quick=True,
     ),
     Bug(
         "a failed append is not undone",
@@ -196,6 +200,7 @@ BUGS = (
         "failing_calls",
         ("append many", "append batches"),
         call="write",
+        quick=True,
     ),
     Bug(
         "durable point written before the sync",
@@ -205,6 +210,7 @@ BUGS = (
           "        self._write_point(active.state.copy())\n        if"),),
         "disk_states",
         _APPENDS,
+        quick=True,
     ),
     Bug(
         "clean mark not removed before the first append",
@@ -213,6 +219,7 @@ BUGS = (
           "self._write_owner(self.is_clean, now, after)"),),
         "disk_states",
         (*_APPENDS, "reopen"),
+        quick=True,
     ),
     Bug(
         "clean mark written before the partitions are synced",
@@ -224,6 +231,7 @@ BUGS = (
           "        for writer in list(writers.loaded.values()):\n"),),
         "disk_states",
         (*_APPENDS, "reopen"),
+        quick=True,
     ),
     Bug(
         "an index is trusted by readers",
@@ -265,6 +273,7 @@ BUGS = (
         (("        self._write_state(state, is_truncating=True)\n", ""),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
+        quick=True,
     ),
     Bug(
         "a finished truncation is finished again after appends",
@@ -272,6 +281,7 @@ BUGS = (
         (("            if self._is_truncating:\n", "            if False:\n"),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
+        quick=True,
     ),
     Bug(
         "recovery syncs what lies past the durable point, and does not write it again",
@@ -279,6 +289,7 @@ BUGS = (
         (("        copy(directory, fd, durable_pos, size, fd, durable_pos)\n", ""),),
         "failing_calls",
         ("append, durable", "flush"),
+        quick=True,
     ),
     Bug(
         "recovery does not make durable what it keeps",
@@ -326,6 +337,7 @@ BUGS = (
           "seen.end_offset"),),
         "disk_states",
         _APPENDS,
+        quick=True,
     ),
     Bug(
         "a topic's deletion has no commit",
@@ -334,6 +346,7 @@ BUGS = (
           "pass"),),
         "disk_states",
         ("create_topic", "delete_topic"),
+        quick=True,
     ),
     Bug(
         "settings say that a topic is complete before its directories are synced",
@@ -341,6 +354,7 @@ BUGS = (
         (("        self._root.sync()\n\n    def drop_begun", "\n    def drop_begun"),),
         "disk_states",
         ("create_topic", "add_partitions"),
+        quick=True,
     ),
     Bug(
         "appends go on beside half of a new segment",
@@ -349,6 +363,7 @@ BUGS = (
           "        self._stray = None\n"),),
         "failing_calls",
         ("append many", "roll"),
+        quick=True,
     ),
     Bug(
         "recovery does not look inside wrappers",
@@ -383,6 +398,7 @@ BUGS = (
         (("                drop(key, base)\n", "                pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
+        quick=True,
     ),
     Bug(
         "a publication is committed before its logs are synced",
@@ -390,6 +406,7 @@ BUGS = (
         (("            target.writer.sync_held()\n", "            pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
+        quick=True,
     ),
     Bug(
         "the commit of a publication is not synced",
@@ -397,6 +414,7 @@ BUGS = (
         (("layout.PUBLISHED)\n        root.sync()", "layout.PUBLISHED)"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
+        quick=True,
     ),
     Bug(
         "a staged file that becomes a segment keeps its offsets",
@@ -412,6 +430,7 @@ BUGS = (
         "failing_calls",
         ("publish",),
         call="read",
+        quick=True,
     ),
     Bug(
         "a failed append is undone and not synced",
@@ -478,6 +497,7 @@ BUGS = (
         (("        if self._context.is_forked:\n            self._context.is_cl",
           "        if False:\n            self._context.is_cl"),),
         "forks",
+        quick=True,
     ),
     Bug(
         "no thread to be had is an error without a name",
@@ -485,7 +505,6 @@ BUGS = (
         (("        except RuntimeError as error:\n",
           "        except ZeroDivisionError as error:\n"),),
         "limits",
-        quick=True,
     ),
     Bug(
         "a sync counts as scheduled before it is",
@@ -502,6 +521,7 @@ BUGS = (
         (("        if mtime_ns != self._mtime_ns or self._is_recent():\n",
           "        if self._is_recent():\n"),),
         "replacements",
+        quick=True,
     ),
     Bug(
         "a cut is not noted for readers in other processes",
@@ -509,6 +529,7 @@ BUGS = (
         (("        if serial == self.serial:\n            return NO_CUT\n",
           "        return NO_CUT\n"),),
         "replacements",
+        quick=True,
     ),
     Bug(
         "a chunk goes on where its last pass ended",
@@ -525,6 +546,7 @@ BUGS = (
         (("        self.discard(logs)\n        return Publication(",
           "        return Publication("),),
         "second_use",
+        quick=True,
     ),
     Bug(
         "numbers in state files have no bounds",
@@ -543,6 +565,7 @@ BUGS = (
           "            return None\n        header"),),
         "lying_input",
         ("derived",),
+        quick=True,
     ),
     Bug(
         "a large sequence number is remembered as a small one",
