@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import logstore
-from logstore.log.write.log_writer import Host
-from logstore.store.topic import Owner
 
 # Chapters and their names; a public name that no chapter has goes into the last one.
 CHAPTERS: dict[str, tuple[str, ...]] = {
@@ -95,10 +93,6 @@ be called by any thread unless said otherwise.
 """
 
 LINE = 88
-# What a store offers its own topics and partitions, not its users.
-NOT_PROMISED = {name for kind in (Owner, Host) for name in vars(kind)} | {
-    name for kind in (Owner, Host) for name in kind.__annotations__
-}
 
 
 class Member(NamedTuple):
@@ -153,8 +147,7 @@ def members(kind: type) -> Iterator[Member]:
             if name.startswith("_") or name in seen or not is_member:
                 continue
             seen.add(name)
-            if kind is not logstore.Store or name not in NOT_PROMISED:
-                yield Member(name, value)
+            yield Member(name, value)
 
 
 def is_documented_above(kind: type, member: Member) -> bool:

@@ -332,7 +332,7 @@ BUGS = (
     ),
     Bug(
         "durable_only reads past the durable offset",
-        "store/partition.py",
+        "store/partition_views.py",
         (("seen.durable_offset if durable_only else seen.end_offset",
           "seen.end_offset"),),
         "disk_states",

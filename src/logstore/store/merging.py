@@ -14,7 +14,9 @@ from logstore.errors import PartitionNotFoundError
 from logstore.log.read.reader import check_choice, first_of
 from logstore.record.arguments import Start
 from logstore.record.record import Record, TopicRecord, topic_record
-from logstore.store.partition import POLL_MAX_S, POLL_MIN_S, Partition, Turn
+from logstore.store.partition import Partition
+from logstore.store.partition_views import Turn
+from logstore.store.readable_partition import POLL_MAX_S, POLL_MIN_S
 
 __all__ = [
     "Cursor",
@@ -94,7 +96,7 @@ class Cursor:
     ) -> None:
         self.partition = partition
         self.turn: Turn | None = None
-        self._found = partition._turns(start, durable_only, isolation, skip)
+        self._found = partition._views.turns(start, durable_only, isolation, skip)
 
     @property
     def has_moved(self) -> bool:
@@ -138,7 +140,7 @@ def follow(
 
 def _wait(cursors: Sequence[Cursor], durable_only: bool, seconds: float) -> None:
     """Sleep until one of the partitions may have more."""
-    signals = [cursor.partition.appended for cursor in cursors]
+    signals = [cursor.partition._views.appended for cursor in cursors]
     known = [signal for signal in signals if signal is not None]
     if not known:
         # Another process writes them, and sends no signal.
@@ -147,7 +149,7 @@ def _wait(cursors: Sequence[Cursor], durable_only: bool, seconds: float) -> None
 
     def is_there() -> bool:
         return any(
-            cursor.partition.has_more(cursor.turn.view, durable_only)
+            cursor.partition._views.has_more(cursor.turn.view, durable_only)
             for cursor in cursors
             if cursor.turn is not None
         )

@@ -269,7 +269,7 @@ class OpenTopics:
         """The source of a partition's numbers, without reading its log."""
         if self._context.read_only:
             try:
-                return self.open_partition(*key)._refreshed()
+                return self.open_partition(*key)._views.refreshed()
             except (TopicNotFoundError, PartitionNotFoundError):
                 raise
             except LogStoreError as error:

@@ -19,11 +19,7 @@ from typing import Any, NoReturn
 
 from logstore import _native as native
 from logstore._native.locks import RANK_CLOSE, logger
-from logstore.config import (
-    StoreConfig,
-    TopicConfig,
-    check_kind,
-)
+from logstore.config import StoreConfig, TopicConfig, check_kind
 from logstore.errors import (
     DiskFullError,
     LogStoreError,
@@ -343,10 +339,7 @@ class Store:
         *,
         exist_ok: bool = False,
     ) -> Topic:
-        """Create a topic.
-
-        1. persist its settings, as being created (commit: opening finishes it);
-        2. create the directories; 3. sync the store's; 4. write the settings again.
+        """Create a topic, durably.
 
         Args:
             name: 1 to 249 characters out of ``[A-Za-z0-9._-]``, not ``.`` or ``..``.
@@ -363,11 +356,8 @@ class Store:
         return self._changes.create(name, partitions, config, exist_ok=exist_ok)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records.
-
-        1. write into its settings that it is being deleted (commit: opening finishes
-        it); 2. rename its directories to ``...-delete`` and sync the store's; 3. forget
-        its settings; 4. remove the files after ``file_delete_delay_ms``.
+        """Delete a topic with all its records, durably. Its files are removed after
+        ``file_delete_delay_ms``.
 
         Raises:
             TopicNotFoundError: there is none.

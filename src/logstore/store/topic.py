@@ -417,7 +417,7 @@ class Topic:
         starts = merging.per_partition("start", start, partitions)
         stops = merging.per_partition("stop", stop, partitions)
         return [
-            partition._log_of(
+            partition._views.log_of(
                 starts[partition.number],
                 stops[partition.number],
                 durable_only,

@@ -1,0 +1,396 @@
+"""What each read of a partition begins with: the log as it is at the call, offsets for
+bounds that may be times, and a decoder; and the turns of a follower.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from logstore._native.locks import Signal
+from logstore.errors import (
+    OffsetOutOfRangeError,
+    StorageError,
+)
+from logstore.io.checkpoint.cuts import Cuts
+from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.frames.log import Log
+from logstore.log.read import reader
+from logstore.log.read import transactions as producers
+from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
+from logstore.log.read.view import Bounds, ChangedError, View
+from logstore.log.write.writer import PartitionWriter
+from logstore.record.arguments import (
+    Start,
+    as_offset,
+    is_time,
+    to_milliseconds,
+)
+from logstore.record.decoder import ChunkReader, Wanted
+from logstore.record.record import Record
+from logstore.segment import Segment, SegmentInfo
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["PartitionViews", "Turn", "infos_of", "unchanged"]
+
+_Found = TypeVar("_Found")
+
+# Records that are decoded at a time; with several readers, the least for each.
+_DECODED = 16384
+_DECODED_MIN = 64
+
+
+class _Source:
+    """The log of a partition's views: a `logstore.log.read.view.Source`."""
+
+    def __init__(
+        self, log: PartitionWriter | ReadOnlyLog, guard: Callable[[], None]
+    ) -> None:
+        self._log = log
+        self._guard = guard
+
+    def look(self) -> Bounds:
+        """The log as it is now."""
+        self._guard()
+        log = self._log
+        if isinstance(log, ReadOnlyLog):
+            return log.look()
+        log.settle()
+        # The cuts first: what is found after them may be of a later one, and then no
+        # view of it continues. The list of segments last: it covers the end.
+        cuts, end, durable = log.cuts, log.high_watermark, log.durable_offset
+        segments = log.segments
+        gone = None if segments else log.closed
+        return Bounds(segments, log.start_offset, end, durable, cuts, gone=gone)
+
+    def look_closely(self) -> Bounds:
+        """The log as it is now, if something seems to be wrong with it."""
+        self._guard()
+        log = self._log
+        return log.look_closely() if isinstance(log, ReadOnlyLog) else self.look()
+
+    def is_as_it_was(self, life: int, serial: int) -> bool:
+        """Whether certainly nothing was cut since a look that found these."""
+        log = self._log
+        if isinstance(log, ReadOnlyLog):
+            return log.is_as_it_was(life, serial)
+        return log.cuts.serial == serial
+
+
+class Turn(NamedTuple):
+    """A follower has reached the end of a view.
+
+    Attributes:
+        view: the view whose end it has reached.
+        has_moved: it has advanced since the turn before; else it may wait.
+    """
+
+    view: View
+    has_moved: bool
+
+
+class PartitionViews:
+    """The views of one partition. Any thread may ask for one.
+
+    Attributes:
+        topic, number, name: of the partition.
+        log: whose views they are; `writer` is the same if this store writes it.
+        guard: raises if the store is closed.
+        decompressed_max: limit of the decompressed size of a batch, in bytes.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        log: PartitionWriter | ReadOnlyLog,
+        guard: Callable[[], None],
+        decompressed_max: int,
+    ) -> None:
+        self.topic = topic
+        self.number = number
+        self.name = f"{topic}-{number}"
+        self.log = log
+        self.writer = log if isinstance(log, PartitionWriter) else None
+        self.guard = guard
+        self.decompressed_max = decompressed_max
+        self._source = _Source(log, guard)
+        self._stable = producers.StableOffset(log.directory)
+
+    def history(self) -> tuple[str, Cuts] | None:
+        """The id of the log, and how it was cut."""
+        self.guard()
+        self.check_alive()
+        log = self.log
+        if isinstance(log, ReadOnlyLog):
+            return log.history()
+        return log.log_id, log.cuts
+
+    def refreshed(self) -> PartitionWriter | ReadOnlyLog:
+        self.guard()
+        self.check_alive()
+        log = self.log
+        if isinstance(log, ReadOnlyLog):
+            log.refresh()
+        else:
+            log.settle()
+        return log
+
+    def check_alive(self) -> None:
+        writer = self.writer
+        if writer is not None and writer.closed is not None:
+            self.guard()
+            raise writer.closed.with_traceback(None)
+
+    def now(self, durable_only: bool) -> View:
+        """The log as it is now, for a call that begins.
+
+        Raises: the reason why the log was closed, if it was: its topic was deleted.
+        """
+        self.check_alive()
+        return self.view_of(self._source.look(), durable_only)
+
+    def view_of(self, seen: Bounds, durable_only: bool) -> View:
+        end = seen.durable_offset if durable_only else seen.end_offset
+        return View(
+            self.name,
+            seen.segments,
+            seen.start_offset,
+            max(seen.start_offset, end),
+            seen.end_offset,
+            self.decompressed_max,
+            seen.cuts,
+            seen.life,
+            self._source,
+        )
+
+    def stable_of(self, view: View, first: int, skip: bool) -> int:
+        """The last stable offset of a view, for a read that begins at `first`.
+
+        Raises:
+            ChangedError: the log was changed meanwhile.
+        """
+        try:
+            return self._stable.of(view, first, skip=skip)
+        except StorageError:
+            self.refreshed()  # raises if it was deleted meanwhile
+            raise
+
+    def _resolve(self, view: View, start: Start, skip: bool) -> int:
+        if start is None:
+            return view.start_offset
+        if is_time(start):
+            return self._at_time(view, to_milliseconds("start", start), skip)
+        offset = as_offset("start", start, or_time=True)
+        view.check(offset)
+        return offset
+
+    def _at_time(self, view: View, timestamp_ms: int, skip: bool) -> int:
+        found = reader.first_offset_at(view, timestamp_ms, skip=skip)
+        return view.end_offset if found is None else found
+
+    def _resolve_stop(self, view: View, stop: Start, skip: bool) -> int:
+        if is_time(stop):
+            return self._at_time(view, to_milliseconds("stop", stop), skip)
+        return as_offset("stop", stop, or_time=True)
+
+    def bounds(
+        self,
+        start: Start,
+        stop: Start,
+        durable_only: bool,
+        isolation: str,
+        *,
+        skip: bool = False,
+        to_stable: bool = False,
+    ) -> tuple[View, int, int]:
+        """(the log as it is now, the offset to begin at, the offset to stop at).
+
+        Args:
+            skip: leave out damaged data.
+            to_stable: stop at the last stable offset also if the reader's filter would
+                find the first open transaction by itself.
+        """
+        check_choice("isolation", isolation, ISOLATIONS)
+
+        def bounds() -> tuple[View, int, int]:
+            view = self.now(durable_only)
+            first = self._resolve(view, start, skip)
+            if stop is None:
+                end = view.end_offset
+            else:
+                end = min(self._resolve_stop(view, stop, skip), view.end_offset)
+            is_limited = to_stable or first > view.start_offset
+            if isolation == "read_committed" and is_limited:
+                end = min(end, self.stable_of(view, first, skip))
+            return view, first, end
+
+        return unchanged(bounds)
+
+    def decoder(
+        self,
+        view: View,
+        first: int,
+        isolation: str,
+        skip: bool,
+        *,
+        with_headers: bool = True,
+        limit: int | None = None,
+        share: int = 1,
+    ) -> ChunkReader:
+        """The decoder. It decodes not many more records at a time than are wanted, or
+        than its share if several partitions are read at the same time."""
+        wanted = self.wanted(view, first, isolation, skip)
+        most = self.decompressed_max
+        if limit is None and share == 1:
+            return ChunkReader(most, with_headers=with_headers, wanted=wanted)
+        capacity = _DECODED // share
+        if limit is not None:
+            capacity = min(capacity, limit)
+        return ChunkReader(
+            most,
+            with_headers=with_headers,
+            wanted=wanted,
+            capacity=max(capacity, _DECODED_MIN),
+        )
+
+    def wanted(
+        self, view: View, first: int, isolation: str, skip: bool
+    ) -> Wanted | None:
+        if isolation == "read_committed":
+            return producers.CommittedFilter(view, first, skip=skip)
+        return None
+
+    def log_of(
+        self,
+        start: Start,
+        stop: Start,
+        durable_only: bool,
+        isolation: str,
+        on_corruption: str,
+    ) -> Log:
+        """This partition as a scan of data frames sees it, as of now."""
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        skip = on_corruption == "skip"
+        view, first, end = self.bounds(
+            start, stop, durable_only, isolation, to_stable=True, skip=skip
+        )
+
+        def make_reader(offset: int, with_headers: bool) -> ChunkReader:
+            return self.decoder(
+                view, offset, isolation, skip, with_headers=with_headers
+            )
+
+        return Log(self.topic, self.number, view, first, end, make_reader, skip)
+
+    def turns(
+        self, start: Start, durable_only: bool, isolation: str, skip: bool
+    ) -> Iterator[Record | Turn]:
+        """The records from `start` on, up to the end of the log as it is at the call;
+        then a `Turn`, then the records appended since, and so on without end."""
+        view, first, end = self.bounds(start, None, durable_only, isolation, skip=skip)
+        return self._turn_after_turn(view, first, end, durable_only, isolation, skip)
+
+    def _turn_after_turn(
+        self,
+        view: View,
+        offset: int,
+        end: int,
+        durable_only: bool,
+        isolation: str,
+        skip: bool,
+    ) -> Iterator[Record | Turn]:
+        """Reads from `offset` to `end` of a view, then in later ones of the same
+        log."""
+        closed: Exception | None = None
+        while True:
+            found = self.decoder(view, offset, isolation, skip)
+            before = offset
+            cut: OffsetOutOfRangeError | None = None
+            try:
+                for record in reader.read_records(view, offset, end, found, skip=skip):
+                    offset = record.offset + 1
+                    yield record
+                if not found.ended:
+                    offset = max(offset, end)
+            except OffsetOutOfRangeError as error:
+                cut = error
+            has_moved = cut is not None or offset > before
+            if closed is not None and not has_moved:
+                raise closed.with_traceback(None)
+            yield Turn(view, has_moved)
+            # Before the look, which then sees everything that the log had when it was
+            # closed.
+            closed = None if self.writer is None else self.writer.closed
+            now = self._source.look()
+            if closed is not None and not now.segments and view.segments:
+                # Its writer has released the files; those of this view still exist, and
+                # are those of the log up to the lowest cut since.
+                low = now.cuts.lowest_since(view.cuts.serial)
+                end = min(now.end_offset, view.segments[-1].next_offset, low)
+                durable = min(end, now.durable_offset)
+                now = now._replace(
+                    segments=view.segments, end_offset=end, durable_offset=durable
+                )
+            if cut is not None and (now.life, now.cuts.serial) == (
+                view.life,
+                view.cuts.serial,
+            ):
+                raise cut  # it was deleted
+            view.check_same(offset, now)
+            view = self.view_of(now, durable_only)
+            view.check(offset)
+            end = view.end_offset
+            if isolation == "read_committed" and offset > view.start_offset:
+                try:
+                    end = min(end, self.stable_of(view, offset, skip))
+                except ChangedError:
+                    end = offset  # the next look sees it
+
+    def wait(self, view: View, durable_only: bool, seconds: float) -> None:
+        """Sleep until there may be more than in a view."""
+        writer = self.writer
+        if writer is None:
+            time.sleep(seconds)
+        else:
+            writer.wait_for_more(lambda: self.has_more(view, durable_only), seconds)
+
+    @property
+    def appended(self) -> Signal | None:
+        """Set when there may be more to read; None if another process writes."""
+        return None if self.writer is None else self.writer.appended
+
+    def has_more(self, view: View, durable_only: bool) -> bool:
+        """Whether there may be more than in a view, in the store that writes it."""
+        writer = self.writer
+        if writer is None or writer.closed is not None:
+            return True
+        end = writer.durable_offset if durable_only else writer.high_watermark
+        is_cut = writer.cuts.serial != view.cuts.serial
+        return is_cut or max(writer.start_offset, end) != view.end_offset
+
+
+def unchanged(ask: Callable[[], _Found]) -> _Found:
+    """The result of a call that returns everything at once. If the log is changed
+    during the call, nothing is lost: the call is repeated on the log as it is then."""
+    while True:
+        with contextlib.suppress(ChangedError):
+            return ask()
+
+
+def infos_of(segments: Sequence[Segment], end: int) -> tuple[SegmentInfo, ...]:
+    # Without those of a publication in progress.
+    shown = [s for s in segments[1:] if s.base_offset <= end]
+    segments = [*segments[:1], *shown]
+    last = len(segments) - 1
+    return tuple(
+        segment.info(
+            end if index == last else segments[index + 1].base_offset,
+            is_active=index == last,
+        )
+        for index, segment in enumerate(segments)
+    )

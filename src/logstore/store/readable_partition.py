@@ -1,0 +1,523 @@
+"""A partition as its readers see it: `Partition` (partition.py) adds what writes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from logstore.config import check_kind
+from logstore.errors import (
+    ConfigError,
+    OffsetOutOfRangeError,
+    RecordNotFoundError,
+)
+from logstore.io.checkpoint.cuts import LogMark
+from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.frames.log import Log
+from logstore.log.read import reader
+from logstore.log.read.fetch import fetch
+from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
+from logstore.log.write.writer import PartitionWriter
+from logstore.record.arguments import (
+    Start,
+    Time,
+    as_integer,
+    as_items,
+    as_limit,
+    as_offset,
+    as_time_ms,
+    as_timeout,
+    refuse_pickling,
+)
+from logstore.record.batch import Chunk, RecordBatch
+from logstore.record.extras import arrow_module, frames_module
+from logstore.record.record import Record
+from logstore.segment import LOOKUP_BYTES, READ_BYTES, SegmentInfo
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.dataset
+
+    from logstore.config import TopicConfig
+
+from logstore.store.partition_views import PartitionViews, Turn, infos_of, unchanged
+
+__all__ = ["ReadablePartition"]
+
+# How long a follower in another process sleeps before it looks again: quickly at first,
+# then less and less often while nothing is appended.
+POLL_MIN_S = 0.001
+POLL_MAX_S = 0.050
+
+
+class ReadablePartition:
+    """What can be read of one partition.
+
+    Attributes:
+        config: the settings of its topic.
+        topic_id: distinguishes the topics that have had its name; "" for one without an
+            id.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        config: TopicConfig,
+        log: PartitionWriter | ReadOnlyLog,
+        guard: Callable[[], None],
+        decompressed_max: int,
+        topic_id: str = "",
+        begin: Callable[[], None] | None = None,
+    ) -> None:
+        self._topic = topic
+        self._number = number
+        self.config = config
+        self.topic_id = topic_id
+        self._log = log
+        self._writer = log if isinstance(log, PartitionWriter) else None
+        # As the guard, for calls that write: it also raises what failed in the
+        # background.
+        self._begin = begin or guard
+        self._name = f"{topic}-{number}"
+        self._views = PartitionViews(topic, number, log, guard, decompressed_max)
+
+    def __repr__(self) -> str:
+        return f"<logstore.Partition {self._name} at {self.path}>"
+
+    def __len__(self) -> int:
+        """The number of offsets between its start and its end: the number of its
+        records, unless compaction or transactions have left gaps."""
+        log = self._views.refreshed()
+        return max(log.high_watermark - log.start_offset, 0)
+
+    def __bool__(self) -> bool:
+        """True, also for an empty partition."""
+        return True
+
+    def __reduce__(self) -> NoReturn:
+        name = f"{self._topic!r})[{self._number}]"
+        refuse_pickling(self, os.path.dirname(self.path), f".topic({name}")
+
+    @property
+    def topic(self) -> str:
+        """Name of its topic."""
+        return self._topic
+
+    @property
+    def number(self) -> int:
+        """Its number in the topic, from 0."""
+        return self._number
+
+    @property
+    def name(self) -> str:
+        """``topic-number``, the name of its directory."""
+        return self._name
+
+    @property
+    def path(self) -> str:
+        """Absolute path of its directory."""
+        return self._log.directory.path
+
+    @property
+    def start_offset(self) -> int:
+        """First offset that can be read."""
+        return self._views.refreshed().start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be assigned; during a publication, the first one that it
+        assigns."""
+        return self._views.refreshed().high_watermark
+
+    @property
+    def durable_offset(self) -> int:
+        """Every record below it is on stable storage: it survives a power failure."""
+        return self._views.refreshed().durable_offset
+
+    @property
+    def segments(self) -> tuple[SegmentInfo, ...]:
+        """Its segments, oldest first; the last one is active."""
+        log = self._views.refreshed()
+        return infos_of(log.segments, log.high_watermark)
+
+    def mark(self) -> LogMark | None:
+        """Identifies the log as it is now. Keep it with offsets that were read, and
+        pass it to `unchanged_below` later, in any process.
+
+        None if the cuts of the log are not recorded: this is so for the log of a
+        broker, for one that an earlier version wrote last, and for one that is new and
+        not synced yet.
+        """
+        known = self._views.history()
+        return None if known is None else LogMark(known[0], known[1].serial)
+
+    def unchanged_below(self, mark: LogMark) -> int | None:
+        """The offset below which the log is what it was at the time of a mark, apart
+        from records deleted at its start. It may have been cut there since, and have
+        grown again. 0: it is another log.
+
+        None if this is unknown: the log has been cut more than thirty times since, or
+        its cuts are no longer recorded.
+        """
+        check_kind("mark", mark, LogMark)
+        known = self._views.history()
+        if known is None:
+            return None
+        log_id, cuts = known
+        if log_id != mark.log_id:
+            return 0
+        return (
+            cuts.lowest_since(mark.serial) if cuts.is_known_since(mark.serial) else None
+        )
+
+    def read(
+        self,
+        start: Start = None,
+        stop: Start = None,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> Iterator[Record]:
+        """The records from `start` up to `stop` (exclusive), in order.
+
+        Works on the log as it is at the call: it ends at the end that the log has then,
+        and a deletion meanwhile does not affect it.
+
+        Args:
+            start, stop: an offset; a time (the first record at or after it): a
+                `datetime`, a `date` or an ISO 8601 text, in local time if it has no
+                zone; None: the start of the log, and its end.
+            durable_only: stop at `durable_offset`.
+            isolation: ``"read_committed"`` leaves out aborted transactions and stops at
+                the first one that is still open. Control records are never delivered.
+            on_corruption: ``"skip"`` leaves out damaged data.
+            limit: end after this many records; None: any number.
+
+        Raises:
+            OffsetOutOfRangeError, TypeError, ConfigError: at the call.
+            CorruptRecordError: after every record before the damage. A read that begins
+                at the error's ``next_offset`` continues after the damage.
+        """
+        return self._read(start, stop, durable_only, isolation, on_corruption, limit)
+
+    def _read(
+        self,
+        start: Start,
+        stop: Start,
+        durable_only: bool,
+        isolation: str,
+        on_corruption: str,
+        limit: int | None,
+        share: int = 1,
+    ) -> Iterator[Record]:
+        """As `read`, as one of `share` reads at the same time."""
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        limit, skip = as_limit(limit), on_corruption == "skip"
+        view, first, end = self._views.bounds(
+            start, stop, durable_only, isolation, skip=skip
+        )
+        found = self._views.decoder(
+            view, first, isolation, skip, limit=limit, share=share
+        )
+        size = max(READ_BYTES // share, LOOKUP_BYTES)
+        records = reader.read_records(
+            view, first, end, found, skip=skip, buffer_bytes=size
+        )
+        return reader.first_of(records, limit)
+
+    def get(
+        self,
+        offset: int,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+    ) -> Record:
+        """The record at an offset; the fast way to a single one.
+
+        Raises:
+            OffsetOutOfRangeError: outside [start_offset, end_offset).
+            RecordNotFoundError: in a gap that compaction left, at a marker of a
+                transaction, or, with ``"read_committed"``, in one that was aborted.
+            CorruptRecordError: it is damaged.
+        """
+        offset = as_offset("offset", offset)
+
+        def found() -> Record:
+            view, first, end = self._views.bounds(
+                offset, None, durable_only, isolation, to_stable=True
+            )
+            if first >= end:
+                raise OffsetOutOfRangeError(
+                    offset, view.start_offset, end, partition=self._name
+                )
+            decoder = self._views.decoder(view, first, isolation, False, limit=1)
+            records = reader.read_records(
+                view, first, first + 1, decoder, buffer_bytes=LOOKUP_BYTES
+            )
+            for record in records:
+                return record
+            raise RecordNotFoundError(offset, partition=self._name)
+
+        return unchanged(found)
+
+    def follow(
+        self,
+        start: Start = None,
+        timeout: float | None = None,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> Iterator[Record]:
+        """Like `read`, followed by the records appended later, by any process.
+
+        Args:
+            start: an offset, a time, or None: the start of the log.
+                ``p.end_offset`` follows only what is new.
+            timeout: end after this many seconds without a record; None: never.
+            others: as in `read`.
+
+        Raises: as `read`; `OffsetOutOfRangeError` when the next offset to read was
+        deleted or truncated meanwhile; `StoreClosedError` when the store is closed;
+        `TopicNotFoundError` when the topic was deleted, or, in another process,
+        `PartitionNotFoundError`.
+        """
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        skip = on_corruption == "skip"
+        turns = self._views.turns(start, durable_only, isolation, skip)
+        records = self._follow(turns, as_timeout(timeout), durable_only)
+        return reader.first_of(records, as_limit(limit))
+
+    def _follow(
+        self,
+        turns: Iterator[Record | Turn],
+        timeout: float | None,
+        durable_only: bool,
+    ) -> Iterator[Record]:
+        """The records of turns, with a pause after a turn without records."""
+        last, pause = time.monotonic(), POLL_MIN_S
+        for found in turns:
+            if type(found) is Record:
+                yield found
+            elif isinstance(found, Turn):
+                if found.has_moved:
+                    last, pause = time.monotonic(), POLL_MIN_S
+                    continue
+                left = None if timeout is None else timeout - (time.monotonic() - last)
+                if left is not None and left <= 0:
+                    return
+                seconds = pause if left is None else min(pause, left)
+                self._views.wait(found.view, durable_only, seconds)
+                pause = min(pause * 2, POLL_MAX_S)
+
+    def fetch(
+        self,
+        offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> Chunk:
+        """The records of one buffer: whole batches from the one that holds `offset`.
+
+        A buffer of `max_bytes` is filled from the file; a batch that extends past its
+        end is left for the next call. The buffer is doubled until a batch fits. With
+        `limit`, iterating gives at most `limit` records, and `next_offset` is the
+        offset after them; `buffer` still holds whole batches.
+
+        Returns a `Chunk`, empty at the end of the log.
+
+        Raises:
+            OffsetOutOfRangeError, CorruptRecordError.
+        """
+        max_bytes = as_integer("max_bytes", max_bytes, "a number of bytes (int)")
+        if max_bytes < 1:
+            raise ConfigError(
+                f"max_bytes={max_bytes} is not positive",
+                name="max_bytes",
+                value=max_bytes,
+            )
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        offset = as_offset("offset", offset)
+        limit, skip = as_limit(limit), on_corruption == "skip"
+
+        def fetched() -> Chunk:
+            view, first, end = self._views.bounds(
+                offset, None, durable_only, isolation, skip=skip, to_stable=True
+            )
+            wanted = self._views.wanted(view, first, isolation, skip)
+            chunk = fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
+            return chunk if limit is None else chunk.first(limit)
+
+        return unchanged(fetched)
+
+    def read_batches(
+        self,
+        start: Start = None,
+        stop: Start = None,
+        *,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> Iterator[RecordBatch]:
+        """The batches as they are on disk; the first one holds `start`.
+
+        Control batches are among them, unless ``isolation="read_committed"``, which
+        also leaves out those of aborted transactions. With `limit`, the last batch is
+        the one that holds the last of the `limit` records. Raises: as `read`.
+        """
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        limit = as_limit(limit)
+        skip = on_corruption == "skip"
+        view, first, end = self._views.bounds(
+            start, stop, durable_only, isolation, skip=skip
+        )
+        wanted = self._views.wanted(view, first, isolation, skip)
+        batches = reader.read_batches(view, first, end, skip=skip, wanted=wanted)
+        return reader.first_batches(batches, limit, first)
+
+    def read_arrow(
+        self,
+        start: Start = None,
+        stop: Start = None,
+        columns: Sequence[str] = ("offset", "timestamp", "key", "value"),
+        batch_records: int = 65536,
+        *,
+        threads: int = 1,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+        limit: int | None = None,
+    ) -> pyarrow.RecordBatchReader:
+        """The records as a ``pyarrow.RecordBatchReader``.
+
+        Args:
+            start, stop, durable_only, isolation, on_corruption, limit: as in `read`.
+            columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null in
+                magic 0), key, value (binary), timestampType (int32), headers
+                (list<struct<key: string, value: binary>>).
+            batch_records: records in each batch, at most.
+            threads: how many read at the same time, 1 to 64; the order stays the same.
+                With `limit`, one reads.
+
+        Raises: as `read`; damage is raised after the batches before it.
+        """
+        arrow = arrow_module()
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+        names = arrow.check_columns(as_items("columns", columns, of="names"))
+        limit = as_limit(limit)
+        batch_records = as_integer("batch_records", batch_records, "a number (int)")
+        if not 1 <= batch_records <= 1 << 24:
+            raise ConfigError(
+                f"batch_records={batch_records} is outside [1, {1 << 24}]",
+                name="batch_records",
+                value=batch_records,
+            )
+        if threads != 1:
+            frames_module("stream").usable_threads(threads)
+            if limit is None:
+                log = self._views.log_of(
+                    start, stop, durable_only, isolation, on_corruption
+                )
+                found = frames_module("interchange")
+                return found.read_arrow([log], names, batch_records, threads)
+        skip = on_corruption == "skip"
+        view, first, end = self._views.bounds(
+            start, stop, durable_only, isolation, skip=skip
+        )
+        found = self._views.decoder(
+            view,
+            first,
+            isolation,
+            skip,
+            with_headers="headers" in names,
+            limit=limit,
+        )
+        runs = reader.read_columns(view, first, end, found, skip=skip)
+        return arrow.reader_of(names, batch_records, reader.first_columns(runs, limit))
+
+    def __arrow_c_schema__(self) -> object:
+        """The columns of `__arrow_c_stream__`, as a PyCapsule."""
+        found = frames_module("interchange")
+        return found.exported_schema(("offset", "timestamp", "key", "value"))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """All records as an Arrow stream, in a PyCapsule: with it ``pa.table(p)``,
+        ``pl.DataFrame(p)``, ``pd.DataFrame.from_arrow(p)`` and DuckDB read a partition
+        directly. Each call reads the log again, as it is then, in several threads.
+
+        Args:
+            requested_schema: a PyCapsule with the columns, and types, that the consumer
+                would like; None: offset, timestamp, key, value.
+
+        Raises: as `read_arrow`; the consumer raises an error met while reading, as its
+        own error with the same text.
+        """
+        found = frames_module("interchange")
+        return found.exported_stream(
+            lambda names: found.read_arrow(
+                [self._views.log_of(None, None, False, "read_uncommitted", "raise")],
+                names,
+            ),
+            ("offset", "timestamp", "key", "value"),
+            requested_schema,
+        )
+
+    def to_dataset(
+        self,
+        *,
+        threads: int | None = None,
+        durable_only: bool = False,
+        isolation: str = "read_uncommitted",
+        on_corruption: str = "raise",
+    ) -> pyarrow.dataset.Dataset:
+        """The records as a ``pyarrow.dataset.Dataset``. Each scan reads them as they
+        are then: only the columns that a query needs, and only the segments, and parts
+        of them, that its conditions on offset, timestamp (from below), partition and
+        topic select. DuckDB, Polars (``pl.scan_pyarrow_dataset``) and pyarrow push both
+        down.
+
+        Its columns are those of `read_arrow`, and topic (string), partition (int32).
+
+        Args:
+            threads: how many read at the same time, 1 to 64; None: one for each
+                processor, 8 at most.
+            durable_only, isolation, on_corruption: as in `read`.
+        """
+        check_choice("isolation", isolation, ISOLATIONS)
+        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
+
+        def logs() -> list[Log]:
+            return [
+                self._views.log_of(None, None, durable_only, isolation, on_corruption)
+            ]
+
+        return frames_module("dataset").LogDataset(logs, self._name, threads)
+
+    def offset_for_time(self, timestamp_ms: int | Time) -> int | None:
+        """The first offset whose record has a timestamp at or after this; None: none.
+
+        "First" by offset: timestamps need not rise along the log.
+
+        Args:
+            timestamp_ms: Unix milliseconds, or a time as in `read`.
+        """
+        timestamp_ms = as_time_ms("timestamp_ms", timestamp_ms)
+        return unchanged(
+            lambda: reader.first_offset_at(self._views.now(False), timestamp_ms)
+        )
+
+    def last_stable_offset(self) -> int:
+        """First offset of the oldest open transaction, or the end (Kafka's LSO)."""
+        return unchanged(
+            lambda: self._views.stable_of(self._views.now(False), 0, False)
+        )
