@@ -222,6 +222,30 @@ def environment_with(wheel: Path, folder: Path) -> Path:
     return python
 
 
+def test_page_names_what_a_service_needs_without_the_command() -> None:
+    """All that is installed along, but for what only the command line imports."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = {re.split(r"[><=]", text)[0] for text in project["dependencies"]}
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    (line,) = re.findall(r"^pip install (cffi .*)$", page, re.M)
+    assert set(line.split()) == needed - {"click", "orjson", "rich"}
+    code = f"""
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("click", "orjson", "rich"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+import logstore, tempfile
+with tempfile.TemporaryDirectory() as path, logstore.open(path) as store:
+    partition = store.create_topic("orders")[0]
+    partition.append(b"x", durable=True)
+    assert [record.value for record in partition.read()] == [b"x"]
+    assert logstore.verify(path).ok
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, env=dict(os.environ))
+
+
 # ------------------------------------------------------------------- the set-up
 
 OLD_METADATA = "Metadata-Version: 2.1\nName: logstore\nVersion: 0.1.0\n"
