@@ -229,7 +229,7 @@ def test_page_names_what_a_service_needs_without_the_command() -> None:
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
     (line,) = re.findall(r"^pip install (cffi .*)$", page, re.M)
     assert set(line.split()) == needed - {"click", "orjson", "rich"}
-    code = f"""
+    code = """
 import sys
 class Missing:
     def find_spec(self, name, path=None, target=None):
