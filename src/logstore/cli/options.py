@@ -177,6 +177,13 @@ def output(*, alias: bool = False) -> Decorator:
     return together(shown, hidden) if alias else shown
 
 
+page = click.option(
+    "-o",
+    "--output",
+    type=FileType("FILE"),
+    help="Write to this file, and replace it as a whole if it is there; `-`: to "
+    "standard output, if that is no terminal.",
+)
 force = click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 per_topic = click.option(
     "--per-topic",
@@ -199,7 +206,7 @@ verbose = click.option(
     "-v",
     "--verbose",
     is_flag=True,
-    help="Print every note, and not one line for those that say the same.",
+    help="Print every finding, and not one line for those that say the same.",
 )
 dry_run = click.option(
     "--dry-run", is_flag=True, help="Only report what would be done; needs no lock."
