@@ -177,13 +177,6 @@ def output(*, alias: bool = False) -> Decorator:
     return together(shown, hidden) if alias else shown
 
 
-page = click.option(
-    "-o",
-    "--output",
-    type=FileType("FILE"),
-    help="Write to this file, and replace it as a whole if it is there; `-`: to "
-    "standard output, if that is no terminal.",
-)
 force = click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 per_topic = click.option(
     "--per-topic",

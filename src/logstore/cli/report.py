@@ -81,13 +81,13 @@ def _replace(output: str, data: bytes) -> None:
 
 @command(
     "report",
-    "Write a report of a store as one HTML file with pictures; status 1 if it shows "
-    "problems.",
+    "Write a report of a store as one HTML file with pictures.",
     REPORT_EXAMPLES,
-    path=PARTITIONS,
+    path=f"{PARTITIONS}. FILE is replaced as a whole if it is there; without it, "
+    f"standard output must not be a terminal. The status is 1 if there are problems",
 )
 @options.path()
-@options.page
+@options.output()
 def report(path: str, output: str | None) -> int:
     """`logstore-dump report`."""
     printer = Printer()

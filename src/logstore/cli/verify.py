@@ -34,7 +34,7 @@ EXAMPLES: Final = [
 @options.threads
 @options.verbose
 @options.output_format("html")
-@options.page
+@options.output()
 @options.decompressed
 def verify(paths: tuple[str, ...], **given: Any) -> int:
     """`logstore-dump verify`."""
