@@ -8,7 +8,7 @@ import logstore
 from logstore.cli import options
 from logstore.cli.app import command, store_config
 from logstore.cli.damage import CLEAN, PROBLEMS, UNUSABLE
-from logstore.cli.output import Printer
+from logstore.cli.output import Printer, Progress
 from logstore.cli.schema import finding
 from logstore.cli.text import counted, escape, relative
 
@@ -31,12 +31,14 @@ def rebuild_index(paths: tuple[str, ...], **given: Any) -> int:
     failures: list[logstore.LogStoreError] = []
     for path in paths:
         try:
-            built = logstore.rebuild_index(
-                path,
-                dry_run=given["dry_run"],
-                on_damage=failures.append,
-                store_config=store_config(given),
-            )
+            with Progress("reading", printer.err) as progress:
+                built = logstore.rebuild_index(
+                    path,
+                    dry_run=given["dry_run"],
+                    on_damage=failures.append,
+                    on_progress=progress,
+                    store_config=store_config(given),
+                )
         except logstore.LogStoreError as error:
             failures.append(error)
             continue

@@ -39,8 +39,9 @@ from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.scan import scan_log
 from logstore.maintenance.verify.context import topic_config
 from logstore.maintenance.verify.intact import RawSegment, next_sound
+from logstore.maintenance.verify.partition import log_bytes
 from logstore.maintenance.verify.paths import no_log_directory
-from logstore.maintenance.verify.report import TORN_TAIL
+from logstore.maintenance.verify.report import TORN_TAIL, Meter, Progress
 from logstore.maintenance.verify.store import verify
 
 PathLike = str | os.PathLike[str]
@@ -52,6 +53,7 @@ def rebuild_index(
     dry_run: bool = False,
     *,
     on_damage: OnDamage | None = None,
+    on_progress: Progress | None = None,
     config: TopicConfig | None = None,
     store_config: StoreConfig | None = None,
     files: Files | None = None,
@@ -68,6 +70,7 @@ def rebuild_index(
         on_damage: called with the error of each log that is damaged or of a later
             version, and of each partition that the system refuses; all others are
             built. None: the first of these errors is raised when the rest is done.
+        on_progress: called with (bytes done, bytes in all) of `.log` files.
         config: its ``index_interval_bytes`` is used; None: that of the topic.
         store_config: whether a directory that others may change, or a network file
             system, is written to, and the modes of new files.
@@ -124,7 +127,8 @@ def rebuild_index(
             stack.callback(StoreLock(root).release)
         failures: list[LogStoreError] = []
         tell = failures.append if on_damage is None else on_damage
-        built = _rebuild_all(root, partitions, base, dry_run, config, tell)
+        meter = Meter(on_progress)
+        built = _rebuild_all(root, partitions, base, dry_run, config, tell, meter)
     if failures:
         raise failures[0]
     return built
@@ -137,9 +141,11 @@ def _rebuild_all(
     dry_run: bool,
     config: TopicConfig | None,
     tell: OnDamage,
+    meter: Meter,
 ) -> tuple[tuple[str, int, int], ...]:
     built: list[tuple[str, int, int]] = []
     is_found = only is None
+    meter.total = sum(log_bytes(directory) for directory in partitions)
     for directory in partitions:
         chosen = config or topic_config(root, directory)
         try:
@@ -162,7 +168,9 @@ def _rebuild_all(
                 except UnsupportedError as error:
                     tell(error)
                     continue
-                built.append((directory.path_of(segment_file(base, LOG)), *counts))
+                name = segment_file(base, LOG)
+                built.append((directory.path_of(name), *counts))
+                meter.advance(directory.stat(name).size)
         except LogStoreError as error:
             tell(error)
         except OSError as error:

@@ -919,6 +919,14 @@ def test_rebuild_index_tells_each_damaged_log_and_what_it_built(
     after = int(logs_in(partition)[2].stem)
     assert ranges == [(0, frames(first)[1].offset), (frame.offset, after)]
     assert f"reading can go on at offset {after}." in str(errors[1])
+    calls: list[tuple[int, int]] = []
+    logstore.rebuild_index(
+        partition,
+        on_damage=errors.append,
+        on_progress=lambda done, total: calls.append((done, total)),
+    )
+    sizes = [log.stat().st_size for log in logs_in(partition)]
+    assert calls[-1] == (sum(sizes[2:]), sum(sizes))
     errors.clear()
     assert logstore.rebuild_index(first, on_damage=errors.append) == ()
     assert len(errors) == 1
