@@ -52,7 +52,7 @@ help:
 	@echo "make docs        build the documentation as a site, in build/site"
 	@echo "make wheel       build the manylinux wheel of this machine into dist/"
 	@echo "make wheels      build and test the wheels of a release (needs Docker)"
-	@echo "make pictures    make the pictures in docs/images anew"
+	@echo "make pictures    run the commands shown in docs/images/*.svg and record them anew"
 	@echo "make clean       remove everything that was built"
 
 # -------------------------------------------------------------------- set-up

@@ -142,7 +142,7 @@ RECORDINGS: Final = {
         "A report on a store",
         damaged_store,
         (
-            Command("logstore-dump report data -o report.html"),
+            Command("logstore-dump report data -o report.html", status=1),
             Command("ls -sh report.html"),
         ),
     ),

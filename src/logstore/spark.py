@@ -16,7 +16,17 @@ import os
 import sys
 from typing import Any
 
-import pyspark
+try:
+    import pyspark
+    import pyspark.sql.datasource
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "pyspark":
+        raise
+    raise ImportError(
+        "logstore.spark needs pyspark 4; install it with "
+        "`pip install 'pylogstore[spark]'`",
+        name=error.name,
+    ) from error
 from pyspark.errors import PySparkException
 
 from pyspark_logstore.early_checks import check_early

@@ -338,3 +338,25 @@ def test_step_shows_a_bar_on_a_terminal() -> None:
     text = output.decode()
     assert re.search(r"\[#+\.+\] 3/3 building \(\d s\) Collecting", text)
     assert "3/3 building: done in" in text
+
+
+def test_spark_module_without_pyspark_says_what_to_install() -> None:
+    """As the other optional packages do; another module that is missing is not told
+    to be pyspark."""
+    code = (
+        "import sys\n"
+        "sys.modules['{}'] = None\n"
+        "try:\n    import logstore.spark\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", code.format(name)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for name in ("pyspark", "pyspark.sql.datasource", "py4j")
+    ]
+    advice = "install it with `pip install 'pylogstore[spark]'`"
+    assert [advice in one for one in told] == [True, True, False], told

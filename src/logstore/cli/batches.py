@@ -11,9 +11,16 @@ from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
 from logstore.cli.output import Printer
 from logstore.cli.params import milliseconds_of
-from logstore.cli.records import dump_files, opened_sources, shown, until_of
+from logstore.cli.records import (
+    bar,
+    dump_files,
+    opened_sources,
+    shown,
+    until_of,
+    with_bar,
+)
 from logstore.cli.schema import batch_line
-from logstore.cli.sources import FileSource, Position, Sources
+from logstore.cli.sources import FileSource, Position, Sources, Tell
 from logstore.cli.text import counted, escape, size_text, time_text
 
 EXAMPLES: Final = [
@@ -60,19 +67,24 @@ def _all_batches(sources: Sources, given: dict[str, Any]) -> Iterator[Located]:
         found = sources.read(
             partition, start, stop, given["isolation"], partition.read_batches
         )
-        for batch in found:
+        for batch in with_bar(sources, partition, found, _offset_of):
             yield partition.topic, partition.number, batch
     for source in sources.files:
         low, high = source.resolve(start), source.resolve(stop)
-        for batch in _file_batches(source, low, high):
-            yield source.topic, source.partition, batch
+        with bar(sources, source.name or source.path) as progress:
+            for batch in _file_batches(source, low, high, progress):
+                yield source.topic, source.partition, batch
+
+
+def _offset_of(batch: logstore.RecordBatch) -> int:
+    return batch.last_offset  # the first one of a wrapper is inside it
 
 
 def _file_batches(
-    source: FileSource, start: Position, stop: Position
+    source: FileSource, start: Position, stop: Position, tell: Tell
 ) -> Iterator[logstore.RecordBatch]:
     begun = False
-    for batch in source.batches():
+    for batch in source.batches(tell):
         begun = begun or _reaches(batch, start, is_start=True)
         if not begun:
             continue

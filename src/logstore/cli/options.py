@@ -199,7 +199,7 @@ verbose = click.option(
     "-v",
     "--verbose",
     is_flag=True,
-    help="Print every note, and not one line for those that say the same.",
+    help="Print every finding, and not one line for those that say the same.",
 )
 dry_run = click.option(
     "--dry-run", is_flag=True, help="Only report what would be done; needs no lock."

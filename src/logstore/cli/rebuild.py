@@ -7,7 +7,8 @@ from typing import Any, Final
 import logstore
 from logstore.cli import options
 from logstore.cli.app import command, store_config
-from logstore.cli.output import Printer
+from logstore.cli.damage import CLEAN, PROBLEMS, UNUSABLE
+from logstore.cli.output import Printer, Progress
 from logstore.cli.schema import finding
 from logstore.cli.text import counted, escape, relative
 
@@ -25,26 +26,46 @@ EXAMPLES: Final = ["rebuild-index data --dry-run", "rebuild-index data/orders-0"
 @options.output_format()
 @options.permissions
 def rebuild_index(paths: tuple[str, ...], **given: Any) -> int:
-    """`logstore-dump rebuild-index`."""
+    """`logstore-dump rebuild-index`: all paths, and then what could not be built."""
     printer = Printer()
-    dry_run = given["dry_run"]
-    what = "would build" if dry_run else "built"
+    failures: list[logstore.LogStoreError] = []
     for path in paths:
-        built = logstore.rebuild_index(
-            path, dry_run=dry_run, store_config=store_config(given)
-        )
-        for log, entries, times in built:
-            if given["form"] == "jsonl":
-                values = {
-                    "path": log,
-                    "entries": entries,
-                    "time_entries": times,
-                    "dry_run": dry_run,
-                }
-                printer.json(finding("index", values))
-                continue
-            printer.line(
-                f"{what} {counted(entries, 'offset index entry')} and "
-                f"{counted(times, 'time index entry')} of {escape(relative(log))}"
-            )
-    return 0
+        try:
+            with Progress("reading", printer.err) as progress:
+                built = logstore.rebuild_index(
+                    path,
+                    dry_run=given["dry_run"],
+                    on_damage=failures.append,
+                    on_progress=progress,
+                    store_config=store_config(given),
+                )
+        except logstore.LogStoreError as error:
+            failures.append(error)
+            continue
+        for row in built:
+            _print(printer, row, given)
+    for failure in failures:
+        printer.warn(str(failure))
+    return max(map(_status, failures), default=CLEAN)
+
+
+def _print(printer: Printer, row: tuple[str, int, int], given: dict[str, Any]) -> None:
+    log, entries, times = row
+    if given["form"] == "jsonl":
+        values = {
+            "path": log,
+            "entries": entries,
+            "time_entries": times,
+            "dry_run": given["dry_run"],
+        }
+        printer.json(finding("index", values))
+        return
+    what = "would build" if given["dry_run"] else "built"
+    printer.line(
+        f"{what} {counted(entries, 'offset index entry')} and "
+        f"{counted(times, 'time index entry')} of {escape(relative(log))}"
+    )
+
+
+def _status(error: logstore.LogStoreError) -> int:
+    return PROBLEMS if isinstance(error, logstore.CorruptionError) else UNUSABLE

@@ -8,7 +8,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -24,7 +24,8 @@ from logstore.cli.template import compiled
 from logstore.cli.text import decode, escape, quoted, time_text
 
 _POLL_SECONDS: Final = 0.1
-_STEP: Final = 1000  # records between two looks at the clock
+_STEP: Final = 100  # records or batches between two looks at the clock
+_Item = TypeVar("_Item")
 
 EXAMPLES: Final = [
     "records data/orders-0",
@@ -145,23 +146,46 @@ def all_records(
 ) -> Iterator[Found]:
     """All records, partition after partition, with a bar if it takes long."""
     for partition in sources.partitions:
-        low, total = partition.start_offset, 0
-        name, topic, number = partition.name, partition.topic, partition.number
+        topic, number = partition.topic, partition.number
         found = sources.read(partition, start, stop, isolation, partition.read)
-        with _bar(sources, name) as progress:
-            total = partition.end_offset - low
-            for count, record in enumerate(found):
-                if count % _STEP == 0:
-                    progress(min(record.offset - low, total), total)
-                yield Found(topic, number, record)
+        for record in with_bar(sources, partition, found, _offset_of):
+            yield Found(topic, number, record)
     for source in sources.files:
-        for record in source.records(start, stop):
-            yield Found(source.topic, source.partition, record)
+        with bar(sources, source.name or source.path) as progress:
+            for record in source.records(start, stop, progress):
+                yield Found(source.topic, source.partition, record)
 
 
-def _bar(sources: Sources, name: str) -> Progress:
-    # Records that are printed on the same terminal are progress enough.
-    progress = Progress(f"reading {name}", unit="offsets")
+def _offset_of(record: logstore.Record) -> int:
+    return record.offset
+
+
+def with_bar(
+    sources: Sources,
+    partition: logstore.Partition,
+    found: Iterator[_Item],
+    offset_of: Callable[[_Item], int],
+) -> Iterator[_Item]:
+    """What is read of a partition, with a bar if it takes long.
+
+    It is shown from the first item on to the end of the log. What comes before the
+    first item (finding a place from the end) is quick.
+    """
+    with bar(sources, partition.name, "offsets") as progress:
+        low = end = 0
+        for count, one in enumerate(found):
+            if count == 0:
+                low, end = offset_of(one), partition.end_offset
+            if count % _STEP == 0:
+                total = max(end - low, 1)
+                progress(min(offset_of(one) - low, total), total)
+            yield one
+
+
+def bar(sources: Sources, name: str, unit: str = "bytes") -> Progress:
+    """A bar for reading a partition or file; none if what is read is printed on a
+    terminal: that is progress enough."""
+    progress = Progress(f"reading {name}", unit=unit)
     if sources.damage.prints_to_terminal:
         progress.hide()
     return progress
@@ -269,7 +293,9 @@ def tail(path: str, **given: Any) -> int:
             )
         count, isolation = given["records"], given["isolation"]
         for source in sources.files:
-            kept = deque(source.records(None, None), maxlen=min(count, 1 << 31))
+            with bar(sources, source.name or source.path) as progress:
+                found = source.records(None, None, progress)
+                kept = deque(found, maxlen=min(count, 1 << 31))
             for record in kept:
                 put(Found(source.topic, source.partition, record))
         ends = {p.name: p.end_offset for p in sources.partitions}
@@ -278,7 +304,7 @@ def tail(path: str, **given: Any) -> int:
             last = sources.read(
                 partition, FromEnd(count), end, isolation, partition.read
             )
-            for record in last:
+            for record in with_bar(sources, partition, last, _offset_of):
                 put(Found(partition.topic, partition.number, record))
         if given["follow"]:
             _follow(sources, ends, isolation, put, printer)

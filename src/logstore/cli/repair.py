@@ -11,6 +11,7 @@ import click
 import logstore
 from logstore.cli import options
 from logstore.cli.app import PARTITIONS, command, store_config
+from logstore.cli.groups import action_lines, problem_lines
 from logstore.cli.losses import Loss, loss_of
 from logstore.cli.output import Printer, Progress
 from logstore.cli.schema import finding, line
@@ -48,6 +49,7 @@ _COLUMNS: Final = (
 @options.quarantine
 @options.copy_to
 @options.yes
+@options.verbose
 @options.output_format()
 @options.permissions
 @options.decompressed
@@ -143,9 +145,8 @@ def _print_choice(
             printer.json(loss.to_json())
         return
     for mode, plan in plans.items():
-        for action in plan.actions:
-            text = f"{mode} would do: {action.label}: {action.message}"
-            printer.line(escape(relative(text)))
+        for text, _ in action_lines(plan.actions, verbose=given["verbose"]):
+            printer.line(escape(relative(f"{mode} would do: {text}")))
     printer.line("")
     print_table(printer, _COLUMNS, losses)
     printer.line("")
@@ -207,14 +208,14 @@ def _print(
         _print_json(printer, report)
         return
     how = _TELL[report.dry_run]
-    for action in report.actions:
-        printer.line(escape(relative(f"{how}: {action.label}: {action.message}")))
-        if action.kept_at is not None:
-            printer.line(f"  kept at {escape(relative(action.kept_at))}")
+    verbose = given["verbose"]
+    for text, kept_at in action_lines(report.actions, verbose=verbose):
+        printer.line(escape(relative(f"{how}: {text}")))
+        if kept_at is not None:
+            printer.line(f"  kept at {escape(relative(kept_at))}")
     if not report.dry_run:
-        for problem in report.remaining:
-            text = f"problem: {problem.kind}: {problem.message}"
-            printer.line(escape(relative(text)), "problem")
+        for text in problem_lines(report.remaining, verbose=verbose):
+            printer.line(escape(relative(f"problem: {text}")), "problem")
     loss = loss_of(report)
     counts = f"{counted(len(report.actions), 'action')}, {loss.text}"
     left = counted(len(report.remaining), "problem")

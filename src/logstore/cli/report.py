@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from typing import Any, Final
+
+import click
 
 import logstore
 from logstore.cli import options
-from logstore.cli.app import command
-from logstore.cli.output import Printer
+from logstore.cli.app import PARTITIONS, command
+from logstore.cli.output import Printer, Progress
 from logstore.cli.paths import kind_of
 from logstore.cli.schema import line
 from logstore.cli.text import escape, relative, size_text
@@ -20,37 +24,77 @@ METRICS_EXAMPLES: Final = ["metrics data", "metrics data --format jsonl"]
 _library: Any = logstore
 
 
-def html_of(path: str) -> str:
-    """The report of a store, as `logstore.report` makes it."""
+def made_report(path: str, printer: Printer, **options: Any) -> logstore.Report:
+    """What `logstore.report` makes of a path, with a bar if that takes long."""
     kind_of(os.path.abspath(path), path)
-    made: str = _library.report(path).to_html()
+    with Progress("verifying", printer.err) as progress:
+        made: logstore.Report = _library.report(path, on_progress=progress, **options)
     return made
 
 
-def written_html(printer: Printer, html: str, output: str | None) -> None:
+def check_target(printer: Printer, output: str | None) -> None:
+    """Refuse to print a page on a terminal, before anything is read for it.
+
+    Raises:
+        UsageError: standard output is a terminal, and `output` is no file.
+    """
+    if output in (None, "-") and printer.out.isatty():
+        raise click.UsageError(
+            "a page is not for a terminal: redirect standard output, or give -o FILE"
+        )
+
+
+def write_html(printer: Printer, html: str, output: str | None) -> None:
     """Write a page to a file, or to standard output."""
     data = html.encode("utf-8", "backslashreplace")
-    if output in (None, "-"):
+    if output is None or output == "-":
         printer.raw(data)
         return
-    assert output is not None
-    with open(output, "wb") as file:
-        file.write(data)
+    _replace(output, data)
     printer.warn(f"wrote {size_text(len(data))} to {output}", "ok")
+
+
+def _replace(output: str, data: bytes) -> None:
+    """Write a file under another name, then give it its own: whoever reads it (a web
+    server) has the old page or the new one, whole, and a full disk leaves the old."""
+    path = os.path.realpath(output)  # a link stays one
+    try:
+        old = os.stat(path)
+    except FileNotFoundError:
+        old = None
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        with open(path, "wb") as file:  # a pipe, /dev/null
+            file.write(data)
+        return
+    part = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+            if old is not None:
+                os.fchmod(file.fileno(), stat.S_IMODE(old.st_mode))
+        os.replace(part, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        raise
 
 
 @command(
     "report",
     "Write a report of a store as one HTML file with pictures.",
     REPORT_EXAMPLES,
-    path="a store",
+    path=f"{PARTITIONS}. FILE is replaced as a whole if it is there; without it, "
+    f"standard output must not be a terminal. The status is 1 if there are problems",
 )
 @options.path()
 @options.output()
 def report(path: str, output: str | None) -> int:
     """`logstore-dump report`."""
-    written_html(Printer(), html_of(path), output)
-    return 0
+    printer = Printer()
+    check_target(printer, output)
+    made = made_report(path, printer)
+    write_html(printer, made.to_html(), output)
+    return 0 if made.ok else 1
 
 
 @command(

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import difflib
 import fnmatch
+import itertools
 import os
 import re
 from collections import deque
@@ -25,6 +26,7 @@ _LOG: Final = re.compile(r"[0-9]{20}\.log")
 _LOG_FILE: Final = re.compile(r"\.log(\.|$)")
 
 Position = int | datetime.datetime | None
+Tell = Callable[[int, int], None]
 
 
 class FileSource:
@@ -54,12 +56,15 @@ class FileSource:
         contents = logstore.inspect_file(self.path, store_config=self.config)
         return iter(contents.entries)
 
-    def batches(self) -> Iterator[logstore.RecordBatch]:
+    def batches(self, tell: Tell | None = None) -> Iterator[logstore.RecordBatch]:
         """The intact batches. With ``raise`` they end at the first damage; a torn end
-        is reported and is no damage."""
+        is reported and is no damage. `tell` is called with the bytes done and in all.
+        """
         last = -1
         broken: tuple[int, Any] | None = None
         for entry in self.entries():
+            if tell is not None:
+                tell(entry.position, self.size_bytes)
             if entry.damage is None:
                 if broken is not None:
                     self._tell(broken[1], broken[0], entry.batch.base_offset)
@@ -105,14 +110,17 @@ class FileSource:
         """A bound as an offset, if it is ``-N``; else unchanged."""
         return self.offset_from_end(bound) if isinstance(bound, FromEnd) else bound
 
-    def records(self, start: Bound, stop: Bound) -> Iterator[logstore.Record]:
-        """The records of the intact batches, between two bounds."""
+    def records(
+        self, start: Bound, stop: Bound, tell: Tell | None = None
+    ) -> Iterator[logstore.Record]:
+        """The records of the intact batches, between two bounds. `tell`: as in
+        `batches`."""
         start, stop = self.resolve(start), self.resolve(stop)
         begun = not isinstance(start, datetime.datetime)
         first = start if isinstance(start, int) else 0
         since = milliseconds_of(start) if isinstance(start, datetime.datetime) else 0
         until = milliseconds_of(stop) if isinstance(stop, datetime.datetime) else None
-        for batch in self.batches():
+        for batch in self.batches(tell):
             if batch.last_offset < first:
                 continue
             if isinstance(stop, int) and batch.base_offset >= stop:
@@ -297,21 +305,55 @@ class Sources:
 def offset_from_end(partition: logstore.Partition, count: int, isolation: str) -> int:
     """The offset of the `count`-th last record; the start if there are fewer.
 
-    Compaction, transactions and damage leave offsets without a record, so it reads from
-    further back until there are enough.
+    Compaction, transactions and damage leave offsets without a record, so it looks
+    further and further back until there are enough, at no part of the log twice.
     """
     start, end = partition.start_offset, partition.end_offset
-    reach: int = count
-    while count:
+    if not count:
+        return end
+    missing, stop, reach = count, end, count
+    # No offset has two records.
+    while stop - start > missing:
         first = max(end - reach, start)
-        records = partition.read(first, end, isolation=isolation, on_corruption="skip")
-        kept = deque((record.offset for record in records), maxlen=min(count, 1 << 31))
-        if len(kept) >= count:
-            return kept[0]
-        if first == start:
-            return start
-        reach *= 4
-    return end
+        found = _count_records(partition, first, stop, isolation)
+        if found >= missing:
+            records = partition.read(
+                first, stop, isolation=isolation, on_corruption="skip"
+            )
+            record = next(itertools.islice(records, found - missing, None), None)
+            return first if record is None else record.offset
+        missing, stop, reach = missing - found, first, reach * 4
+    return start
+
+
+def _count_records(
+    partition: logstore.Partition, first: int, stop: int, isolation: str
+) -> int:
+    """The number of records between two offsets. Where batches are compressed, their
+    heads have it: to decompress them is most of the work of reading, and the records
+    are read once more to be shown. Elsewhere records are counted sooner than batches.
+    """
+    options: dict[str, Any] = {"isolation": isolation, "on_corruption": "skip"}
+    batches = partition.read_batches(first, stop, **options)
+    one = next(batches, None)
+    if one is None:
+        return 0
+    if one.compression == "none" or one.magic < 2:
+        return sum(1 for _ in partition.read(first, stop, **options))
+    return sum(
+        _records_between(batch, first, stop)
+        for batch in itertools.chain([one], batches)
+    )
+
+
+def _records_between(batch: logstore.RecordBatch, first: int, stop: int) -> int:
+    """How many records of a batch have their offset in a range."""
+    if first <= batch.base_offset and batch.last_offset < stop:
+        return len(batch)
+    try:
+        return sum(first <= record.offset < stop for record in batch)
+    except logstore.LogStoreError:
+        return 0  # reading leaves it out, too
 
 
 def _no_topic(path: str, pattern: str, names: list[str]) -> str:

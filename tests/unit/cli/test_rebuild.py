@@ -36,6 +36,27 @@ def test_rebuild_index_under_a_writer_exits_two(run: Any, partition: Path) -> No
     assert run("rebuild-index", partition).status == 1
 
 
+def test_rebuild_index_prints_what_it_built_beside_a_damaged_log(
+    run: Any, partition: Path, store: Path
+) -> None:
+    """Each path is done, and the damage comes last, with the offsets of it."""
+    first, *others = logs_in(partition)
+    flip_bit(first, 8 * 30)
+    missing = partition / "missing"
+    result = run("rebuild-index", partition, missing, store)
+    assert result.status == 2
+    for log in others:
+        assert str(log) in result.out
+    assert str(first) not in result.out
+    for name in ("clicks-0", "clicks-1", "orders-0"):
+        assert str(store / name) in result.out
+    damaged, absent = result.err.splitlines()
+    assert f"{first} at byte 0" in damaged
+    assert "cannot be read here, reading can go on at offset" in damaged
+    assert str(missing) in absent
+    assert run("rebuild-index", partition, store).status == 1
+
+
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_rebuild_index_and_verify_agree_about_a_torn_tail(
     run: Any, partition: Path, dry_run: bool

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from support.cli import RECORDS, Terminal
+from support.cli import RECORDS, SMALL, Terminal
 from support.damage import (
     flip_bit,
     frames,
     logs_in,
 )
+from support.values import write_store
 
 
 def damaged(partition: Path) -> Path:
@@ -69,6 +70,31 @@ def test_repair_without_a_mode_in_a_dry_run_shows_both(
     losses = {line["mode"]: line for line in lines if line["type"] == "loss"}
     assert losses["cut"]["offsets"] > losses["skip"]["offsets"] > 0
     assert losses["cut"]["readable"] > losses["skip"]["readable"] == 0
+
+
+def test_repair_groups_the_segments_behind_the_damage(run: Any, tmp_path: Path) -> None:
+    """One line has their number, offsets and bytes; `--verbose` and JSON lines list
+    them."""
+    small = {**SMALL, "segment_bytes": 400}
+    path = write_store(tmp_path / "store", 120, magic=2, **small)
+    first, *behind = logs_in(path)
+    flip_bit(first, 8 * (frames(first)[-1].pos + 30))
+    begin = int(behind[0].stem)
+    result = run("repair", path, "--dry-run")
+    removed = [line for line in result.lines if " behind the first damage" in line]
+    assert len(removed) == 1
+    assert removed[0].startswith("cut would do: segment-removed: ")
+    assert f": {len(behind)} segments of {path}, offsets {begin} to 119, " in removed[0]
+    assert removed[0].endswith("go as a whole: they lie behind the first damage")
+    verbose = run("repair", path, "--dry-run", "--verbose")
+    assert verbose.out.count("it lies behind the first damage") == len(behind)
+    lines = run("repair", path, "--dry-run", "--mode", "cut", "--format", "jsonl").json
+    paths = {line.get("path") for line in lines}
+    assert {str(log) for log in behind} <= paths
+    done = run("repair", path, "--mode", "cut", "--yes")
+    at = next(n for n, line in enumerate(done.lines) if "they lie behind" in line)
+    kept = Path(done.lines[at + 1].removeprefix("  kept at "))
+    assert {log.name for log in behind} <= {one.name for one in kept.iterdir()}
 
 
 def test_repair_needs_no_mode_if_nothing_is_lost(run: Any, partition: Path) -> None:

@@ -85,6 +85,27 @@ def test_verify_groups_notes(run: Any, tmp_path: Path) -> None:
     assert run("verify", path, "--verbose").out.count("note: zero-tail: ") == 4
 
 
+def test_verify_groups_problems_of_indexes(run: Any, tmp_path: Path) -> None:
+    """More than three of a kind are a line; `--verbose` and JSON lines have them all,
+    and damage of logs is a line each."""
+    small = {**SMALL, "segment_bytes": 400}
+    partition = write_store(tmp_path / "store", RECORDS, magic=2, **small)
+    logs = logs_in(partition)[:5]
+    for log in logs:
+        index = log.with_suffix(".timeindex")
+        index.write_bytes(index.read_bytes() + b"x")
+        flip_bit(log, 8 * 30)
+    text = run("verify", partition).lines
+    indexes = [line for line in text if line.startswith("problem: time-index: ")]
+    assert len(indexes) == 1
+    assert indexes[0].endswith(" (and 4 more of this kind, see --verbose)")
+    damaged = [line for line in text if line.startswith("problem: damaged-batch: ")]
+    assert len(damaged) == 5
+    assert run("verify", "-v", partition).out.count("problem: time-index: ") == 5
+    lines = run("verify", partition, "--format", "jsonl").json
+    assert [line.get("kind") for line in lines].count("time-index") == 5
+
+
 def test_verify_messages_have_relative_paths(
     run: Any, partition: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,8 +126,9 @@ def test_verify_html_is_the_report(
     """To a file or to standard output; the status is that of the check."""
 
     class Report:
-        def __init__(self, path: str) -> None:
+        def __init__(self, path: str, **_: object) -> None:
             self.path = path
+            self.ok = logstore.verify(path).ok
 
         def to_html(self) -> str:
             return f"<html>{self.path}</html>"

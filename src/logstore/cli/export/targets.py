@@ -95,6 +95,7 @@ class Target:
         then; an error removes it."""
         self.keep = True
         if self.is_stdout:
+            _refuse_terminal(printer, self.kind)
             yield _Output(printer)  # type: ignore[misc]
             return
         part = f"{self.path}.part"
@@ -120,6 +121,18 @@ class Target:
             )
             return coder.stream_writer(file, closefd=False)
         return contextlib.nullcontext(file)
+
+
+def _refuse_terminal(printer: Printer, kind: str) -> None:
+    """Print no bytes on a terminal that are not text.
+
+    Raises:
+        UsageError: standard output is a terminal, and the kind is not text.
+    """
+    if kind not in TEXT_KINDS and printer.out.isatty():
+        raise click.UsageError(
+            f"{kind} is not for a terminal: redirect standard output, or give -o FILE"
+        )
 
 
 class _Output:

@@ -145,13 +145,14 @@ class View(NamedTuple):
 
     def now(self, offset: int) -> View | None:
         """Call before a read continues, at `offset`, in another segment. Returns the
-        view to continue with if the log was changed during the read, else None. Raises:
-        as `again`.
+        view to continue with if the log was changed during the read, else None; None
+        also if the log cannot be examined now, since reading on does not need it.
+        Raises: as `again`, except `StorageError`.
         """
         try:
             return self._changed(offset, self.source.look())
         except StorageError:
-            return None  # reading on does not need it
+            return None
 
     def behind_a_read(self, offset: int) -> View | None:
         """Call after a call that has read bytes, and before using them: if the log was

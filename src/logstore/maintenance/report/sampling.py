@@ -224,12 +224,12 @@ class Sampler:
                 return
             except (CorruptRecordError, UnsupportedError) as error:
                 at = error.position if error.position is not None else pos
-                pos, found = next_sound(raw, max(at, pos), last)
+                found = next_sound(raw, max(at, pos), last)
                 if found is None:
                     return
-                known = found.base_offset >= 0
-                before = found.base_offset - 1 if known else native.OFFSET_UNKNOWN
-                place = Place(pos, before)
+                base = found.header.base_offset
+                before = base - 1 if base >= 0 else native.OFFSET_UNKNOWN
+                place = Place(found.pos, before)
 
     def _open(self, header: native.BatchHeader, buffer: native.Buffer) -> int:
         """Decompress a batch, for the ratio; returns how many that were: 0 or 1."""

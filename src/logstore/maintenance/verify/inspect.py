@@ -252,7 +252,8 @@ def _log_entries(
                     if isinstance(error, CorruptRecordError)
                     else str(error)
                 )
-                end, _ = next_sound(segment, pos, last)
+                found = next_sound(segment, pos, last)
+                end = segment.size if found is None else found.pos
                 yield _bad_entry(segment, pos, end, limit, reason)
                 pos = end
     finally:

@@ -9,7 +9,7 @@ from logstore import _native as native
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import LOG
-from logstore.log.resync import next_sound_batch
+from logstore.log.resync import Sound, next_sound_batch
 from logstore.segment import Segment
 
 BUFFER_BYTES: Final = 1 << 20
@@ -42,18 +42,15 @@ class RawSegment(Segment):
 
 def next_sound(
     segment: Segment, pos: int, last: int, following: int | None = None
-) -> tuple[int, native.BatchHeader | None]:
-    """The position of the next intact batch after a damaged one at `pos`, and its
-    header; else the end of the file. Its offsets lie after `last`, and in the segment.
+) -> Sound | None:
+    """The next intact batch after a damaged one at `pos`; None if there is none up to
+    the end of the file. Its offsets lie after `last`, and in the segment.
 
     `following`: the first offset after the segment, if it is known.
     """
     at = _skip_zeros(segment, pos)
     behind = -1 if following is None else following
-    found = next_sound_batch(segment, at, last + 1, following=behind)
-    if found is None:
-        return segment.size, None
-    return found.pos, found.header
+    return next_sound_batch(segment, at, last + 1, following=behind)
 
 
 def _skip_zeros(segment: Segment, pos: int) -> int:

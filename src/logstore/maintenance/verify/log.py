@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from logstore import _native as native
 from logstore.index import INDEX_ENTRY_BYTES
 from logstore.io.directory import Directory
+from logstore.log.resync import Sound
 from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.indexes import (
     OffsetIndexCheck,
@@ -42,6 +43,9 @@ from logstore.record.decoder import (
 from logstore.segment import Place
 
 _RELATIVE_MAX: Final = (1 << 31) - 1
+_MAGIC_POS: Final = 16
+_LAST_DELTA_POS: Final = 23  # in magic 2
+_HEAD_BYTES: Final = 27
 
 
 class SoundRun(NamedTuple):
@@ -530,22 +534,23 @@ class LogCheck:
                 return pos
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
-        end, found = next_sound(segment, pos, last, self.behind)
+        found = next_sound(segment, pos, last, self.behind)
         if found is None and self._forgiven >= 0:
             # A batch before may have claimed an offset that is far too large.
-            end, found = next_sound(segment, pos, self.base - 1, self.behind)
+            found = next_sound(segment, pos, self.base - 1, self.behind)
         if found is None:
             # So may the last one, and the batches after it may contradict it.
             before = self._before_last(segment, last)
             if before is not None:
-                end, found = next_sound(segment, pos, before, self.behind)
+                found = next_sound(segment, pos, before, self.behind)
                 last = last if found is None else before
         kind, reason = _kind_of(error, stop)
+        end = self.size if found is None else found.pos
         size = end - pos
         self.is_skipped = True
         self._gaps.append((pos, end))
         self.state.raw.bytes_since = 1
-        lost = None if found is None or found.base_offset < 0 else found.base_offset - 1
+        following = self._following(found)
         is_torn = self._is_torn(pos, last, error, has_more=found is not None)
         if kind == UNSUPPORTED:
             self.is_foreign |= self._is_framed(segment, pos, last)
@@ -557,24 +562,38 @@ class LogCheck:
                 f"the log ends before offset {last + 1}",
                 position=pos,
                 first=last + 1,
-                last=lost,
+                last=None if following is None else following - 1,
             )
         else:
             self.is_sound = False
-            to = "" if lost is None else f" to {lost}"
+            has_offsets = following is None or following > last + 1
+            to = "" if following is None else f" to {following - 1}"
+            what = (
+                f", offsets from {last + 1}{to}," if has_offsets else " between offsets"
+            )
             self.run_of.problem(
                 kind,
                 self.path,
-                f"{self.path} is damaged at byte {pos}: {reason}. {size} bytes, "
-                f"offsets from {last + 1}{to}, cannot be read",
+                f"{self.path} is damaged at byte {pos}: {reason}. {size} bytes{what} "
+                f"cannot be read",
                 position=pos,
-                first=last + 1,
-                last=lost,
+                first=last + 1 if has_offsets else None,
+                last=following - 1 if has_offsets and following is not None else None,
             )
         if found is not None:
-            known = found.base_offset > decoder.last_offset
-            decoder.begin(found.base_offset - 1 if known else native.OFFSET_UNKNOWN)
+            base = found.header.base_offset
+            known = base > decoder.last_offset
+            decoder.begin(base - 1 if known else native.OFFSET_UNKNOWN)
         return end
+
+    def _following(self, found: Sound | None) -> int | None:
+        """The first offset after a damaged part: that of the next intact batch, else
+        that of what follows the segment. None: unknown."""
+        if found is not None:
+            first = found.first_offset()
+            return None if first < 0 else first
+        row = self.context.rows.get(self.base)
+        return self.behind if row is None else row[2]
 
     def _before_last(self, segment: RawSegment, last: int) -> int | None:
         """The last offset before that of the last intact batch, if that batch jumps
@@ -630,6 +649,7 @@ class LogCheck:
             f"{error.reason}",
             position=pos,
             first=last + 1,
+            last=_last_offset_of(buffer.raw[:_HEAD_BYTES]),
         )
         return pos + size
 
@@ -693,6 +713,15 @@ class LogCheck:
 
 def _same(damage: Damage) -> Exception:
     return damage
+
+
+def _last_offset_of(head: bytes) -> int:
+    """The last offset of a batch from its first bytes: below magic 2 it is their
+    offset, as it is that of a wrapper's last message."""
+    offset: int = FRAME.unpack_from(head)[0]
+    if head[_MAGIC_POS] < 2:
+        return offset
+    return offset + int.from_bytes(head[_LAST_DELTA_POS:], "big")
 
 
 def _kind_of(error: native.NativeError | None, stop: int) -> tuple[str, str]:

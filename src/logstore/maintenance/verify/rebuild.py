@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 
 from logstore import _native as native
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
-    CorruptionError,
     CorruptRecordError,
     LogStoreError,
     StoreNotFoundError,
@@ -17,6 +17,7 @@ from logstore.errors import (
 )
 from logstore.index import OffsetEntries, TimeEntries, add_closing_entry
 from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.filesystem import (
     is_directory,
@@ -37,17 +38,22 @@ from logstore.io.lock import StoreLock
 from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.scan import scan_log
 from logstore.maintenance.verify.context import topic_config
+from logstore.maintenance.verify.intact import RawSegment, next_sound
+from logstore.maintenance.verify.partition import log_bytes
 from logstore.maintenance.verify.paths import no_log_directory
-from logstore.maintenance.verify.report import TORN_TAIL
+from logstore.maintenance.verify.report import TORN_TAIL, Meter, Progress
 from logstore.maintenance.verify.store import verify
 
 PathLike = str | os.PathLike[str]
+OnDamage = Callable[[LogStoreError], None]
 
 
 def rebuild_index(
     path: PathLike,
     dry_run: bool = False,
     *,
+    on_damage: OnDamage | None = None,
+    on_progress: Progress | None = None,
     config: TopicConfig | None = None,
     store_config: StoreConfig | None = None,
     files: Files | None = None,
@@ -61,6 +67,10 @@ def rebuild_index(
     Args:
         path: a store, a partition directory, or one `.log`, `.index` or `.timeindex`.
         dry_run: only report the indexes that would be built; takes no lock.
+        on_damage: called with the error of each log that is damaged or of a later
+            version, and of each partition that the system refuses; all others are
+            built. None: the first of these errors is raised when the rest is done.
+        on_progress: called with (bytes done, bytes in all) of `.log` files.
         config: its ``index_interval_bytes`` is used; None: that of the topic.
         store_config: whether a directory that others may change, or a network file
             system, is written to, and the modes of new files.
@@ -74,7 +84,8 @@ def rebuild_index(
             and `store_config` does not allow that.
         StoreNotFoundError: there is nothing at `path` that has an index.
         CorruptRecordError, UnsupportedError: a log is damaged, or a later version wrote
-            it; its indexes stay as they were, those of all others were built.
+            it; its indexes stay as they were, those of all others were built. Not with
+            `on_damage`.
         StorageError: the system refuses.
     """
     files = files or Files()
@@ -114,7 +125,13 @@ def rebuild_index(
             for partition in partitions:
                 partition.access = root.access
             stack.callback(StoreLock(root).release)
-        return _rebuild_all(root, partitions, base, dry_run, config)
+        failures: list[LogStoreError] = []
+        tell = failures.append if on_damage is None else on_damage
+        meter = Meter(on_progress)
+        built = _rebuild_all(root, partitions, base, dry_run, config, tell, meter)
+    if failures:
+        raise failures[0]
+    return built
 
 
 def _rebuild_all(
@@ -123,39 +140,66 @@ def _rebuild_all(
     only: int | None,
     dry_run: bool,
     config: TopicConfig | None,
+    tell: OnDamage,
+    meter: Meter,
 ) -> tuple[tuple[str, int, int], ...]:
     built: list[tuple[str, int, int]] = []
-    failure: CorruptionError | UnsupportedError | None = None
+    is_found = only is None
+    meter.total = sum(log_bytes(directory) for directory in partitions)
     for directory in partitions:
         chosen = config or topic_config(root, directory)
         try:
-            logs = [
+            logs = sorted(
                 p.base_offset
                 for name in directory.names()
                 if (p := parse_segment_file(name))
                 if p.suffix == LOG and not p.transition
-            ]
-            for base in logs:
+            )
+            for base, following in zip(logs, [*logs[1:], None], strict=False):
                 if only is not None and base != only:
                     continue
+                is_found = True
                 try:
                     counts = _rebuild_one(directory, base, chosen, dry_run=dry_run)
-                except (CorruptRecordError, UnsupportedError) as error:
-                    failure = failure or error
+                except CorruptRecordError as error:
+                    _set_end(error, directory, base, following)
+                    tell(error)
                     continue
-                built.append((directory.path_of(segment_file(base, LOG)), *counts))
+                except UnsupportedError as error:
+                    tell(error)
+                    continue
+                name = segment_file(base, LOG)
+                built.append((directory.path_of(name), *counts))
+                meter.advance(directory.stat(name).size)
+        except LogStoreError as error:
+            tell(error)
         except OSError as error:
-            if isinstance(error, LogStoreError):
-                raise
-            raise storage_error(
-                error, "rebuild the indexes of", directory.path
-            ) from error
-    if failure is not None:
-        raise failure
-    if only is not None and not built:
-        path = partitions[0].path_of(segment_file(only, LOG))
+            tell(storage_error(error, "rebuild the indexes of", directory.path))
+    if not is_found:
+        path = partitions[0].path_of(segment_file(only or 0, LOG))
         raise StoreNotFoundError(f"there is no log {path}", path=path)
     return tuple(built)
+
+
+def _set_end(
+    error: CorruptRecordError, directory: Directory, base: int, following: int | None
+) -> None:
+    """Have the error of a log name the end of the damage: the next intact batch, or
+    the next segment."""
+    name, position = segment_file(base, LOG), error.position
+    assert position is not None  # of a record error
+    descriptors = Descriptors(directory.files, 1)
+    try:
+        size = directory.stat(name).size
+        segment = RawSegment(directory, descriptors, name, base, size)
+        found = next_sound(segment, position, error.offset - 1, following)
+        end = following if found is None else found.first_offset()
+    except (OSError, LogStoreError):
+        return  # the log itself was readable a moment ago; its error stays
+    finally:
+        descriptors.close()
+    if end is not None and end > error.offset:
+        error.goes_on_at(end)
 
 
 def _rebuild_one(

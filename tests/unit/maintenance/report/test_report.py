@@ -391,6 +391,14 @@ def test_damage_comes_first_with_what_is_lost(store: Path) -> None:
     assert str(store) not in hurt[0]["damage"]  # paths are relative to the store
 
 
+def test_damage_at_the_end_of_a_sealed_segment_loses_no_more(store: Path) -> None:
+    """Its last batch has 10 records; those of the segments behind it can be read."""
+    log = logs_in(store / "orders-1")[2]
+    flip_bit(log, 8 * (log.stat().st_size - 20))
+    partition = logstore.report(store).to_dict()["topics"][0]["partitions"][1]
+    assert partition["lost_records"] == 10
+
+
 def test_damage_at_the_end_of_a_closed_log_is_shown_on_the_map(store: Path) -> None:
     """Also what readers do not see any more."""
     log = logs_in(store / "orders-0")[-1]

@@ -13,6 +13,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,6 +211,43 @@ def test_damage_tells_the_offsets_that_are_lost(partition: Path) -> None:
     assert str(path) in problem.message
 
 
+@pytest.mark.parametrize("is_own", [True, False], ids=["own", "foreign"])
+@pytest.mark.parametrize(("magic", "codec"), [(1, "gzip"), (2, "none")])
+def test_damage_at_the_end_of_a_sealed_segment_ends_with_it(
+    tmp_path: Path, magic: int, codec: str, is_own: bool
+) -> None:
+    """The next segment begins with the first offset that can be read again."""
+    partition = write_store(tmp_path / "store", RECORDS, magic, codec, call=5, **SMALL)
+    if not is_own:
+        forget_state(partition)
+    path, after = logs_in(partition)[:2]
+    frame = frames(path)[-1]
+    flip_bit(path, 8 * (frame.pos + frame.size - 1))
+    problem = the_problem(logstore.verify(partition))
+    last = int(after.stem) - 1
+    assert (problem.first_offset, problem.last_offset) == (last - 4, last)
+    assert f"offsets from {last - 4} to {last}, cannot be read" in problem.message
+
+
+def test_damage_before_a_wrapper_ends_with_its_first_message(tmp_path: Path) -> None:
+    """A wrapper's head has only its last offset; its content has the first."""
+    partition = write_store(tmp_path / "store", RECORDS, 1, "gzip", call=5, **SMALL)
+    path = logs_in(partition)[0]
+    frame = frames(path)[1]
+    flip_bit(path, 8 * (frame.pos + frame.size - 1))
+    problem = the_problem(logstore.verify(partition))
+    assert (problem.first_offset, problem.last_offset) == (5, 9)
+
+
+def test_bytes_behind_a_sealed_segment_lose_no_offset(partition: Path) -> None:
+    """All offsets up to the next segment can be read."""
+    append_garbage(logs_in(partition)[0])
+    report = logstore.verify(partition)
+    behind = next(p for p in report.problems if p.kind != "extra-bytes")
+    assert (behind.first_offset, behind.last_offset) == (None, None)
+    assert "between offsets cannot be read" in behind.message
+
+
 def test_a_damaged_length_hides_no_other_batch(partition: Path) -> None:
     """What follows is found at its own bytes."""
     path = logs_in(partition)[0]
@@ -292,6 +330,9 @@ def test_an_unknown_codec_with_a_right_checksum_is_a_note(tmp_path: Path) -> Non
     report = logstore.verify(path, deep=True)
     assert report.ok
     assert note_kinds(report) == ["unsupported"]
+    (note,) = report.notes
+    after = frames(path)[2].offset
+    assert (note.first_offset, note.last_offset) == (frame.offset, after - 1)
 
 
 @pytest.mark.parametrize(("magic", "codec"), [(1, "gzip"), (2, "lz4"), (2, "zstd")])
@@ -860,6 +901,53 @@ def test_rebuild_index_of_a_damaged_log_raises_and_builds_the_others(
     with pytest.raises(logstore.CorruptRecordError):
         logstore.rebuild_index(partition)
     assert (kept.read_bytes(), lost.read_bytes()) == before
+
+
+def test_rebuild_index_tells_each_damaged_log_and_what_it_built(
+    partition: Path,
+) -> None:
+    """With `on_damage` nothing is raised; each error has the end of its damage: the
+    next batch, or the next segment."""
+    first, second = logs_in(partition)[:2]
+    flip_bit(first, 8 * 20)
+    frame = frames(second)[-1]
+    flip_bit(second, 8 * (frame.pos + frame.size - 1))
+    errors: list[Any] = []
+    built = logstore.rebuild_index(partition, on_damage=errors.append)
+    assert [Path(path) for path, _, _ in built] == logs_in(partition)[2:]
+    assert [error.path for error in errors] == [str(first), str(second)]
+    ranges = [(error.offset, error.next_offset) for error in errors]
+    after = int(logs_in(partition)[2].stem)
+    assert ranges == [(0, frames(first)[1].offset), (frame.offset, after)]
+    assert f"reading can go on at offset {after}." in str(errors[1])
+    calls: list[tuple[int, int]] = []
+    logstore.rebuild_index(
+        partition,
+        on_damage=errors.append,
+        on_progress=lambda done, total: calls.append((done, total)),
+    )
+    sizes = [log.stat().st_size for log in logs_in(partition)]
+    assert calls[-1] == (sum(sizes[2:]), sum(sizes))
+    errors.clear()
+    assert logstore.rebuild_index(first, on_damage=errors.append) == ()
+    assert len(errors) == 1
+
+
+def test_rebuild_index_goes_on_behind_a_partition_that_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    """The system refuses one directory; the indexes of the others are built."""
+    with logstore.open(tmp_path) as store:
+        for name in ("a", "b"):
+            store.create_topic(name)[0].append(b"x")
+    index = tmp_path / "b-0" / f"{0:020d}.index"
+    index.unlink(missing_ok=True)
+    faulty = FaultyFiles()
+    faulty.fail("open_directory", errno.EIO, name="a-0")
+    errors: list[logstore.LogStoreError] = []
+    built = logstore.rebuild_index(tmp_path, on_damage=errors.append, files=faulty)
+    assert [path for path, _, _ in built] == [str(index.with_suffix(".log"))]
+    assert [type(error) for error in errors] == [logstore.StorageError]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""Many findings as few lines: those that say the same of several files are one.
+
+The text output of `verify` and `repair` uses it, unless ``--verbose`` is given. JSON
+lines have every finding.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Any, Final
+
+import logstore
+from logstore.cli.text import grouped, plural, size_text
+
+# Words for many notes of a kind; without them the first of the notes is printed.
+_GROUPS: Final = {
+    "zero-tail": ("index", "with zeros behind {} entries"),
+    "torn-tail": ("log", "with a torn tail, which the next opening for writing cuts"),
+    "missing-index": ("segment", "without a finished index"),
+    "orphan": ("file", "without a log beside {}"),
+    "in-use": ("place", "in use, and looked at again"),
+    "foreign": ("directory", "that {} no partition"),
+}
+_PATH: Final = re.compile(r"(/[^/\s:;,]+)+")
+_NUMBER: Final = re.compile(r"[0-9]+")
+# Kinds of problems of files that are derived from a log: what is wrong with one of them
+# is mended like what is wrong with the next. Damage of a log has its own offsets.
+_DERIVED: Final = frozenset(
+    {"offset-index", "time-index", "transaction-index", "producer-snapshot"}
+)
+_FEW: Final = 3  # as many problems or actions that say the same are a line each
+_BEHIND: Final = "it lies behind the first damage"
+
+
+def note_lines(notes: Iterable[logstore.Note], *, verbose: bool) -> Iterator[str]:
+    """A line for each note; notes with the same text about several files are one."""
+    groups: dict[tuple[str, str], list[logstore.Note]] = {}
+    for at, note in enumerate(notes):
+        same = str(at) if verbose else _same(note.message)
+        groups.setdefault((note.kind, same), []).append(note)
+    for (kind, _), some in groups.items():
+        yield f"{kind}: {_group_text(kind, some)}"
+
+
+def _same(message: str) -> str:
+    """A message without the parts that differ from file to file."""
+    return _NUMBER.sub("#", _PATH.sub("", message))
+
+
+def _group_text(kind: str, notes: list[logstore.Note]) -> str:
+    if len(notes) == 1:
+        return notes[0].message
+    if kind not in _GROUPS or not _is_named(kind, notes[0].message):
+        return f"{notes[0].message} (and {grouped(len(notes) - 1)} more like it)"
+    word, rest = _GROUPS[kind]
+    # "22 indexes with zeros behind their entries"
+    text = rest.format("are" if kind == "foreign" else "their")
+    text = text.replace("beside their", "beside them")
+    return f"{grouped(len(notes))} {plural(word)} {text}"
+
+
+def _is_named(kind: str, message: str) -> bool:
+    """Whether the words for a kind fit: some kinds have several messages."""
+    wanted = {"in-use": "being written to", "foreign": "is no partition"}
+    return wanted.get(kind, "") in message
+
+
+def problem_lines(
+    problems: Iterable[logstore.Problem], *, verbose: bool
+) -> Iterator[str]:
+    """A line for each problem; more than three of a kind are one, except those of
+    logs."""
+    groups: dict[Hashable, list[logstore.Problem]] = {}
+    for at, problem in enumerate(problems):
+        is_alone = verbose or problem.kind not in _DERIVED
+        groups.setdefault(at if is_alone else problem.kind, []).append(problem)
+    for some in groups.values():
+        if len(some) <= _FEW:
+            yield from (f"{one.kind}: {one.message}" for one in some)
+            continue
+        more = f"and {grouped(len(some) - 1)} more of this kind, see --verbose"
+        yield f"{some[0].kind}: {some[0].message} ({more})"
+
+
+def action_lines(
+    actions: Iterable[logstore.RepairAction], *, verbose: bool
+) -> Iterator[tuple[str, str | None]]:
+    """A line for each action, and where its bytes are kept; more than three that do the
+    same in one partition are one line."""
+    groups: dict[Hashable, list[logstore.RepairAction]] = {}
+    for at, action in enumerate(actions):
+        directory = os.path.dirname(action.path)
+        key = (action.label, directory, _same(action.message), action.kept_at is None)
+        groups.setdefault(at if verbose else key, []).append(action)
+    for some in groups.values():
+        if len(some) <= _FEW:
+            for one in some:
+                yield f"{one.label}: {one.message}", one.kept_at
+            continue
+        kept = some[0].kept_at
+        text = _actions_text(some)
+        yield (
+            f"{some[0].label}: {text}",
+            None if kept is None else os.path.dirname(kept),
+        )
+
+
+def _actions_text(some: list[logstore.RepairAction]) -> str:
+    first = some[0]
+    if not first.message.endswith(_BEHIND):
+        return f"{first.message} (and {grouped(len(some) - 1)} more like it)"
+    offsets: list[Any] = [one.first_offset for one in some]
+    offsets += [one.last_offset for one in some]
+    known = [offset for offset in offsets if offset is not None]
+    between = f", offsets {min(known)} to {max(known)}" if known else ""
+    size = size_text(sum(one.bytes for one in some))
+    return (
+        f"{grouped(len(some))} segments of {os.path.dirname(first.path)}{between}, "
+        f"{size}, go as a whole: they lie behind the first damage"
+    )

@@ -1,0 +1,83 @@
+"""Where the N last records of a partition begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore.cli.sources import offset_from_end
+from support.cli import RECORDS, SMALL, TXN
+from support.damage import flip_bit, frames, logs_in
+from support.values import few_formats, write_store
+
+
+class Watched:
+    """A partition that counts the records and batches that are read of it."""
+
+    def __init__(self, partition: logstore.Partition) -> None:
+        self.partition = partition
+        self.records = self.batches = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.partition, name)
+
+    def read(self, *args: Any, **options: Any) -> Iterator[Any]:
+        for record in self.partition.read(*args, **options):
+            self.records += 1
+            yield record
+
+    def read_batches(self, *args: Any, **options: Any) -> Iterator[Any]:
+        for batch in self.partition.read_batches(*args, **options):
+            self.batches += 1
+            yield batch
+
+
+def begins_right(partition: Any, isolation: str) -> None:
+    """From each of these offsets on there are as many records as were wanted."""
+    records = partition.read(isolation=isolation, on_corruption="skip")
+    offsets = [record.offset for record in records]
+    for count in range(1, len(offsets) + 1):
+        start = offset_from_end(partition, count, isolation)
+        assert [offset for offset in offsets if offset >= start] == offsets[-count:]
+    more = offset_from_end(partition, len(offsets) + 1, isolation)
+    assert more == partition.start_offset
+    assert offset_from_end(partition, 0, isolation) == partition.end_offset
+
+
+@few_formats
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_last_records_begin_where_there_are_so_many(
+    tmp_path: Path, magic: int, codec: str, is_damaged: bool
+) -> None:
+    """Also within a batch, and over damage."""
+    path = write_store(tmp_path / "store", RECORDS, magic, codec, **SMALL)
+    if is_damaged:
+        log = logs_in(path)[0]
+        frame = frames(log)[-1]
+        flip_bit(log, 8 * (frame.pos + frame.size - 1))
+    with logstore.open(path.parent, read_only=True) as store:
+        begins_right(store.topic("orders")[0], "read_uncommitted")
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_last_records_leave_out_markers_and_aborted_ones(isolation: str) -> None:
+    """Their offsets have no record."""
+    with logstore.open(TXN.parent, read_only=True) as store:
+        begins_right(store.topic("txn")[0], isolation)
+
+
+def test_last_records_are_found_without_reading_them(tmp_path: Path) -> None:
+    """The heads of compressed batches have their numbers, and a log with no more
+    offsets than are wanted is not even counted."""
+    path = write_store(tmp_path / "store", RECORDS, 2, "zstd", call=10, **SMALL)
+    with logstore.open(path.parent, read_only=True) as store:
+        watched: Any = Watched(store.topic("orders")[0])
+        assert offset_from_end(watched, 40, "read_uncommitted") == RECORDS - 40
+        assert (watched.records, watched.batches) == (1, 4)
+        watched.records = watched.batches = 0
+        assert offset_from_end(watched, RECORDS, "read_uncommitted") == 0
+        assert (watched.records, watched.batches) == (0, 0)
