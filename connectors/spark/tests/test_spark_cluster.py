@@ -253,6 +253,7 @@ for query, name in zip([batch] * 3 + [stream], ["none", "copy", "store", "none"]
 """
 
 
+@pytest.mark.thorough
 def test_path_that_is_not_shared_is_refused(
     unshare: Callable[[Path, str], list[str]],
     make_cluster: Callable[..., Cluster],
