@@ -706,6 +706,7 @@ def _reopen(scene: Scene, inside: _Inside, rng: random.Random) -> None:
             with open(names[-1], "ab") as file:
                 file.write(b"torn")
         (scene.path / ".kafka_cleanshutdown").unlink(missing_ok=True)
+        scene.written_by_another()
     lively = _Lively(inside).callback()
     inside.names = _OUTSIDE
     plan = Plan("open", lambda: scene.open(on_recovery=lively, on_progress=lively))

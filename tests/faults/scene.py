@@ -1007,8 +1007,23 @@ class Scene:
                 plan.told(plan.call())
             except LogStoreError as error:
                 raise Unavailable(error) from error
-        staged, rows, sequence = self._staged.pop()
+        try:
+            staged, rows, sequence = self._staged.pop()
+        except IndexError as error:  # another thread has just taken it
+            nothing = logstore.TopicNotFoundError("nothing is staged", topic="")
+            raise Unavailable(nothing) from error
         many = self.given.many([staged])
+
+        def call() -> Any:
+            try:
+                return self.store.publish(many, identity="p", sequence=sequence)
+            except logstore.TopicNotFoundError as error:
+                is_gone = any(
+                    log.is_gone or log.topic in self.doubtful for log, _ in rows
+                )
+                if "is not the one" in str(error) and not is_gone:
+                    raise Broken(f"no topic was made anew: {error}") from error
+                raise
 
         def told(publication: Any) -> None:
             for log, values in rows:
@@ -1021,7 +1036,7 @@ class Scene:
 
         plan = Plan(
             f"publish to {', '.join(log.name for log, _ in rows)}",
-            lambda: self.store.publish(many, identity="p", sequence=sequence),
+            call,
             told,
             appends=rows,
             # An earlier one was left out, or another has overtaken it; its topic was
@@ -1080,6 +1095,11 @@ class Scene:
             cycle.append(cycle)  # type: ignore[arg-type]
 
         return Plan("a store that is forgotten", call)
+
+    def written_by_another(self) -> None:
+        """The next opening finds that another program was the last writer: what was
+        staged may be for topics that it has made anew."""
+        self._staged.clear()
 
     def check_forgotten(self) -> None:
         """Stores that were forgotten have been closed by the collector."""

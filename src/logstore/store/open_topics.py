@@ -97,6 +97,8 @@ class OpenTopics:
             catalog.find(self._context.root.names())
             if self._context.marks.is_own:
                 catalog.check(actions.append)
+            else:
+                catalog.take_over()
             if not self._context.read_only or self._look_at_root() == seen:
                 break
         self.writers.catalog = catalog

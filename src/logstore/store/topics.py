@@ -8,9 +8,12 @@ partitions there must be, and whether a creation or deletion is in progress.
 from __future__ import annotations
 
 import contextlib
+import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import xxhash
 
 from logstore._native.locks import logger
 from logstore.config import TopicConfig, from_stored, sets_retention
@@ -45,6 +48,12 @@ def leading(numbers: Sequence[int]) -> int:
     return len(numbers)
 
 
+def _id_behind(topic: str, known: str, seen: Mapping[str, str | None]) -> str:
+    """The id of a topic behind another program that has left `seen`."""
+    text = json.dumps([topic, known, sorted(seen.items())])
+    return xxhash.xxh3_128_hexdigest(text.encode())
+
+
 class Catalog:
     """The known topics of a store. The store's lock guards it.
 
@@ -71,6 +80,8 @@ class Catalog:
         # The topics file is written whole at each change: its parts, by topic, and the
         # topics whose part differs from the settings.
         self._parts: dict[str, bytes] = {}
+        # Whether `take_over` has changed the settings.
+        self._is_taken_over = False
         self._stale: set[str] = set()
 
     def read(self, note: Callable[[RecoveryAction], None]) -> None:
@@ -158,22 +169,32 @@ class Catalog:
                 done = {k: v for k, v in settings.items() if k != "creating"}
                 self.write(topic, done)
 
-    def adopt(self) -> None:
+    def take_over(self) -> None:
         """Another program was the last writer: of the known topics, keep what their
-        directories confirm. Topics that it deleted are not lost."""
+        directories confirm. Topics that it deleted are not lost.
+
+        That program may have created a topic again, so each gets another id. It is the
+        same in each process that finds the store so: what one of them stages, another
+        one publishes.
+        """
+        seen = checkpoints.store_fingerprint(self._root)
         settings = {
             topic: {
                 "partitions": min(known["partitions"], leading(self.numbers[topic])),
                 "config": known.get("config", {}),
-                # That program may have created it again.
-                "id": uuid.uuid4().hex,
+                "id": _id_behind(topic, known.get("id", ""), seen),
             }
             for topic, known in self.settings.items()
             if topic in self.numbers
         }
-        if settings != self.settings:
-            self._stale.update(self.settings)
-            self._write(settings)
+        self._is_taken_over = settings != self.settings
+        self.settings = settings
+
+    def adopt(self) -> None:
+        """Persist what `take_over` found, before the first change."""
+        if self._is_taken_over:
+            self._write(self.settings)
+            self._is_taken_over = False
 
     def _renamed_for_deletion(self) -> set[str]:
         """Topics (of which logstore has settings) that have ``-delete`` directories."""

@@ -688,3 +688,59 @@ def test_topic_that_is_deleted_while_a_publication_looks_for_it_is_a_named_error
         with pytest.raises(logstore.TopicNotFoundError):
             store.publish([staged])
         assert store.topics() == []
+
+
+# ------------------------------------------------ behind another program, as Kafka's
+
+
+def another_program_writes(path: Path, times: int = 1) -> None:
+    """As a broker that has used the directory leaves it."""
+    for number in range(times):
+        text = f"0\n1\na 0 {number}\n"
+        (path / layout.RECOVERY_CHECKPOINT).write_text(text)
+    (path / layout.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("change", ["first", "behind another"])
+def test_what_is_staged_behind_another_program_is_published(
+    tmp_path: Path, change: str
+) -> None:
+    """Also as the first change, which takes the topics over."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("a", 2, config_of(1))[0].append(b"x")
+    another_program_writes(tmp_path)
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("a")[0]
+        if change != "first":
+            store.topic("a")[1].append(b"y")
+        for number in range(2):
+            with store.stage() as opened:
+                opened.append_many(partition, [b"1"])
+                found = store.publish([opened.finish()])
+            assert found.offsets == {("a", 0): range(1 + number, 2 + number)}
+
+
+def test_what_another_process_staged_behind_another_program_is_published(
+    tmp_path: Path,
+) -> None:
+    """Both give the topic the same new id. What was staged before that program wrote
+    may be for another topic."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("a", 1, config_of(1))[0].append(b"x")
+
+    def staged_by_a_reader() -> Staged:
+        with logstore.open(tmp_path, read_only=True) as reader, reader.stage() as one:
+            one.append_many(reader.topic("a")[0], [b"1"])
+            return one.finish()
+
+    before = staged_by_a_reader()
+    another_program_writes(tmp_path)
+    behind = staged_by_a_reader()
+    another_program_writes(tmp_path, 2)
+    last = staged_by_a_reader()
+    with logstore.open(tmp_path) as store:
+        for staged in (before, behind):
+            with pytest.raises(logstore.TopicNotFoundError, match="Stage them again"):
+                store.publish([staged])
+        assert store.publish([last]).offsets == {("a", 0): range(1, 2)}
+        assert store.publish([staged_by_a_reader()]).records == 1
