@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import logstore
 from logstore.cli.lazy import orjson
-from logstore.cli.text import decode, encodable, time_text
+from logstore.cli.text import decode, encodable, readable, time_text
 
 SCHEMA_VERSION: Final = 1
 PAYLOADS: Final = ("auto", "utf8", "hex", "base64", "json", "none")
@@ -158,7 +158,7 @@ def payload_value(data: bytes, payload: str) -> Any:
         text = parsed_json(data)
         if text is not None:
             return JsonText(text)
-    return data.decode("utf-8", "backslashreplace")
+    return readable(data)
 
 
 def put_payload(

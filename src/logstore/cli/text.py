@@ -21,7 +21,24 @@ def escape(text: str) -> str:
     ``\n``, ``\r``, ``\t`` or the bytes of their UTF-8 form as ``\xNN``."""
     if text.isprintable() and "\\" not in text:
         return text
-    return "".join(map(_escaped, text))
+    return "".join(map(_ESCAPED.__getitem__, text))
+
+
+class _Escaped(dict[str, str]):
+    """Each character as `escape` shows it.
+
+    A binary value needs an escape for most of its characters, and a look into a
+    dictionary takes a fifteenth of the time of a call in Python. Characters that
+    differ are few in all but hostile data, so the memory is limited.
+    """
+
+    _KEPT_MAX: Final = 1 << 16
+
+    def __missing__(self, char: str) -> str:
+        found = _escaped(char)
+        if len(self) < self._KEPT_MAX:
+            self[char] = found
+        return found
 
 
 def _escaped(char: str) -> str:
@@ -31,6 +48,9 @@ def _escaped(char: str) -> str:
     if char.isprintable():
         return char
     return "".join(f"\\x{byte:02x}" for byte in _bytes_of(char))
+
+
+_ESCAPED: Final = _Escaped()
 
 
 def _bytes_of(char: str) -> bytes:
@@ -45,6 +65,16 @@ def _bytes_of(char: str) -> bytes:
 def decode(data: bytes) -> str:
     """Bytes as text; bytes that are not UTF-8 are kept, and printed as escapes."""
     return data.decode("utf-8", "surrogateescape")
+
+
+def readable(data: bytes) -> str:
+    r"""Bytes as text, with ``\xNN`` for each byte that is not UTF-8."""
+    if b"\\udc" in data:
+        return data.decode("utf-8", "backslashreplace")
+    # Python's decoder makes an object for each such byte; its encoder does not, and
+    # writes the characters that stand for them as \udcNN.
+    coded = decode(data).encode("utf-8", "backslashreplace")
+    return coded.replace(b"\\udc", b"\\x").decode()
 
 
 def quoted(data: bytes) -> str:
