@@ -10,10 +10,9 @@ from logstore.cli import options
 from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
 from logstore.cli.output import Printer
-from logstore.cli.params import milliseconds_of
 from logstore.cli.records import dump_files, opened_sources, shown, until_of
 from logstore.cli.schema import batch_line
-from logstore.cli.sources import FileSource, Position, Sources
+from logstore.cli.sources import Sources
 from logstore.cli.text import counted, escape, size_text, time_text
 
 EXAMPLES: Final = [
@@ -63,31 +62,8 @@ def _all_batches(sources: Sources, given: dict[str, Any]) -> Iterator[Located]:
         for batch in found:
             yield partition.topic, partition.number, batch
     for source in sources.files:
-        low, high = source.resolve(start), source.resolve(stop)
-        for batch in _file_batches(source, low, high):
+        for batch in source.batches(source.asked(start, stop)):
             yield source.topic, source.partition, batch
-
-
-def _file_batches(
-    source: FileSource, start: Position, stop: Position
-) -> Iterator[logstore.RecordBatch]:
-    begun = False
-    for batch in source.batches():
-        begun = begun or _reaches(batch, start, is_start=True)
-        if not begun:
-            continue
-        if stop is not None and _reaches(batch, stop, is_start=False):
-            return
-        yield batch
-
-
-def _reaches(batch: logstore.RecordBatch, bound: Position, *, is_start: bool) -> bool:
-    """Whether a batch reaches an offset or time (a stop: begins at or after it)."""
-    if bound is None:
-        return True
-    if isinstance(bound, int):
-        return (batch.last_offset if is_start else batch.base_offset) >= bound
-    return batch.max_timestamp_ms >= milliseconds_of(bound)
 
 
 @command(

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -269,8 +268,7 @@ def tail(path: str, **given: Any) -> int:
             )
         count, isolation = given["records"], given["isolation"]
         for source in sources.files:
-            kept = deque(source.records(None, None), maxlen=min(count, 1 << 31))
-            for record in kept:
+            for record in source.records(FromEnd(count), None):
                 put(Found(source.topic, source.partition, record))
         ends = {p.name: p.end_offset for p in sources.partitions}
         for partition in sources.partitions:

@@ -11,10 +11,11 @@ import logstore
 from logstore.cli import options
 from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
+from logstore.cli.log_file import FileSource
 from logstore.cli.output import Printer, Progress
 from logstore.cli.records import opened_sources
 from logstore.cli.schema import line, timestamp_value
-from logstore.cli.sources import FileSource, Sources
+from logstore.cli.sources import Sources
 from logstore.cli.tables import Column, names_of, print_table, sorted_by
 from logstore.cli.text import counted, escape, grouped, relative, size_text, time_text
 

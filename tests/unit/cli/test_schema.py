@@ -157,9 +157,10 @@ def test_every_line_of_every_subcommand_has_the_schema(
     flip_bit(logs_in(partition)[1], 8 * 40)
     table = DOCS.read_text("utf-8").split("## JSON lines\n")[1].split("\n## ")[0]
     rows = {
-        re.findall(r"`(\w+)`", row.split("|")[1])[0]: row.split("|")[3]
+        name: row.split("|")[3]
         for row in table.splitlines()
         if row.startswith("| `")
+        for name in re.findall(r"`(\w+)`", row.split("|")[1])
     }
     lines = every_line(run, partition.parent)
     lines["rebuild-index"] = lines["rebuild-index"] or [

@@ -14,10 +14,11 @@ from logstore.cli.damage import DamageLog
 from logstore.cli.export.columns import ColumnWriter, partition_batches
 from logstore.cli.export.rows import rows_of
 from logstore.cli.export.targets import STDOUT, TEXT_KINDS, Target, path_for_topic
+from logstore.cli.log_file import FileSource
 from logstore.cli.output import Printer, Progress
 from logstore.cli.records import opened_sources
 from logstore.cli.schema import line
-from logstore.cli.sources import FileSource, Sources
+from logstore.cli.sources import Sources
 from logstore.cli.text import counted, relative
 
 EXAMPLES: Final = [
