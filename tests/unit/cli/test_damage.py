@@ -213,6 +213,8 @@ def test_a_torn_end_of_a_file_is_not_missing(run: Any, damaged: Damaged) -> None
     append_garbage(log, log.read_bytes()[:30])
     result = run("records", log)
     assert (result.status, "missing" in result.err) == (0, False)
+    assert "before the end of a batch" in result.err
+    assert str((1 << 63) - 1) not in result.err
 
 
 def test_a_partition_that_cannot_be_read_for_another_reason_makes_status_two(
