@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+from collections.abc import Callable
 from typing import Final
 
 _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
@@ -22,6 +23,12 @@ def escape(text: str) -> str:
     if text.isprintable() and "\\" not in text:
         return text
     return "".join(map(_ESCAPED.__getitem__, text))
+
+
+def harmless(text: str) -> str:
+    """As `escape`, but backslashes stay as they are: for messages, which repeat what
+    was typed."""
+    return "\\".join(map(escape, text.split("\\")))
 
 
 class _Escaped(dict[str, str]):
@@ -101,7 +108,7 @@ def size_text(count: float) -> str:
         if value < 1024 or unit == _UNITS[-1]:
             break
         value /= 1024
-    return f"{int(count)} B" if unit == "B" else f"{value:.1f} {unit}"
+    return f"{grouped(int(count))} B" if unit == "B" else f"{value:,.1f} {unit}"
 
 
 def time_text(timestamp_ms: int) -> str:
@@ -123,22 +130,26 @@ def plural(word: str) -> str:
 
 
 def counted(number: int, word: str) -> str:
-    """``1 record``, ``12 345 records``, ``no records``."""
+    """``1 record``, ``12,345 records``, ``no records``."""
     if number == 1:
         return f"1 {word}"
     return f"{grouped(number) if number else 'no'} {plural(word)}"
 
 
 def grouped(number: int) -> str:
-    """A number with a space between groups of three digits, from five digits on."""
-    return f"{number:,}".replace(",", " ") if abs(number) > 9999 else str(number)
+    """A number as every table and message shows it, the bars and the report too:
+    ``2,000,700``. Offsets in messages and lines are plain, since they are copied."""
+    return f"{number:,}"
 
 
-def offsets_text(first: int, next_offset: int) -> str:
+def offsets_text(
+    first: int, next_offset: int, *, number: Callable[[int], str] = str
+) -> str:
     """A half-open range of offsets as people write it: ``25..29``, ``25``, ``-``."""
     if next_offset <= first:
         return "-"
-    return str(first) if next_offset == first + 1 else f"{first}..{next_offset - 1}"
+    last = number(next_offset - 1)
+    return last if next_offset == first + 1 else f"{number(first)}..{last}"
 
 
 def relative(text: str) -> str:
