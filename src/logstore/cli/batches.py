@@ -10,7 +10,8 @@ from logstore.cli import options
 from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
 from logstore.cli.output import Printer
-from logstore.cli.records import dump_files, opened_sources, shown, until_of
+from logstore.cli.params import Bound
+from logstore.cli.records import bounds_of, dump_files, opened_sources, shown
 from logstore.cli.schema import batch_line
 from logstore.cli.sources import Sources
 from logstore.cli.text import counted, escape, size_text, time_text
@@ -53,12 +54,11 @@ def batch_text(topic: str | None, number: int | None, batch: Any) -> str:
     return "  ".join(parts)
 
 
-def _all_batches(sources: Sources, given: dict[str, Any]) -> Iterator[Located]:
-    start, stop = given["first"], until_of(given)
+def _all_batches(
+    sources: Sources, start: Bound, stop: Bound, isolation: str
+) -> Iterator[Located]:
     for partition in sources.partitions:
-        found = sources.read(
-            partition, start, stop, given["isolation"], partition.read_batches
-        )
+        found = sources.read(partition, start, stop, isolation, partition.read_batches)
         for batch in found:
             yield partition.topic, partition.number, batch
     for source in sources.files:
@@ -86,12 +86,13 @@ def _all_batches(sources: Sources, given: dict[str, Any]) -> Iterator[Located]:
 @options.decompressed
 def batches(path: str, **given: Any) -> int:
     """`logstore-dump batches`."""
+    first, stop = bounds_of(given)
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
     with opened_sources(path, damage, given) as sources:
         if given["kafka"]:
             return dump_files(sources, printer, deep=False)
-        found = _all_batches(sources, given)
+        found = _all_batches(sources, first, stop, given["isolation"])
         for topic, number, batch in shown(found, given["skip"], given["limit"]):
             if given["form"] == "jsonl":
                 printer.json(batch_line(topic, number, batch, given["times"]))

@@ -16,11 +16,11 @@ from logstore.cli import kafka, options
 from logstore.cli.app import LOGS, command, store_config
 from logstore.cli.damage import DamageLog
 from logstore.cli.output import Printer, Progress, is_terminal
-from logstore.cli.params import Bound, FromEnd
+from logstore.cli.params import Bound, FromEnd, bound_text, is_reversed
 from logstore.cli.schema import dumps, parsed_json, payload_value, record_line
 from logstore.cli.sources import Sources, offset_from_end
 from logstore.cli.template import compiled
-from logstore.cli.text import decode, escape, quoted, time_text
+from logstore.cli.text import decode, escape, grouped, quoted, time_text
 
 _POLL_SECONDS: Final = 0.1
 _STEP: Final = 1000  # records between two looks at the clock
@@ -58,7 +58,7 @@ def payload_text(data: bytes | None, payload: str) -> str:
     if payload in ("hex", "base64"):
         return str(payload_value(data, payload))
     if payload == "none":
-        return f"({len(data)} bytes)"
+        return f"({grouped(len(data))} bytes)"
     if payload == "json":
         parsed = parsed_json(data)
         if parsed is not None and not parsed.startswith('"'):
@@ -184,16 +184,14 @@ def _bar(sources: Sources, name: str) -> Progress:
 @options.decompressed
 def records(path: str, **given: Any) -> int:
     """`logstore-dump records`."""
+    first, stop = bounds_of(given)
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
-    style = Style(given["form"], given["payload"], given["times"], given["template"])
-    put = style.printing(printer)
+    put = style_of(given).printing(printer)
     with opened_sources(path, damage, given) as sources:
         if given["kafka"]:
             return dump_files(sources, printer, deep=True)
-        found = all_records(
-            sources, given["first"], until_of(given), given["isolation"]
-        )
+        found = all_records(sources, first, stop, given["isolation"])
         chosen = matching(found, given["grep"])
         for one in shown(chosen, given["skip"], given["limit"]):
             put(one)
@@ -201,13 +199,38 @@ def records(path: str, **given: Any) -> int:
     return damage.finish()
 
 
-def until_of(given: dict[str, Any]) -> Bound:
-    """``--until``, or its other name."""
+def bounds_of(given: dict[str, Any]) -> tuple[Bound, Bound]:
+    """``--from``, and ``--until`` or its other name.
+
+    Raises:
+        click.UsageError: both names, or nothing can lie between the bounds.
+    """
+    first: Bound = given["first"]
     stop: Bound = given["stop"]
     alias: Bound = given.get("stop_alias")
     if stop is not None and alias is not None:
         raise click.UsageError("--to is another name of --until; give one of them")
-    return alias if stop is None else stop
+    stop = alias if stop is None else stop
+    if is_reversed(first, stop):
+        raise click.UsageError(
+            f"--from {bound_text(first)} is after --until {bound_text(stop)}: there is "
+            f"nothing between them"
+        )
+    return first, stop
+
+
+def style_of(given: dict[str, Any]) -> Style:
+    """How records are printed, by the options.
+
+    Raises:
+        click.UsageError: both a template and another format than text.
+    """
+    form, template = given["form"], given["template"]
+    if template is not None and form != "text":
+        raise click.UsageError(
+            f"--template and --format {form} exclude each other: give one of them"
+        )
+    return Style(form, given["payload"], given["times"], template)
 
 
 def shown(found: Iterator[Any], skip: int, limit: int | None) -> Iterator[Any]:
@@ -259,8 +282,7 @@ def tail(path: str, **given: Any) -> int:
     """`logstore-dump tail`."""
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
-    style = Style(given["form"], given["payload"], given["times"], given["template"])
-    put = style.printing(printer)
+    put = style_of(given).printing(printer)
     with opened_sources(path, damage, given) as sources:
         if sources.files and given["follow"]:
             raise click.UsageError(

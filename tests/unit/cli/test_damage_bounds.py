@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import logstore
+from logstore.cli.params import is_reversed, parse_bound
 from support.damage import flip_bit, frames, logs_in
 from support.values import new_partition
 
@@ -99,7 +100,9 @@ def bounds_of(log: Log) -> Iterator[tuple[str | None, str | None]]:
     ]
     every = list(itertools.chain(*sorts))
     for start, stop in itertools.product(every, every):
-        if log.offset_of(start, 0) <= log.offset_of(stop, RECORDS):
+        low, high = log.offset_of(start, 0), log.offset_of(stop, RECORDS)
+        given = [bound and parse_bound(bound) for bound in (start, stop)]
+        if low <= high and not is_reversed(*given):
             yield start, stop
 
 
