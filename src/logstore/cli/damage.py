@@ -119,7 +119,9 @@ class DamageLog:
         """
         name = partition.name
         try:
-            at, stop = self._offsets(partition, *bounds())
+            at, stop, is_over = self._offsets(partition, *bounds())
+            if is_over:
+                return
             on_corruption = "raise"
             while True:
                 try:
@@ -146,9 +148,11 @@ class DamageLog:
 
     def _offsets(
         self, partition: logstore.Partition, start: Any, stop: Any
-    ) -> tuple[int | None, int | None]:
-        """Both bounds as offsets. Reading continues behind damage at an offset, so a
-        time must not be looked up again there."""
+    ) -> tuple[int | None, int | None, bool]:
+        """(both bounds as offsets, whether reading ends before it begins). Reading
+        continues behind damage at an offset, so a time must not be looked up again
+        there."""
+        is_over = False
         if isinstance(stop, datetime.datetime):
             stop = beginning(partition, stop).offset
         if isinstance(start, datetime.datetime):
@@ -156,13 +160,17 @@ class DamageLog:
             for damaged in found.damage:
                 self._met_before(partition, damaged, stop)
             start = found.offset
-        return start, stop
+            is_over = self.is_strict and found.is_unsure
+            end = partition.end_offset if stop is None else stop
+            if is_over and start < end:
+                self._has_ended = True
+                self.missing.append(Missing(partition.name, start, end))
+        return start, stop, is_over
 
     def _met_before(
         self, partition: logstore.Partition, damaged: Damaged, stop: int | None
     ) -> None:
-        """Report damage that may have held records of the time asked for. Reading does
-        not end there, since it has not begun."""
+        """Report damage that may have held records of the time asked for."""
         first, following = damaged.first, damaged.next_offset
         if stop is not None:
             following = min(following, stop)

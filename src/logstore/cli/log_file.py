@@ -166,6 +166,11 @@ class FileSource:
             self._damage.in_file(self, entry, is_end=is_end)
         self._damage.in_file(self, broken[-1], is_end=is_end)
         self._damage.miss(self, first, next_offset, is_asked=not is_before)
+        if is_before and next_offset == asked.first and not asked.is_empty:
+            # No older record is between them: the time may begin in the damage.
+            is_end = self._damage.is_strict_in_files
+            if is_end:
+                self._damage.miss(self, asked.first, asked.stop)
         return is_end
 
     def _records_of(

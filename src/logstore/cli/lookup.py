@@ -31,10 +31,13 @@ class Beginning(NamedTuple):
         offset: that of the first record at or after it that can be read; the end of the
             log if there is none.
         damage: before that offset, where no time is known.
+        is_unsure: no older record lies between the damage and that offset, so the
+            records of that time may begin in the damage.
     """
 
     offset: int
     damage: tuple[Damaged, ...] = ()
+    is_unsure: bool = False
 
 
 def beginning(partition: logstore.Partition, when: datetime.datetime) -> Beginning:
@@ -50,7 +53,10 @@ def beginning(partition: logstore.Partition, when: datetime.datetime) -> Beginni
     except logstore.CorruptRecordError as error:
         met = error.offset
     offset = _first(partition, when, "skip", end)
-    return Beginning(offset, tuple(_damage(partition, when, met, offset)))
+    damage = tuple(_damage(partition, when, met, offset))
+    behind = damage[-1].next_offset if damage else offset
+    older = partition.read(behind, offset, on_corruption="skip", limit=1)
+    return Beginning(offset, damage, bool(damage) and next(older, None) is None)
 
 
 def _first(
