@@ -316,8 +316,11 @@ class Segment:
 
     def missing(self, position: int, offset: int) -> CorruptRecordError:
         """The error for a part of the log that is missing."""
+        # The end of the segment is unknown if only its file is read.
+        is_known = self.next_offset != native.OFFSET_MAX
+        before = f"offset {self.next_offset}" if is_known else "the end of a batch"
         return CorruptRecordError(
-            f"the file ends or is empty before offset {self.next_offset}",
+            f"the file ends or is empty before {before}",
             path=self.path,
             position=position,
             offset=offset,

@@ -44,7 +44,31 @@ _FLAGS: Final = ("group_access", "allow_shared_directory", "allow_network_filesy
 _LIMIT: Final = "max_batch_decompressed_bytes"
 
 
-class Command(click.Command):
+class _Suggesting(click.Command):
+    """A command that names the nearest option in place of one that there is not.
+
+    Click does so, too, but also with the hidden ones, in the order of the alphabet.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            wanted = error.option_name
+            close = difflib.get_close_matches(wanted, self._shown(ctx), 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise click.UsageError(f"no option {wanted}{hint}", ctx) from None
+
+    def _shown(self, ctx: click.Context) -> list[str]:
+        return [
+            name
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option) and not param.hidden
+            for name in param.opts
+        ]
+
+
+class Command(_Suggesting):
     """A subcommand: its help ends with examples that can be pasted.
 
     Attributes:
@@ -67,7 +91,7 @@ class ClosedPipeError(Exception):
     """The reader of the output has closed its pipe (`| head`)."""
 
 
-class Group(click.Group):
+class Group(_Suggesting, click.Group):
     """All subcommands, in the order of the documentation."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -78,7 +102,7 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            raise click.UsageError(f"no subcommand {name!r}{self._hint(name)}", ctx)
+            raise click.UsageError(f"no subcommand '{name}'{self._hint(name)}", ctx)
         return super().resolve_command(ctx, args)
 
     def _hint(self, name: str) -> str:

@@ -10,17 +10,17 @@ from logstore.cli import options
 from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
 from logstore.cli.output import Printer
-from logstore.cli.params import milliseconds_of
+from logstore.cli.params import Bound
 from logstore.cli.records import (
     bar,
+    bounds_of,
     dump_files,
     opened_sources,
     shown,
-    until_of,
     with_bar,
 )
 from logstore.cli.schema import batch_line
-from logstore.cli.sources import FileSource, Position, Sources, Tell
+from logstore.cli.sources import Sources
 from logstore.cli.text import counted, escape, size_text, time_text
 
 EXAMPLES: Final = [
@@ -61,45 +61,21 @@ def batch_text(topic: str | None, number: int | None, batch: Any) -> str:
     return "  ".join(parts)
 
 
-def _all_batches(sources: Sources, given: dict[str, Any]) -> Iterator[Located]:
-    start, stop = given["first"], until_of(given)
+def _all_batches(
+    sources: Sources, start: Bound, stop: Bound, isolation: str
+) -> Iterator[Located]:
     for partition in sources.partitions:
-        found = sources.read(
-            partition, start, stop, given["isolation"], partition.read_batches
-        )
+        found = sources.read(partition, start, stop, isolation, partition.read_batches)
         for batch in with_bar(sources, partition, found, _offset_of):
             yield partition.topic, partition.number, batch
     for source in sources.files:
-        low, high = source.resolve(start), source.resolve(stop)
         with bar(sources, source.name or source.path) as progress:
-            for batch in _file_batches(source, low, high, progress):
+            for batch in source.batches(source.asked(start, stop), progress):
                 yield source.topic, source.partition, batch
 
 
 def _offset_of(batch: logstore.RecordBatch) -> int:
     return batch.last_offset  # the first one of a wrapper is inside it
-
-
-def _file_batches(
-    source: FileSource, start: Position, stop: Position, tell: Tell
-) -> Iterator[logstore.RecordBatch]:
-    begun = False
-    for batch in source.batches(tell):
-        begun = begun or _reaches(batch, start, is_start=True)
-        if not begun:
-            continue
-        if stop is not None and _reaches(batch, stop, is_start=False):
-            return
-        yield batch
-
-
-def _reaches(batch: logstore.RecordBatch, bound: Position, *, is_start: bool) -> bool:
-    """Whether a batch reaches an offset or time (a stop: begins at or after it)."""
-    if bound is None:
-        return True
-    if isinstance(bound, int):
-        return (batch.last_offset if is_start else batch.base_offset) >= bound
-    return batch.max_timestamp_ms >= milliseconds_of(bound)
 
 
 @command(
@@ -122,12 +98,13 @@ def _reaches(batch: logstore.RecordBatch, bound: Position, *, is_start: bool) ->
 @options.decompressed
 def batches(path: str, **given: Any) -> int:
     """`logstore-dump batches`."""
+    first, stop = bounds_of(given)
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
     with opened_sources(path, damage, given) as sources:
         if given["kafka"]:
             return dump_files(sources, printer, deep=False)
-        found = _all_batches(sources, given)
+        found = _all_batches(sources, first, stop, given["isolation"])
         for topic, number, batch in shown(found, given["skip"], given["limit"]):
             if given["form"] == "jsonl":
                 printer.json(batch_line(topic, number, batch, given["times"]))

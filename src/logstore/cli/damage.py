@@ -3,18 +3,21 @@ lists the missing offsets.
 
 With ``raise`` a partition ends at its first damage; with ``skip`` reading continues at
 the next offset that can be read. The default is ``raise`` for partitions, and ``skip``
-for single files: they are read as they are. A partition that cannot be read for another
-reason (a limit, a format that is not understood) is reported likewise, and makes the
-status 2.
+for single files: they are read as they are. Missing is what was asked for, or may have
+been: `logstore.cli.lookup` says which damage has no known time. A partition that cannot
+be read for another reason (a limit, a format that is not understood) is reported
+likewise, and makes the status 2.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import logstore
+from logstore.cli.lookup import Damaged, beginning, next_readable
 from logstore.cli.output import Printer, is_terminal
 from logstore.cli.text import counted, offsets_text
 
@@ -35,11 +38,17 @@ class DamagedFile(Protocol):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Missing:
     """Offsets that were not delivered: [first, next_offset), None if their end is
-    unknown. Not every offset had a record."""
+    unknown. Not every offset had a record.
+
+    Attributes:
+        is_asked: whether they were certainly asked for. A time was asked for if it is
+            False, and theirs is unknown.
+    """
 
     name: str
     first: int
     next_offset: int | None
+    is_asked: bool = True
 
 
 class DamageLog:
@@ -61,6 +70,7 @@ class DamageLog:
         self.is_strict_in_files = on_corruption == "raise"
         self._printer = printer
         self._is_inexact = False
+        self._has_ended = False
 
     @classmethod
     def silent(cls) -> DamageLog:
@@ -109,8 +119,10 @@ class DamageLog:
         """
         name = partition.name
         try:
-            start, stop = bounds()
-            at, on_corruption = start, "raise"
+            at, stop, is_over = self._offsets(partition, *bounds())
+            if is_over:
+                return
+            on_corruption = "raise"
             while True:
                 try:
                     yield from reading(
@@ -118,10 +130,10 @@ class DamageLog:
                     )
                     return
                 except logstore.CorruptRecordError as error:
-                    found = self._met(partition, error, stop)
+                    found = self._met(partition, error, at, stop)
                 if self.is_strict or found is None:
                     return
-                if isinstance(at, int) and found <= at:
+                if at is not None and found <= at:
                     # These parts cannot be distinguished any more: read the rest
                     # without its damaged parts.
                     self._is_inexact, on_corruption = True, "skip"
@@ -134,29 +146,66 @@ class DamageLog:
         except logstore.LogStoreError as error:
             self.refused(name, error)
 
+    def _offsets(
+        self, partition: logstore.Partition, start: Any, stop: Any
+    ) -> tuple[int | None, int | None, bool]:
+        """(both bounds as offsets, whether reading ends before it begins). Reading
+        continues behind damage at an offset, so a time must not be looked up again
+        there."""
+        is_over = False
+        if isinstance(stop, datetime.datetime):
+            stop = beginning(partition, stop).offset
+        if isinstance(start, datetime.datetime):
+            found = beginning(partition, start)
+            for damaged in found.damage:
+                self._met_before(partition, damaged, stop)
+            start = found.offset
+            is_over = self.is_strict and found.is_unsure
+            end = partition.end_offset if stop is None else stop
+            if is_over and start < end:
+                self._has_ended = True
+                self.missing.append(Missing(partition.name, start, end))
+        return start, stop, is_over
+
+    def _met_before(
+        self, partition: logstore.Partition, damaged: Damaged, stop: int | None
+    ) -> None:
+        """Report damage that may have held records of the time asked for."""
+        first, following = damaged.first, damaged.next_offset
+        if stop is not None:
+            following = min(following, stop)
+        if following <= first:
+            return
+        name = partition.name
+        self.damaged.add(name)
+        self._raise_status(PROBLEMS)
+        self.missing.append(Missing(name, first, following, is_asked=False))
+        self._warn(
+            f"{name}: {damaged.error} Left out: {offsets_text(first, following)}; "
+            f"these records may be at or after the time asked for, which is not known."
+        )
+
     def _met(
         self,
         partition: logstore.Partition,
         error: logstore.CorruptRecordError,
-        stop: Any,
+        start: int | None,
+        stop: int | None,
     ) -> int | None:
         """Report damage; returns where to continue, None at the end."""
         name, end = partition.name, partition.end_offset
         self.damaged.add(name)
         self._raise_status(PROBLEMS)
-        if isinstance(stop, int):
+        if stop is not None:
             end = min(end, stop)
-        following = error.next_offset
-        if following is None:
-            following = _next_readable(partition, error.offset)
+        first = error.offset if start is None else max(error.offset, start)
+        following = next_readable(partition, error)
         following = min(end if following is None else following, end)
         until = end if self.is_strict else following
-        self.missing.append(Missing(name, error.offset, until))
-        what = (
-            "the rest of it"
-            if self.is_strict
-            else offsets_text(error.offset, following)
-        )
+        if first < until:
+            self.missing.append(Missing(name, first, until))
+        self._has_ended = self._has_ended or self.is_strict
+        what = "the rest of it" if self.is_strict else offsets_text(first, following)
         self._warn(f"{name}: {error} Left out: {what}.")
         return following if following < end else None
 
@@ -170,19 +219,10 @@ class DamageLog:
             "note",
         )
 
-    def in_file(
-        self, source: DamagedFile, entry: Any, first: int, next_offset: int | None
-    ) -> None:
-        """Damaged bytes of a file, and the offsets between its neighbours."""
-        name = source.name or source.path
-        self.damaged.add(name)
+    def in_file(self, source: DamagedFile, entry: Any, *, is_end: bool) -> None:
+        """Damaged bytes of a file; `is_end`: it is not read any further."""
         self._raise_status(PROBLEMS)
-        self.missing.append(Missing(name, first, next_offset))
-        left = (
-            source.size_bytes - entry.position
-            if self.is_strict_in_files
-            else entry.size_bytes
-        )
+        left = source.size_bytes - entry.position if is_end else entry.size_bytes
         self._warn(
             f"{source.path} at byte {entry.position}: damaged ({entry.damage}); "
             f"{counted(left, 'byte')} left out"
@@ -195,12 +235,23 @@ class DamageLog:
         error: logstore.LogStoreError,
     ) -> None:
         """An intact batch of a file whose records cannot be read."""
+        self._raise_status(PROBLEMS)
+        self._warn(f"{error}; {counted(batch.size_bytes, 'byte')} left out")
+
+    def miss(
+        self,
+        source: DamagedFile,
+        first: int,
+        next_offset: int | None,
+        *,
+        is_asked: bool = True,
+    ) -> None:
+        """The offsets of a file that are missing because of its damage."""
         name = source.name or source.path
         self.damaged.add(name)
-        self._raise_status(PROBLEMS)
-        following = None if self.is_strict_in_files else batch.next_offset
-        self.missing.append(Missing(name, batch.base_offset, following))
-        self._warn(f"{error}; {counted(batch.size_bytes, 'byte')} left out")
+        self.missing.append(Missing(name, first, next_offset, is_asked))
+        if self.is_strict_in_files and is_asked:
+            self._has_ended = True
 
     # -------------------------------------------------------------- the end
 
@@ -219,7 +270,7 @@ class DamageLog:
                 + ("" if least else f", at most {counted(count, 'record')}")
                 + (
                     "; --on-corruption skip reads on behind the damage"
-                    if self.is_strict
+                    if self._has_ended
                     else ""
                 ),
                 "problem",
@@ -228,21 +279,11 @@ class DamageLog:
 
 
 def _missing_text(one: Missing) -> str:
+    unknown = "" if one.is_asked else "; whether they were asked for is not known"
     if one.next_offset is None:
-        return f"{one.name} from offset {one.first} on"
+        return f"{one.name} from offset {one.first} on{unknown}"
     count = one.next_offset - one.first
     return (
         f"{one.name} offsets {offsets_text(one.first, one.next_offset)} "
-        f"({counted(count, 'offset')}, at most {counted(count, 'record')})"
+        f"({counted(count, 'offset')}, at most {counted(count, 'record')}{unknown})"
     )
-
-
-def _next_readable(partition: logstore.Partition, offset: int) -> int | None:
-    """The first offset after damage that can be read."""
-    try:
-        for batch in partition.read_batches(offset, on_corruption="skip"):
-            if batch.base_offset >= offset:
-                return batch.base_offset
-    except logstore.LogStoreError:
-        return None
-    return None

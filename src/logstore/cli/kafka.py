@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import logstore
+from logstore.cli.log_file import FileSource
 from logstore.cli.output import Printer
-from logstore.cli.sources import FileSource
 from logstore.cli.text import escape
 
 _SEQUENCE_MAX: Final = (1 << 31) - 1

@@ -75,9 +75,9 @@ COLUMNS: Final = (
     Column(
         "partition", lambda row: (row.topic, row.number), lambda v: f"{v[0]}-{v[1]}"
     ),
-    Column("start", lambda row: row.start, is_number=True),
-    Column("end", lambda row: row.end, is_number=True),
-    Column("durable", lambda row: row.durable, is_number=True),
+    Column("start", lambda row: row.start, grouped, True),
+    Column("end", lambda row: row.end, grouped, True),
+    Column("durable", lambda row: row.durable, grouped, True),
     Column("segments", lambda row: len(row.segments), grouped, True, sum),
     Column("size", lambda row: row.size, size_text, True, sum),
     Column("offsets", lambda row: row.end - row.start, grouped, True, sum),
@@ -92,7 +92,7 @@ SEGMENT_COLUMNS: Final = (
     Column(
         "offsets",
         lambda s: (s.base_offset, s.next_offset),
-        lambda v: offsets_text(*v),
+        lambda v: offsets_text(*v, number=grouped),
     ),
     Column("size", lambda s: s.size_bytes, size_text, True, sum),
     Column("last time", lambda s: s.max_timestamp_ms, time_text),

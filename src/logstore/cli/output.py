@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, TextIO
 
 from logstore.cli.lazy import import_package
 from logstore.cli.schema import dumps
-from logstore.cli.text import escape, relative, size_text
+from logstore.cli.text import escape, grouped, harmless, relative, size_text
 
 _BAR_DELAY_S: Final = 0.5
 _REFRESHES_PER_S: Final = 10
@@ -79,7 +79,7 @@ class Printer:
         """A line on standard error, with relative paths."""
         self.flush()
         Progress.clear()
-        shown = f"logstore-dump: {escape(relative(text))}"
+        shown = f"logstore-dump: {harmless(relative(text))}"
         if has_colour(self.err):
             shown = f"{_COLOURS[style]}{shown}{_RESET}"
         self.err.write(shown + "\n")
@@ -220,7 +220,8 @@ class Progress:
         rate = done / max(time.monotonic() - self._begin, 1e-6)
         if self._unit == "bytes":
             return {"amount": size_text(done), "rate": f"{size_text(rate)}/s"}
-        return {"amount": f"{done:,} {self._unit}", "rate": f"{rate:,.0f}/s"}
+        amount = f"{grouped(done)} {self._unit}"
+        return {"amount": amount, "rate": f"{grouped(round(rate))}/s"}
 
     def _start(self) -> None:
         progress = import_package("rich.progress")

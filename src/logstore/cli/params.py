@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 _COUNT_MAX: Final = (1 << 63) - 1
 _DIGITS_MAX: Final = 20
 _MILLISECONDS: Final = re.compile(r"(-?[0-9]+)ms")
+_GROUPED: Final = re.compile(r"[0-9]{1,3}(,[0-9]{3})+", re.ASCII)
 _FROM_END: Final = re.compile(r"-[0-9]+", re.ASCII)
 _SIZE: Final = re.compile(r"([0-9]+) ?(|B|KiB|MiB|GiB)", re.ASCII)
 _UNIT_BITS: Final = {"": 0, "B": 0, "KiB": 10, "MiB": 20, "GiB": 30}
@@ -35,8 +36,8 @@ Bound = int | datetime.datetime | FromEnd | None
 
 
 def parse_bound(text: str) -> int | datetime.datetime:
-    """An offset, ``-N`` (the N last: `FromEnd`), or a time: ISO 8601, or Unix
-    milliseconds followed by ``ms``.
+    """An offset (also ``2,000,700``, as `ls` prints it), ``-N`` (the N last:
+    `FromEnd`), or a time: ISO 8601, or Unix milliseconds followed by ``ms``.
 
     Raises:
         ValueError, OverflowError: none of these.
@@ -44,6 +45,8 @@ def parse_bound(text: str) -> int | datetime.datetime:
     milliseconds = _MILLISECONDS.fullmatch(text)
     if milliseconds is not None:
         return _EPOCH + datetime.timedelta(milliseconds=int(milliseconds[1]))
+    if _GROUPED.fullmatch(text):
+        text = text.replace(",", "")
     if text.isascii() and text.isdigit():
         return _clipped(text)
     if _FROM_END.fullmatch(text):
@@ -60,6 +63,25 @@ def milliseconds_of(when: datetime.datetime) -> int:
     return -(-(delta // datetime.timedelta(microseconds=1)) // 1000)
 
 
+def is_reversed(start: Bound, stop: Bound) -> bool:
+    """Whether a bound lies after another one of the same sort: two offsets, two numbers
+    from the end, or two times. Others cannot be compared without a log."""
+    if isinstance(start, datetime.datetime) and isinstance(stop, datetime.datetime):
+        return milliseconds_of(start) > milliseconds_of(stop)
+    if isinstance(start, FromEnd) and isinstance(stop, FromEnd):
+        return start < stop
+    if isinstance(start, FromEnd) or isinstance(stop, FromEnd):
+        return False
+    return isinstance(start, int) and isinstance(stop, int) and start > stop
+
+
+def bound_text(bound: Bound) -> str:
+    """A bound as it may be typed."""
+    if isinstance(bound, datetime.datetime):
+        return bound.isoformat()
+    return f"-{int(bound)}" if isinstance(bound, FromEnd) else str(bound)
+
+
 def _clipped(digits: str) -> int:
     # Larger than in any log: code that counts with machine words takes no more.
     return min(int(digits[:_DIGITS_MAX]), _COUNT_MAX)
@@ -74,7 +96,7 @@ class CountType(_ParamType):
         if isinstance(value, int):
             return value
         if not (value.isascii() and value.isdigit()):
-            self.fail(f"{value!r} is not a number from 0 on", param, ctx)
+            self.fail(f"'{value}' is not a number from 0 on", param, ctx)
         return _clipped(value)
 
 
@@ -89,7 +111,7 @@ class SizeType(_ParamType):
         match = _SIZE.fullmatch(value)
         if match is None:
             self.fail(
-                f"{value!r} is not a size: a number of bytes, or one followed by "
+                f"'{value}' is not a size: a number of bytes, or one followed by "
                 f"KiB, MiB, GiB",
                 param,
                 ctx,
@@ -109,7 +131,7 @@ class BoundType(_ParamType):
             return parse_bound(value)
         except (ValueError, OverflowError):
             self.fail(
-                f"{value!r} is not an offset, a number from the end such as -10, an "
+                f"'{value}' is not an offset, a number from the end such as -10, an "
                 f"ISO 8601 time, or milliseconds such as 1714564800000ms",
                 param,
                 ctx,
@@ -127,7 +149,7 @@ class PatternType(_ParamType):
         try:
             return re.compile(value.encode("utf-8", "surrogateescape"))
         except re.error as error:
-            self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
+            self.fail(f"'{value}' is not a regular expression: {error}", param, ctx)
 
 
 class TopicType(_ParamType):

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import re
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,11 +16,11 @@ from logstore.cli import kafka, options
 from logstore.cli.app import LOGS, command, store_config
 from logstore.cli.damage import DamageLog
 from logstore.cli.output import Printer, Progress, is_terminal
-from logstore.cli.params import Bound, FromEnd
+from logstore.cli.params import Bound, FromEnd, bound_text, is_reversed
 from logstore.cli.schema import dumps, parsed_json, payload_value, record_line
 from logstore.cli.sources import Sources, offset_from_end
 from logstore.cli.template import compiled
-from logstore.cli.text import decode, escape, quoted, time_text
+from logstore.cli.text import decode, escape, grouped, quoted, time_text
 
 _POLL_SECONDS: Final = 0.1
 _STEP: Final = 100  # records or batches between two looks at the clock
@@ -60,7 +59,7 @@ def payload_text(data: bytes | None, payload: str) -> str:
     if payload in ("hex", "base64"):
         return str(payload_value(data, payload))
     if payload == "none":
-        return f"({len(data)} bytes)"
+        return f"({grouped(len(data))} bytes)"
     if payload == "json":
         parsed = parsed_json(data)
         if parsed is not None and not parsed.startswith('"'):
@@ -209,16 +208,14 @@ def bar(sources: Sources, name: str, unit: str = "bytes") -> Progress:
 @options.decompressed
 def records(path: str, **given: Any) -> int:
     """`logstore-dump records`."""
+    first, stop = bounds_of(given)
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
-    style = Style(given["form"], given["payload"], given["times"], given["template"])
-    put = style.printing(printer)
+    put = style_of(given).printing(printer)
     with opened_sources(path, damage, given) as sources:
         if given["kafka"]:
             return dump_files(sources, printer, deep=True)
-        found = all_records(
-            sources, given["first"], until_of(given), given["isolation"]
-        )
+        found = all_records(sources, first, stop, given["isolation"])
         chosen = matching(found, given["grep"])
         for one in shown(chosen, given["skip"], given["limit"]):
             put(one)
@@ -226,13 +223,38 @@ def records(path: str, **given: Any) -> int:
     return damage.finish()
 
 
-def until_of(given: dict[str, Any]) -> Bound:
-    """``--until``, or its other name."""
+def bounds_of(given: dict[str, Any]) -> tuple[Bound, Bound]:
+    """``--from``, and ``--until`` or its other name.
+
+    Raises:
+        click.UsageError: both names, or nothing can lie between the bounds.
+    """
+    first: Bound = given["first"]
     stop: Bound = given["stop"]
     alias: Bound = given.get("stop_alias")
     if stop is not None and alias is not None:
         raise click.UsageError("--to is another name of --until; give one of them")
-    return alias if stop is None else stop
+    stop = alias if stop is None else stop
+    if is_reversed(first, stop):
+        raise click.UsageError(
+            f"--from {bound_text(first)} is after --until {bound_text(stop)}: there is "
+            f"nothing between them"
+        )
+    return first, stop
+
+
+def style_of(given: dict[str, Any]) -> Style:
+    """How records are printed, by the options.
+
+    Raises:
+        click.UsageError: both a template and another format than text.
+    """
+    form, template = given["form"], given["template"]
+    if template is not None and form != "text":
+        raise click.UsageError(
+            f"--template and --format {form} exclude each other: give one of them"
+        )
+    return Style(form, given["payload"], given["times"], template)
 
 
 def shown(found: Iterator[Any], skip: int, limit: int | None) -> Iterator[Any]:
@@ -284,8 +306,7 @@ def tail(path: str, **given: Any) -> int:
     """`logstore-dump tail`."""
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
-    style = Style(given["form"], given["payload"], given["times"], given["template"])
-    put = style.printing(printer)
+    put = style_of(given).printing(printer)
     with opened_sources(path, damage, given) as sources:
         if sources.files and given["follow"]:
             raise click.UsageError(
@@ -294,9 +315,9 @@ def tail(path: str, **given: Any) -> int:
         count, isolation = given["records"], given["isolation"]
         for source in sources.files:
             with bar(sources, source.name or source.path) as progress:
-                found = source.records(None, None, progress)
-                kept = deque(found, maxlen=min(count, 1 << 31))
-            for record in kept:
+                # Until all of it is known: its end says where the last ones begin.
+                last_ones = list(source.records(FromEnd(count), None, progress))
+            for record in last_ones:
                 put(Found(source.topic, source.partition, record))
         ends = {p.name: p.end_offset for p in sources.partitions}
         for partition in sources.partitions:

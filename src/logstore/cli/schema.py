@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import logstore
 from logstore.cli.lazy import orjson
-from logstore.cli.text import decode, encodable, time_text
+from logstore.cli.text import decode, encodable, readable, time_text
 
 SCHEMA_VERSION: Final = 1
 PAYLOADS: Final = ("auto", "utf8", "hex", "base64", "json", "none")
@@ -133,12 +133,20 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return found
+
+
 def parsed_json(data: bytes) -> str | None:
     """Bytes as one line of strict JSON. None if they are not JSON, or JSON that not
-    every parser accepts: NaN, an infinity (also 1e999), half a surrogate pair, or too
-    deep nesting. Uses the standard parser, since it keeps integers above 64 bits."""
+    every parser accepts: NaN, an infinity (also 1e999), half a surrogate pair, too deep
+    nesting, or an object with two values of one name, of which most parsers drop one.
+    Uses the standard parser, since it keeps integers above 64 bits."""
     try:
-        value = json.loads(data, parse_constant=_refuse)
+        value = json.loads(data, parse_constant=_refuse, object_pairs_hook=_unique)
         # Deeper than it is written later, so that the stack suffices then.
         text = json.dumps([[[[[[[[value]]]]]]]], ensure_ascii=False, allow_nan=False)
         text.encode()
@@ -158,7 +166,7 @@ def payload_value(data: bytes, payload: str) -> Any:
         text = parsed_json(data)
         if text is not None:
             return JsonText(text)
-    return data.decode("utf-8", "backslashreplace")
+    return readable(data)
 
 
 def put_payload(

@@ -9,15 +9,14 @@ import fnmatch
 import itertools
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import logstore
 from logstore.cli.damage import DamageLog
-from logstore.cli.params import Bound, FromEnd, milliseconds_of
+from logstore.cli.log_file import FileSource
+from logstore.cli.params import Bound, FromEnd
 from logstore.cli.paths import FILE, PARTITION, kind_of
-from logstore.cli.schema import partition_of
 from logstore.cli.text import counted
 
 _DIRECTORY: Final = re.compile(r"(.+)-(0|[1-9][0-9]*)")
@@ -26,119 +25,6 @@ _LOG: Final = re.compile(r"[0-9]{20}\.log")
 _LOG_FILE: Final = re.compile(r"\.log(\.|$)")
 
 Position = int | datetime.datetime | None
-Tell = Callable[[int, int], None]
-
-
-class FileSource:
-    """One `.log` file as it is.
-
-    Attributes:
-        path: as it was given, or below the path that was given.
-        topic, partition: from the name of its directory; None if that has none.
-    """
-
-    def __init__(
-        self, path: str, config: logstore.StoreConfig, damage: DamageLog
-    ) -> None:
-        self.path = path
-        self.config = config
-        self.topic, self.partition = partition_of(path)
-        self.size_bytes = os.path.getsize(path)
-        self._damage = damage
-
-    @property
-    def name(self) -> str | None:
-        """``topic-number``; None if it is unknown."""
-        return None if self.topic is None else f"{self.topic}-{self.partition}"
-
-    def entries(self) -> Iterator[Any]:
-        """All of its `LogEntry` values."""
-        contents = logstore.inspect_file(self.path, store_config=self.config)
-        return iter(contents.entries)
-
-    def batches(self, tell: Tell | None = None) -> Iterator[logstore.RecordBatch]:
-        """The intact batches. With ``raise`` they end at the first damage; a torn end
-        is reported and is no damage. `tell` is called with the bytes done and in all.
-        """
-        last = -1
-        broken: tuple[int, Any] | None = None
-        for entry in self.entries():
-            if tell is not None:
-                tell(entry.position, self.size_bytes)
-            if entry.damage is None:
-                if broken is not None:
-                    self._tell(broken[1], broken[0], entry.batch.base_offset)
-                    broken = None
-                last = entry.batch.last_offset
-                yield entry.batch
-            elif entry.is_torn:
-                self._damage.torn(self, entry)
-            elif self._damage.is_strict_in_files:
-                self._tell(entry, last + 1, None)
-                return
-            else:
-                if broken is not None:
-                    self._tell(broken[1], broken[0], broken[0])
-                broken = (last + 1, entry)
-        if broken is not None:
-            self._tell(broken[1], broken[0], None)
-
-    def _tell(self, entry: Any, first: int, next_offset: int | None) -> None:
-        self._damage.in_file(self, entry, first, next_offset)
-
-    def _records_of(self, batch: logstore.RecordBatch) -> list[logstore.Record] | None:
-        """The records of an intact batch; None if its contents cannot be read."""
-        try:
-            return list(batch)
-        except (
-            logstore.CorruptionError,
-            logstore.RecordTooLargeError,
-            logstore.UnsupportedError,
-        ) as error:
-            self._damage.in_batch(self, batch, error)
-            return None
-
-    def offset_from_end(self, count: int) -> int:
-        """The offset of the `count`-th last record; 0 if there are fewer."""
-        if not count:
-            return (1 << 63) - 1
-        quiet = FileSource(self.path, self.config, DamageLog.silent())
-        offsets = deque((r.offset for r in quiet.records(None, None)), maxlen=count)
-        return offsets[0] if len(offsets) == count else 0
-
-    def resolve(self, bound: Bound) -> Position:
-        """A bound as an offset, if it is ``-N``; else unchanged."""
-        return self.offset_from_end(bound) if isinstance(bound, FromEnd) else bound
-
-    def records(
-        self, start: Bound, stop: Bound, tell: Tell | None = None
-    ) -> Iterator[logstore.Record]:
-        """The records of the intact batches, between two bounds. `tell`: as in
-        `batches`."""
-        start, stop = self.resolve(start), self.resolve(stop)
-        begun = not isinstance(start, datetime.datetime)
-        first = start if isinstance(start, int) else 0
-        since = milliseconds_of(start) if isinstance(start, datetime.datetime) else 0
-        until = milliseconds_of(stop) if isinstance(stop, datetime.datetime) else None
-        for batch in self.batches(tell):
-            if batch.last_offset < first:
-                continue
-            if isinstance(stop, int) and batch.base_offset >= stop:
-                return
-            found = self._records_of(batch)
-            if found is None:
-                if self._damage.is_strict_in_files:
-                    return
-                continue
-            for record in found:
-                begun = begun or record.timestamp_ms >= since
-                if not begun or record.offset < first:
-                    continue
-                if isinstance(stop, int) and record.offset >= stop:
-                    return
-                if until is not None and record.timestamp_ms >= until:
-                    return
-                yield record
 
 
 class Sources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -11,12 +12,21 @@ import logstore
 from logstore.cli import options
 from logstore.cli.app import LOGS, command
 from logstore.cli.damage import DamageLog
+from logstore.cli.log_file import FileSource
 from logstore.cli.output import Printer, Progress
 from logstore.cli.records import opened_sources
 from logstore.cli.schema import line, timestamp_value
-from logstore.cli.sources import FileSource, Sources
+from logstore.cli.sources import Sources
 from logstore.cli.tables import Column, names_of, print_table, sorted_by
-from logstore.cli.text import counted, escape, grouped, relative, size_text, time_text
+from logstore.cli.text import (
+    counted,
+    escape,
+    grouped,
+    offsets_text,
+    relative,
+    size_text,
+    time_text,
+)
 
 EXAMPLES: Final = [
     "stat data",
@@ -44,6 +54,7 @@ class Tally:
     magics: Counter[int] = dataclasses.field(default_factory=Counter)
     codecs: Counter[str] = dataclasses.field(default_factory=Counter)
     producers: set[int] = dataclasses.field(default_factory=set)
+    smallest_batch_time: int = -1
     first_time: int = -1
     last_time: int = -1
 
@@ -78,8 +89,8 @@ class Tally:
         time_ms = batch.max_timestamp_ms
         if time_ms >= 0:
             self.last_time = max(self.last_time, time_ms)
-            first = self.first_time
-            self.first_time = time_ms if first < 0 else min(first, time_ms)
+        self.smallest_batch_time = _earliest((self.smallest_batch_time, time_ms))
+        self.first_time = _earliest((self.first_time, _first_time(batch)))
 
     def to_json(self, times: str) -> dict[str, Any]:
         return line(
@@ -97,30 +108,56 @@ class Tally:
             recordsByMagic={str(k): n for k, n in sorted(self.magics.items())},
             recordsByCodec=dict(sorted(self.codecs.items())),
             producers=len(self.producers),
-            smallestBatchTimestamp=timestamp_value(self.first_time, times),
+            smallestFirstTimestamp=timestamp_value(self.first_time, times),
+            smallestBatchTimestamp=timestamp_value(self.smallest_batch_time, times),
             largestTimestamp=timestamp_value(self.last_time, times),
         )
 
     def to_text(self) -> list[str]:
         per_record = self.batch_bytes / self.records if self.records else 0.0
         per_batch = self.records / self.batches if self.batches else 0.0
-        magics = ", ".join(f"{n} of magic {k}" for k, n in sorted(self.magics.items()))
-        codecs = ", ".join(f"{n} {k}" for k, n in sorted(self.codecs.items()))
-        durable = f", durable below {self.durable}" if self.durable >= 0 else ""
-        last = "none" if self.end <= self.start else f"{self.start}..{self.end - 1}"
+        magics = ", ".join(
+            f"{grouped(n)} of magic {k}" for k, n in sorted(self.magics.items())
+        )
+        codecs = ", ".join(f"{grouped(n)} {k}" for k, n in sorted(self.codecs.items()))
+        durable = f", durable below {grouped(self.durable)}" * (self.durable >= 0)
+        is_empty = self.end <= self.start
+        last = (
+            "none" if is_empty else offsets_text(self.start, self.end, number=grouped)
+        )
         control = counted(self.control, "control batch")
         return [
             self.name,
             f"  offsets    {last}{durable}",
             f"  size       {size_text(self.size)} in "
             f"{counted(self.segments, 'segment')}",
-            f"  records    {self.records}, {size_text(per_record)} each on disk",
-            f"  batches    {self.batches}, {per_batch:.1f} records each, {control}",
+            f"  records    {grouped(self.records)}, "
+            f"{size_text(per_record)} each on disk",
+            f"  batches    {grouped(self.batches)}, "
+            f"{per_batch:,.1f} records each, {control}",
             f"  magic      {magics or '-'}",
             f"  codec      {codecs or '-'}",
-            f"  producers  {len(self.producers)} with an id",
+            f"  producers  {grouped(len(self.producers))} with an id",
             f"  time       {time_text(self.first_time)} to {time_text(self.last_time)}",
         ]
+
+
+def _first_time(batch: logstore.RecordBatch) -> int:
+    """The time of the first record of a batch; the largest time if the batch does not
+    tell it without being decompressed; -1 for none."""
+    largest = batch.max_timestamp_ms
+    if batch.timestamp_type is not logstore.TimestampType.CREATE_TIME:
+        return largest
+    if batch.magic == 2:
+        # Compaction puts the time to drop markers there.
+        is_known = batch.delete_horizon_ms is None
+        return batch.base_timestamp_ms if is_known else largest
+    if batch.compression == "none":
+        return largest  # of the only record
+    with contextlib.suppress(logstore.LogStoreError):
+        # Its payload was opened to count it.
+        return _earliest(record.timestamp_ms for record in batch)
+    return largest
 
 
 def _counts(rows: Iterable[Counter[Any]]) -> Counter[Any]:
@@ -131,7 +168,7 @@ def _counts(rows: Iterable[Counter[Any]]) -> Counter[Any]:
 
 
 def _codecs(counts: Counter[str]) -> str:
-    return ", ".join(f"{n} {name}" for name, n in counts.most_common()) or "-"
+    return ", ".join(f"{grouped(n)} {name}" for name, n in counts.most_common()) or "-"
 
 
 def _earliest(times: Iterable[int]) -> int:

@@ -75,7 +75,7 @@ def _piece(match: re.Match[bytes], text: str) -> Piece | bytes:
         if field in _FIELDS:
             return _FIELDS[field]
         raise click.UsageError(
-            f"--template {text!r} has %{field.decode(errors='replace')}; the fields "
+            f"--template '{text}' has %{field.decode(errors='replace')}; the fields "
             f"are %{', %'.join(sorted(name.decode() for name in _FIELDS))} and %%"
         )
     escape = match["escape"]
@@ -86,6 +86,6 @@ def _piece(match: re.Match[bytes], text: str) -> Piece | bytes:
     if escape in _ESCAPES:
         return _ESCAPES[escape]
     raise click.UsageError(
-        f"--template {text!r} has \\{escape.decode(errors='replace')}; the escapes are "
+        f"--template '{text}' has \\{escape.decode(errors='replace')}; the escapes are "
         f"\\n, \\t, \\r, \\0, \\xNN and \\\\"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+from collections.abc import Callable
 from typing import Final
 
 _SHORT_ESCAPES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
@@ -21,7 +22,30 @@ def escape(text: str) -> str:
     ``\n``, ``\r``, ``\t`` or the bytes of their UTF-8 form as ``\xNN``."""
     if text.isprintable() and "\\" not in text:
         return text
-    return "".join(map(_escaped, text))
+    return "".join(map(_ESCAPED.__getitem__, text))
+
+
+def harmless(text: str) -> str:
+    """As `escape`, but backslashes stay as they are: for messages, which repeat what
+    was typed."""
+    return "\\".join(map(escape, text.split("\\")))
+
+
+class _Escaped(dict[str, str]):
+    """Each character as `escape` shows it.
+
+    A binary value needs an escape for most of its characters, and a look into a
+    dictionary takes a fifteenth of the time of a call in Python. Characters that
+    differ are few in all but hostile data, so the memory is limited.
+    """
+
+    _KEPT_MAX: Final = 1 << 16
+
+    def __missing__(self, char: str) -> str:
+        found = _escaped(char)
+        if len(self) < self._KEPT_MAX:
+            self[char] = found
+        return found
 
 
 def _escaped(char: str) -> str:
@@ -31,6 +55,9 @@ def _escaped(char: str) -> str:
     if char.isprintable():
         return char
     return "".join(f"\\x{byte:02x}" for byte in _bytes_of(char))
+
+
+_ESCAPED: Final = _Escaped()
 
 
 def _bytes_of(char: str) -> bytes:
@@ -45,6 +72,16 @@ def _bytes_of(char: str) -> bytes:
 def decode(data: bytes) -> str:
     """Bytes as text; bytes that are not UTF-8 are kept, and printed as escapes."""
     return data.decode("utf-8", "surrogateescape")
+
+
+def readable(data: bytes) -> str:
+    r"""Bytes as text, with ``\xNN`` for each byte that is not UTF-8."""
+    if b"\\udc" in data:
+        return data.decode("utf-8", "backslashreplace")
+    # Python's decoder makes an object for each such byte; its encoder does not, and
+    # writes the characters that stand for them as \udcNN.
+    coded = decode(data).encode("utf-8", "backslashreplace")
+    return coded.replace(b"\\udc", b"\\x").decode()
 
 
 def quoted(data: bytes) -> str:
@@ -71,7 +108,7 @@ def size_text(count: float) -> str:
         if value < 1024 or unit == _UNITS[-1]:
             break
         value /= 1024
-    return f"{int(count)} B" if unit == "B" else f"{value:.1f} {unit}"
+    return f"{grouped(int(count))} B" if unit == "B" else f"{value:,.1f} {unit}"
 
 
 def time_text(timestamp_ms: int) -> str:
@@ -93,22 +130,26 @@ def plural(word: str) -> str:
 
 
 def counted(number: int, word: str) -> str:
-    """``1 record``, ``12 345 records``, ``no records``."""
+    """``1 record``, ``12,345 records``, ``no records``."""
     if number == 1:
         return f"1 {word}"
     return f"{grouped(number) if number else 'no'} {plural(word)}"
 
 
 def grouped(number: int) -> str:
-    """A number with a space between groups of three digits, from five digits on."""
-    return f"{number:,}".replace(",", " ") if abs(number) > 9999 else str(number)
+    """A number as every table and message shows it, the bars and the report too:
+    ``2,000,700``. Offsets in messages and lines are plain, since they are copied."""
+    return f"{number:,}"
 
 
-def offsets_text(first: int, next_offset: int) -> str:
+def offsets_text(
+    first: int, next_offset: int, *, number: Callable[[int], str] = str
+) -> str:
     """A half-open range of offsets as people write it: ``25..29``, ``25``, ``-``."""
     if next_offset <= first:
         return "-"
-    return str(first) if next_offset == first + 1 else f"{first}..{next_offset - 1}"
+    last = number(next_offset - 1)
+    return last if next_offset == first + 1 else f"{number(first)}..{last}"
 
 
 def relative(text: str) -> str:

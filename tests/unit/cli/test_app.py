@@ -168,7 +168,10 @@ def test_unusable_arguments_exit_two(run: Any, arguments: list[str]) -> None:
     [
         (["recrods", "x"], "did you mean records?"),
         (["rebuild", "x"], "did you mean rebuild-index?"),
-        (["records", "x", "--payloda", "hex"], "--payload"),
+        (["records", "x", "--payloda", "hex"], "did you mean --payload?"),
+        (["records", "x", "--limt", "3"], "no option --limt; did you mean --limit?"),
+        (["records", "x", "--too", "3"], "did you mean --topic?"),  # not: --to
+        (["--versoin"], "did you mean --version?"),
         (["xyzzy"], "there are ls, stat, records"),
     ],
 )

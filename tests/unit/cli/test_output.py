@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def test_text_does_nothing_to_a_terminal(data: bytes, shown: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")],
+    [(0, "0 B"), (1023, "1,023 B"), (1536, "1.5 KiB"), (5 << 30, "5.0 GiB")],
 )
 def test_sizes_are_for_people(size: int, text: str) -> None:
     """With one digit behind the point."""
@@ -59,14 +60,43 @@ def test_sizes_are_for_people(size: int, text: str) -> None:
         (1, "batch", "1 batch"),
         (2, "batch", "2 batches"),
         (3, "index", "3 indexes"),
-        (9999, "entry", "9999 entries"),
-        (10000, "offset index entry", "10 000 offset index entries"),
-        (1234567, "day", "1 234 567 days"),
+        (9999, "entry", "9,999 entries"),
+        (10000, "offset index entry", "10,000 offset index entries"),
+        (1234567, "day", "1,234,567 days"),
     ],
 )
 def test_counts_have_plurals(number: int, word: str, text: str) -> None:
     """And groups of digits."""
     assert counted(number, word) == text
+
+
+def test_numbers_have_the_same_groups_everywhere(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the rows of `ls` and `stat`, and in the bars."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("t")[0].append_many([b"v"] * 2700)
+    row = run("ls", tmp_path).lines[1].split()
+    assert row[:5] == ["t-0", "0", "2,700", "2,700", "1"]
+    assert "2,700" in row[7]
+    assert "0..2,699" in run("ls", tmp_path).out
+    text = run("stat", tmp_path).out
+    assert not re.search(r"\b\d{4}\b(?!-)", text), text
+    assert text.count("2,700") == 5
+    monkeypatch.setenv("TERM", "xterm")
+    screen = Terminal()
+    with Progress("working", screen, "records", delay_s=0) as progress:
+        progress(2700, 5000)
+    assert "2,700 records" in screen.getvalue()
+    lines = run("records", tmp_path, "--from", "2,698").lines
+    assert [line.split()[1] for line in lines] == ["2698", "2699"]
+
+
+def test_messages_repeat_what_was_typed() -> None:
+    """A backslash stays one; what a terminal obeys is escaped."""
+    screen = io.StringIO()
+    Printer(io.StringIO(), screen).warn("a\\b \x1b[2J\n")
+    assert screen.getvalue() == "logstore-dump: a\\b \\x1b[2J\\n\n"
 
 
 def test_ranges_of_offsets_are_closed() -> None:

@@ -248,6 +248,7 @@ def test_a_value_that_cannot_be_shown_does_not_end_the_listing(
         b"[" * 900 + b"]" * 900,
         b"\xff\xfe[\x001\x00]\x00",
         b"\xed\xb2\x80",
+        b'[{"a": 1, "b": 2, "a": 3}]',
         b'{"n": 2}',
     ]
     with logstore.open(tmp_path) as store:
@@ -264,12 +265,38 @@ def test_a_value_that_cannot_be_shown_does_not_end_the_listing(
             assert rows[1]["value"] == '{"s": "\\ud800"}'
             assert rows[4]["value"] == "\U0001f600"
             assert rows[5]["value"] == "[NaN, -Infinity]"
+            assert rows[-2]["value"] == '[{"a": 1, "b": 2, "a": 3}]'
     for kind in ("jsonl", "csv"):
         target = tmp_path / f"out.{kind}"
         done = run("export", tmp_path, "--to", target, "--payload", payload)
         assert done.status == 0, done.err
         if kind == "jsonl":
             assert len([strict(line) for line in target.open()]) == len(values)
+
+
+@pytest.mark.parametrize("name", ["records", "batches", "export"])
+@pytest.mark.parametrize(
+    ("start", "stop"),
+    [
+        ("20", "10"),
+        ("-5", "-10"),
+        ("2024-05-02", "2024-05-01"),
+        ("1714564800000ms", "2024-01-01T00:00:00Z"),
+    ],
+)
+def test_bounds_in_the_wrong_order_are_a_usage_error(
+    run: Any, partition: Path, name: str, start: str, stop: str
+) -> None:
+    """Nothing can lie between them, whatever is in the log."""
+    target = ("-o", "-") if name == "export" else ()
+    bounds = ("--from", start, "--until", stop)
+    result = run(name, partition, *bounds, *target)
+    assert (result.status, result.out) == (2, "")
+    assert "there is nothing between them" in result.err
+    for same in ("10", "-5", "2024-05-02"):
+        bounds = ("--from", same, "--until", same)
+        result = run(name, partition, *bounds, *target)
+        assert (result.status, result.out, result.err) == (0, "", "")
 
 
 def test_a_name_that_is_no_text_is_escaped(

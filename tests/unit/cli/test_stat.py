@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import logstore
 from support.cli import RECORDS, SMALL
 from support.damage import flip_bit, frames, logs_in
-from support.values import timestamp_of, write_store
+from support.values import new_partition, timestamp_of, write_store
 
 
 def test_stat_counts_records_by_magic_and_codec(run: Any, tmp_path: Path) -> None:
@@ -67,3 +69,43 @@ def test_stat_reads_on_behind_damage(run: Any, partition: Path) -> None:
     [line] = skipping.json
     assert (skipping.status, line["records"]) == (1, RECORDS - lost)
     assert f"missing in all: {lost} offsets of 1 partition" in skipping.err
+
+
+@pytest.mark.parametrize(
+    ("magic", "codec"), [(1, "none"), (1, "gzip"), (2, "none"), (2, "zstd")]
+)
+def test_first_time_of_stat_is_that_of_a_record(
+    run: Any, tmp_path: Path, magic: int, codec: str
+) -> None:
+    """The smallest that a batch begins with, not the largest time of a batch."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, magic, codec)
+        for first in (5000, 1000, 9000):
+            times = [first + 100 * i for i in range(10)]
+            partition.append_many([b"v"] * 10, None, times)
+    [line] = run("stat", tmp_path, "--format", "jsonl").json
+    assert line["smallestFirstTimestamp"] == 1000
+    is_message = (magic, codec) == (1, "none")  # a batch of one
+    assert line["smallestBatchTimestamp"] == (1000 if is_message else 1900)
+    assert line["largestTimestamp"] == 9900
+    text = run("stat", tmp_path).out
+    assert "time       1970-01-01T00:00:01.000Z to 1970-01-01T00:00:09.900Z" in text
+
+
+def test_first_time_of_stat_is_the_time_of_appending(run: Any, tmp_path: Path) -> None:
+    """If that is what the records have; the base of such a batch is another time."""
+    settings = {"message_timestamp_type": "LogAppendTime"}
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, 2, "none", **settings)
+        partition.append_many([b"v"] * 3, None, [1, 2, 3])
+        [first, *_] = partition.read()
+    [line] = run("stat", tmp_path, "--format", "jsonl").json
+    assert line["smallestFirstTimestamp"] == first.timestamp_ms > 3
+
+
+def test_stat_of_a_format_without_times_has_none(run: Any, tmp_path: Path) -> None:
+    """A dash as text."""
+    write_store(tmp_path, RECORDS, 0, "none")
+    [line] = run("stat", tmp_path, "--format", "jsonl").json
+    assert line["smallestFirstTimestamp"] == line["largestTimestamp"] == -1
+    assert "time       - to -" in run("stat", tmp_path).out

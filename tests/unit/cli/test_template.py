@@ -52,6 +52,32 @@ def test_what_there_is_not_is_a_usage_error(text: str) -> None:
         compiled(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (r"%q\n", r"'%q\n' has %q; the fields are %K, %S"),
+        (r"%o\q", r"'%o\q' has \q; the escapes are \n, \t, \r, \0, \xNN and \\" "\n"),
+    ],
+)
+def test_an_error_shows_the_format_as_it_was_typed(
+    run: Any, partition: Path, text: str, shown: str
+) -> None:
+    """Each backslash once."""
+    result = run("records", partition, "-f", text)
+    assert (result.status, result.out) == (2, "")
+    assert shown in result.err
+
+
+@pytest.mark.parametrize("name", ["records", "tail"])
+def test_a_template_is_no_json(run: Any, partition: Path, name: str) -> None:
+    """Both together are a mistake, and neither is dropped."""
+    given = ("--template", "%o", "--format", "jsonl")
+    result = run(name, partition, *given)
+    assert (result.status, result.out) == (2, "")
+    assert "--template and --format jsonl exclude each other" in result.err
+    assert run(name, partition, *given[:2], "--format", "text").status == 0
+
+
 def test_bytes_reach_a_pipe_as_they_are(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -8,8 +8,9 @@ from typing import Any, BinaryIO, Final
 
 import logstore
 from logstore.cli.lazy import import_package
+from logstore.cli.log_file import FileSource
 from logstore.cli.params import Bound
-from logstore.cli.sources import FileSource, Sources
+from logstore.cli.sources import Sources
 
 _COLUMNS: Final = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 _BATCH_RECORDS: Final = 65536

@@ -14,10 +14,11 @@ from logstore.cli.damage import DamageLog
 from logstore.cli.export.columns import ColumnWriter, partition_batches
 from logstore.cli.export.rows import rows_of
 from logstore.cli.export.targets import STDOUT, TEXT_KINDS, Target, path_for_topic
+from logstore.cli.log_file import FileSource
 from logstore.cli.output import Printer, Progress
-from logstore.cli.records import opened_sources
+from logstore.cli.records import bounds_of, opened_sources
 from logstore.cli.schema import line
-from logstore.cli.sources import FileSource, Sources
+from logstore.cli.sources import Sources
 from logstore.cli.text import counted, relative
 
 EXAMPLES: Final = [
@@ -63,6 +64,7 @@ class Job(NamedTuple):
 def export(path: str, **given: Any) -> int:
     """`logstore-dump export`."""
     output = _output_of(given)
+    bounds_of(given)  # before anything is opened
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
     with opened_sources(path, damage, given) as sources:
@@ -143,7 +145,7 @@ class _Export:
     ) -> None:
         self._sources, self._job, self._given = sources, job, given
         self._printer = printer
-        self._stop = given["stop"]
+        self._start, self._stop = bounds_of(given)
         self._count = 0
 
     def run(self, tell: Callable[[int], None]) -> int:
@@ -176,7 +178,7 @@ class _Export:
             yield self._is_whole(name)
 
     def _records(self) -> Iterator[tuple[str, Any, Any, Iterator[Any]]]:
-        start, stop, isolation = self._given["first"], self._stop, self._isolation
+        start, stop, isolation = self._start, self._stop, self._isolation
         for p in self._job.partitions:
             found = self._sources.read(p, start, stop, isolation, p.read)
             yield p.name, p.topic, p.number, found
@@ -188,7 +190,7 @@ class _Export:
         return str(self._given["isolation"])
 
     def _columns(self, file: BinaryIO, tell: Callable[[int], None]) -> Iterator[bool]:
-        start, stop = self._given["first"], self._stop
+        start, stop = self._start, self._stop
         with ColumnWriter(self._job.target.kind, file) as writer:
             for p in self._job.partitions:
                 for batch in partition_batches(

@@ -61,7 +61,7 @@ def path_for_topic(output: str, kind: str | None, topic: str) -> str:
         UsageError: `output` has no ``{topic}`` and is not a directory.
     """
     if topic in (".", "..") or os.sep in topic:
-        raise click.UsageError(f"--per-topic: {topic!r} is not a topic's name")
+        raise click.UsageError(f"--per-topic: '{topic}' is not a topic's name")
     if "{topic}" in output:
         return output.replace("{topic}", topic)
     if output.endswith(os.sep) or os.path.isdir(output):

@@ -1,0 +1,216 @@
+"""One `.log` file as it is, read over its damage.
+
+Both bounds are made offsets before the file is read. What is damaged counts only if it
+may have been asked for: an offset is compared with those of the intact batches around
+the damage; for a time see `logstore.cli.lookup`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+import logstore
+from logstore.cli.damage import DamageLog
+from logstore.cli.params import Bound, FromEnd, milliseconds_of
+from logstore.cli.schema import partition_of
+
+_OFFSET_MAX: Final = (1 << 63) - 1
+
+Tell = Callable[[int, int], None]
+
+
+class Asked(NamedTuple):
+    """What is wanted of a file.
+
+    Attributes:
+        first: the first offset.
+        stop: one past the last offset; None: to the end.
+        is_time: `first` is the first offset that can be read from a time on: damage
+            before it may have held records that were asked for.
+    """
+
+    first: int = 0
+    stop: int | None = None
+    is_time: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return self.stop is not None and self.stop <= self.first
+
+
+EVERYTHING: Final = Asked()
+
+
+class FileSource:
+    """One `.log` file.
+
+    Attributes:
+        path: as it was given, or below the path that was given.
+        topic, partition: from the name of its directory; None if that has none.
+    """
+
+    def __init__(
+        self, path: str, config: logstore.StoreConfig, damage: DamageLog
+    ) -> None:
+        self.path = path
+        self.config = config
+        self.topic, self.partition = partition_of(path)
+        self.size_bytes = os.path.getsize(path)
+        self._damage = damage
+
+    @property
+    def name(self) -> str | None:
+        """``topic-number``; None if it is unknown."""
+        return None if self.topic is None else f"{self.topic}-{self.partition}"
+
+    def entries(self) -> Iterator[Any]:
+        """All of its `LogEntry` values."""
+        contents = logstore.inspect_file(self.path, store_config=self.config)
+        return iter(contents.entries)
+
+    # -------------------------------------------------------------- bounds
+
+    def asked(self, start: Bound, stop: Bound) -> Asked:
+        """Two bounds as offsets: ``-N`` and times are looked up over damage."""
+        first = self._offset_of(start)
+        return Asked(
+            0 if first is None else first,
+            self._offset_of(stop),
+            isinstance(start, datetime.datetime),
+        )
+
+    def _offset_of(self, bound: Bound) -> int | None:
+        if isinstance(bound, datetime.datetime):
+            return self._offset_at(milliseconds_of(bound))
+        if isinstance(bound, FromEnd):
+            return self._offset_from_end(bound)
+        return bound
+
+    def _quiet(self) -> FileSource:
+        return FileSource(self.path, self.config, DamageLog.silent())
+
+    def _offset_from_end(self, count: int) -> int:
+        """The offset of the `count`-th last record; 0 if there are fewer."""
+        if not count:
+            return max((b.next_offset for b in self._quiet().batches()), default=0)
+        found = self._quiet().records(None, None)
+        offsets = deque((r.offset for r in found), maxlen=min(count, 1 << 31))
+        return offsets[0] if len(offsets) == count else 0
+
+    def _offset_at(self, since: int) -> int:
+        """The offset of the first record at or after a time; larger than any if there
+        is none."""
+        quiet = self._quiet()
+        for batch in quiet.batches():
+            if batch.max_timestamp_ms < since:
+                continue
+            found = quiet._records_of(batch, EVERYTHING)
+            if found is None:
+                # Its header is intact and says that one of its records is meant.
+                return batch.base_offset
+            for record in found:
+                if record.timestamp_ms >= since:
+                    return record.offset
+        return _OFFSET_MAX
+
+    # -------------------------------------------------------------- reading
+
+    def batches(
+        self, asked: Asked = EVERYTHING, tell: Tell | None = None
+    ) -> Iterator[logstore.RecordBatch]:
+        """The intact batches that have an offset in `asked`. With ``raise`` they end at
+        the first damage in it; a torn end is reported and is no damage. `tell` is
+        called with the bytes done and in all."""
+        last = -1
+        broken: list[Any] = []
+        for entry in self.entries():
+            if asked.stop is not None and last + 1 >= asked.stop:
+                return
+            if tell is not None:
+                tell(entry.position, self.size_bytes)
+            if entry.damage is None:
+                batch = entry.batch
+                if self._ends_at(broken, last + 1, batch.base_offset, asked):
+                    return
+                broken = []
+                if asked.stop is not None and batch.base_offset >= asked.stop:
+                    return
+                last = batch.last_offset
+                if last >= asked.first and not asked.is_empty:
+                    yield batch
+            elif entry.is_torn:
+                self._damage.torn(self, entry)
+            else:
+                broken.append(entry)
+                if self._damage.is_strict_in_files and last + 1 >= asked.first:
+                    break
+        self._ends_at(broken, last + 1, None, asked)
+
+    def _ends_at(
+        self, broken: list[Any], first: int, next_offset: int | None, asked: Asked
+    ) -> bool:
+        """Report damaged bytes, which lie between two offsets, if they may have been
+        asked for. Returns whether reading ends because of them."""
+        is_before = first < asked.first and (
+            asked.is_time or (next_offset is not None and next_offset <= asked.first)
+        )
+        if not broken or (is_before and not asked.is_time):
+            return False
+        is_end = self._damage.is_strict_in_files and not is_before
+        if not is_before:
+            first = max(first, asked.first)
+        if is_end or next_offset is None:
+            next_offset = asked.stop
+        elif asked.stop is not None:
+            next_offset = min(next_offset, asked.stop)
+        if next_offset is not None and next_offset <= first:
+            return is_end
+        for entry in broken[:-1]:
+            self._damage.in_file(self, entry, is_end=is_end)
+        self._damage.in_file(self, broken[-1], is_end=is_end)
+        self._damage.miss(self, first, next_offset, is_asked=not is_before)
+        if is_before and next_offset == asked.first and not asked.is_empty:
+            # No older record is between them: the time may begin in the damage.
+            is_end = self._damage.is_strict_in_files
+            if is_end:
+                self._damage.miss(self, asked.first, asked.stop)
+        return is_end
+
+    def _records_of(
+        self, batch: logstore.RecordBatch, asked: Asked
+    ) -> list[logstore.Record] | None:
+        """The records of an intact batch; None if its contents cannot be read."""
+        try:
+            return list(batch)
+        except (
+            logstore.CorruptionError,
+            logstore.RecordTooLargeError,
+            logstore.UnsupportedError,
+        ) as error:
+            self._damage.in_batch(self, batch, error)
+            following = asked.stop
+            if not self._damage.is_strict_in_files:
+                following = min(batch.next_offset, asked.stop or _OFFSET_MAX)
+            self._damage.miss(self, max(batch.base_offset, asked.first), following)
+            return None
+
+    def records(
+        self, start: Bound, stop: Bound, tell: Tell | None = None
+    ) -> Iterator[logstore.Record]:
+        """The records of the intact batches, between two bounds. `tell`: as in
+        `batches`."""
+        asked = self.asked(start, stop)
+        end = _OFFSET_MAX if asked.stop is None else asked.stop
+        for batch in self.batches(asked, tell):
+            found = self._records_of(batch, asked)
+            if found is None:
+                if self._damage.is_strict_in_files:
+                    return
+                continue
+            for record in found:
+                if asked.first <= record.offset < end:
+                    yield record
