@@ -103,11 +103,23 @@ def test_lines_of_random_records_are_those_of_the_schema(
     assert coder.encode(*place, []) == b""
 
 
-@pytest.mark.parametrize("before", [b"", "é".encode(), b"x" * 62, b"x" * 63])
-def test_every_beginning_of_utf8_is_told_from_binary_data(before: bytes) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b""),
+        (b"", b"\x80"),
+        ("é".encode(), b"\xbf"),
+        (b"x" * 62, b""),
+        (b"x" * 63, b""),
+    ],
+)
+def test_every_beginning_of_utf8_is_told_from_binary_data(
+    before: bytes, after: bytes
+) -> None:
     """All sequences of three classes of bytes, after text and after binary data, also
     where the look at the first bytes ends."""
-    values = [before + bytes(three) for three in itertools.product(CLASSES, repeat=3)]
+    sequences = itertools.product(CLASSES, repeat=3)
+    values = [before + bytes(three) + after for three in sequences]
     for other in (b"text", b"\xff"):
         mixed = list(itertools.chain(*((value, other) for value in values)))
         records = [logstore.Record(0, 0, None, value) for value in mixed]
