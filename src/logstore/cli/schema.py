@@ -80,8 +80,8 @@ def dumps(value: Any) -> bytes:
 def printable(data: bytes) -> bytes:
     r"""JSON whose strings have no effect on a terminal: control characters that JSON
     allows unescaped become ``\uNNNN``."""
-    if data.isascii() and b"\x7f" not in data:
-        return data
+    if data.isascii():
+        return data.replace(b"\x7f", b"\\u007f")
     return _UNSAFE.sub(_unicode_escapes, data)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import logstore
 from logstore.cli.lazy import import_package
@@ -31,7 +31,17 @@ _UNSAFE: Final = re.compile(
     "[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ufeff]"
 )
-_NO_HEADERS: Final = b'"headers":[]'
+_NO_HEADERS: Final = b',"headers":[]}\n'
+# Finds what UTF-8 excludes: a byte that it never has, a sequence without its first byte
+# or without its second. Not all of it: data without a match may be invalid, too.
+_NOT_UTF8: Final = re.compile(
+    rb"\A[\x80-\xbf]|[\xc0\xc1\xf5-\xff]|[\xc2-\xf4][\0-\x7f\xc0-\xff]"
+    rb"|[\0-\x7f][\x80-\xbf]"
+)
+_LOOK_BYTES: Final = 64
+
+# Bytes that are joined, of one key or value.
+_Parts: TypeAlias = tuple[bytes, ...]
 
 
 class Rows(Protocol):
@@ -73,56 +83,72 @@ class JsonRows:
         partition: int | None,
         records: Sequence[logstore.Record],
     ) -> bytes:
-        front = b'{"schema":1,"type":"record","topic":%b,"partition":%b,"offset":' % (
-            dumps(topic),
-            dumps(partition),
+        front = (
+            f'{{"schema":1,"type":"record","topic":{dumps(topic).decode()},'
+            f'"partition":{dumps(partition).decode()},"offset":'
         )
         kinds = {
-            kind: b',"timestampType":"%b",' % kind.kafka_name.encode()
+            kind: f',"timestampType":"{kind.kafka_name}",'
             for kind in logstore.TimestampType
         }
-        part, headers = self._part_of(), self._headers
-        stamp = self._stamp
-        lines = [
-            b'%b%d,"timestamp":%b%b%b,%b,%b}\n'
-            % (
-                front,
-                record.offset,
-                stamp(record.timestamp_ms),
-                kinds[record.timestamp_type],
-                part(b"key", record.key),
-                part(b"value", record.value),
-                headers(record.headers) if record.headers else _NO_HEADERS,
-            )
-            for record in records
-        ]
-        return printable(b"".join(lines))
+        stamp = str if self._times == "ms" else self._stamp
+        parts_of = self._auto if self._payload == "auto" else self._other
+        keys = parts_of("key", [record.key for record in records])
+        values = parts_of("value", [record.value for record in records])
+        parts: list[bytes] = []
+        for record, key, value in zip(records, keys, values, strict=True):
+            offset, timestamp_ms, _, _, headers, kind = record
+            line = f'{front}{offset},"timestamp":{stamp(timestamp_ms)}{kinds[kind]}'
+            end = self._headers(headers) if headers else _NO_HEADERS
+            parts += (line.encode(), *key, b",", *value, end)
+        return _joined(parts)
 
-    def _stamp(self, timestamp_ms: int) -> bytes:
-        if self._times == "ms":
-            return b"%d" % timestamp_ms
-        return self._dumps(timestamp_value(timestamp_ms, self._times))
+    def _stamp(self, timestamp_ms: int) -> str:
+        return dumps(timestamp_value(timestamp_ms, self._times)).decode()
 
-    def _part_of(self) -> Callable[[bytes, bytes | None], bytes]:
-        return self._auto if self._payload == "auto" else self._other
+    def _auto(self, name: str, column: list[bytes | None]) -> list[_Parts]:
+        """``"key":"text"``, or ``"keyBase64":"..."``, of each record."""
+        null = (f'"{name}":null'.encode(),)
+        plain, coded = f'"{name}":'.encode(), f'"{name}Base64":"'.encode()
+        encode, code, is_invalid = self._dumps, binascii.b2a_base64, _NOT_UTF8.search
+        # An exception takes three times as long as a look at the first bytes, which
+        # finds nearly all binary data. Text needs neither: only what follows binary
+        # data is looked at.
+        is_binary = False
+        found: list[_Parts] = []
+        for data in column:
+            if data is None:
+                found.append(null)
+                continue
+            if not (is_binary and is_invalid(data, 0, _LOOK_BYTES)):
+                try:
+                    found.append((plain, encode(str(data, "utf-8"))))
+                    is_binary = False
+                    continue
+                except UnicodeDecodeError:
+                    is_binary = True
+            found.append((coded, code(data, newline=False), b'"'))
+        return found
 
-    def _auto(self, name: bytes, data: bytes | None) -> bytes:
-        """``"key":"text"``, or ``"keyBase64":"..."``."""
-        if data is None:
-            return b'"%b":null' % name
-        try:
-            return b'"%b":%b' % (name, self._dumps(str(data, "utf-8")))
-        except UnicodeDecodeError:
-            coded = binascii.b2a_base64(data, newline=False)
-            return b'"%bBase64":"%b"' % (name, coded)
-
-    def _other(self, name: bytes, data: bytes | None) -> bytes:
-        value: dict[str, Any] = {}
-        put_payload(value, name.decode(), data, self._payload)
-        return dumps(value)[1:-1]
+    def _other(self, name: str, column: list[bytes | None]) -> list[_Parts]:
+        found: list[_Parts] = []
+        for data in column:
+            value: dict[str, Any] = {}
+            put_payload(value, name, data, self._payload)
+            found.append((dumps(value)[1:-1],))
+        return found
 
     def _headers(self, headers: tuple[tuple[str, bytes | None], ...]) -> bytes:
-        return dumps(headers_value(headers, self._payload))[1:-1]
+        return b",%b}\n" % dumps(headers_value(headers, self._payload))[1:-1]
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """`printable` of lines of JSON, in parts: each value is copied once, and only parts
+    that are not ASCII are searched."""
+    data = b"".join(parts)
+    if not data.isascii():
+        data = b"".join([p if p.isascii() else printable(p) for p in parts])
+    return data.replace(b"\x7f", b"\\u007f")
 
 
 class CsvRows:

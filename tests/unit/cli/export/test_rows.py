@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
+import random
+import re
 
 import pytest
 
@@ -26,6 +29,53 @@ RECORDS = [
 ]
 
 
+# One of each class of bytes that UTF-8 tells apart, and its neighbours.
+CLASSES = bytes.fromhex(
+    "0041 7f80 8f90 9fa0 bfc0 c1c2 dfe0 e1ec edee eff0 f1f3 f4f5 ff"
+)
+OFFSETS = (0, 1, 2**31, 2**53 + 1, 2**63 - 1)
+STAMPS = (0, 1, -1, -2, 1_600_000_000_123, 2**53, 2**63 - 1, -(2**63))
+
+
+def random_data(rng: random.Random) -> bytes | None:
+    """Null, empty, text, text with control characters, nearly text, or anything."""
+    size = rng.choice((0, 1, 7, 60, 64, 66, 300))
+    text = "".join(rng.choices('a"\\,\n\r\t\x00\x1b\x7f\x85é東\u2028\ufeff😀', k=size))
+    return rng.choice(
+        [
+            None,
+            b"",
+            b"x" * size,
+            text.encode(),
+            text.encode()[:-1],
+            text.encode()
+            + rng.choice((b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90")),
+            rng.randbytes(size),
+            rng.randbytes(size),
+        ]
+    )
+
+
+def random_records(seed: int, count: int = 400) -> list[logstore.Record]:
+    """Records with all that differs between the lines of two."""
+    rng = random.Random(seed)
+    names = ("", "name", 'a"b', "\x7f", "é\u200b", "\ufffd")
+    return [
+        logstore.Record(
+            rng.choice(OFFSETS),
+            rng.choice(STAMPS),
+            random_data(rng),
+            random_data(rng),
+            tuple(
+                (rng.choice(names), random_data(rng))
+                for _ in range(rng.choice((0, 0, 0, 1, 3)))
+            ),
+            rng.choice(KINDS),
+        )
+        for _ in range(count)
+    ]
+
+
 @pytest.mark.parametrize("payload", PAYLOADS)
 @pytest.mark.parametrize("times", TIMES)
 @pytest.mark.parametrize("place", [("t", 3), (None, None), ("\udcff", None)])
@@ -36,6 +86,54 @@ def test_lines_are_those_of_the_schema(
     found = rows_of("jsonl", payload, times).encode(*place, RECORDS)
     lines = [dumps(record_line(*place, r, payload, times)) + b"\n" for r in RECORDS]
     assert found == b"".join(lines)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+@pytest.mark.parametrize("times", TIMES)
+@pytest.mark.parametrize("seed", range(3))
+def test_lines_of_random_records_are_those_of_the_schema(
+    payload: str, times: str, seed: int
+) -> None:
+    """Whatever came before a record: alone, in some, and all at once."""
+    records, place = random_records(seed), ("t\x7f", 3)
+    coder = rows_of("jsonl", payload, times)
+    lines = [dumps(record_line(*place, r, payload, times)) + b"\n" for r in records]
+    assert coder.encode(*place, records) == b"".join(lines)
+    assert [coder.encode(*place, [r]) for r in records] == lines
+    assert coder.encode(*place, []) == b""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b""),
+        (b"", b"\x80"),
+        ("é".encode(), b"\xbf"),
+        (b"x" * 62, b""),
+        (b"x" * 63, b""),
+    ],
+)
+def test_every_beginning_of_utf8_is_told_from_binary_data(
+    before: bytes, after: bytes
+) -> None:
+    """All sequences of three classes of bytes, after text and after binary data, also
+    where the look at the first bytes ends."""
+    sequences = itertools.product(CLASSES, repeat=3)
+    values = [before + bytes(three) + after for three in sequences]
+    for other in (b"text", b"\xff"):
+        mixed = list(itertools.chain(*((value, other) for value in values)))
+        records = [logstore.Record(0, 0, None, value) for value in mixed]
+        lines = rows_of("jsonl", "auto", "ms").encode("t", 0, records).splitlines()
+        for value, line in zip(mixed, lines, strict=True):
+            assert (b'"valueBase64":' in line) == (not is_utf8(value))
+
+
+def is_utf8(data: bytes) -> bool:
+    try:
+        str(data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def cells(line: str) -> list[str | None]:
@@ -71,16 +169,19 @@ def rows(text: str) -> list[str]:
     return found
 
 
-def test_csv_loses_nothing() -> None:
+@pytest.mark.parametrize(
+    "records", [RECORDS, random_records(1), random_records(2)], ids=["all", "1", "2"]
+)
+def test_csv_loses_nothing(records: list[logstore.Record]) -> None:
     """Null, empty, text and bytes are told apart, in key, value and headers; and no
     cell has control characters but line ends and tabs."""
     coder = rows_of("csv", "auto", "ms")
-    text = (coder.head() + coder.encode("t", 0, RECORDS)).decode()
-    assert text.replace("\n", "").isprintable()
+    text = (coder.head() + coder.encode("t", 0, records)).decode()
+    assert re.sub("[\r\n\t]", "", text).isprintable()
     head, *some = rows(text)
     names = head.split(",")
-    assert len(some) == len(RECORDS)
-    for record, row in zip(RECORDS, some, strict=True):
+    assert len(some) == len(records)
+    for record, row in zip(records, some, strict=True):
         values = dict(zip(names, cells(row), strict=True))
         for name, data in (("key", record.key), ("value", record.value)):
             plain, coded = values[name], values[f"{name}Base64"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import random
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ import pytest
 import zstandard
 
 import logstore
+from logstore.cli.export.rows import rows_of
 from logstore.cli.export.targets import kind_of_name
+from logstore.cli.main import main
+from logstore.cli.schema import dumps, record_line
 from support.cli import command
 
 
@@ -57,6 +62,47 @@ def test_compressed_files_hold_what_plain_ones_hold(
     assert len(data.splitlines()) >= 9
     assert gzip.decompress(packed.read_bytes()) == data
     assert zstandard.ZstdDecompressor().stream_reader(quick.read_bytes()).read() == data
+
+
+@pytest.mark.parametrize(
+    ("magic", "codec"),
+    [(0, "none"), (1, "none"), (1, "gzip"), (2, "none"), (2, "zstd")],
+)
+def test_every_target_gets_the_lines_of_all_records(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """Whatever their size, which decides how many are written at a time."""
+    rng = random.Random(magic)
+    sizes = [0, 7, 100] * 400 + [1000, 300_000, 70_000, 1] * 4 + [8] * 2000
+    config = logstore.TopicConfig(message_format=magic, compression_type=codec)
+    with logstore.open(tmp_path / "store") as opened:
+        part = opened.create_topic("t", partitions=1, config=config)[0]
+        for size in sizes:
+            value = rng.choice((None, rng.randbytes(size), b"\x7f" * size))
+            key = rng.choice((None, rng.randbytes(8), b"key"))
+            headers = [("é\x7f", value)] if magic == 2 and size == 7 else []
+            part.append(value, key, headers=headers)
+        records = list(part.read())
+    expected = {
+        "jsonl": b"".join(dumps(record_line("t", 0, r)) + b"\n" for r in records),
+        "csv": rows_of("csv", "auto", "ms").encode("t", 0, records),
+    }
+    expected["csv"] = rows_of("csv", "auto", "ms").head() + expected["csv"]
+    for kind, data in expected.items():
+        plain, packed, quick = (
+            tmp_path / f"x.{kind}{suffix}" for suffix in ("", ".gz", ".zst")
+        )
+        for target in (plain, packed, quick):
+            assert main(["export", str(tmp_path / "store"), "-o", str(target)]) == 0
+        assert plain.read_bytes() == data
+        assert gzip.decompress(packed.read_bytes()) == data
+        reader = zstandard.ZstdDecompressor().stream_reader(quick.read_bytes())
+        assert reader.read() == data
+        words = ["export", str(tmp_path / "store"), "-o", "-", "--kind", kind]
+        done = subprocess.run(
+            [sys.executable, "-m", "logstore", *words], capture_output=True, check=True
+        )
+        assert (done.stdout, done.stderr) == (data, b"")
 
 
 def test_standard_output_gets_the_rows_and_nothing_else(
