@@ -30,6 +30,7 @@ def pytest_report_header() -> list[str]:
     return [f"C core: {os.path.relpath(_ls.__file__)}", level]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
@@ -48,7 +49,7 @@ def pytest_collection_modifyitems(
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
     for item in items:
         is_spark = item.get_closest_marker("spark") is not None
-        group = "spark" if is_spark else str(item.path)
+        group = "spark" if is_spark else item.nodeid.partition("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
 
 
