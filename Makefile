@@ -19,7 +19,7 @@ FAULTS_ARGS ?=
 BENCH_ARGS  ?=
 
 VPY := $(VENV)/bin/python
-PYTEST := $(VPY) -m pytest -n $(WORKERS) --dist loadgroup --durations=10
+PYTEST := $(VPY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=10
 PIP := $(VPY) -m pip --disable-pip-version-check
 # Runs a command, shows how far the set-up is, and its output only if it fails.
 STEP := $(PYTHON) tools/step.py

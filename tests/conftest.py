@@ -6,6 +6,8 @@ from __future__ import annotations
 import gc
 import os
 from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -19,6 +21,9 @@ hypothesis.settings.register_profile("thorough", deadline=None, max_examples=100
 hypothesis.settings.load_profile(os.environ.get("LOGSTORE_HYPOTHESIS", "default"))
 
 
+_of_spark: dict[Path, bool] = {}
+
+
 def pytest_report_header() -> list[str]:
     """Tell which build of the C core is tested (see `make sanitize`), and how
     thoroughly."""
@@ -30,27 +35,39 @@ def pytest_report_header() -> list[str]:
     return [f"C core: {os.path.relpath(_ls.__file__)}", level]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leave out what the level has no time for, and choose which tests stay together
-    where several processes run them.
-
-    Those of a file do, as fixtures of a module are made once in each process; and all
-    that start Spark, which takes all cores and most of the memory. That group is the
-    longest and begins first.
-    """
+    """Leave out what the level has no time for. Files with tests of Spark come first:
+    several processes share the others meanwhile."""
     if not IS_ALL:
         left_out = _left_out(items)
         config.hook.pytest_deselected(items=left_out)
         gone = set(map(id, left_out))
         items[:] = [item for item in items if id(item) not in gone]
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
-    for item in items:
-        is_spark = item.get_closest_marker("spark") is not None
-        group = "spark" if is_spark else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: not _is_of_spark(item.path))
+
+
+def _is_of_spark(path: Path) -> bool:
+    """Whether a file has tests that start Spark."""
+    if path not in _of_spark:
+        _of_spark[path] = "pytest.mark.spark" in path.read_text("utf-8")
+    return _of_spark[path]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests stay together where several processes run them: those of a file, as
+    fixtures of a module are made once in each process; and all files with tests of
+    Spark, which takes all cores and most of the memory."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = nodeid.partition("::")[0]
+            return "spark" if _is_of_spark(config.rootpath / file) else file
+
+    return ByFile(config, log)
 
 
 def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
