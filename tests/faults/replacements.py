@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-import logstore
 from faults.cases import folder_of, run_cases
 from faults.method import Tally
 from faults.replacers import GONE, TOPIC, Broker, Moment, Owner, time_of
 from logstore import LogStoreError, segment
 from logstore.log.read import reader
+from logstore.store import partition_views, readable_partition
 from logstore.store.store import open_store
 from support.damage import FaultyFiles
 
@@ -269,9 +269,8 @@ class _Case:
                 stack.enter_context(
                     mock.patch.object(module, "READ_BYTES", self.buffer)
                 )
-            stack.enter_context(
-                mock.patch.object(logstore.store.partition, "time", self.clock)
-            )
+            for module in (readable_partition, partition_views):
+                stack.enter_context(mock.patch.object(module, "time", self.clock))
             try:
                 found = self.read_all(path, files)
             finally:
