@@ -169,9 +169,8 @@ class FileSource:
             next_offset = min(next_offset, asked.stop)
         if next_offset is not None and next_offset <= first:
             return is_end
-        for entry in broken[:-1]:
+        for entry in broken:
             self._damage.in_file(self, entry, is_end=is_end)
-        self._damage.in_file(self, broken[-1], is_end=is_end)
         self._damage.miss(self, first, next_offset, is_asked=not is_before)
         if is_before and next_offset == asked.first and not asked.is_empty:
             # No older record is between them: the time may begin in the damage.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from logstore.errors import ConfigError
 
@@ -38,6 +38,7 @@ __all__ = [
     "TOPICS",
     "TXN_INDEX",
     "SegmentFile",
+    "TopicPartition",
     "check_new_topic_name",
     "check_topic_name",
     "digest_file",
@@ -203,6 +204,9 @@ def is_partition_file(name: str) -> bool:
     if parse_segment_file(final) is not None or name.startswith(f"{OWN_PREFIX}-"):
         return True
     return final in (LEADER_EPOCHS, PARTITION_METADATA)
+
+
+TopicPartition: TypeAlias = tuple[str, int]
 
 
 def partition_directory(topic: str, partition: int) -> str:

@@ -27,7 +27,7 @@ from logstore.errors import StorageError
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 
-__all__ = ["Scheduler"]
+__all__ = ["Scheduler", "weakly"]
 
 _IDLE_S: Final = 60.0
 # Interval of checking whether a read still needs a file, after the first try.
@@ -36,6 +36,19 @@ _IN_USE_MS: Final = 200
 _PAUSE_S: Final = 0.05
 
 _Task = tuple[float, int, Callable[[], None]]
+
+
+def weakly(method: Callable[..., object], *arguments: object) -> Callable[[], None]:
+    """A task that calls a method if its object still exists then: the task does not
+    keep the object alive."""
+    found = weakref.WeakMethod(method)
+
+    def call() -> None:
+        alive = found()
+        if alive is not None:
+            alive(*arguments)
+
+    return call
 
 
 class Scheduler:

@@ -6,7 +6,6 @@ that has to be recovered first, and the syncs that are due do not wait for that.
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from typing import Final, Protocol
 
@@ -21,11 +20,10 @@ from logstore.errors import (
     renamed_error,
 )
 from logstore.io.files import Files
-from logstore.io.scheduler import Scheduler
+from logstore.io.layout import TopicPartition
+from logstore.io.scheduler import Scheduler, weakly
 
 __all__ = ["BackgroundRetention"]
-
-TopicPartition = tuple[str, int]
 
 # Delay before the first round, as in Kafka's broker.
 _FIRST_MS: Final = 30_000
@@ -99,14 +97,7 @@ class BackgroundRetention:
 
     def _later(self, delay_ms: int) -> None:
         # A task that is due in five minutes does not keep the store alive.
-        found = weakref.WeakMethod(self._run)
-
-        def run() -> None:
-            method = found()
-            if method is not None:
-                method()
-
-        self._keeper.later(delay_ms, run)
+        self._keeper.later(delay_ms, weakly(self._run))
 
     def _run(self) -> None:
         """Process one partition; then schedule the next one, or the next round."""

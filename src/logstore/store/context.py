@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -32,12 +31,11 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.filesystem import check_is_store, prepare_root
+from logstore.io.layout import TopicPartition
 from logstore.io.lock import StoreLock
-from logstore.io.scheduler import Scheduler
+from logstore.io.scheduler import Scheduler, weakly
 
-__all__ = ["StoreContext", "TopicPartition"]
-
-TopicPartition = tuple[str, int]
+__all__ = ["StoreContext"]
 
 # Delay before Kafka's checkpoint of start offsets is written again.
 _STARTS_MS: Final = 1000
@@ -215,14 +213,7 @@ class StoreContext:
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
         # A task that is due in a year does not keep its object alive.
-        found = weakref.WeakMethod(task)
-
-        def run() -> None:
-            method = found()
-            if method is not None:
-                method()
-
-        self.scheduler.later(delay_ms, run)
+        self.scheduler.later(delay_ms, weakly(task))
 
     def waiting_bytes(self) -> int:
         return self.scheduler.waiting_bytes

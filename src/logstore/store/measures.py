@@ -13,14 +13,12 @@ from typing import Any, Final
 from logstore.errors import LogStoreError
 from logstore.io.checkpoint.ownership import Marks
 from logstore.io.directory import Directory
-from logstore.io.layout import LOG, parse_segment_file
+from logstore.io.layout import LOG, TopicPartition, parse_segment_file
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
 __all__ = ["IdleLogs", "log_row", "store_row"]
-
-TopicPartition = tuple[str, int]
 
 # Version of the dictionary. It rises when a key changes its meaning or is removed.
 SCHEMA_VERSION: Final = 1

@@ -27,11 +27,12 @@ from logstore.io.checkpoint.partition_state import Situation
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.files import settled
+from logstore.io.layout import TopicPartition
 from logstore.log.follow.read_only_log import ATTEMPTS, ReadOnlyLog
 from logstore.log.write.log_writer import LogWriter
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.background_retention import BackgroundRetention
-from logstore.store.context import StoreContext, TopicPartition
+from logstore.store.context import StoreContext
 from logstore.store.measures import IdleLogs, log_row
 from logstore.store.partition import Partition
 from logstore.store.partitions import PartitionWriters

@@ -55,8 +55,8 @@ class Partition(ReadablePartition):
         self._begin()
         if self._writer is None:
             raise ReadOnlyError(
-                f"{self._name} belongs to a store that was opened read-only; nothing "
-                f"was written"
+                f"{self._views.name} belongs to a store that was opened read-only; "
+                f"nothing was written"
             )
         return self._writer
 
@@ -280,16 +280,16 @@ class Partition(ReadablePartition):
         for batch in reader.read_batches(view, offset, view.end_offset):
             if batch.base_offset < offset:
                 raise UnsupportedError(
-                    f"{self._name} cannot be truncated to {offset}: it is inside the "
-                    f"batch of offsets {batch.base_offset} to {batch.last_offset}. The "
-                    f"nearest that can be are {batch.base_offset} and "
+                    f"{self._views.name} cannot be truncated to {offset}: it is inside "
+                    f"the batch of offsets {batch.base_offset} to {batch.last_offset}. "
+                    f"The nearest that can be are {batch.base_offset} and "
                     f"{batch.next_offset}",
                     offset=offset,
                 )
             segment = view.from_offset(batch.base_offset)[0]
             return view.segments.index(segment), batch.position
         raise OffsetOutOfRangeError(
-            offset, view.start_offset, view.end_offset, partition=self._name
+            offset, view.start_offset, view.end_offset, partition=self._views.name
         )
 
     def apply_retention(
@@ -342,7 +342,9 @@ class Partition(ReadablePartition):
             free_bytes = log.free_bytes()
         except OSError as error:
             raise storage_error(error, "look for space on", self.path) from error
-        deletions = retention.plan(self._number, infos, policies, now_ms, free_bytes)
+        deletions = retention.plan(
+            self._views.number, infos, policies, now_ms, free_bytes
+        )
         if deletions and self._writer is not None and not dry_run:
             self._writer.delete_before(
                 max(deletions[-1].segment.next_offset, self.start_offset),

@@ -30,6 +30,7 @@ from logstore.io.checkpoint.recovery_report import (
     RecoveryAction,
 )
 from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
 from logstore.io.parallel import side_by_side
 from logstore.log.recover import Case, RecoveredLog, load
 from logstore.log.write.log_writer import Host
@@ -37,8 +38,6 @@ from logstore.log.write.writer import PartitionWriter
 from logstore.store.topics import Catalog
 
 __all__ = ["PartitionWriters", "RecoveryProgress"]
-
-TopicPartition = tuple[str, int]
 
 # How often progress is reported while nothing is finished.
 _TELL_S: Final = 0.2

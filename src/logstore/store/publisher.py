@@ -37,6 +37,7 @@ from logstore.io.checkpoint.publications import (
     remembered,
 )
 from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
 from logstore.log.write.import_segment import Adoptable, examine_all, is_worth_it
 from logstore.log.write.log_writer import Gate
 from logstore.log.write.staged_files import (
@@ -49,8 +50,6 @@ from logstore.log.write.staged_files import (
 from logstore.log.write.writer import PartitionWriter
 
 __all__ = ["Publication", "Publisher"]
-
-TopicPartition = tuple[str, int]
 
 # How many identities are remembered: those that published last.
 IDENTITIES_MAX: Final = 10_000

@@ -72,8 +72,6 @@ class ReadablePartition:
         topic_id: str = "",
         begin: Callable[[], None] | None = None,
     ) -> None:
-        self._topic = topic
-        self._number = number
         self.config = config
         self.topic_id = topic_id
         self._log = log
@@ -81,11 +79,10 @@ class ReadablePartition:
         # As the guard, for calls that write: it also raises what failed in the
         # background.
         self._begin = begin or guard
-        self._name = f"{topic}-{number}"
         self._views = PartitionViews(topic, number, log, guard, decompressed_max)
 
     def __repr__(self) -> str:
-        return f"<logstore.Partition {self._name} at {self.path}>"
+        return f"<logstore.Partition {self._views.name} at {self.path}>"
 
     def __len__(self) -> int:
         """The number of offsets between its start and its end: the number of its
@@ -98,23 +95,23 @@ class ReadablePartition:
         return True
 
     def __reduce__(self) -> NoReturn:
-        name = f"{self._topic!r})[{self._number}]"
+        name = f"{self._views.topic!r})[{self._views.number}]"
         refuse_pickling(self, os.path.dirname(self.path), f".topic({name}")
 
     @property
     def topic(self) -> str:
         """Name of its topic."""
-        return self._topic
+        return self._views.topic
 
     @property
     def number(self) -> int:
         """Its number in the topic, from 0."""
-        return self._number
+        return self._views.number
 
     @property
     def name(self) -> str:
         """``topic-number``, the name of its directory."""
-        return self._name
+        return self._views.name
 
     @property
     def path(self) -> str:
@@ -253,7 +250,7 @@ class ReadablePartition:
             )
             if first >= end:
                 raise OffsetOutOfRangeError(
-                    offset, view.start_offset, end, partition=self._name
+                    offset, view.start_offset, end, partition=self._views.name
                 )
             decoder = self._views.decoder(view, first, isolation, False, limit=1)
             records = reader.read_records(
@@ -261,7 +258,7 @@ class ReadablePartition:
             )
             for record in records:
                 return record
-            raise RecordNotFoundError(offset, partition=self._name)
+            raise RecordNotFoundError(offset, partition=self._views.name)
 
         return unchanged(found)
 
@@ -501,7 +498,7 @@ class ReadablePartition:
                 self._views.log_of(None, None, durable_only, isolation, on_corruption)
             ]
 
-        return frames_module("dataset").LogDataset(logs, self._name, threads)
+        return frames_module("dataset").LogDataset(logs, self._views.name, threads)
 
     def offset_for_time(self, timestamp_ms: int | Time) -> int | None:
         """The first offset whose record has a timestamp at or after this; None: none.

@@ -34,6 +34,7 @@ from logstore.io.checkpoint.recovery_report import (
 )
 from logstore.io.files import Files
 from logstore.io.filesystem import staging_access
+from logstore.io.layout import TopicPartition
 from logstore.io.lock import forget_locks
 from logstore.log.write.log_writer import Gate
 from logstore.log.write.staged_files import (
@@ -45,7 +46,7 @@ from logstore.log.write.staged_files import (
 from logstore.log.write.staging import Destination, Stage
 from logstore.record.arguments import refuse_pickling
 from logstore.record.partitioner import Partitioner
-from logstore.store.context import StoreContext, TopicPartition
+from logstore.store.context import StoreContext
 from logstore.store.measures import store_row
 from logstore.store.open_topics import OpenTopics
 from logstore.store.partition import Partition

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-import weakref
 from collections.abc import Callable, Iterable
 
 from logstore._native.locks import logger
@@ -29,9 +28,11 @@ from logstore.errors import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.layout import TopicPartition
+from logstore.io.scheduler import weakly
 from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
-from logstore.store.context import StoreContext, TopicPartition
+from logstore.store.context import StoreContext
 from logstore.store.open_topics import OpenTopics
 from logstore.store.partitions import PartitionWriters
 from logstore.store.topic import Topic
@@ -276,14 +277,7 @@ class TopicChanges:
     def _removal_of(self, names: list[str]) -> Callable[[], None]:
         """A task that removes directories. It does not keep the store alive: the next
         opening also removes them."""
-        found = weakref.WeakMethod(self._remove)
-
-        def remove() -> None:
-            method = found()
-            if method is not None:
-                method(names)
-
-        return remove
+        return weakly(self._remove, names)
 
     def _remove(self, names: list[str]) -> None:
         """Remove the directories of deleted topics; if there is room again, catch up.

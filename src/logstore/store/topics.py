@@ -177,6 +177,8 @@ class Catalog:
         same in each process that finds the store so: what one of them stages, another
         one publishes.
         """
+        if not self.settings:
+            return  # as in a log directory that only Kafka has used
         seen = checkpoints.store_fingerprint(self._root)
         settings = {
             topic: {

@@ -16,6 +16,7 @@ from logstore.cli.export.rows import rows_of
 from logstore.cli.export.targets import STDOUT, TEXT_KINDS, Target, path_for_topic
 from logstore.cli.log_file import FileSource
 from logstore.cli.output import Printer, Progress
+from logstore.cli.params import Bound
 from logstore.cli.records import bounds_of, opened_sources
 from logstore.cli.schema import line
 from logstore.cli.sources import Sources
@@ -68,7 +69,7 @@ class Job(NamedTuple):
 def export(path: str, **given: Any) -> int:
     """`logstore-dump export`."""
     output = _output_of(given)
-    bounds_of(given)  # before anything is opened
+    bounds = bounds_of(given)  # before anything is opened
     printer = Printer()
     damage = DamageLog(printer, given["on_corruption"])
     with opened_sources(path, damage, given) as sources:
@@ -81,7 +82,7 @@ def export(path: str, **given: Any) -> int:
                 def tell(count: int, before: int = before) -> None:
                     progress(before + count, max(total, before + count))
 
-                count = _Export(sources, job, given, printer).run(tell)
+                count = _Export(sources, job, given, bounds, printer).run(tell)
                 done += count
                 _tell_written(printer, given, job, count)
     printer.flush()
@@ -145,11 +146,16 @@ class _Export:
     """Writes one file."""
 
     def __init__(
-        self, sources: Sources, job: Job, given: dict[str, Any], printer: Printer
+        self,
+        sources: Sources,
+        job: Job,
+        given: dict[str, Any],
+        bounds: tuple[Bound, Bound],
+        printer: Printer,
     ) -> None:
         self._sources, self._job, self._given = sources, job, given
         self._printer = printer
-        self._start, self._stop = bounds_of(given)
+        self._start, self._stop = bounds
         self._count = 0
 
     def run(self, tell: Callable[[int], None]) -> int:

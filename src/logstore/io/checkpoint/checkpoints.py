@@ -32,6 +32,7 @@ from logstore.io.layout import (
     PUBLISHED,
     RECOVERY_CHECKPOINT,
     TOPICS,
+    TopicPartition,
     check_topic_name,
 )
 
@@ -44,8 +45,6 @@ __all__ = [
     "write_offsets",
     "write_state",
 ]
-
-TopicPartition = tuple[str, int]
 
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'
 _STATE_VERSION: Final = 1

@@ -29,10 +29,9 @@ from logstore.io.checkpoint.recovery_report import (
 )
 from logstore.io.directory import Directory
 from logstore.io.files import Look
+from logstore.io.layout import TopicPartition
 
 __all__ = ["Marks", "MarksToken"]
-
-TopicPartition = tuple[str, int]
 
 
 class MarksToken(NamedTuple):

@@ -18,10 +18,9 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Marks
 from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
 
 __all__ = ["Entry", "Publications", "bases_of", "is_of", "remembered"]
-
-TopicPartition = tuple[str, int]
 
 _QUIET: Final = None, None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Final, NamedTuple
 
 from logstore import _native as native
@@ -43,9 +44,8 @@ from logstore.record.decoder import (
 from logstore.segment import Place
 
 _RELATIVE_MAX: Final = (1 << 31) - 1
-_MAGIC_POS: Final = 16
-_LAST_DELTA_POS: Final = 23  # in magic 2
-_HEAD_BYTES: Final = 27
+# The head of a batch: offset, magic, and in magic 2 how far its last offset is.
+_HEAD: Final = struct.Struct(">q8xb6xi")
 
 
 class SoundRun(NamedTuple):
@@ -649,7 +649,7 @@ class LogCheck:
             f"{error.reason}",
             position=pos,
             first=last + 1,
-            last=_last_offset_of(buffer.raw[:_HEAD_BYTES]),
+            last=_last_offset_of(buffer),
         )
         return pos + size
 
@@ -715,13 +715,12 @@ def _same(damage: Damage) -> Exception:
     return damage
 
 
-def _last_offset_of(head: bytes) -> int:
-    """The last offset of a batch from its first bytes: below magic 2 it is their
-    offset, as it is that of a wrapper's last message."""
-    offset: int = FRAME.unpack_from(head)[0]
-    if head[_MAGIC_POS] < 2:
-        return offset
-    return offset + int.from_bytes(head[_LAST_DELTA_POS:], "big")
+def _last_offset_of(buffer: native.Buffer) -> int:
+    """The last offset of a batch from its head: below magic 2 that of a wrapper is its
+    last message's."""
+    offset: int
+    offset, magic, last_delta = _HEAD.unpack_from(buffer.raw)
+    return offset if magic < 2 else offset + int(last_delta)
 
 
 def _kind_of(error: native.NativeError | None, stop: int) -> tuple[str, str]:
