@@ -1,8 +1,8 @@
 """Packages of the command line, imported at their first use.
 
-`logstore-dump --help` must answer at once, so rich and orjson are only imported when
-there is something to print. If a package is missing (`pip install --no-deps`), the
-error names the command that installs it.
+`logstore-dump --help` must answer at once, so rich, orjson and pybase64 are only
+imported when there is something to print. If a package is missing (`pip install
+--no-deps`), the error names the command that installs it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _INSTALL = {
     "click": "pip install pylogstore",
     "rich": "pip install pylogstore",
     "orjson": "pip install pylogstore",
+    "pybase64": "pip install pylogstore",
     "pyarrow": "pip install 'pylogstore[arrow]'",
 }
 
@@ -51,3 +52,4 @@ class LazyPackage:
 
 
 orjson: Any = LazyPackage("orjson")
+pybase64: Any = LazyPackage("pybase64")

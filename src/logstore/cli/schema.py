@@ -8,15 +8,13 @@ is removed, the schema gets another number; a new name does not change it.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import os
 import re
 from typing import Any, Final
 
 import logstore
-from logstore.cli.lazy import orjson
+from logstore.cli.lazy import orjson, pybase64
 from logstore.cli.text import decode, encodable, readable, time_text
 
 SCHEMA_VERSION: Final = 1
@@ -159,9 +157,9 @@ def payload_value(data: bytes, payload: str) -> Any:
     """A key, value or header value for JSON, for every `payload` except ``auto`` and
     ``none``."""
     if payload == "hex":
-        return binascii.hexlify(data).decode()
+        return data.hex()
     if payload == "base64":
-        return base64.b64encode(data).decode()
+        return pybase64.b64encode_as_string(data)
     if payload == "json":
         text = parsed_json(data)
         if text is not None:
@@ -184,7 +182,7 @@ def put_payload(
         try:
             target[name] = str(data, "utf-8")
         except UnicodeDecodeError:
-            target[f"{name}Base64"] = base64.b64encode(data).decode()
+            target[f"{name}Base64"] = pybase64.b64encode_as_string(data)
 
 
 def headers_value(

@@ -260,7 +260,7 @@ def test_a_negative_bound_counts_from_the_end() -> None:
 
 # ------------------------------------------------------------------ what is loaded
 
-HEAVY = ("click", "rich", "orjson", "pyarrow", "pandas", "polars", "duckdb")
+HEAVY = ("click", "rich", "orjson", "pybase64", "pyarrow", "pandas", "polars", "duckdb")
 
 
 def loaded(code: str) -> set[str]:
@@ -283,16 +283,20 @@ def test_import_loads_nothing_of_the_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["--version"], ["records", "--help"]])
 def test_help_waits_for_no_engine(arguments: list[str]) -> None:
-    """Neither the store nor rich nor orjson is loaded."""
+    """Neither the store nor rich, orjson or pybase64 is loaded."""
     found = loaded(f"from logstore.cli.main import main\nassert main({arguments}) == 0")
     assert found.isdisjoint(
-        {"rich", "orjson", "pyarrow", "logstore.store.store", "cffi"}
+        {"rich", "orjson", "pybase64", "pyarrow", "logstore.store.store", "cffi"}
     )
 
 
 @pytest.mark.parametrize(
     ("package", "arguments"),
-    [("rich", ["ls"]), ("orjson", ["ls", "--format", "jsonl"])],
+    [
+        ("rich", ["ls"]),
+        ("orjson", ["ls", "--format", "jsonl"]),
+        ("pybase64", ["records", "--payload", "base64"]),
+    ],
 )
 def test_a_missing_package_is_an_error_that_helps(
     store: Path, package: str, arguments: list[str]

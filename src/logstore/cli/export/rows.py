@@ -8,13 +8,12 @@ two agree.
 
 from __future__ import annotations
 
-import binascii
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import logstore
-from logstore.cli.lazy import import_package
+from logstore.cli.lazy import import_package, pybase64
 from logstore.cli.schema import (
     JsonText,
     dumps,
@@ -73,6 +72,7 @@ class JsonRows:
         self._payload = payload
         self._times = times
         self._dumps: Callable[[Any], bytes] = import_package("orjson").dumps
+        self._code: Callable[[bytes], bytes] = import_package("pybase64").b64encode
 
     def head(self) -> bytes:
         return b""
@@ -110,7 +110,7 @@ class JsonRows:
         """``"key":"text"``, or ``"keyBase64":"..."``, of each record."""
         null = (f'"{name}":null'.encode(),)
         plain, coded = f'"{name}":'.encode(), f'"{name}Base64":"'.encode()
-        encode, code, is_invalid = self._dumps, binascii.b2a_base64, _NOT_UTF8.search
+        encode, code, is_invalid = self._dumps, self._code, _NOT_UTF8.search
         # An exception takes three times as long as a look at the first bytes, which
         # finds nearly all binary data. Text needs neither: only what follows binary
         # data is looked at.
@@ -127,7 +127,7 @@ class JsonRows:
                     continue
                 except UnicodeDecodeError:
                     is_binary = True
-            found.append((coded, code(data, newline=False), b'"'))
+            found.append((coded, code(data), b'"'))
         return found
 
     def _other(self, name: str, column: list[bytes | None]) -> list[_Parts]:
@@ -245,10 +245,10 @@ def _auto_cells(data: bytes | None) -> tuple[bytes, bytes]:
     try:
         text = str(data, "utf-8")
     except UnicodeDecodeError:
-        return b"", binascii.b2a_base64(data, newline=False)
+        return b"", pybase64.b64encode(data)
     if text.isprintable() or _UNSAFE.search(text) is None:
         return _quoted(data), b""
-    return b"", binascii.b2a_base64(data, newline=False)
+    return b"", pybase64.b64encode(data)
 
 
 def _quoted(data: bytes) -> bytes:
