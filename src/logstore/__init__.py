@@ -33,6 +33,7 @@ _HOMES: Final = {
     ),
     "io.checkpoint.cuts": "LogMark",
     "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
+    "io.layout": "TopicPartition",
     "log.retention": "Deletion RetainAge RetainBytes RetainFreeSpace RetentionPolicy",
     "log.write.staged_files": "Staged StagedLog",
     "log.write.staging": "Stage",

@@ -28,6 +28,7 @@ from logstore.errors import UnsupportedError as UnsupportedError
 from logstore.io.checkpoint.cuts import LogMark as LogMark
 from logstore.io.checkpoint.recovery_report import RecoveryAction as RecoveryAction
 from logstore.io.checkpoint.recovery_report import RecoveryReport as RecoveryReport
+from logstore.io.layout import TopicPartition as TopicPartition
 from logstore.log.retention import Deletion as Deletion
 from logstore.log.retention import RetainAge as RetainAge
 from logstore.log.retention import RetainBytes as RetainBytes

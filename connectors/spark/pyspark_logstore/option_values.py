@@ -6,15 +6,14 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
-from logstore import ConfigError
+from logstore import ConfigError, TopicPartition
 
 __all__ = [
     "INT64_MAX",
     "MARKS",
     "PARTITION_MAX",
-    "TopicPartition",
     "Values",
     "given_as_text",
     "partition_number",
@@ -40,16 +39,6 @@ _UNIT_MS: Final = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
-
-
-class TopicPartition(NamedTuple):
-    """One partition of one topic."""
-
-    topic: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
 
 
 def refuse(name: str, value: object, why: str) -> NoReturn:

@@ -28,10 +28,11 @@ from logstore import (
     StorageError,
     Store,
     TopicNotFoundError,
+    TopicPartition,
 )
 from logstore.store.store import publication_token
 from pyspark_logstore.read.offsets import Bounds, LossPolicy, Mark
-from pyspark_logstore.read.options import Selection, SourceOptions, TopicPartition
+from pyspark_logstore.read.options import Selection, SourceOptions
 
 __all__ = [
     "DELETED",
@@ -236,7 +237,7 @@ class OpenStore:
                 logstore).
         """
         self.is_same(partition)  # records its directory before it is opened
-        return self.store.topic(partition.topic)[partition.number]
+        return self.store.topic(partition.topic)[partition.partition]
 
     def identity_of(self, partition: TopicPartition) -> Identity | None:
         """The identity of a partition's directory now; None: it is gone.
@@ -483,7 +484,7 @@ def check_partition(
     if loss.fails:
         raise NotSharedError(f"{what}. {ADVICE}; or {why}, then load it again")
     raise PartitionNotFoundError(
-        f"{what}: {why}", topic=partition.topic, partition=partition.number
+        f"{what}: {why}", topic=partition.topic, partition=partition.partition
     )
 
 

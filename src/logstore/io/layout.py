@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from logstore.errors import ConfigError
 
@@ -206,14 +206,26 @@ def is_partition_file(name: str) -> bool:
     return final in (LEADER_EPOCHS, PARTITION_METADATA)
 
 
-TopicPartition: TypeAlias = tuple[str, int]
+class TopicPartition(NamedTuple):
+    """One partition of one topic. It compares equal to the plain tuple.
+
+    Attributes:
+        topic: its name.
+        partition: its number, from 0.
+    """
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return partition_directory(*self)
 
 
 def partition_directory(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 
 
-def parse_partition_directory(name: str) -> tuple[str, int] | None:
+def parse_partition_directory(name: str) -> TopicPartition | None:
     """(topic, partition) of a partition's directory; None for any other name."""
     if name in NOT_PARTITIONS or name.startswith(OWN_PREFIX):
         return None
@@ -226,7 +238,7 @@ def parse_partition_directory(name: str) -> tuple[str, int] | None:
         check_topic_name(topic)
     except ConfigError:
         return None
-    return topic, int(number)
+    return TopicPartition(topic, int(number))
 
 
 def transition_topic(name: str) -> tuple[str, int, str] | None:

@@ -62,7 +62,8 @@ class OpenTopics:
         self._context = context
         self._publications = publications
         self.found: dict[str, Topic] = {}
-        self.partitions: dict[TopicPartition, Partition] = {}
+        # Plain tuples: one is made at each append to a topic.
+        self.partitions: dict[tuple[str, int], Partition] = {}
         self._root_mtime_ns = -1
         name = os.path.basename(context.path)
         self.retention = BackgroundRetention(
@@ -186,10 +187,10 @@ class OpenTopics:
 
     def open_partition(self, topic: str, number: int) -> Partition:
         """A partition; the same object every time."""
-        key = (topic, number)
-        found = self.partitions.get(key)
+        found = self.partitions.get((topic, number))
         if found is not None:
             return found
+        key = TopicPartition(topic, number)
         with self._context.lock:
             broken = self.writers.broken.get(key)
             # If the system refused it, `get` tries again.
@@ -255,7 +256,7 @@ class OpenTopics:
     def rows(self) -> list[dict[str, Any]]:
         """The numbers of each partition: see `Store.metrics`."""
         keys = [
-            (topic, number)
+            TopicPartition(topic, number)
             for topic, numbers in sorted(self.catalog.numbers.copy().items())
             for number in numbers
         ]

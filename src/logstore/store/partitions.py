@@ -163,11 +163,11 @@ class PartitionWriters:
     def pending(self) -> list[TopicPartition]:
         """The partitions that were not examined yet."""
         return [
-            (topic, number)
+            key
             for topic, numbers in list(self.catalog.numbers.items())
-            for number in numbers
-            if (topic, number) not in self.loaded
-            if (topic, number) not in self.broken
+            for key in (TopicPartition(topic, number) for number in numbers)
+            if key not in self.loaded
+            if key not in self.broken
         ]
 
     def recover(

@@ -85,7 +85,7 @@ class _Target:
 
     def __init__(self, writer: PartitionWriter) -> None:
         self.writer = writer
-        self.key = writer.topic, writer.partition
+        self.key = TopicPartition(writer.topic, writer.partition)
         self.parts: list[StagedLog] = []
         self.base = 0
         self.place = 0, 0
@@ -238,7 +238,7 @@ class Publisher:
         """The partitions of staged logs, in the order of their locks."""
         targets: dict[TopicPartition, _Target] = {}
         for log in logs:
-            key = log.topic, log.partition
+            key = TopicPartition(log.topic, log.partition)
             if key not in targets:
                 targets[key] = _Target(self._writer_of(key))
             # After getting the writer, which always belongs to one topic.

@@ -121,8 +121,8 @@ class TopicChanges:
         self._context.begin_writing()
         try:
             for number in numbers:
-                self._writers.forget((name, number))
-            self._forget_marks((name, number) for number in numbers)
+                self._writers.forget(TopicPartition(name, number))
+            self._forget_marks(TopicPartition(name, number) for number in numbers)
             settings = self._catalog.with_id(
                 name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
             )
@@ -176,13 +176,13 @@ class TopicChanges:
         self._retain_as(config)
         failure: LogStoreError | None = None
         for number in numbers:
-            writer = self._writers.loaded.get((name, number))
+            writer = self._writers.loaded.get(TopicPartition(name, number))
             if writer is not None and writer.is_sound:
                 try:
                     writer.configure(config)
                 except LogStoreError as error:
                     failure = failure or error
-            partition = self._topics.partitions.get((name, number))
+            partition = self._topics.partitions.get(TopicPartition(name, number))
             if partition is not None:
                 partition.config = config
         if failure is not None:
@@ -227,7 +227,7 @@ class TopicChanges:
             f"delete it again, or open the store again",
             topic=name,
         )
-        keys = [(name, number) for number in numbers]
+        keys = [TopicPartition(name, number) for number in numbers]
         moved = {key: layout.deleted_directory(*key, uuid.uuid4().hex) for key in keys}
         try:
             # Before the commit: after it nothing may be acknowledged, nor be loaded.

@@ -32,6 +32,7 @@ from logstore.io.checkpoint.recovery_report import (
     RecoveryAction,
 )
 from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
 
 __all__ = ["Catalog", "leading"]
 
@@ -73,7 +74,7 @@ class Catalog:
         self._is_damaged = False
         self.settings: dict[str, dict[str, Any]] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
-        self.lost: dict[tuple[str, int], CorruptionError] = {}
+        self.lost: dict[TopicPartition, CorruptionError] = {}
         self.dying: list[str] = []
         self.is_behind = False
         self.begun: dict[str, range] = {}
@@ -154,7 +155,7 @@ class Catalog:
                     f"{self._root.path}; the others can be used",
                     path=self._root.path_of(name),
                 )
-                self.lost[topic, number] = lost
+                self.lost[TopicPartition(topic, number)] = lost
                 have.add(number)
                 note(
                     RecoveryAction(
@@ -243,10 +244,10 @@ class Catalog:
         settings = self.settings.get(topic, {}).get("config")
         return TopicConfig() if settings is None else from_stored(settings)
 
-    def retaining(self) -> list[tuple[str, int]]:
+    def retaining(self) -> list[TopicPartition]:
         """The partitions of the topics whose settings say after what time, or beyond
         what size, segments are deleted."""
-        found: list[tuple[str, int]] = []
+        found: list[TopicPartition] = []
         for topic, known in list(self.settings.items()):
             config = known.get("config") or {}
             # Only for these: creating the settings of ten thousand topics takes a
@@ -254,7 +255,7 @@ class Catalog:
             if sets_retention(config):
                 numbers = self.numbers.get(topic, ())
                 if numbers and "delete" in self.config(topic).cleanup_policy:
-                    found += [(topic, number) for number in numbers]
+                    found += [TopicPartition(topic, number) for number in numbers]
         return found
 
     def topic_id(self, topic: str) -> str:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from logstore import TopicPartition
 from pyspark_logstore.read.offsets import Offsets, backlog
-from pyspark_logstore.read.options import TopicPartition
 from pyspark_logstore.read.planning import Sizes
 
 __all__ = ["limit_bytes", "limit_rows", "share"]

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from logstore import ConfigError, LogStoreError
-from pyspark_logstore.read.options import TopicPartition
+from logstore import ConfigError, LogStoreError, TopicPartition
 
 __all__ = ["BatchShaper", "arrow_schema", "check_schema", "sliced", "source_schema"]
 
@@ -77,7 +76,7 @@ class BatchShaper:
         key = (field.name, partition)
         array = self._constants.get(key)
         if array is None or len(array) < count:
-            value = partition.topic if field.name == "topic" else partition.number
+            value = partition.topic if field.name == "topic" else partition.partition
             array = pa.repeat(pa.scalar(value, field.type), count)
             self._constants = {
                 k: v for k, v in self._constants.items() if k[1] == partition

@@ -10,13 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from logstore import ConfigError, LogStoreError
+from logstore import ConfigError, LogStoreError, TopicPartition
 from pyspark_logstore.option_values import INT64_MAX, MARKS, partition_number
 from pyspark_logstore.read.options import (
     EARLIEST,
     LATEST,
     Bound,
-    TopicPartition,
     logger,
 )
 

@@ -13,10 +13,9 @@ import re
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
-from logstore import ConfigError
+from logstore import ConfigError, TopicPartition
 from pyspark_logstore.option_values import (
     PARTITION_MAX,
-    TopicPartition,
     Values,
     given_as_text,
     refuse,
@@ -27,7 +26,6 @@ __all__ = [
     "Bound",
     "Selection",
     "SourceOptions",
-    "TopicPartition",
     "check_any",
     "parse",
     "path_of",

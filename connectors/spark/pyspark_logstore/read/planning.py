@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from pyspark_logstore.read.options import TopicPartition
+from logstore import TopicPartition
 
 __all__ = ["LogRange", "Sizes", "cores", "plan"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
 
-from logstore import ConfigError, LogMark
+from logstore import ConfigError, LogMark, TopicPartition
 from pyspark_logstore.option_values import INT64_MAX
 from pyspark_logstore.read.admission import limit_bytes, limit_rows
 from pyspark_logstore.read.columns import check_schema
@@ -33,7 +33,7 @@ from pyspark_logstore.read.offsets import (
     resolve_start,
     to_json,
 )
-from pyspark_logstore.read.options import SourceOptions, TopicPartition
+from pyspark_logstore.read.options import SourceOptions
 from pyspark_logstore.read.planning import Sizes
 from pyspark_logstore.read.start_file import StartFile
 from pyspark_logstore.read.tasks import Task, plan_tasks, read_task, sizes_of

@@ -20,11 +20,12 @@ from logstore import (
     OffsetOutOfRangeError,
     Partition,
     PartitionNotFoundError,
+    TopicPartition,
 )
 from pyspark_logstore.option_values import INT64_MAX
 from pyspark_logstore.read.columns import BatchShaper, sliced
 from pyspark_logstore.read.offsets import LossPolicy, Mark, Marks, Offsets
-from pyspark_logstore.read.options import SourceOptions, TopicPartition
+from pyspark_logstore.read.options import SourceOptions
 from pyspark_logstore.read.planning import LogRange, Sizes, batch_records, cores, plan
 from pyspark_logstore.stores import (
     DELETED,

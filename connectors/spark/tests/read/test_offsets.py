@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logstore import ConfigError
+from logstore import ConfigError, TopicPartition
 from pyspark_logstore.read.admission import limit_bytes, limit_rows, share
 from pyspark_logstore.read.offsets import (
     Bounds,
@@ -19,7 +19,7 @@ from pyspark_logstore.read.offsets import (
     resolve_start,
     to_json,
 )
-from pyspark_logstore.read.options import Bound, TopicPartition
+from pyspark_logstore.read.options import Bound
 from pyspark_logstore.read.planning import Sizes
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

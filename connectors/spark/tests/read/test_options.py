@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from logstore import ConfigError
+from logstore import ConfigError, TopicPartition
 from pyspark_logstore.read.options import (
     BATCH_ONLY,
     BOTH,
     STREAM_ONLY,
     SourceOptions,
-    TopicPartition,
     check_any,
     parse,
 )

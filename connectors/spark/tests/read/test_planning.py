@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_logstore.read.options import TopicPartition
+from logstore import TopicPartition
 from pyspark_logstore.read.planning import (
     BATCH_RECORDS_MAX,
     BATCH_RECORDS_MIN,

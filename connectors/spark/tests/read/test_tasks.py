@@ -21,12 +21,13 @@ pytest.importorskip("pyspark", reason="pyspark is not installed")
 
 from pyspark.sql import types
 
+from logstore import TopicPartition
 from pyspark_logstore import stores
 from pyspark_logstore.read import columns, tasks
 from pyspark_logstore.read.batch import BatchReader
 from pyspark_logstore.read.columns import arrow_schema, source_schema
 from pyspark_logstore.read.offsets import DataLossError
-from pyspark_logstore.read.options import TopicPartition, parse
+from pyspark_logstore.read.options import parse
 from pyspark_logstore.stores import NotSharedError, StoreCache
 
 MakeTopic = Callable[..., logstore.Topic]
@@ -255,7 +256,7 @@ def test_tasks_begin_where_batches_do(
     assert len(planned) == 7
     for task in planned:
         for found in task.ranges:
-            batch = next(topic[found.partition.number].read_batches(found.start))
+            batch = next(topic[found.partition.partition].read_batches(found.start))
             assert batch.base_offset == found.start
     rows = rows_of(reader, planned)
     assert [(r["partition"], r["offset"]) for r in rows] == [

@@ -142,7 +142,7 @@ def read_offsets(directory: Directory, name: str) -> dict[TopicPartition, int]:
     result: dict[TopicPartition, int] = {}
     for topic, partition, offset in _entries(path, _read(directory, name), 3):
         number = _number(path, partition, PARTITION_MAX)
-        result[topic, number] = _number(path, offset)
+        result[TopicPartition(topic, number)] = _number(path, offset)
     return result
 
 

@@ -100,7 +100,9 @@ def is_of(value: Mapping[str, Any], marks: Marks) -> bool:
 
 def bases_of(value: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """Where the logs of a publication ended before it began."""
-    return {(topic, number): base for topic, number, base in value["bases"]}
+    return {
+        TopicPartition(topic, number): base for topic, number, base in value["bases"]
+    }
 
 
 def remembered(published: Mapping[str, Entry]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from logstore.io.layout import (
     LOG,
     PARTITION_STATE,
     SWAP,
+    TopicPartition,
     parse_segment_file,
     segment_file,
 )
@@ -422,7 +423,8 @@ class ReadOnlyLog:
         """Determine where readers have to stop, after a look at the log. False if a
         publication began or ended since the previous look: part of it may be
         visible."""
-        token, key = self._publications.token(), (self.topic, self.partition)
+        token = self._publications.token()
+        key = TopicPartition(self.topic, self.partition)
         known, self._token = self._token, token
         ceilings = self._publications.ceilings(token) if token == known else None
         if ceilings is None:

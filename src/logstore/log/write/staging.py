@@ -34,6 +34,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
 from logstore.log.write.staged_files import (
     Staged,
     StagedLog,
@@ -246,7 +247,7 @@ class Stage:
         self._topic_id_of = topic_id_of
         self._files: list[_File] = []
         self._shared = self._new_file(is_shared=True)
-        self._logs: dict[tuple[str, int], _Log] = {}
+        self._logs: dict[TopicPartition, _Log] = {}
         self._staged: Staged | None = None
         self._is_entered = False
         # Why it takes no more records; "": it takes them.
@@ -366,12 +367,12 @@ class Stage:
         return count
 
     def _log_of(self, partition: Destination) -> _Log:
-        key = partition.topic, partition.number
+        key = TopicPartition(partition.topic, partition.number)
         log = self._logs.get(key)
         if log is None:
             if partition.config.message_format == 0:
                 raise UnsupportedError(
-                    f"{key[0]}-{key[1]} has message_format=0, into which nothing can "
+                    f"{key} has message_format=0, into which nothing can "
                     f"be published; 1 or 2 can"
                 )
             topic_id = "" if self._topic_id_of is None else self._topic_id_of(partition)

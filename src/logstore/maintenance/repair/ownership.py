@@ -13,6 +13,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Marks
 from logstore.io.directory import Directory
+from logstore.io.layout import TopicPartition
 from logstore.maintenance.verify.context import StoreFacts
 
 
@@ -41,7 +42,7 @@ class RepairMarks:
             self._marks.begin(_nothing)
         self._has_begun = True
 
-    def finish(self, ends: Mapping[tuple[str, int], int]) -> None:
+    def finish(self, ends: Mapping[TopicPartition, int]) -> None:
         """Set the recovery points of the repaired partitions (`ends`: the end of each
         log, all of it synced), and restore the mark."""
         if not self._has_begun:

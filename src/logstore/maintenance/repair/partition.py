@@ -32,7 +32,15 @@ from logstore.io.checkpoint.partition_state import (
     state_fields,
 )
 from logstore.io.directory import Directory
-from logstore.io.layout import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, segment_file
+from logstore.io.layout import (
+    INDEX,
+    LOG,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    TopicPartition,
+    segment_file,
+)
 from logstore.log.recover import Case, Names, make_durable
 from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.recover.survey import survey
@@ -107,7 +115,7 @@ class PartitionRepair:
     def __init__(
         self,
         directory: Directory,
-        key: tuple[str, int],
+        key: TopicPartition,
         config: TopicConfig,
         facts: StoreFacts,
         marks: RepairMarks,

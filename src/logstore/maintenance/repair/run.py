@@ -16,7 +16,7 @@ from logstore.errors import (
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import is_partition, is_store, open_root, prepare_root
-from logstore.io.layout import parse_partition_directory
+from logstore.io.layout import TopicPartition, parse_partition_directory
 from logstore.io.lock import StoreLock
 from logstore.maintenance.repair.copy import check_empty, copy_store
 from logstore.maintenance.repair.ownership import RepairMarks
@@ -206,7 +206,7 @@ class _StoreRepair:
         self.run_of.meter.total = total if self.dry_run else 2 * total
         facts = _facts_of(self.root)
         marks = RepairMarks(self.root, facts)
-        ends: dict[tuple[str, int], int] = {}
+        ends: dict[TopicPartition, int] = {}
         for name in names:
             self._repair_partition(name, facts, marks, ends)
         if not self.dry_run:
@@ -239,7 +239,7 @@ class _StoreRepair:
         name: str,
         facts: StoreFacts,
         marks: RepairMarks,
-        ends: dict[tuple[str, int], int],
+        ends: dict[TopicPartition, int],
     ) -> None:
         key = parse_partition_directory(name)
         assert key is not None  # chosen so

@@ -14,7 +14,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.directory import Directory
-from logstore.io.layout import parse_partition_directory
+from logstore.io.layout import TopicPartition, parse_partition_directory
 from logstore.maintenance.repair.quarantine import Quarantine
 from logstore.maintenance.repair.report import PUT_ASIDE, STATE_BUILT, RepairAction
 from logstore.maintenance.verify import Problem
@@ -91,7 +91,7 @@ def repair_root(
 def _rebuild_starts(root: Directory, quarantine: Quarantine) -> None:
     """Rebuild log start offsets from the states of partitions. A start only ever rises,
     so a state gives a correct start even if the state itself is not valid."""
-    starts: dict[tuple[str, int], int] = {}
+    starts: dict[TopicPartition, int] = {}
     for name in root.names():
         key = parse_partition_directory(name)
         if key is None or not root.stat(name).is_directory:

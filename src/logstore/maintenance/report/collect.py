@@ -27,7 +27,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.filesystem import is_directory, is_partition, is_store, open_root
-from logstore.io.layout import LOG, parse_partition_directory
+from logstore.io.layout import LOG, TopicPartition, parse_partition_directory
 from logstore.io.lock import holder_of
 from logstore.log import retention
 from logstore.maintenance.environment import doctor
@@ -196,7 +196,7 @@ class _Collector:
                     row = seen.kind, seen.level, text
                     self.facts.environment.append(row)
 
-    def _offsets(self, name: str) -> dict[tuple[str, int], int]:
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
         try:
             return read_offsets(self.root, name)
         except (OSError, CorruptCheckpointError):

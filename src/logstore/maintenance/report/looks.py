@@ -9,7 +9,12 @@ from collections.abc import Mapping
 
 from logstore.errors import storage_error
 from logstore.io.directory import Directory
-from logstore.io.layout import LOG, parse_partition_directory, parse_segment_file
+from logstore.io.layout import (
+    LOG,
+    TopicPartition,
+    parse_partition_directory,
+    parse_segment_file,
+)
 from logstore.maintenance.report.model import PartitionFacts, SegmentFacts
 from logstore.maintenance.verify import Problem
 from logstore.segment import SegmentInfo
@@ -36,7 +41,7 @@ class Look:
 
 
 def look_at(
-    root: Directory, name: str, points: Mapping[tuple[str, int], int]
+    root: Directory, name: str, points: Mapping[TopicPartition, int]
 ) -> Look | None:
     """The files of a partition directory; None if it is not one, or was removed.
 
@@ -60,7 +65,7 @@ def look_at(
         if not root.exists(name):
             return None
         facts.error = str(storage_error(error, "read", directory.path))
-    facts.recovery_point = points.get((topic, number), 0)
+    facts.recovery_point = points.get(TopicPartition(topic, number), 0)
     for one in sizes:
         parsed = parse_segment_file(one)
         if parsed is not None and parsed.transition:

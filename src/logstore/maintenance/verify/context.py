@@ -17,7 +17,7 @@ from logstore.io.checkpoint.partition_state import PartitionState, SealedRow, wa
 from logstore.io.checkpoint.recovery_report import OTHER_WRITER, RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from logstore.io.layout import parse_partition_directory
+from logstore.io.layout import TopicPartition, parse_partition_directory
 from logstore.maintenance.verify.report import CHECKPOINT, STATE, UNSUPPORTED, Run
 
 _Read = TypeVar("_Read")
@@ -126,7 +126,7 @@ class StoreFacts:
         if self.run is not None:
             self.run.unreadable(self.root.path_of(name), error)
 
-    def _offsets(self, name: str) -> dict[tuple[str, int], int]:
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
         try:
             return checkpoints.read_offsets(self.root, name)
         except CorruptCheckpointError:
