@@ -39,6 +39,7 @@ __all__ = [
     "partly_done",
     "renamed_error",
     "storage_error",
+    "storage_errors",
 ]
 
 
@@ -461,3 +462,20 @@ def storage_error(
         message = f"{message}. {consequence}"
     kind = DiskFullError if cause.errno in _DISK_FULL else StorageError
     return kind(message, errno=cause.errno, path=path, action=action)
+
+
+class storage_errors:  # used as a function, as contextlib.suppress is
+    """``with storage_errors("read", path):`` raises `storage_error` for an ``OSError``
+    of the body that is not yet one of logstore's."""
+
+    __slots__ = ("_arguments",)
+
+    def __init__(self, action: str, path: str, consequence: str = "") -> None:
+        self._arguments = action, path, consequence
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if error is not None and is_system_error(error):
+            raise storage_error(error, *self._arguments) from error

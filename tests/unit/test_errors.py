@@ -126,6 +126,29 @@ def test_storage_error_keeps_what_the_system_said() -> None:
     assert str(error) == "cannot sync /p: Input/output error"
 
 
+def test_storage_errors_names_what_the_system_refused() -> None:
+    """The cause is kept; logstore's own errors and others pass unchanged."""
+    cause = OSError(errno.ENOSPC, "x")
+    with (
+        pytest.raises(
+            errors.DiskFullError, match=r"cannot sync /p: .*Nothing"
+        ) as found,
+        errors.storage_errors("sync", "/p", "Nothing was written."),
+    ):
+        raise cause
+    assert found.value.__cause__ is cause
+    own = errors.StorageError("x", errno=errno.EIO, path="/q", action="read")
+    for error in (own, ValueError("x"), KeyboardInterrupt()):
+        with (
+            pytest.raises(type(error)) as same,
+            errors.storage_errors("sync", "/p"),
+        ):
+            raise error
+        assert same.value is error
+    with errors.storage_errors("sync", "/p"):
+        pass
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_error_told_elsewhere_keeps_its_kind_and_facts(name: str) -> None:
     """Of a task in the background, or of a call that was partly done."""

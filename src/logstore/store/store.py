@@ -25,6 +25,7 @@ from logstore.errors import (
     LogStoreError,
     StoreClosedError,
     storage_error,
+    storage_errors,
 )
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import (
@@ -234,16 +235,12 @@ class Store:
             raise
 
     def _load(self) -> None:
-        try:
+        with storage_errors("read", self.path):
             for action in self._topics.load(self._context.marks.read):
                 self._topics.writers.note(action)
             if not self.read_only:
                 self._topics.catalog.finish_deletions(self._context.root.names())
                 self._publisher.finish(self._drop_unpublished)
-        except OSError as error:
-            if isinstance(error, LogStoreError):
-                raise
-            raise storage_error(error, "read", self.path) from error
 
     @property
     def recovery_report(self) -> RecoveryReport:
@@ -430,20 +427,15 @@ class Store:
         check_identity(identity)
         check_identity(note, "note")
         logs = logs_of(staged)
-        with self._publisher.lock:
-            try:
-                return self._publisher.publish(
-                    logs,
-                    identity,
-                    sequence,
-                    self._context.files.now_ms(),
-                    self._context.begin_writing,
-                    note,
-                )
-            except OSError as error:
-                if isinstance(error, LogStoreError):
-                    raise
-                raise storage_error(error, "publish to", self.path) from error
+        with self._publisher.lock, storage_errors("publish to", self.path):
+            return self._publisher.publish(
+                logs,
+                identity,
+                sequence,
+                self._context.files.now_ms(),
+                self._context.begin_writing,
+                note,
+            )
 
     def published(self, identity: str) -> int | None:
         """The last sequence number that an identity has published; None: none.
@@ -460,12 +452,8 @@ class Store:
         None: none. Raises: as `published`."""
         self._context.check_open()
         check_identity(identity)
-        try:
+        with storage_errors("read", self.path):
             entry = self._publications.published().get(identity)
-        except OSError as error:
-            if isinstance(error, LogStoreError):
-                raise
-            raise storage_error(error, "read", self.path) from error
         if entry is None:
             return None
         return Publication(

@@ -24,7 +24,7 @@ from logstore.errors import (
     LogStoreError,
     TopicExistsError,
     TopicNotFoundError,
-    storage_error,
+    storage_errors,
 )
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
@@ -119,7 +119,7 @@ class TopicChanges:
                 value=name,
             )
         self._context.begin_writing()
-        try:
+        with storage_errors(f"create topic {name} in", self._context.path):
             for number in numbers:
                 self._writers.forget(TopicPartition(name, number))
             self._forget_marks(TopicPartition(name, number) for number in numbers)
@@ -131,12 +131,6 @@ class TopicChanges:
             there = (*self._catalog.numbers.get(name, ()), *numbers)
             settings["partitions"] = leading(there)
             self._catalog.write(name, settings)
-        except OSError as error:
-            if isinstance(error, LogStoreError):
-                raise
-            raise storage_error(
-                error, f"create topic {name} in", self._context.path
-            ) from error
         self._catalog.add(name, there)
         self._retain_as(config)
 
@@ -165,14 +159,8 @@ class TopicChanges:
         settings = self._catalog.with_id(
             name, {"partitions": leading(numbers), "config": to_stored(config)}
         )
-        try:
+        with storage_errors(f"write the settings of {name} in", self._context.path):
             self._catalog.write(name, settings)
-        except OSError as error:
-            if isinstance(error, LogStoreError):
-                raise
-            raise storage_error(
-                error, f"write the settings of {name} in", self._context.path
-            ) from error
         self._retain_as(config)
         failure: LogStoreError | None = None
         for number in numbers:
@@ -237,7 +225,7 @@ class TopicChanges:
         except BaseException:
             self._undo_delete(name, keys)
             raise
-        try:
+        with storage_errors(f"delete topic {name} of", self._context.path):
             for key in keys:
                 self._writers.broken[key] = going
                 self._topics.partitions.pop(key, None)
@@ -263,12 +251,6 @@ class TopicChanges:
             # (`_create`).
             for key in keys:
                 self._writers.forget(key)
-        except OSError as error:
-            if isinstance(error, LogStoreError):
-                raise
-            raise storage_error(
-                error, f"delete topic {name} of", self._context.path
-            ) from error
         self._catalog.write_if_room(name, None)
         logger.info("topic %s with %d partitions deleted", name, len(numbers))
         # A read that has begun finishes on the files that it began with.
