@@ -37,7 +37,7 @@ _HOMES: Final = {
     "log.retention": "Deletion RetainAge RetainBytes RetainFreeSpace RetentionPolicy",
     "log.write.staged_files": "Staged StagedLog",
     "log.write.staging": "Stage",
-    "maintenance.environment": "Diagnosis Observation doctor",
+    "maintenance.environment": "EnvironmentReport EnvironmentFinding doctor",
     "maintenance.repair": "RepairAction RepairReport repair",
     "maintenance.verify": (
         "FileContents LogEntry Note Problem VerifyReport inspect_file "

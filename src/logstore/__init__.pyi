@@ -37,8 +37,8 @@ from logstore.log.retention import RetentionPolicy as RetentionPolicy
 from logstore.log.write.staged_files import Staged as Staged
 from logstore.log.write.staged_files import StagedLog as StagedLog
 from logstore.log.write.staging import Stage as Stage
-from logstore.maintenance.environment import Diagnosis as Diagnosis
-from logstore.maintenance.environment import Observation as Observation
+from logstore.maintenance.environment import EnvironmentFinding as EnvironmentFinding
+from logstore.maintenance.environment import EnvironmentReport as EnvironmentReport
 from logstore.maintenance.environment import doctor as doctor
 from logstore.maintenance.repair import RepairAction as RepairAction
 from logstore.maintenance.repair import RepairReport as RepairReport

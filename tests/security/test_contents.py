@@ -322,5 +322,5 @@ def test_directory_with_foreign_files_of_a_deleted_topic_stays_and_says_so(
     (kept,) = store.glob("gone-*")
     assert [p.name for p in kept.iterdir()] == ["notes"]
     assert "is kept: 1 files in it are not of a log ('notes')" in caplog.text
-    seen = {o.kind: o for o in logstore.doctor(store).observations}
+    seen = {o.kind: o for o in logstore.doctor(store).findings}
     assert seen["foreign"].values["first"] == [f"{kept.name}/notes"]

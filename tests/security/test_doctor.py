@@ -55,7 +55,7 @@ def levels(store: Path, files: Files | None = None) -> dict[str, str]:
     """Kind -> worst level."""
     found: dict[str, str] = {}
     order = ["ok", "note", "problem"]
-    for seen in logstore.doctor(store, files=files or Faked()).observations:
+    for seen in logstore.doctor(store, files=files or Faked()).findings:
         assert seen.level in LEVELS
         assert seen.message
         worst = max(found.get(seen.kind, "ok"), seen.level, key=order.index)
@@ -66,10 +66,10 @@ def levels(store: Path, files: Files | None = None) -> dict[str, str]:
 def test_sound_place_has_nothing_to_tell(store: Path) -> None:
     """All is well, and nothing was touched."""
     before = snapshot_of(store)
-    diagnosis = logstore.doctor(store, files=Faked())
-    assert diagnosis.ok
-    assert {o.level for o in diagnosis.observations} == {"ok"}
-    assert diagnosis.to_dict()["path"] == str(store)
+    report = logstore.doctor(store, files=Faked())
+    assert report.ok
+    assert {o.level for o in report.findings} == {"ok"}
+    assert report.to_dict()["path"] == str(store)
     assert snapshot_of(store) == before
 
 
@@ -79,8 +79,8 @@ def test_sound_place_has_nothing_to_tell(store: Path) -> None:
 )
 def test_mount_that_drops_a_promise_is_a_problem(store: Path, options: str) -> None:
     """With the option by name."""
-    diagnosis = logstore.doctor(store, files=Faked(options))
-    (problem,) = diagnosis.problems
+    report = logstore.doctor(store, files=Faked(options))
+    (problem,) = report.problems
     assert problem.kind == "mount"
     assert options.split(",")[1] in problem.message
     assert "/dev/sdb1 on /srv" in problem.message
@@ -147,8 +147,8 @@ def test_files_of_another_user_are_told(store: Path) -> None:
     os.chown(logs_in(store / "orders-0")[-1], 1234, 1234)
     assert levels(store)["owners"] == "note"
     os.chown(store, 4321, 4321)
-    diagnosis = logstore.doctor(store, files=Faked())
-    (owner,) = [o for o in diagnosis.observations if o.kind == "owner"]
+    report = logstore.doctor(store, files=Faked())
+    (owner,) = [o for o in report.findings if o.kind == "owner"]
     assert owner.level == "note"
     assert "user 4321" in owner.message
 
@@ -161,12 +161,12 @@ def test_leftovers_and_foreign_names_are_told(store: Path) -> None:
     (store / "orders-0" / "00000000000000000000.log~").write_text("x")
     (store / "orders-0" / "00000000000000000007.log.deleted").write_text("x")
     (store / ".logstore-owner.tmp").write_text("x")
-    diagnosis = logstore.doctor(store, files=Faked())
-    seen = {o.kind: o for o in diagnosis.observations}
+    report = logstore.doctor(store, files=Faked())
+    seen = {o.kind: o for o in report.findings}
     assert seen["torn"].values["count"] == 1
     assert seen["foreign"].values["count"] == 3
     assert seen["leftovers"].values["count"] == 2
-    assert diagnosis.ok
+    assert report.ok
 
 
 def test_lock_holder_is_told_and_keeps_its_lock(store: Path) -> None:
@@ -182,7 +182,7 @@ def test_lock_holder_is_told_and_keeps_its_lock(store: Path) -> None:
         for _ in range(2):
             (lock,) = [
                 o
-                for o in logstore.doctor(store, files=Faked()).observations
+                for o in logstore.doctor(store, files=Faked()).findings
                 if o.kind == "lock"
             ]
             assert lock.values == {"pid": os.getpid()}
@@ -200,9 +200,9 @@ def test_lock_holder_is_told_and_keeps_its_lock(store: Path) -> None:
 def test_write_test_measures_and_leaves_nothing_behind(store: Path) -> None:
     """Only where it is asked for."""
     before = sorted(snapshot_of(store))
-    diagnosis = logstore.doctor(store, write_test=True)
+    report = logstore.doctor(store, write_test=True)
     assert sorted(snapshot_of(store)) == before
-    (seen,) = [o for o in diagnosis.observations if o.kind == "write-test"]
+    (seen,) = [o for o in report.findings if o.kind == "write-test"]
     assert seen.values["sync_ms_max"] >= seen.values["sync_ms_median"] > 0
     assert isinstance(seen.values["can_reserve"], bool)
 
@@ -222,7 +222,7 @@ def test_write_test_that_fails_leaves_nothing_behind(store: Path) -> None:
     with pytest.raises(logstore.DiskFullError):
         logstore.doctor(store, write_test=True, files=Full())
     assert sorted(snapshot_of(store)) == before
-    seen = logstore.doctor(store, write_test=True, files=Without()).observations[-1]
+    seen = logstore.doctor(store, write_test=True, files=Without()).findings[-1]
     assert seen.level == "note"
     assert "cannot be reserved" in seen.message
 
@@ -246,17 +246,17 @@ def test_place_without_proc_is_a_note(store: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "jsonl"])
-def test_command_prints_each_observation_and_its_status(
+def test_command_prints_each_finding_and_its_status(
     store: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     """0 where there is no problem, 1 with one, 2 where there is no store."""
     expected: Any = logstore.doctor(store)
     assert main(["doctor", str(store), "--format", form]) == (0 if expected.ok else 1)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(expected.observations)
+    assert len(lines) == len(expected.findings)
     if form == "jsonl":
         kinds = [json.loads(line)["kind"] for line in lines]
-        assert kinds == [o.kind for o in expected.observations]
+        assert kinds == [o.kind for o in expected.findings]
     store.chmod(0o777)
     assert main(["doctor", str(store), "--format", form]) == 1
     assert main(["doctor", str(store / "nothing")]) == 2

@@ -22,7 +22,7 @@ from typing import Any
 import logstore
 from logstore.cli.main import main
 from logstore.cli.output import Printer
-from logstore.cli.schema import dumps
+from logstore.cli.schema import dumps, payload_value
 from support.damage import append_garbage, frames, logs_in, overwrite
 from support.values import FORMATS, append_records, config_of, fill
 
@@ -121,6 +121,7 @@ def load_all() -> None:
     importlib.import_module("logstore.cli.run")
     Printer(io.StringIO()).table(["name"], [["value"]])
     dumps({})
+    payload_value(b"", "base64")
 
 
 def audited(store: Path) -> None:

@@ -34,9 +34,9 @@ def doctor(path: str, **given: Any) -> int:
         raise logstore.StoreNotFoundError(
             f"{path} is not a store; the store is its parent directory", path=full
         )
-    diagnosis = logstore.doctor(path, write_test=given["write_test"])
+    report = logstore.doctor(path, write_test=given["write_test"])
     printer = Printer()
-    seen = list(diagnosis.observations)
+    seen = list(report.findings)
     if given["form"] == "jsonl":
         for one in seen:
             values = {
@@ -45,9 +45,9 @@ def doctor(path: str, **given: Any) -> int:
                 "message": one.message,
                 "values": one.values,
             }
-            printer.json(line("observation", topic=None, partition=None, **values))
+            printer.json(line("finding", topic=None, partition=None, **values))
     else:
         for one in sorted(seen, key=lambda found: _ORDER.get(found.level, 0)):
             text = f"{one.level}: {one.kind}: {escape(relative(one.message))}"
             printer.line(text, one.level)
-    return 0 if diagnosis.ok else 1
+    return 0 if report.ok else 1

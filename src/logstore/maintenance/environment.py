@@ -13,14 +13,13 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from logstore.errors import LogStoreError, StoreNotFoundError, storage_error
-from logstore.io import filesystem as place
-from logstore.io import layout
+from logstore.errors import StoreNotFoundError, storage_error, storage_errors
+from logstore.io import filesystem, layout
 from logstore.io.directory import Directory
 from logstore.io.files import DIRECTORY_MODE, FILE_MODE, Files
 from logstore.io.lock import holder_of
 
-__all__ = ["Diagnosis", "Observation", "doctor"]
+__all__ = ["EnvironmentFinding", "EnvironmentReport", "doctor"]
 
 OK: Final = "ok"
 NOTE: Final = "note"
@@ -46,7 +45,7 @@ _BAD_OPTIONS: Final = {
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Observation:
+class EnvironmentFinding:
     """One thing that `doctor` looked at.
 
     Attributes:
@@ -63,11 +62,11 @@ class Observation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Diagnosis:
+class EnvironmentReport:
     """The result of `doctor`; `path` is the absolute path of the directory."""
 
     path: str
-    observations: tuple[Observation, ...]
+    findings: tuple[EnvironmentFinding, ...]
 
     @property
     def ok(self) -> bool:
@@ -75,16 +74,16 @@ class Diagnosis:
         return not self.problems
 
     @property
-    def problems(self) -> tuple[Observation, ...]:
-        """The observations of level ``problem``."""
-        return tuple(o for o in self.observations if o.level == PROBLEM)
+    def problems(self) -> tuple[EnvironmentFinding, ...]:
+        """The findings of level ``problem``."""
+        return tuple(o for o in self.findings if o.level == PROBLEM)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain values."""
         return {
             "path": self.path,
             "ok": self.ok,
-            "observations": [dataclasses.asdict(o) for o in self.observations],
+            "findings": [dataclasses.asdict(o) for o in self.findings],
         }
 
 
@@ -93,7 +92,7 @@ def doctor(
     *,
     write_test: bool = False,
     files: Files | None = None,
-) -> Diagnosis:
+) -> EnvironmentReport:
     """Check the file system, mount, permissions, limits and files around a store.
 
     Changes nothing and takes no lock; may run while a writer or a broker works. It does
@@ -103,7 +102,6 @@ def doctor(
         path: the directory of a store.
         write_test: make a file in it, measure how long a sync takes and whether space
             can be reserved, and remove the file.
-            reserved, and remove the file.
         files: the system calls to use (for tests).
 
     Raises:
@@ -119,14 +117,11 @@ def doctor(
     except OSError as error:
         raise storage_error(error, "open", full) from error
     try:
-        found = [*_Doctor(root).look()]
-        if write_test:
-            found.append(_write_test(root))
-        return Diagnosis(full, tuple(found))
-    except OSError as error:
-        if isinstance(error, LogStoreError):
-            raise
-        raise storage_error(error, "look at", full) from error
+        with storage_errors("look at", full):
+            found = [*_Doctor(root).look()]
+            if write_test:
+                found.append(_write_test(root))
+            return EnvironmentReport(full, tuple(found))
     finally:
         root.close()
 
@@ -138,8 +133,8 @@ class _Doctor:
         self.root = root
         self.files = root.files
 
-    def look(self) -> Iterator[Observation]:
-        checks: tuple[Callable[[], Iterator[Observation]], ...] = (
+    def look(self) -> Iterator[EnvironmentFinding]:
+        checks: tuple[Callable[[], Iterator[EnvironmentFinding]], ...] = (
             self.file_system,
             self.mount,
             self.preloaded,
@@ -152,22 +147,22 @@ class _Doctor:
         for check in checks:
             yield from check()
 
-    def file_system(self) -> Iterator[Observation]:
-        kind, is_network = place.kind_of(self.root)
+    def file_system(self) -> Iterator[EnvironmentFinding]:
+        kind, is_network = filesystem.kind_of(self.root)
         if is_network:
             text = f"{kind}: locks, renames and syncs do not mean what they must"
-            yield Observation("file-system", PROBLEM, text, {"kind": kind})
+            yield EnvironmentFinding("file-system", PROBLEM, text, {"kind": kind})
         elif kind in ("tmpfs", "ramfs"):
             text = f"{kind}: in memory, everything is lost when the machine stops"
-            yield Observation("file-system", NOTE, text, {"kind": kind})
+            yield EnvironmentFinding("file-system", NOTE, text, {"kind": kind})
         else:
-            yield Observation("file-system", OK, kind, {"kind": kind})
+            yield EnvironmentFinding("file-system", OK, kind, {"kind": kind})
 
-    def mount(self) -> Iterator[Observation]:
-        mount = place.mount_of(self.root)
+    def mount(self) -> Iterator[EnvironmentFinding]:
+        mount = filesystem.mount_of(self.root)
         if mount is None:
             text = "the mount cannot be told (no /proc?)"
-            yield Observation("mount", NOTE, text, {})
+            yield EnvironmentFinding("mount", NOTE, text, {})
             return
         values = {
             "point": mount.point,
@@ -180,78 +175,80 @@ class _Doctor:
         for option in bad:
             why = f"{text} with {option}: {_BAD_OPTIONS[option]}"
             level = NOTE if option == "nodatacow" else PROBLEM
-            yield Observation("mount", level, why, values)
+            yield EnvironmentFinding("mount", level, why, values)
         if "ro" in mount.options:
-            yield Observation("mount", NOTE, f"{text}, read-only", values)
+            yield EnvironmentFinding("mount", NOTE, f"{text}, read-only", values)
         elif not bad:
-            yield Observation("mount", OK, text, values)
+            yield EnvironmentFinding("mount", OK, text, values)
 
-    def preloaded(self) -> Iterator[Observation]:
+    def preloaded(self) -> Iterator[EnvironmentFinding]:
         """Checks only this process; its user often starts the writer as well."""
         preload = os.environ.get("LD_PRELOAD", "")
         if "eatmydata" in preload:
-            yield Observation(
+            yield EnvironmentFinding(
                 "preload",
                 PROBLEM,
                 "LD_PRELOAD has eatmydata here: syncs do nothing",
                 {"LD_PRELOAD": preload},
             )
 
-    def space(self) -> Iterator[Observation]:
+    def space(self) -> Iterator[EnvironmentFinding]:
         with self.root.use() as fd:
             space = self.files.space(fd)
         values = space._asdict()
         text = f"{space.free_bytes} of {space.bytes} bytes are free"
         level = NOTE if space.free_bytes < _FEW_BYTES else OK
-        yield Observation("space", level, text, values)
+        yield EnvironmentFinding("space", level, text, values)
         if space.inodes >= 0:
             text = f"{space.free_inodes} of {space.inodes} inodes are free"
             level = NOTE if space.free_inodes < _FEW_INODES else OK
-            yield Observation("inodes", level, text, values)
+            yield EnvironmentFinding("inodes", level, text, values)
 
-    def limits(self) -> Iterator[Observation]:
+    def limits(self) -> Iterator[EnvironmentFinding]:
         open_files, file_bytes = self.files.resource_limits()
         values = {"open_files": open_files, "file_bytes": file_bytes}
         some = "any number of" if open_files is None else f"{open_files}"
         text = f"this process may have {some} open files (RLIMIT_NOFILE)"
         few = open_files is not None and open_files < _FEW_FILES
-        yield Observation("limits", NOTE if few else OK, text, values)
+        yield EnvironmentFinding("limits", NOTE if few else OK, text, values)
         if file_bytes is not None:
             text = f"a file may have {file_bytes} bytes (RLIMIT_FSIZE)"
-            yield Observation("limits", NOTE, text, values)
+            yield EnvironmentFinding("limits", NOTE, text, values)
 
-    def owner(self) -> Iterator[Observation]:
+    def owner(self) -> Iterator[EnvironmentFinding]:
         info = self.root.info()
         values = {"uid": info.uid, "gid": info.gid, "mode": f"{info.mode:04o}"}
-        why = place.who_else(info, self.files.user(), group_access=False)
+        why = filesystem.who_else(info, self.files.user(), group_access=False)
         if why:
             text = f"not opened for writing without a setting: {why}"
             level = PROBLEM if info.mode & 0o002 else NOTE
-            yield Observation("owner", level, text, values)
+            yield EnvironmentFinding("owner", level, text, values)
             return
         text = f"user {info.uid}, group {info.gid}, mode {info.mode:04o}"
         wider = info.mode & ~DIRECTORY_MODE & 0o777
-        yield Observation("owner", NOTE if wider else OK, text, values)
+        yield EnvironmentFinding("owner", NOTE if wider else OK, text, values)
 
-    def lock(self) -> Iterator[Observation]:
+    def lock(self) -> Iterator[EnvironmentFinding]:
         try:
             holder = holder_of(self.root)
         except FileNotFoundError:
             return
         except OSError as error:
             text = f"the lock file cannot be looked at: {error.strerror}"
-            yield Observation("lock", NOTE, text, {})
+            yield EnvironmentFinding("lock", NOTE, text, {})
             return
         if holder is None:
-            yield Observation("lock", OK, "no writer has the store", {"pid": None})
+            yield EnvironmentFinding(
+                "lock", OK, "no writer has the store", {"pid": None}
+            )
             return
         who = f"process {holder}" if holder else "a process"
         text = f"{who} has the store open for writing"
-        yield Observation("lock", OK, text, {"pid": holder})
+        yield EnvironmentFinding("lock", OK, text, {"pid": holder})
 
     # -- the files in it
 
-    def entries(self) -> Iterator[Observation]:
+    def entries(self) -> Iterator[EnvironmentFinding]:
         tally = _Tally(self.root.info().uid)
         names = self.root.names()
         for name in names[:_ENTRIES_MAX]:
@@ -268,10 +265,10 @@ class _Doctor:
             tally.add(name, info, is_known=known)
             if is_partition:
                 self._partition(name, tally)
-        yield from tally.observations()
+        yield from tally.findings()
         if len(names) > _ENTRIES_MAX:
             text = f"only the first {_ENTRIES_MAX} of {len(names)} names were looked at"
-            yield Observation("entries", NOTE, text, {"names": len(names)})
+            yield EnvironmentFinding("entries", NOTE, text, {"names": len(names)})
 
     def _partition(self, name: str, tally: _Tally) -> None:
         directory = self.root.child(name)
@@ -293,7 +290,7 @@ class _Doctor:
 
 
 class _Tally:
-    """The files of a store, grouped by the observation that reports them."""
+    """The files of a store, grouped by the finding that reports them."""
 
     def __init__(self, owner: int) -> None:
         self.owner = owner
@@ -324,7 +321,7 @@ class _Tally:
         ):
             self.leftovers.append(name)
 
-    def observations(self) -> Iterator[Observation]:
+    def findings(self) -> Iterator[EnvironmentFinding]:
         rows = (
             ("modes", PROBLEM, self.open_to_all, "everybody may write to"),
             ("modes", NOTE, self.wider, "group or others have access to"),
@@ -339,10 +336,10 @@ class _Tally:
                 shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
                 values = {"count": len(names), "first": names[:3]}
                 message = f"{text} {shown} ({len(names)} in all)"
-                yield Observation(kind, level, message, values)
+                yield EnvironmentFinding(kind, level, message, values)
 
 
-def _write_test(root: Directory) -> Observation:
+def _write_test(root: Directory) -> EnvironmentFinding:
     """Measure how long a sync takes here, and whether space can be reserved."""
     files = root.files
     name = f"{_TEST_FILE}-{os.urandom(8).hex()}.tmp"
@@ -367,4 +364,4 @@ def _write_test(root: Directory) -> Observation:
         "sync_ms_max": worst,
         "can_reserve": can_reserve,
     }
-    return Observation("write-test", OK if can_reserve else NOTE, text, values)
+    return EnvironmentFinding("write-test", OK if can_reserve else NOTE, text, values)

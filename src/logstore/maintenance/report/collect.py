@@ -186,7 +186,7 @@ class _Collector:
     def _environment(self, only: str | None) -> None:
         """The result of `doctor`; for a partition alone, without other files."""
         with contextlib.suppress(LogStoreError):
-            for seen in doctor(self.root.path, files=self.files).observations:
+            for seen in doctor(self.root.path, files=self.files).findings:
                 text = seen.message
                 if seen.kind == "space":
                     free, total = seen.values["free_bytes"], seen.values["bytes"]
