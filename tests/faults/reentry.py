@@ -28,7 +28,9 @@ from typing import Any
 
 import logstore
 from faults.method import Tally
-from faults.scene import CALLS, Given, Plan, Scene, Unavailable
+from faults.scene import CALLS, Scene
+from faults.scene_log import Plan
+from faults.scene_state import Given, Unavailable
 from faults.tracing import PENDING, is_of_library, make_pending, place_of
 from faults.watched import Broken, Watch, run_cases, told
 from logstore import LogStoreError
