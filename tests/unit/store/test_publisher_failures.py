@@ -32,7 +32,8 @@ from logstore.store.open_topics import OpenTopics
 from logstore.store.store import open_store
 from support import staging
 from support.damage import Unsynced
-from support.disk import MemoryDisk, tree
+from support.disk import MemoryDisk
+from support.disk_changes import tree
 from support.staging import WAY, stage, staged_files
 from support.values import (
     config_of,
