@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import logstore
-from faults.scene import CALLS, Scene, Unavailable, elsewhere
+from faults.scene import CALLS, Scene, elsewhere
+from faults.scene_state import Unavailable
 from faults.watched import Broken, told
 from logstore import LogStoreError
 

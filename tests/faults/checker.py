@@ -24,7 +24,8 @@ from logstore.io import layout
 from logstore.io.checkpoint.recovery_report import UNSUPPORTED
 from logstore.io.scheduler import Scheduler
 from logstore.store.store import open_store
-from support.disk import MemoryDisk, Nodes
+from support.disk import MemoryDisk
+from support.disk_changes import Nodes
 from support.values import append_one
 
 PATH = "/store"

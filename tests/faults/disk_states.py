@@ -17,7 +17,8 @@ from faults.checker import HARMLESS, StateCheck, open_quietly
 from faults.method import Tally
 from faults.promises import Promises
 from faults.workloads import Program, Step
-from support.disk import MemoryDisk, Moment, Nodes, tree
+from support.disk import MemoryDisk
+from support.disk_changes import Moment, Nodes, tree
 from support.power_cut import cuts, touched
 
 NAME = "disk_states"

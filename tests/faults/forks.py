@@ -25,7 +25,9 @@ from typing import Any
 import logstore
 from faults import aftermath
 from faults.method import Tally
-from faults.scene import CALLS, Plan, Scene, Unavailable
+from faults.scene import CALLS, Scene
+from faults.scene_log import Plan
+from faults.scene_state import Unavailable
 from faults.tracing import AtLine
 from faults.watched import Broken, Watch, run_cases, told
 from logstore import LogStoreError

@@ -24,7 +24,9 @@ from typing import Any
 
 from faults import aftermath
 from faults.method import Tally
-from faults.scene import CALLS, Plan, Scene, Unavailable, elsewhere
+from faults.scene import CALLS, Scene, elsewhere
+from faults.scene_log import Plan
+from faults.scene_state import Unavailable
 from faults.tracing import PENDING, is_of_library, make_pending, may_raise_in, place_of
 from faults.watched import Broken, Watch, run_cases
 

@@ -18,7 +18,8 @@ from unittest import mock
 
 from faults.checker import PATH, open_quietly
 from faults.method import Tally
-from faults.workloads import Program, append_rows
+from faults.rows import append_rows
+from faults.workloads import Program
 from logstore import LogStoreError, StoreConfig, StoreLockedError
 from logstore.io import files as _files
 from logstore.store.store import open_store

@@ -23,12 +23,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest import mock
 
 from faults.cases import folder_of, run_cases
 from faults.method import Tally
-from faults.replacers import GONE, TOPIC, Broker, Moment, Owner, time_of
+from faults.replacement_judge import Call, explained, is_reopened, judge, short
+from faults.replacers import TOPIC, Broker, Moment, Owner, time_of
 from logstore import LogStoreError, segment
 from logstore.log.read import reader
 from logstore.store import partition_views, readable_partition
@@ -140,27 +141,6 @@ def _serve(make: Callable[[], Any], pipe: Connection) -> None:
             pipe.send(traceback.format_exc()[-1200:])
     finally:
         os._exit(0)
-
-
-class _Call(NamedTuple):
-    """What was asked of a partition.
-
-    Attributes:
-        begun, settled: how many moments there were when it was called, and when its
-            bounds were known.
-        first, stop: what was asked for.
-        durable_only: whether it stops there.
-        follows: whether it goes on with what comes.
-        begins_early: it may begin with records below `first`, in the same batch.
-    """
-
-    begun: int
-    settled: int
-    first: int | None
-    stop: int | None
-    durable_only: bool
-    follows: bool = False
-    begins_early: bool = False
 
 
 class _Case:
@@ -292,13 +272,13 @@ class _Case:
         try:
             store = open_store(path, read_only=True, files=files)
         except LogStoreError as error:
-            return _explained(error, self.history, "opening the store")
+            return explained(error, self.history, "opening the store")
         with store:
             try:
                 partition = store.topic(TOPIC)[0]
             except LogStoreError as error:
                 files.before = None
-                return _explained(error, self.history, "opening the partition")
+                return explained(error, self.history, "opening the partition")
             return self.read(partition, files) or self.look_again(store)
 
     def read(self, partition: Any, files: _Files) -> str:
@@ -332,7 +312,7 @@ class _Case:
         ]
         missing = {o for o, _ in wanted} - {o for o, _ in found}
         if set(found) - set(wanted) or missing - last.removed:
-            return f"afterwards: {_short(found)} for {_short(wanted)}"
+            return f"afterwards: {short(found)} for {short(wanted)}"
         return ""
 
     # -- what is asked
@@ -369,121 +349,10 @@ class _Case:
             error = found
             self.errors += 1
         self.join(60.0)
-        asked = _Call(
+        asked = Call(
             begun, settled, first, stop, bool(self.options.get("durable_only")), **more
         )
-        return _judge(self.history, asked, got, error, self.where)
-
-
-def _short(pairs: Sequence[tuple[int, Any]]) -> str:
-    if len(pairs) <= 4:
-        return f"{list(pairs)}"
-    return f"{len(pairs)} records, {list(pairs[:2])} to {list(pairs[-2:])}"
-
-
-def _names_of(error: BaseException) -> set[str]:
-    return {kind.__name__ for kind in type(error).__mro__}
-
-
-def _explained(error: LogStoreError, moments: Iterable[Moment], what: str) -> str:
-    """Nothing where one of the moments accounts for an error."""
-    allowed = frozenset[str]().union(*(moment.allows for moment in moments))
-    if _names_of(error) & allowed:
-        return ""
-    text = f"{what} raises {type(error).__name__} ({str(error)[:300]})"
-    return f"{text}, where {sorted(allowed) or 'nothing'} would be right"
-
-
-def _judge(
-    history: Sequence[Moment],
-    call: _Call,
-    got: Sequence[tuple[int, bytes]],
-    error: LogStoreError | None,
-    where: str,
-) -> str:
-    """What is wrong with what a call gave."""
-    window = history[call.begun - 1 :]
-    bounds = history[call.begun - 1 : call.settled]
-    if call.begins_early and call.first is not None:
-        got = [(offset, value) for offset, value in got if offset >= call.first]
-    offsets = [offset for offset, _ in got]
-    if any(b <= a for a, b in itertools.pairwise(offsets)):
-        return f"offsets do not rise: {offsets}"
-    if call.first is None:
-        firsts = sorted({moment.start for moment in bounds})
-    else:
-        firsts = [call.first]
-    ends = {m.durable if call.durable_only else m.end for m in bounds}
-    if call.stop is not None:
-        ends = {min(end, call.stop) for end in ends}
-    if call.follows:
-        # It has looked again since the last step.
-        last = window[-1]
-        ends = {last.durable if call.durable_only else last.end}
-    elif offsets and offsets[-1] >= max(ends) and not call.begins_early:
-        return f"{offsets[-1]} was given, and the end was {sorted(ends)}"
-    if error is not None:
-        # Before the call has returned, what was done before counts as well.
-        since = window[1:]
-        if where == "own" and not call.follows:
-            # What a read has begun with, its own process keeps.
-            in_call = bounds[1:]
-            later = history[call.settled :]
-            since = [*in_call, *[m for m in later if m.what != "delete head"]]
-        # It may be a partition that is there no more.
-        since = [*since, *(m for m in history[1:] if m.allows == GONE)]
-        found = _explained(error, since, f"after {len(got)} records it")
-        if found:
-            return found
-        reasons = [_gap(m, firsts, got, None) for m in window]
-    elif call.durable_only and _is_reopened(history) and where != "own":
-        # What is durable was written down before, or has not been yet.
-        reasons = [_gap(m, firsts, got, None) for m in window]
-    elif call.follows:
-        reasons = [_gap(window[-1], firsts, got, end) for end in ends]
-    else:
-        reasons = [_gap(m, firsts, got, end) for m in window for end in ends]
-    if any(not text for _, text in reasons):
-        return ""
-    said = f", then {type(error).__name__}: {str(error)[:200]}" if error else ""
-    best = max(reasons)[1]  # the log that it is most like
-    return f"{best}; from {firsts} to {sorted(ends)}{said}"
-
-
-def _is_reopened(history: Sequence[Moment]) -> bool:
-    return any(m.what in ("reopen", "restore", "cut") for m in history)
-
-
-def _gap(
-    moment: Moment,
-    firsts: Sequence[int],
-    got: Sequence[tuple[int, bytes]],
-    end: int | None,
-) -> tuple[int, str]:
-    """(how many records are right, why what was read is no part of the log at a moment,
-    from the first offset up to `end`; None: as far as it goes)."""
-    for right, (offset, value) in enumerate(got):
-        wanted = moment.records.get(offset)
-        if wanted != value:
-            there = wanted and wanted[:13]
-            return right, (
-                f"{right} records are those of {moment.what!r}, but offset {offset} "
-                f"has {value[:13]!r} for {there!r}"
-            )
-    up_to = end if end is not None else got[-1][0] + 1 if got else 0
-    there = {offset for offset, _ in got}
-    text = ""
-    for first in firsts:
-        wanted = {o for o in moment.records if first <= o < up_to}
-        missing = wanted - there - moment.removed
-        if not missing:
-            return len(got), ""
-        text = (
-            f"of {moment.what!r}, {len(missing)} records are missing, from "
-            f"{min(missing)} on, without an error; there are "
-            f"{_short([(o, '') for o in sorted(there)])}"
-        )
-    return len(got), text
+        return judge(self.history, asked, got, error, self.where)
 
 
 # ---------------------------------------------------------------- ways to read
@@ -563,15 +432,15 @@ def _fetch(case: _Case, partition: Any) -> str:
             case.errors += 1
             case.join(60.0)
             # Nobody has told it of what was done between two calls.
-            return _explained(error, case.history[1:], f"fetch at {offset}")
+            return explained(error, case.history[1:], f"fetch at {offset}")
         case.join(60.0)
         got = [(r.offset, r.value) for r in chunk]
-        call = _Call(begun, len(case.history), offset, chunk.next_offset, False)
-        found = _judge(case.history, call, got, None, case.where)
+        call = Call(begun, len(case.history), offset, chunk.next_offset, False)
+        found = judge(case.history, call, got, None, case.where)
         if found:
             return f"fetch at {offset}, next is {chunk.next_offset}: {found}"
         if chunk.next_offset <= offset:
-            if case.options["durable_only"] and _is_reopened(case.history):
+            if case.options["durable_only"] and is_reopened(case.history):
                 return ""
             ends = [
                 m.durable if case.options["durable_only"] else m.end_seen
@@ -604,7 +473,7 @@ def _one(
         except LogStoreError as error:
             case.errors += 1
             case.join(60.0)
-            return _explained(error, case.history[1:], name)
+            return explained(error, case.history[1:], name)
         case.join(60.0)
         window = case.history[begun - 1 :]
         if len(window) > 1 and name in _PASSING:

@@ -16,7 +16,8 @@ from hypothesis import given
 
 from logstore.io.directory import Directory
 from logstore.io.files import Files
-from support.disk import MemoryDisk, disk_of, tree
+from support.disk import MemoryDisk, disk_of
+from support.disk_changes import tree
 from support.power_cut import cuts
 
 names = st.sampled_from(["a", "b", "c"])

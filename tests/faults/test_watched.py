@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from faults.interrupts import Interrupt, Interrupter
-from faults.scene import Log, Plan, Scene
+from faults.scene import Scene
+from faults.scene_log import Log, Plan
 from faults.watched import Broken, Said, Watch, watch
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from faults.checker import HandKeeper, open_quietly, shown, view_of
 from faults.promises import Log, Promises, TopicPromise
+from faults.rows import append_rows, encoded
 from logstore import (
     LogStoreError,
     Partition,
@@ -28,7 +29,8 @@ from logstore import (
 from logstore.io import layout
 from logstore.log import retention
 from support.adopting import adopting
-from support.disk import ROOT, MemoryDisk, Moment, Nodes
+from support.disk import MemoryDisk
+from support.disk_changes import ROOT, Moment, Nodes
 from support.power_cut import cuts
 from support.values import (
     FORMATS,
@@ -76,33 +78,6 @@ def _config(rng: random.Random) -> TopicConfig:
         file_delete_delay_ms=rng.choice((0, 0, 1000)),
         flush_ms=rng.choice((50, 1 << 62)),
         flush_messages=rng.choice((3, 1 << 40)),
-    )
-
-
-@functools.lru_cache(maxsize=512)
-def encoded(magic: int, codec: str, count: int, first: int, seed: int) -> bytes:
-    """Batches as a producer would send them, with the records from `first` on."""
-    with open_quietly(MemoryDisk()) as store:
-        topic = store.create_topic("source", config=config_of(magic, codec))
-        append_rows(topic[0], range(first, first + count), magic, seed)
-        return b"".join(bytes(b.buffer) for b in topic[0].read_batches())
-
-
-def append_rows(
-    partition: Partition,
-    offsets: range,
-    magic: int,
-    seed: int,
-    *,
-    durable: bool = False,
-) -> None:
-    """Append the records that belong to these offsets, in one call."""
-    partition.append_many(
-        [value_of(o, seed) for o in offsets],
-        [key_of(o, seed) for o in offsets],
-        [timestamp_of(o, seed) for o in offsets],
-        [headers_of(o, seed) for o in offsets] if magic == 2 else None,
-        durable=durable,
     )
 
 

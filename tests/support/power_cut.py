@@ -11,7 +11,7 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 
-from support.disk import Change, Moment, Names, Nodes, Write, apply
+from support.disk_changes import Change, Moment, Names, Nodes, Write, apply
 
 # What no checksum of a batch covers: a tear in it before a block with an old batch of
 # the same length makes a batch that nobody can tell from a new one.

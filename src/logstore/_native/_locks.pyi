@@ -1,4 +1,4 @@
-"""pylocks.c: locks, and open files."""
+"""pylocks.c, pylocks_file.c and pylocks_thread.c: locks, and open files."""
 
 from collections.abc import Callable, Iterable
 from types import TracebackType

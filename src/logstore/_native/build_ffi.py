@@ -45,6 +45,14 @@ HEADERS = [
     "ls_varint.h",
 ]
 
+# The modules that need CPython's own API: objects of decoded columns, and the locks of
+# the engine.
+PYTHON_MODULES = {
+    "_records": ["pyrecords.c"],
+    "_locks": ["pylocks.c", "pylocks_file.c", "pylocks_thread.c"],
+}
+PYTHON_HEADERS = ["pylocks.h"]
+
 
 def compile_args() -> list[str]:
     """Flags for our files and cffi's; ls_internal.h has those for our files only."""
@@ -98,18 +106,17 @@ ffibuilder.set_source(
 
 
 def python_extensions() -> list[Extension]:
-    """The modules that need CPython's own API: objects of decoded columns
-    (pyrecords.c), and the locks of the engine (pylocks.c)."""
     return [
         Extension(
             f"logstore._native.{name}",
-            [os.path.join(HERE, source)],
+            [os.path.join(HERE, source) for source in sources],
+            depends=[os.path.join(HERE, header) for header in PYTHON_HEADERS],
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             py_limited_api=True,
             extra_compile_args=compile_args(),
             extra_link_args=link_args(),
         )
-        for name, source in (("_records", "pyrecords.c"), ("_locks", "pylocks.c"))
+        for name, sources in PYTHON_MODULES.items()
     ]
 
 

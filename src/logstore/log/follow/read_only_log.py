@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import RANK_LOOK
@@ -22,16 +22,15 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
-from logstore.io.checkpoint.cuts import NO_CUT, Cuts
+from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
-from logstore.io.checkpoint.ownership import Marks, MarksToken
+from logstore.io.checkpoint.ownership import Marks
 from logstore.io.checkpoint.partition_state import Situation
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Look, look_of, settled
+from logstore.io.files import Look, settled
 from logstore.io.layout import (
-    LEADER_EPOCHS,
     LOG,
     PARTITION_STATE,
     SWAP,
@@ -39,33 +38,18 @@ from logstore.io.layout import (
     parse_segment_file,
     segment_file,
 )
+from logstore.log.follow.comparison import Known, retire_changed
 from logstore.log.follow.file_identity import LogFiles
-from logstore.log.read.damage import unreadable
+from logstore.log.follow.new_batches import read_new_batches
+from logstore.log.follow.signs import Surroundings, glance_at, look_around
 from logstore.log.read.view import Bounds
 from logstore.log.recover import Case, RecoveredLog, load
-from logstore.log.scan import TailScan, scan_log
-from logstore.segment import Place, Segment
+from logstore.segment import Segment
 
 __all__ = ["ATTEMPTS", "ReadOnlyLog"]
 
 # On a busy machine, a writer that deletes may be faster than a look at all files.
 ATTEMPTS: Final = 100
-
-
-class _Surroundings(NamedTuple):
-    """Shows whether another process has changed more than the end of the log. Apparent
-    damage may be a change by a writer since the first look.
-
-    Attributes:
-        directory_id: device and inode of the partition's directory.
-        mtime_ns: when names in it changed.
-        state, marks: change with logstore's own state, and with the store's marks.
-    """
-
-    directory_id: tuple[int, int]
-    mtime_ns: int
-    state: Look | None
-    marks: MarksToken
 
 
 class ReadOnlyLog:
@@ -153,7 +137,7 @@ class ReadOnlyLog:
 
     def _load(self) -> None:
         """Load the whole log; repeat if the writer changed it meanwhile."""
-        surroundings: _Surroundings | None = None
+        surroundings: Surroundings | None = None
         for attempt in range(ATTEMPTS):
             try:
                 # Everything read from now on is later than this look.
@@ -218,10 +202,12 @@ class ReadOnlyLog:
         ):
             self._files.note_damage(last, damage.position)
 
-    def _look_around(self) -> _Surroundings:
-        info, state = self.directory.info_and_look(PARTITION_STATE)
-        return _Surroundings(
-            (info.device, info.inode), info.mtime_ns, state, self._marks.token()
+    def _look_around(self) -> Surroundings:
+        return look_around(self.directory, self._marks)
+
+    def _glance_now(self, *, is_safe: bool = False) -> object:
+        return glance_at(
+            self.directory, self._marks, self._files, self.segments, is_safe=is_safe
         )
 
     def _is_change(self, error: Exception, surroundings: object = None) -> bool:
@@ -279,41 +265,6 @@ class ReadOnlyLog:
             glance = self._glance_now(is_safe=True)
         self._look()
         self._glance = glance
-
-    def _glance_now(self, *, is_safe: bool = False) -> object:
-        """A value that changes whenever the log is cut, before any byte is overwritten:
-        logstore writes its state first, and a broker its leader epochs. A writer that
-        starts after a backup was put back leaves the state as it is, and replaces its
-        mark in the root. Of a foreign log, the last file is included: there may be no
-        epochs.
-
-        Args:
-            is_safe: the value will be compared with a later one. Then it is None, which
-                equals no other, if a future change may leave it as it is.
-        """
-        with self.directory.use() as fd:
-            files = self.directory.files
-            infos: list[object] = []
-            names = [PARTITION_STATE]
-            if self._files.is_foreign:
-                names.append(LEADER_EPOCHS)
-                names += [segment.file(LOG) for segment in self.segments[-1:]]
-            for name in names:
-                try:
-                    info = files.stat_name(fd, name)
-                except FileNotFoundError:
-                    infos.append(None)
-                    continue
-                if is_safe and settled(info.ctime_ns, files) < 0:
-                    return None
-                infos.append(look_of(info))
-            place = files.stat(fd)
-        if not self._files.is_foreign:
-            writer = self._marks.writer()
-            if is_safe and writer is not None and settled(writer[2], files) < 0:
-                return None
-            infos.append(writer)
-        return (place.device, place.inode), infos
 
     def history(self) -> tuple[str, Cuts] | None:
         """The id of the log and how it was cut, as its state says now; None if there is
@@ -596,103 +547,24 @@ class ReadOnlyLog:
         Args:
             is_cut: the log may have lost its end, and have grown again.
         """
-        before, was, files = self.segments, self._loaded, self._files
-        epochs, directory_id, writer = self._epochs, self._directory_id, self._writer
-        was_foreign = self._files.is_foreign
+        before = self._known()
         self._load()
-        loaded = self._loaded
-        # A reader that met the damage and asks again gets the same error, however the
-        # log grows after it.
-        if was.damage is not None and str(was.damage) == str(loaded.damage):
-            is_cut = False
-        is_told = not (was_foreign or self._files.is_foreign)
-        is_other = self._directory_id != directory_id or (
-            # If either id is unknown, they may be the same.
-            bool(was.log_id and loaded.log_id and was.log_id != loaded.log_id)
-        )
-        if not loaded.log_id:
-            loaded.log_id = was.log_id
-        low = NO_CUT
-        same_below = epochs.same_below(self._epochs)
-        if same_below is not None and same_below >= was.end_offset:
-            same_below = NO_CUT
-        if is_told:
-            low = loaded.cuts.lowest_since(was.cuts.serial)
-            is_cut |= low != NO_CUT
-            # These fall only if an older state was put back.
-            is_other |= loaded.cuts.serial < was.cuts.serial
-            is_other |= loaded.durable_offset < min(was.durable_offset, low)
-            is_other |= loaded.start_offset < was.start_offset
-        # If logstore's own log has lost something, reading reports it.
-        is_hurt = is_told and loaded.damage is not None
-        if is_told and before and (self._writer != writer or not is_hurt):
-            # A backup was put back, perhaps over the same files, and the log has grown
-            # again.
-            low = min(low, files.same_below(self.segments, low))
-        now = {segment.base_offset: segment for segment in self.segments}
-        first = min(now, default=loaded.start_offset)
-        has_changed = low != NO_CUT
-        unlike: int | None = None
-        for segment in before:
-            same = now.get(segment.base_offset)
-            is_same = segment.base_offset < first  # deleted: its readers may continue
-            if same is not None:
-                may_be_cut = same is self.segments[-1] or segment is before[-1]
-                is_same = (
-                    segment.inode == same.inode
-                    and segment.size <= same.size
-                    and not (is_cut and may_be_cut)
-                )
-            is_there = same is not None and not same.is_lost
-            is_replaced = is_there and same is not None and segment.inode != same.inode
-            if is_told and is_replaced and segment.size:
-                # Put back from a backup: logstore itself never replaces a file.
-                low = min(low, segment.base_offset)
-            is_changed = not is_same or is_other
-            # It may have been another file in between, which a backup has undone.
-            if is_changed or (is_told and self._writer != writer):
-                segment.is_retired = has_changed = True
-            if is_changed:
-                # A segment that another program has compacted has the same offsets.
-                # That program may have begun the next segment since the last look.
-                is_compacted = was_foreign and segment.is_sealed and same is not None
-                if same_below == NO_CUT and (same is None or is_replaced):
-                    is_compacted |= segment.next_offset <= max(now, default=-1)
-                if unlike is None and not is_compacted:
-                    unlike = segment.base_offset
-        if is_other:
+        difference = retire_changed(before, self._known(), is_cut=is_cut)
+        if difference.is_other:
             self._life += 1
-        elif has_changed:
-            if unlike is not None and not is_hurt:
-                stands = files.highest_that_stands(self.segments, low)
-                if low == NO_CUT:
-                    low = self._lowest_cut(stands, unlike, same_below, was.end_offset)
-                elif stands < files.highest_known(low):
-                    # A backup was put back, and cut since.
-                    low = min(low, max(unlike, stands))
-            self._cuts = self._cuts.after(low)
-            self._files.keep_ends(files, low)
+        elif difference.has_changed:
+            self._cuts = self._cuts.after(difference.low)
+            self._files.keep_ends(before.files, difference.low)
 
-    def _lowest_cut(
-        self, stands: int, unlike: int, same_below: int | None, end_offset: int
-    ) -> int:
-        """The offset to which a log was cut, if the cut was not recorded.
-
-        Args:
-            stands: up to there the log was seen to be unchanged.
-            unlike: base offset of the first segment that may have changed.
-            same_below: up to there the leader epochs say that it is unchanged, if there
-                are any; also of segments that have their old names and sizes again.
-            end_offset: the former end of the log.
-        """
-        if same_below is not None:
-            low = same_below
-            if self._loaded.end_offset < end_offset:
-                low = min(low, self._loaded.end_offset)
-            if low != NO_CUT:
-                return low
-        # The end of what is seen to be unchanged, which may lie above `unlike`.
-        return max(unlike, stands)
+    def _known(self) -> Known:
+        return Known(
+            self.segments,
+            self._loaded,
+            self._files,
+            self._epochs,
+            self._directory_id,
+            self._writer,
+        )
 
     def _follow_tail(self) -> None:
         segment = self.segments[-1]
@@ -710,58 +582,5 @@ class ReadOnlyLog:
             if is_quiet or is_other:
                 self._start_over(is_cut=True)
 
-    def _walk(self, segment: Segment, fd: int, size: int) -> TailScan:
-        """Walk over the new bytes, as far as a reader can read them.
-
-        No checksum covers the offset of a wrapper, and a reused block of the disk may
-        hold an old one.
-        """
-        loaded = self._loaded
-        begin = loaded.active_state.copy()
-        counts = loaded.index.count, loaded.times.count
-
-        def walk(end: int) -> TailScan:
-            return scan_log(
-                self.directory,
-                fd,
-                end,
-                loaded.active_state,
-                index=loaded.index,
-                times=loaded.times,
-                interval=self.config.index_interval_bytes,
-                checks=segment.checks,
-            )
-
-        scan = walk(size)
-        if not scan.has_wrappers:
-            return scan
-        # For readers in other threads in this order, as in `SegmentWriter.show`.
-        before, segment.next_offset = segment.next_offset, scan.last_offset + 1
-        known, segment.size = segment.size, scan.pos
-        try:
-            damage = unreadable(segment, Place(begin.size, begin.last_offset))
-        finally:
-            segment.size, segment.next_offset = known, before
-        if damage is None:
-            return scan
-        loaded.active_state = begin
-        loaded.index.cut(counts[0])
-        loaded.times.cut(counts[1])
-        return walk(damage[0])
-
     def _scan(self, segment: Segment) -> None:
-        """Advance the end of the log over whole batches with valid checksums."""
-        loaded = self._loaded
-        state = loaded.active_state
-        with self.directory.opened(segment.file(LOG)) as fd:
-            size = self.directory.files.size(fd)
-            if size <= state.size:
-                return
-            scan = self._walk(segment, fd, size)
-        state = loaded.active_state
-        # In this order: see `SegmentWriter.show`.
-        segment.next_offset = state.last_offset + 1
-        segment.size = scan.pos
-        segment.max_timestamp = None
-        loaded.end_offset = max(loaded.end_offset, state.last_offset + 1)
-        loaded.tail_start, loaded.tail_bytes = scan.pos, size - scan.pos
+        read_new_batches(self.directory, self.config, self._loaded, segment)

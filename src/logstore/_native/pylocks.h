@@ -1,0 +1,102 @@
+/*
+ * pylocks.h - what the C files of the module `_locks` share.
+ */
+#ifndef PYLOCKS_H
+#define PYLOCKS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+
+#define PYLOCKS_RANKS 32
+#define PYLOCKS_GROUPS 8 /* so many stores may call each other in one thread */
+#define PYLOCKS_FAST(function) ((PyCFunction)(void (*)(void))(function))
+
+typedef struct {
+    unsigned long group;
+    uint32_t mask;                 /* ranks that this thread holds; 0: this place is free */
+    uint32_t count[PYLOCKS_RANKS]; /* how many of each */
+} pylocks_ranks;
+
+typedef struct {
+    pylocks_ranks groups[PYLOCKS_GROUPS];
+    int held;           /* how many of them are in use */
+    PyObject *deferred; /* a list of (function, args), or NULL */
+} pylocks_thread;
+
+#pragma GCC visibility push(hidden) /* so that the state of a thread is reached as in one file */
+extern _Thread_local pylocks_thread pylocks_me;
+extern unsigned long pylocks_forks;   /* how often this process is the child of a fork */
+extern PyMethodDef pylocks_methods[]; /* the functions of the module: pylocks_thread.c */
+extern PyType_Spec pylocks_file_spec; /* OpenFile: pylocks_file.c */
+int pylocks_run_deferred(void);
+void pylocks_in_child(void);
+#pragma GCC visibility pop
+
+/* ---------------------------------------------------------------- what a thread holds */
+
+/* Whether this thread holds a lock of another group. */
+static inline int pylocks_holds_others(unsigned long group)
+{
+    for (int i = 0; i < PYLOCKS_GROUPS; i++) {
+        if (pylocks_me.groups[i].mask != 0 && pylocks_me.groups[i].group != group) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* What this thread holds of a group; a free place where that is nothing; NULL where there is none. */
+static inline pylocks_ranks *pylocks_find(unsigned long group)
+{
+    pylocks_ranks *free_place = NULL;
+    for (int i = 0; i < PYLOCKS_GROUPS; i++) {
+        pylocks_ranks *ranks = &pylocks_me.groups[i];
+        if (ranks->mask == 0) {
+            free_place = free_place == NULL ? ranks : free_place;
+        } else if (ranks->group == group) {
+            return ranks;
+        }
+        if (pylocks_me.held == 0) {
+            break; /* the usual case */
+        }
+    }
+    return free_place;
+}
+
+static inline int pylocks_top(unsigned long group)
+{
+    pylocks_ranks *ranks = pylocks_me.held ? pylocks_find(group) : NULL;
+    return ranks != NULL && ranks->mask ? 31 - __builtin_clz(ranks->mask) : -1;
+}
+
+/* This thread holds one more lock of a rank.  `ranks`: what it holds of the group, by pylocks_find(). */
+static inline void pylocks_count(pylocks_ranks *ranks, unsigned long group, int rank)
+{
+    if (ranks->mask == 0) {
+        ranks->group = group;
+        pylocks_me.held++;
+    }
+    ranks->count[rank]++;
+    ranks->mask |= (uint32_t)1 << rank;
+}
+
+/* The result of a call that has let go of a lock: None, once what was deferred is done. */
+static inline PyObject *pylocks_left(void)
+{
+    if (pylocks_me.held == 0 && pylocks_me.deferred != NULL && pylocks_run_deferred() < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/* Free an object of a type that this module made. */
+static inline void pylocks_free(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+#endif

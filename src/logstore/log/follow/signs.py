@@ -1,0 +1,83 @@
+"""Signs that another process has changed a partition, to compare with later ones.
+
+They cost a few calls, and read no log: a writer leaves them before, or when, it changes
+more than the end of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from logstore.io.checkpoint.ownership import Marks, MarksToken
+from logstore.io.directory import Directory
+from logstore.io.files import Look, look_of, settled
+from logstore.io.layout import LEADER_EPOCHS, LOG, PARTITION_STATE
+from logstore.log.follow.file_identity import LogFiles
+from logstore.segment import Segment
+
+__all__ = ["Surroundings", "glance_at", "look_around"]
+
+
+class Surroundings(NamedTuple):
+    """Shows whether another process has changed more than the end of the log. Apparent
+    damage may be a change by a writer since the first look.
+
+    Attributes:
+        directory_id: device and inode of the partition's directory.
+        mtime_ns: when names in it changed.
+        state, marks: change with logstore's own state, and with the store's marks.
+    """
+
+    directory_id: tuple[int, int]
+    mtime_ns: int
+    state: Look | None
+    marks: MarksToken
+
+
+def look_around(directory: Directory, marks: Marks) -> Surroundings:
+    info, state = directory.info_and_look(PARTITION_STATE)
+    return Surroundings((info.device, info.inode), info.mtime_ns, state, marks.token())
+
+
+def glance_at(
+    directory: Directory,
+    marks: Marks,
+    log_files: LogFiles,
+    segments: Sequence[Segment],
+    *,
+    is_safe: bool = False,
+) -> object:
+    """A value that changes whenever the log is cut, before any byte is overwritten:
+    logstore writes its state first, and a broker its leader epochs. A writer that
+    starts after a backup was put back leaves the state as it is, and replaces its
+    mark in the root. Of a foreign log, the last file is included: there may be no
+    epochs.
+
+    Args:
+        is_safe: the value will be compared with a later one. Then it is None, which
+            equals no other, if a future change may leave it as it is.
+    """
+    with directory.use() as fd:
+        files = directory.files
+        infos: list[object] = []
+        names = [PARTITION_STATE]
+        if log_files.is_foreign:
+            names.append(LEADER_EPOCHS)
+            names += [segment.file(LOG) for segment in segments[-1:]]
+        for name in names:
+            try:
+                info = files.stat_name(fd, name)
+            except FileNotFoundError:
+                infos.append(None)
+                continue
+            if is_safe and settled(info.ctime_ns, files) < 0:
+                return None
+            infos.append(look_of(info))
+        place = files.stat(fd)
+    if not log_files.is_foreign:
+        writer = marks.writer()
+        if is_safe and writer is not None and settled(writer[2], files) < 0:
+            return None
+        infos.append(writer)
+    return (place.device, place.inode), infos

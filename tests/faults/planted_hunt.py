@@ -1,0 +1,101 @@
+"""Looks for one planted bug with the method that must catch it: the process that
+`planted` starts on the copy with the bug."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator
+
+from faults import (
+    disk_states,
+    failing_calls,
+    forks,
+    interrupts,
+    limits,
+    lying_disk,
+    lying_input,
+    readable,
+    reentry,
+    replacements,
+    second_use,
+    watched,
+)
+from faults.cases import guarded
+from faults.planted import BUGS, Bug
+
+# At most so many programs and stores are tried, and so many cases of each: what a bug
+# needs, a program has or has not.
+_TRIES = {"disk_states": 40, "failing_calls": 80, "lying_disk": 20}
+# Of these methods so many cases, each with a store of its own.
+_WATCHED = {
+    "reentry": reentry,
+    "interrupts": interrupts,
+    "forks": forks,
+    "limits": limits,
+}
+_WATCHED_CASES = 1_000
+# Of these methods each try is one case, that says what is wrong with it.
+_SINGLE = {
+    "replacements": (replacements, 1_500),
+    "second_use": (second_use, 600),
+    "lying_input": (lying_input, 2_000),
+    "readable": (readable, 300),
+}
+_CASES = 60
+
+
+# ---------------------------------------------------------------- in the other process
+
+
+def hunt(bug: Bug, seed: int) -> Iterator[str]:
+    """What the method finds, one text after each of its tries; "" for nothing."""
+    if bug.method in _WATCHED:
+        case = _WATCHED[bug.method].case
+        with tempfile.TemporaryDirectory(prefix="faults-", dir=watched.scratch()) as at:
+            for number in range(_WATCHED_CASES):
+                yield watched.watch(case, seed * 1000 + number, at).failure
+        return
+    if bug.method in _SINGLE:
+        module, count = _SINGLE[bug.method]
+        keys = (f"{seed}/{number}" for number in itertools.count())
+        if bug.only:
+            keys = (key for key in keys if lying_input.kind_of(key) in bug.only)
+        for key in itertools.islice(keys, count):
+            yield guarded(module, key)[0]
+        return
+    tries = _TRIES[bug.method]
+    if bug.method == "disk_states":
+        for number in range(tries):
+            yield from disk_states.states_of(seed * 1000 + number, bug.only)[1] or [""]
+    elif bug.method == "failing_calls":
+        for number in range(tries):
+            cases = failing_calls.shuffled(seed * 1000 + number, bug.only)
+            chosen = [case for case in cases if bug.call in ("", case.method)]
+            yield from map(failing_calls.problem, chosen[:_CASES])
+    else:
+        for number in range(tries):
+            yield from lying_disk.problems(seed * 1000 + number, bug.only)
+
+
+def main() -> int:
+    """Look for one bug; returns 1 once it shows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bug", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    bug = BUGS[options.bug]
+    for number, text in enumerate(hunt(bug, options.seed), 1):
+        if text:
+            print(text)
+            print(f"caught by {bug.method}, try {number}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,11 @@
+"""What tests of Arrow columns need: without pyarrow, they are skipped."""
+
+from __future__ import annotations
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+arrow = pytest.importorskip("logstore.record.arrow")
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+NOW = 1_700_000_000_000

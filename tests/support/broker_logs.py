@@ -1,0 +1,86 @@
+"""Logs of a broker, and each way of reading them, as offsets."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import logstore
+from logstore.store.store import open_store
+from support.broker import (
+    foreign,
+)
+from support.damage import Unsynced, frames, logs_in
+from support.values import config_of
+
+FEW = logstore.StoreConfig(max_open_files=16)
+# Longer than a tick of any clock that file systems have.
+TICK_S = 0.03
+
+
+def fetched(
+    partition: logstore.Partition, max_bytes: int = 600, **options: Any
+) -> Iterator[int]:
+    offset = partition.start_offset
+    while True:
+        chunk = partition.fetch(offset, max_bytes, **options)
+        yield from (record.offset for record in chunk if record.offset >= offset)
+        if chunk.next_offset <= offset:
+            return
+        offset = chunk.next_offset
+
+
+def in_batches(partition: logstore.Partition, **options: Any) -> Iterator[int]:
+    for batch in partition.read_batches(**options):
+        yield from (record.offset for record in batch)
+
+
+def in_arrow(partition: logstore.Partition, **options: Any) -> Iterator[int]:
+    for batch in partition.read_arrow(batch_records=7, **options):
+        yield from batch.column("offset").to_pylist()
+
+
+WAYS: dict[str, Callable[..., Iterator[int]]] = {
+    "read": lambda p, **options: (record.offset for record in p.read(**options)),
+    "batches": in_batches,
+    "arrow": in_arrow,
+    "fetch": fetched,
+    "follow": lambda p, **options: (
+        record.offset for record in p.follow(timeout=0, **options)
+    ),
+}
+
+
+def fresh(path: Path, way: str = "read", **options: Any) -> list[int]:
+    """What a reader that comes now finds."""
+    with open_store(path, read_only=True) as store:
+        return list(WAYS[way](store.topic("orders")[0], **options))
+
+
+def small_log(path: Path, magic: int, codec: str) -> Path:
+    """Several small segments of a broker's."""
+    config = config_of(magic, codec, segment_bytes=1200, index_interval_bytes=200)
+    with open_store(path, files=Unsynced()) as store:
+        partition = store.create_topic("orders", config=config)[0]
+        for _ in range(24):
+            partition.append_many([random.Random(1).randbytes(60)] * 3)
+    return foreign(path)
+
+
+def two_logs(path: Path, count: int, same: int) -> tuple[Path, bytes, bytes, list[int]]:
+    """A foreign log, its bytes, those of another with the same first batches and
+    batches of the same sizes behind them, and where each batch begins."""
+    data = []
+    for name, value in (("one", b"old"), ("two", b"new")):
+        with open_store(path / name, files=Unsynced()) as store:
+            partition = store.create_topic("orders", config=config_of(2))[0]
+            for number in range(count):
+                mine = b"old" if number < same else value
+                partition.append(mine.ljust(300, b"."), timestamp_ms=number)
+        (log,) = logs_in(foreign(path / name))
+        data.append(log.read_bytes())
+    (path / "one" / "recovery-point-offset-checkpoint").unlink()
+    (log,) = logs_in(path / "one" / "orders-0")
+    return log, data[0], data[1], [frame.pos for frame in frames(log)]

@@ -1,0 +1,70 @@
+"""Each way of reading a partition, as offsets with values."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import logstore
+from logstore.store.store import open_store
+
+COUNT = 2000
+
+Pair = tuple[int, bytes]
+Reading = Callable[[logstore.Partition], Iterator[Pair]]
+
+
+def batches_of(partition: logstore.Partition, **options: Any) -> Iterator[Pair]:
+    for batch in partition.read_batches(**options):
+        for record in batch:
+            yield record.offset, record.value or b""
+
+
+def pairs_of(records: Iterator[logstore.Record]) -> Iterator[Pair]:
+    return ((record.offset, record.value or b"") for record in records)
+
+
+def arrow_of(partition: logstore.Partition) -> Iterator[Pair]:
+    for batch in partition.read_arrow(batch_records=10):
+        offsets, values = batch.column("offset"), batch.column("value")
+        yield from zip(offsets.to_pylist(), values.to_pylist(), strict=True)
+
+
+def fetched(partition: logstore.Partition, **options: Any) -> Iterator[Pair]:
+    """A consumer knows what it has, and nothing of cuts: it keeps to one call."""
+    for record in partition.fetch(0, 1 << 24, **options):
+        yield record.offset, record.value or b""
+
+
+WAYS: dict[str, Reading] = {
+    "read": lambda p: ((r.offset, r.value or b"") for r in p.read()),
+    "skip": lambda p: (
+        (r.offset, r.value or b"") for r in p.read(on_corruption="skip")
+    ),
+    "committed": lambda p: (
+        (r.offset, r.value or b"") for r in p.read(1, isolation="read_committed")
+    ),
+    "batches": batches_of,
+    "arrow": arrow_of,
+    "follow": lambda p: ((r.offset, r.value or b"") for r in p.follow(timeout=0.05)),
+}
+
+
+@contextlib.contextmanager
+def beside(store: logstore.Store, path: Path, where: str) -> Iterator[Any]:
+    """The topic as the writer's process has it, or as another one does."""
+    if where == "own":
+        yield store
+        return
+    with open_store(path, read_only=True) as reading:
+        yield reading
+
+
+def append(
+    partition: logstore.Partition, value: bytes, count: int, *, size: int = 300
+) -> None:
+    """Batches of one record of 300 bytes: positions fit, whoever wrote them."""
+    for _ in range(count):
+        partition.append(value.ljust(size, b"."))
