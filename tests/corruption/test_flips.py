@@ -179,7 +179,7 @@ def test_flipped_bit_of_a_state_file_costs_no_record(
     path = found[0]
     rng = random.Random(name)
     sound = {p: p.read_bytes() for p in (tmp_path / "from").rglob("*") if p.is_file()}
-    for bit in rng.sample(range(8 * path.stat().st_size), 12):
+    for bit in some(rng.sample(range(8 * path.stat().st_size), 12), 5):
         flip_bit(path, bit)
         seen = outcome(tmp_path / "from", magic)
         assert seen == "same" or (seen == "loud" and name == points), bit

@@ -27,13 +27,16 @@ SCRIPTS = sorted(HERE.glob("a[0-9]*.py"))
 SOURCES = Path(logstore.__file__).parents[1]
 
 LONG = {"a26_interrupt_leaves_lock": [["flush"], ["append"]]}
-# More than ten seconds, or much memory.
+# Some ten seconds or more, or much memory: at the level "all" only. What each of them
+# found has a test of its own, too.
 SLOW = {
+    "a13_fork_close_hangs",
     "a18_interrupt_ends_flushes",
     "a21_large_records",
     "a22_costs_that_grow",
     "a26_interrupt_leaves_lock",
     "a27_interrupt_leaves_publish_locks",
+    "a28_close_cannot_be_finished",
     "a29_partial_append_is_seen",
 }
 NEEDS = {
@@ -74,7 +77,7 @@ def _runs() -> list[object]:
         name = script.stem
         choices = (LONG if is_long else SHORT).get(name, [[]])
         for arguments in choices:
-            marks = [pytest.mark.slow] if name in SLOW else []
+            marks = [pytest.mark.slow, pytest.mark.thorough] if name in SLOW else []
             text = "-".join([name, *arguments])
             runs.append(pytest.param(script, arguments, marks=marks, id=text))
     return runs

@@ -29,6 +29,7 @@ import zstandard
 
 import logstore
 from logstore.cli.main import main
+from support.levels import some
 
 MAX32, MAX64 = (1 << 31) - 1, (1 << 63) - 1
 LIMIT = 8 << 20
@@ -352,8 +353,8 @@ def read(root: Path) -> None:
     config = logstore.StoreConfig(max_batch_decompressed_bytes=LIMIT)
     found: list[str] = []
     with logstore.open(root, read_only=True, config=config) as store:
-        names = store.topics()
-        assert len(names) > 100
+        assert len(store.topics()) > 100
+        names = some(store.topics(), 50)
         for name in names:
             read_every_way(store, name, found)
     with logstore.open(root, config=config) as store:

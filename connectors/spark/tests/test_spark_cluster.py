@@ -128,6 +128,7 @@ def everything(topic: logstore.Topic) -> list[tuple[int, int]]:
     return [(p.number, offset) for p in topic for offset in range(p.end_offset)]
 
 
+@pytest.mark.thorough
 def test_all_workers_read_a_shared_store(
     make_cluster: Callable[..., Cluster],
     make_topic: MakeTopic,

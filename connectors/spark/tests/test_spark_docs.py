@@ -59,13 +59,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shared_wheel(tmp_path_factory)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(PAGE, marks=pytest.mark.thorough), README],
-    ids=lambda path: path.name,
-)
+@pytest.mark.parametrize("page", [PAGE, README], ids=lambda path: path.name)
 def test_page_runs_as_pasted(
     page: Path, java_home: str, wheel: Path, tmp_path: Path
 ) -> None:

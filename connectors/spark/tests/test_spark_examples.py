@@ -66,6 +66,7 @@ def test_missing_pyspark_is_told(name: str) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_word_count_counts_every_word_once(java_home: str, tmp_path: Path) -> None:
     """Of the lines that are in its store; the second run adds to the first."""
