@@ -36,7 +36,7 @@ _GONE: Final = (
 )
 
 
-class Owner(Protocol):
+class RetentionContext(Protocol):
     """The store whose retention is applied."""
 
     def retaining_partitions(self) -> list[TopicPartition]:
@@ -54,8 +54,10 @@ class BackgroundRetention:
         check_ms: how often.
     """
 
-    def __init__(self, owner: Owner, files: Files, name: str, check_ms: int) -> None:
-        self._owner = owner
+    def __init__(
+        self, context: RetentionContext, files: Files, name: str, check_ms: int
+    ) -> None:
+        self._context = context
         self._check_ms = check_ms
         self._name = name
         self._keeper = Scheduler(files, f"the retention of {name}")
@@ -69,7 +71,7 @@ class BackgroundRetention:
 
     def begin(self) -> None:
         """Apply retention from now on, if a topic sets any. Never raises."""
-        if self._has_begun or not self._owner.retaining_partitions():
+        if self._has_begun or not self._context.retaining_partitions():
             return
         try:
             self._later(min(_FIRST_MS, self._check_ms))
@@ -102,7 +104,7 @@ class BackgroundRetention:
     def _run(self) -> None:
         """Process one partition; then schedule the next one, or the next round."""
         if not self._pending:
-            self._pending.extend(self._owner.retaining_partitions())
+            self._pending.extend(self._context.retaining_partitions())
         key = self._pending[0] if self._pending else None
         try:
             if key is not None:
@@ -121,7 +123,7 @@ class BackgroundRetention:
 
     def _apply(self, key: TopicPartition) -> None:
         try:
-            self._owner.retain(*key)
+            self._context.retain(*key)
             self._met.pop(key, None)
         except _GONE:
             self._met.pop(key, None)

@@ -53,7 +53,7 @@ class Changes(Protocol):
     def grow(self, name: str, count: int) -> int: ...
 
 
-class Owner(Protocol):
+class TopicContext(Protocol):
     """The part of its store that a topic needs."""
 
     changes: Changes
@@ -80,8 +80,8 @@ class Topic:
         partitioner: chooses the partition of `append`; may be replaced.
     """
 
-    def __init__(self, owner: Owner, name: str) -> None:
-        self._owner = owner
+    def __init__(self, context: TopicContext, name: str) -> None:
+        self._context = context
         self.name = name
         self.partitioner: Partitioner = KafkaPartitioner()
 
@@ -92,15 +92,15 @@ class Topic:
         Raises:
             TopicNotFoundError: it was deleted.
         """
-        return self._owner.partition_numbers(self.name)
+        return self._context.partition_numbers(self.name)
 
     @property
     def config(self) -> TopicConfig:
         """Its settings."""
-        return self._owner.topic_config(self.name)
+        return self._context.topic_config(self.name)
 
     def __reduce__(self) -> NoReturn:
-        refuse_pickling(self, self._owner.path, f".topic({self.name!r})")
+        refuse_pickling(self, self._context.path, f".topic({self.name!r})")
 
     def __repr__(self) -> str:
         with contextlib.suppress(LogStoreError):
@@ -110,9 +110,9 @@ class Topic:
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """Its partitions, in the order of their numbers."""
-        self._owner.check_open()
+        self._context.check_open()
         return tuple(
-            self._owner.open_partition(self.name, number) for number in self.numbers
+            self._context.open_partition(self.name, number) for number in self.numbers
         )
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class Topic:
                 topic=self.name,
                 partition=number,
             )
-        return self._owner.open_partition(self.name, int(number))
+        return self._context.open_partition(self.name, int(number))
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self.partitions)
@@ -147,7 +147,7 @@ class Topic:
         Raises:
             ReadOnlyError, StorageError.
         """
-        self._owner.changes.configure(self.name, config)
+        self._context.changes.configure(self.name, config)
 
     def add_partitions(self, count: int) -> int:
         """Add `count` partitions and return how many there are now.
@@ -155,7 +155,7 @@ class Topic:
         Keys hash to other partitions from then on.
         """
         check_int("count", count, 1, PARTITIONS_MAX)
-        return self._owner.changes.grow(self.name, count)
+        return self._context.changes.grow(self.name, count)
 
     def append(
         self,
@@ -504,11 +504,11 @@ class Topic:
     def _each(self, act: Callable[[Partition], None]) -> None:
         """Call `act` with each partition. One that is damaged, or lost, does not
         prevent the call for the others; its error is raised at the end."""
-        self._owner.begin_call()
+        self._context.begin_call()
         failure: LogStoreError | None = None
         for number in self.numbers:
             try:
-                act(self._owner.open_partition(self.name, number))
+                act(self._context.open_partition(self.name, number))
             except StoreClosedError:
                 raise
             except LogStoreError as error:
