@@ -57,6 +57,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     ),
     "store": (
         (
+            "arrow_source",
             "background_retention",
             "context",
             "measures",

@@ -18,7 +18,7 @@ from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
 from logstore.log.read.fetch import fetch
-from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
+from logstore.log.read.reader import ON_CORRUPTION, check_choice
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
     Start,
@@ -38,10 +38,10 @@ from logstore.segment import LOOKUP_BYTES, READ_BYTES, SegmentInfo
 
 if TYPE_CHECKING:
     import pyarrow
-    import pyarrow.dataset
 
     from logstore.config import TopicConfig
 
+from logstore.store.arrow_source import ArrowSource
 from logstore.store.partition_views import PartitionViews, Turn, infos_of, unchanged
 
 __all__ = ["ReadablePartition"]
@@ -52,7 +52,7 @@ POLL_MIN_S = 0.001
 POLL_MAX_S = 0.050
 
 
-class ReadablePartition:
+class ReadablePartition(ArrowSource):
     """What can be read of one partition.
 
     Attributes:
@@ -60,6 +60,8 @@ class ReadablePartition:
         topic_id: distinguishes the topics that have had its name; "" for one without an
             id.
     """
+
+    _COLUMNS = ("offset", "timestamp", "key", "value")
 
     def __init__(
         self,
@@ -442,63 +444,13 @@ class ReadablePartition:
         runs = reader.read_columns(view, first, end, found, skip=skip)
         return arrow.reader_of(names, batch_records, reader.first_columns(runs, limit))
 
-    def __arrow_c_schema__(self) -> object:
-        """The columns of `__arrow_c_stream__`, as a PyCapsule."""
-        found = frames_module("interchange")
-        return found.exported_schema(("offset", "timestamp", "key", "value"))
+    def _logs_now(
+        self, durable_only: bool, isolation: str, on_corruption: str
+    ) -> list[Log]:
+        return [self._views.log_of(None, None, durable_only, isolation, on_corruption)]
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """All records as an Arrow stream, in a PyCapsule: with it ``pa.table(p)``,
-        ``pl.DataFrame(p)``, ``pd.DataFrame.from_arrow(p)`` and DuckDB read a partition
-        directly. Each call reads the log again, as it is then, in several threads.
-
-        Args:
-            requested_schema: a PyCapsule with the columns, and types, that the consumer
-                would like; None: offset, timestamp, key, value.
-
-        Raises: as `read_arrow`; the consumer raises an error met while reading, as its
-        own error with the same text.
-        """
-        found = frames_module("interchange")
-        return found.exported_stream(
-            lambda names: found.read_arrow(
-                [self._views.log_of(None, None, False, "read_uncommitted", "raise")],
-                names,
-            ),
-            ("offset", "timestamp", "key", "value"),
-            requested_schema,
-        )
-
-    def to_dataset(
-        self,
-        *,
-        threads: int | None = None,
-        durable_only: bool = False,
-        isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
-    ) -> pyarrow.dataset.Dataset:
-        """The records as a ``pyarrow.dataset.Dataset``. Each scan reads them as they
-        are then: only the columns that a query needs, and only the segments, and parts
-        of them, that its conditions on offset, timestamp (from below), partition and
-        topic select. DuckDB, Polars (``pl.scan_pyarrow_dataset``) and pyarrow push both
-        down.
-
-        Its columns are those of `read_arrow`, and topic (string), partition (int32).
-
-        Args:
-            threads: how many read at the same time, 1 to 64; None: one for each
-                processor, 8 at most.
-            durable_only, isolation, on_corruption: as in `read`.
-        """
-        check_choice("isolation", isolation, ISOLATIONS)
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-
-        def logs() -> list[Log]:
-            return [
-                self._views.log_of(None, None, durable_only, isolation, on_corruption)
-            ]
-
-        return frames_module("dataset").LogDataset(logs, self._views.name, threads)
+    def _table_name(self) -> str:
+        return self._views.name
 
     def offset_for_time(self, timestamp_ms: int | Time) -> int | None:
         """The first offset whose record has a timestamp at or after this; None: none.

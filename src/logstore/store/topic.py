@@ -16,7 +16,7 @@ from logstore.errors import (
     StoreClosedError,
 )
 from logstore.log import retention
-from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
+from logstore.log.read.reader import ON_CORRUPTION, check_choice
 from logstore.record.arguments import (
     Start,
     as_items,
@@ -29,11 +29,11 @@ from logstore.record.extras import frames_module
 from logstore.record.partitioner import KafkaPartitioner, Partitioner
 from logstore.record.record import RecordMetadata, TopicRecord
 from logstore.store import merging, routing
+from logstore.store.arrow_source import ArrowSource
 from logstore.store.partition import Partition
 
 if TYPE_CHECKING:
     import pyarrow
-    import pyarrow.dataset
     from _typeshed import ReadableBuffer
 
     from logstore.log.frames.log import Log
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["Changes", "Topic"]
 
 TopicStart: TypeAlias = "Start | Mapping[int, Start]"
-
-_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
 
 
 class Changes(Protocol):
@@ -72,13 +70,15 @@ class TopicContext(Protocol):
     def topic_config(self, topic: str) -> TopicConfig: ...
 
 
-class Topic:
+class Topic(ArrowSource):
     """A named set of partitions. Made by `Store`.
 
     Attributes:
         name: as given to `Store.create_topic`.
         partitioner: chooses the partition of `append`; may be replaced.
     """
+
+    _COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value")
 
     def __init__(self, context: TopicContext, name: str) -> None:
         self._context = context
@@ -427,39 +427,13 @@ class Topic:
             for partition in partitions
         ]
 
-    def __arrow_c_schema__(self) -> object:
-        """The columns of `__arrow_c_stream__`, as a PyCapsule."""
-        return frames_module("interchange").exported_schema(_COLUMNS)
+    def _logs_now(
+        self, durable_only: bool, isolation: str, on_corruption: str
+    ) -> list[Log]:
+        return self._logs(None, None, durable_only, isolation, on_corruption)
 
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """All records as an Arrow stream, as `Partition.__arrow_c_stream__`; with topic
-        and partition in front."""
-        found = frames_module("interchange")
-        return found.exported_stream(
-            lambda names: found.read_arrow(
-                self._logs(None, None, False, "read_uncommitted", "raise"), names
-            ),
-            _COLUMNS,
-            requested_schema,
-        )
-
-    def to_dataset(
-        self,
-        *,
-        threads: int | None = None,
-        durable_only: bool = False,
-        isolation: str = "read_uncommitted",
-        on_corruption: str = "raise",
-    ) -> pyarrow.dataset.Dataset:
-        """All partitions as a ``pyarrow.dataset.Dataset``: as `Partition.to_dataset`; a
-        scan reads those that its conditions on topic and partition select."""
-        check_choice("isolation", isolation, ISOLATIONS)
-        check_choice("on_corruption", on_corruption, ON_CORRUPTION)
-
-        def logs() -> list[Log]:
-            return self._logs(None, None, durable_only, isolation, on_corruption)
-
-        return frames_module("dataset").LogDataset(logs, self.name, threads)
+    def _table_name(self) -> str:
+        return self.name
 
     def apply_retention(
         self,
