@@ -33,7 +33,7 @@ EXAMPLES: Final = [
 # Rows are made and written so many at a time. Chunks of more bytes cost more: they do
 # not stay in the processor's cache, and their memory is new each time.
 _CHUNK_RECORDS: Final = 1024
-_CHUNK_BYTES: Final = 256 << 10
+_CHUNK_BYTES: Final = 128 << 10
 _FIRST_CHUNK_RECORDS: Final = 64
 _UNKNOWN: Final = "unknown"
 
