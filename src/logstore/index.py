@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import xxhash
 
@@ -77,6 +77,12 @@ class Entries:
         self.count = len(data) // self.entry_bytes if count is None else count
         self.written = -1
         self.synced = 0
+
+    def copy(self) -> Self:
+        """The same entries, for a file that may differ."""
+        copy = type(self)(self.data())
+        copy.synced = self.synced
+        return copy
 
     def append(self, entries: bytes) -> None:
         begin = self.count * self.entry_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from faults import (
+    agreement,
     damages,
     disk_states,
     failing_calls,
@@ -36,6 +37,7 @@ METHODS: tuple[Method, ...] = tuple(
             forks,
             limits,
             damages,
+            agreement,
             fuzz,
             replacements,
             second_use,

@@ -94,8 +94,8 @@ BUGS = (
     ),
     Bug(
         "checksums not checked by recovery",
-        "log/recover/log_end.py",
-        (("checks=active.checks", "checks=active.checks & ~native.CHECK_CRC"),),
+        "log/recover/survey.py",
+        (("checks=segment.checks", "checks=segment.checks & ~native.CHECK_CRC"),),
         "disk_states",
         _APPENDS,
     ),
@@ -112,24 +112,21 @@ BUGS = (
     ),
     Bug(
         "a torn tail is not cut",
-        "log/recover/log_end.py",
+        "log/recover/apply.py",
         (("                files.truncate(fd, pos)\n                files.sync(fd)",
           "                pass"),
-         ("        if self.case.writable and self.case.damage is None:\n"
-          "            if not self.case.situation.clean:\n",
-          "        if self.case.writable and self.case.damage is None:\n"
-          "            if False:\n")),
+         ("        if plan.rewritten_from is None or self.damage is not None:\n",
+          "        if True:\n")),
         "disk_states",
         _APPENDS,
     ),
     Bug(
         "cut below the durable point",
         "log/recover/log_end.py",
-        (("if below or self.is_foreign(scan):", "if self.is_foreign(scan):"),
-         ("        if 0 <= size < durable:\n            self.lost_end(active, size, "
+        (("if below or self.is_foreign(walk):", "if self.is_foreign(walk):"),
+         ("        if 0 <= size < durable:\n            self.lost_end(base, size, "
           "durable, own)\n", "        durable = 0\n"),
-         ("self.load_indexes(active, state, own)",
-          "(None, None)")),
+         ("self.facts.are_indexed(ReadIndexes(base, segment.is_lost))", "False")),
         "lying_disk",
     ),
     Bug(
@@ -223,7 +220,7 @@ BUGS = (
     ),
     Bug(
         "a swap is finished wrongly",
-        "log/recover/leftovers.py",
+        "log/recover/apply.py",
         (("directory.rename(name, name.removesuffix(SWAP))",
           "directory.unlink(name)"),),
         "disk_states",

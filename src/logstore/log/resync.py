@@ -22,7 +22,7 @@ from logstore.record.batch import RecordBatch
 from logstore.record.decoder import Damage
 from logstore.segment import FRAME_BYTES, LENGTH_END, READ_BYTES, Place, Segment
 
-__all__ = ["Sound", "first_offset_of", "next_sound_batch"]
+__all__ = ["Sound", "first_offset_of", "next_sound", "next_sound_batch"]
 
 # Offset, length, magic; in magic 2 the last offset delta and the number of records
 # (docs/format.md, "Record batch of magic 2").
@@ -33,6 +33,7 @@ _COUNT_POS: Final = 57
 _RECORDS_POS: Final = _HEADER.size
 _KEY_POS: Final = (18, 26)
 _BATCH_BYTES_MIN: Final = 26
+_FRAME_BYTES: Final = 12
 _LOOKUP_BYTES: Final = 4096  # a larger batch takes a second read
 # `_inside` tries at most this many runs of batches, which are separated by further
 # damage: else many damaged batches would be walked over for each one of them.
@@ -108,6 +109,36 @@ def next_sound_batch(
     if inside is not None:
         return inside
     return next(_sound_between(segment, bad_pos + 1, segment.size, offset), None)
+
+
+def next_sound(
+    segment: Segment, pos: int, last: int, following: int | None = None
+) -> Sound | None:
+    """The next intact batch after a damaged one at `pos`; None if there is none up to
+    the end of the file. Its offsets lie after `last`, and in the segment.
+
+    `following`: the first offset after the segment, if it is known.
+    """
+    at = _skip_zeros(segment, pos)
+    behind = -1 if following is None else following
+    return next_sound_batch(segment, at, last + 1, following=behind)
+
+
+def _skip_zeros(segment: Segment, pos: int) -> int:
+    """The position at which a search can begin: zeros are not a batch, and a batch
+    begins with at most eleven of them."""
+    begin = native.Buffer(_FRAME_BYTES)
+    if any(begin.raw[: segment.read(begin.view, pos)]):
+        return pos
+    scratch = native.Buffer(READ_BYTES)
+    at = pos
+    while at < segment.size:
+        n = segment.read(scratch.view, at)
+        rest = len(scratch.raw[:n].lstrip(b"\0"))
+        if rest or n == 0:
+            return max(pos, at + n - rest - _FRAME_BYTES)
+        at += n
+    return segment.size
 
 
 def _sizes(segment: Segment, pos: int) -> Iterator[int]:

@@ -183,6 +183,7 @@ class Marks:
             self.is_own,
             state_error,
             self.generation,
+            key in self.points,
         )
 
     # ------------------------------------------------------------ writing

@@ -227,6 +227,7 @@ class Situation:
         is_own: logstore was the last writer of the store.
         generation: that of the store.
         state_error: why the own state cannot be used although it should count.
+        is_point_known: whether Kafka's recovery points name the partition.
     """
 
     state: PartitionState | None
@@ -236,3 +237,4 @@ class Situation:
     is_own: bool
     state_error: LogStoreError | None = None
     generation: str = ""
+    is_point_known: bool = True

@@ -1,4 +1,4 @@
-"""The data that the steps of loading one partition share."""
+"""A partition that is to be loaded, and the log that comes of it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,14 @@ from collections.abc import Callable
 
 from logstore import _native as native
 from logstore.config import TopicConfig
-from logstore.errors import (
-    LogStoreError,
-    storage_error,
-)
+from logstore.errors import LogStoreError
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.partition_state import Situation
-from logstore.io.checkpoint.recovery_report import UNREADABLE, RecoveryAction
+from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.layout import (
-    LOG,
-)
-from logstore.segment import (
-    Segment,
-)
+from logstore.segment import Segment
 
 __all__ = ["Case", "RecoveredLog"]
 
@@ -68,77 +60,21 @@ class RecoveredLog:
     log_id: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A partition that is being loaded, and the findings so far.
-
-    Args:
-        writable: repair the partition; if false, nothing on disk changes.
-        on_checked: called repeatedly with the number of bytes of log checked.
+    """A partition that is to be loaded.
 
     Attributes:
-        actions: for the report.
-        damage: why nothing may be appended; None if all is well.
-        tail_start, tail_bytes: as in `RecoveredLog`.
+        writable: repair the partition; if false, nothing on disk changes.
+        on_checked: called repeatedly with the number of bytes of log checked.
     """
 
-    def __init__(
-        self,
-        directory: Directory,
-        descriptors: Descriptors,
-        topic: str,
-        partition: int,
-        config: TopicConfig,
-        situation: Situation,
-        *,
-        writable: bool,
-        on_checked: Callable[[int], None] | None = None,
-    ) -> None:
-        self.directory = directory
-        self.descriptors = descriptors
-        self.topic = topic
-        self.partition = partition
-        self.config = config
-        self.situation = situation
-        self.writable = writable
-        self.on_checked = on_checked
-        self.actions: list[RecoveryAction] = []
-        self.damage: LogStoreError | None = None
-        self.tail_start = 0
-        self.tail_bytes = 0
-
-    def report(
-        self,
-        label: str,
-        name: str,
-        message: str,
-        *,
-        position: int = -1,
-        size: int = 0,
-        first_offset: int = -1,
-        kept_at: str | None = None,
-    ) -> None:
-        self.actions.append(
-            RecoveryAction(
-                label,
-                self.topic,
-                self.partition,
-                self.directory.path_of(name),
-                position,
-                size,
-                first_offset,
-                kept_at,
-                message,
-            )
-        )
-
-    def file_size(self, segment: Segment) -> int:
-        """Size of a segment's file; if it is no regular file, record damage, return
-        -1."""
-        name = segment.file(LOG)
-        try:
-            with self.directory.opened(name) as fd:
-                return self.directory.files.size(fd)
-        except OSError as error:
-            self.damage = storage_error(error, "open", segment.path)
-            self.report(UNREADABLE, name, str(self.damage))
-            return -1
+    directory: Directory
+    descriptors: Descriptors
+    topic: str
+    partition: int
+    config: TopicConfig
+    situation: Situation
+    _: dataclasses.KW_ONLY
+    writable: bool
+    on_checked: Callable[[int], None] | None = None

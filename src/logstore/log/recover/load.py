@@ -1,19 +1,15 @@
-"""Loading a partition: the three steps, one after the other."""
+"""Loads a partition: survey and decide, then apply."""
 
 from __future__ import annotations
 
 import logging
 
-from logstore.errors import CorruptCheckpointError, LogStoreError
+from logstore.errors import LogStoreError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import closed_mark, was_closed
-from logstore.io.checkpoint.recovery_report import STATE_DAMAGED
-from logstore.io.directory import Directory
+from logstore.log.recover.apply import apply, recovered_log
 from logstore.log.recover.context import Case, RecoveredLog
-from logstore.log.recover.leftovers import Names
-from logstore.log.recover.log_end import End
-from logstore.log.recover.segments import Segments
 from logstore.log.recover.survey import survey
 
 __all__ = ["load"]
@@ -67,39 +63,11 @@ def _note_closed(case: Case, *, is_damaged: bool) -> None:
 
 
 def _load(case: Case) -> RecoveredLog:
-    situation = case.situation
-    if situation.state_error is not None:
-        case.report(
-            STATE_DAMAGED,
-            layout.PARTITION_STATE,
-            f"{situation.state_error}; the log was checked as if it were not there",
-        )
-    found = survey(case.directory, case.descriptors)
-    names = Names(case, found)
-    names.finish()
-    segments = Segments(case, found).open()
-    end = End(case)
-    loaded = end.settle(segments)
-    if segments:
-        end.write_indexes(loaded, found.names)
-    loaded.deleted = found.deleted
-    loaded.digested = names.digests()
-    state = situation.state
-    if state is not None:
-        loaded.cuts = state.cuts
-        loaded.log_id = state.log_id
-        loaded.is_gapless = state.is_gapless
-        loaded.is_truncating = state.is_truncating
-    elif not segments:
-        loaded.is_gapless = _is_without_epochs(case.directory)
-    return loaded
-
-
-def _is_without_epochs(directory: Directory) -> bool:
-    """Whether logstore's leader epoch, 0, is right for a log that has no records: a
-    broker may have used the log before."""
-    try:
-        epochs = checkpoints.read_epochs(directory)
-    except (CorruptCheckpointError, OSError):
-        return False
-    return not any(epoch for epoch, _ in epochs)
+    found = survey(case)
+    plan = found.plan
+    if plan.is_end_unknown:
+        assert plan.damage is not None
+        raise plan.damage.error()
+    return (
+        apply(case, plan, found) if case.writable else recovered_log(case, plan, found)
+    )

@@ -32,7 +32,13 @@ from logstore.io.layout import (
 )
 from logstore.log.scan import scan_log
 
-__all__ = ["cut_transactions", "index_segment", "rebuild", "remove_snapshots"]
+__all__ = [
+    "cut_transactions",
+    "index_segment",
+    "rebuild",
+    "remove_snapshots",
+    "write_indexes",
+]
 
 
 def index_segment(
@@ -93,11 +99,28 @@ def rebuild(
         OSError: as the system gives it.
     """
     state, index, times = index_segment(directory, base_offset, config)
+    write_indexes(directory, base_offset, state, index, times)
+    return index.count, times.count
+
+
+def write_indexes(
+    directory: Directory,
+    base_offset: int,
+    state: native.SegmentState,
+    index: OffsetEntries,
+    times: TimeEntries,
+) -> int:
+    """Steps 2 to 5 of `rebuild`. Returns the digest of the time index.
+
+    Raises:
+        OSError: as the system gives it.
+    """
     add_closing_entry(state, times)
     directory.write_file(segment_file(base_offset, TIME_INDEX), times.data())
     directory.write_file(segment_file(base_offset, INDEX), index.data())
-    _note_time_digest(directory, base_offset, times.digest())
-    return index.count, times.count
+    digest = times.digest()
+    _note_time_digest(directory, base_offset, digest)
+    return digest
 
 
 def _note_time_digest(directory: Directory, base_offset: int, digest: int) -> None:

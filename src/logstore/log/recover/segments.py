@@ -1,15 +1,11 @@
-"""The second step of loading: the segments, checked against the state file."""
+"""The second step of a decision: the segments, compared with the state file."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 
-from logstore import _native as native
-from logstore.errors import CorruptRecordError, UnsupportedError
-from logstore.index import STALE_DIGEST, digest_of
+from logstore.index import STALE_DIGEST
 from logstore.io import layout
-from logstore.io.checkpoint.partition_state import UNKNOWN_TIMESTAMP, segment_state
 from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
     INDEX_REBUILT,
@@ -19,241 +15,241 @@ from logstore.io.checkpoint.recovery_report import (
     TORN_TAIL,
     UNSUPPORTED,
 )
-from logstore.io.layout import (
-    INDEX,
-    LOG,
-    SEGMENT_SUFFIXES,
-    TIME_INDEX,
-    segment_file,
-)
-from logstore.log.recover.context import Case
-from logstore.log.recover.rebuild import rebuild
-from logstore.log.recover.survey import Survey
-from logstore.log.scan import scan_log
-from logstore.segment import (
-    Segment,
-)
+from logstore.io.layout import INDEX, LOG, TIME_INDEX, segment_file
+from logstore.log.recover.draft import Draft, EndUnknownError
+from logstore.log.recover.facts import Facts, ReadLog, Refusal, Walk
+from logstore.log.recover.plan import EXTRA_BYTES, FOREIGN_SEGMENT, PlannedSegment
 
-__all__ = ["Segments"]
+__all__ = ["SegmentsDraft"]
 
 
-class Segments:
-    """Opens the segments of a partition, and checks their sizes and indexes."""
+class SegmentsDraft(Draft):
+    """A draft with the segments of the log."""
 
-    def __init__(self, case: Case, found: Survey) -> None:
-        self.case = case
-        self.found = found
+    def __init__(self, facts: Facts) -> None:
+        super().__init__(facts)
+        state = self.state
+        self.time_digests = {row[0]: row[5] for row in state.sealed} if state else {}
 
-    def open(self) -> list[Segment]:
-        """The segments of the log, in order; the sealed ones have indexes."""
-        segments = self.open_all()
-        self.drop_unconnected(segments)
-        if self.case.writable:
-            for segment in segments[:-1]:
-                self.ensure_index(segment)
-        return segments
-
-    def open_all(self) -> list[Segment]:
-        """Segments in order; all but the last have the size of their file."""
-        state = self.case.situation.state
-        known = {row[0]: row for row in state.sealed} if state else {}
-        active_base = state.active["base_offset"] if state else -1
-        bases = set(self.found.logs)
-        if state:
-            # A missing segment stays in the list: reading it raises an error.
-            bases |= set(known) | {active_base}
-        segments: list[Segment] = []
-        lost: list[int] = []
-        first = min(known, default=active_base)
+    def listed_segments(self) -> None:
+        """The segments in order; all but the last have the size of their file."""
+        state = self.state
+        rows = {row[0]: row for row in state.sealed} if state else {}
+        active = state.active["base_offset"] if state else -1
+        # A missing segment stays in the list: reading it raises an error.
+        bases = {*self.logs, *rows, *([active] if state else [])}
+        first, lost = min(rows, default=active), []
         for base in sorted(bases):
-            if first < base < active_base and base not in known:
+            if first < base < active and base not in rows:
                 self.foreign_segment(base)
                 continue
-            transition = self.found.logs.get(base, "")
-            segment = Segment(
-                self.case.directory,
-                self.case.descriptors,
-                base,
-                0,
-                base,
-                transition=transition,
-                is_gapless=state is not None and state.is_gapless,
-            )
-            if base not in self.found.logs:
-                segment.is_lost = True
+            is_lost = base not in self.logs
+            if is_lost:
                 lost.append(base)
                 if len(lost) <= LOST_TOLD:
                     self.lost_segment(base)
-            row = known.get(base)
-            if row is not None:
-                _, segment.size, segment.next_offset, largest, at, digest = row
-                segment.time_digest = digest
-                segment.max_timestamp_offset = at
-                segment.max_timestamp = (
-                    None if largest == UNKNOWN_TIMESTAMP else largest
-                )
-                if base in self.found.logs:
-                    self.check_sealed(segment, row[1])
-            elif base in self.found.logs:
-                size = self.case.file_size(segment)
-                if size < 0 and self.case.damage is not None and base != active_base:
+            size, next_offset = 0, base
+            if base in rows:
+                size, next_offset = rows[base][1:3]
+                if not is_lost:
+                    self.sealed_size(base, size)
+            elif not is_lost:
+                size = self.size_of(base)
+                if size < 0 and base != active:
                     # Otherwise its records would be missing without any report.
-                    raise self.case.damage
-                segment.size = max(size, 0)
-            segments.append(segment)
+                    raise EndUnknownError
+            transition = self.logs.get(base, "")
+            self.segments.append(
+                PlannedSegment(base, max(size, 0), next_offset, transition, is_lost)
+            )
         self.more_lost_segments(lost[LOST_TOLD:])
-        for segment, after in itertools.pairwise(segments):
-            if segment.base_offset not in known:
-                segment.next_offset = after.base_offset
-        return segments
+        for slot, after in enumerate(self.segments[1:]):
+            if self.segments[slot].base_offset not in rows:
+                self.change(slot, next_offset=after.base_offset)
 
-    def check_sealed(self, segment: Segment, size: int) -> None:
-        found = self.case.file_size(segment)
+    def size_of(self, base: int) -> int:
+        """Size of a `.log` file; -1, and damage, if the system does not tell."""
+        size = self.facts.sizes[base]
+        if isinstance(size, Refusal):
+            self.unreadable(base, size)
+            return -1
+        return size
+
+    def sealed_size(self, base: int, size: int) -> None:
+        found = self.size_of(base)
         if found in (size, -1):
             return
-        self.case.damage = CorruptRecordError(
-            f"a sealed segment has {found} bytes, not {size}",
-            path=segment.path,
-            position=min(found, size),
-            offset=segment.base_offset,
-        )
-        self.case.report(
+        self.refuse(
             LOST_END if found < size else CORRUPT,
-            segment.file(LOG),
-            str(self.case.damage),
+            self.name_of(base),
+            f"a sealed segment has {found} bytes, not {size}",
             position=min(found, size),
+            offset=base,
+            base=base,
             size=abs(size - found),
-            first_offset=segment.base_offset,
+            detail=EXTRA_BYTES if found > size else "",
         )
 
     def foreign_segment(self, base: int) -> None:
-        """Report a segment file between the sealed segments that is not one of them: it
-        was put there later. It stays in place, and is not part of the log."""
+        """A segment file between the sealed segments that is not one of them was put
+        there later. It stays in place, and is not part of the log."""
         name = segment_file(base, LOG)
-        self.case.damage = CorruptRecordError(
-            "a segment file that is not of this log, between two that are",
-            path=self.case.directory.path_of(name),
+        reason = "a segment file that is not of this log, between two that are"
+        self.refuse(
+            CORRUPT,
+            name,
+            reason,
             position=0,
             offset=base,
+            base=base,
+            is_file=True,
+            detail=FOREIGN_SEGMENT,
         )
-        self.case.report(CORRUPT, name, str(self.case.damage), first_offset=base)
 
     def lost_segment(self, base: int) -> None:
-        name = segment_file(base, LOG)
-        self.case.damage = CorruptRecordError(
+        self.refuse(
+            LOST_SEGMENT,
+            segment_file(base, LOG),
             "a segment file is gone",
-            path=self.case.directory.path_of(name),
             position=0,
             offset=base,
+            base=base,
+            is_file=True,
         )
-        self.case.report(LOST_SEGMENT, name, str(self.case.damage), first_offset=base)
 
     def more_lost_segments(self, bases: list[int]) -> None:
-        """Report the lost segments that are not reported one by one: a state file may
-        name millions of them."""
-        if bases:
-            name = segment_file(bases[0], LOG)
-            self.case.report(
-                LOST_SEGMENT,
-                name,
-                f"{len(bases)} more segment files of "
-                f"{self.case.directory.path} are gone, "
-                f"{name} to {segment_file(bases[-1], LOG)}",
-                first_offset=bases[0],
-            )
-
-    def ensure_index(self, segment: Segment) -> None:
-        """Build the indexes of a sealed segment if one is missing, or if they may be
-        unfinished because sealing failed or the roll was interrupted."""
-        base, state = segment.base_offset, self.case.situation.state
-        name = segment_file(base, INDEX)
-        names = {name, segment_file(base, TIME_INDEX)}
-        is_doubtful = segment.time_digest == STALE_DIGEST
-        is_doubtful |= state is not None and base >= state.active["base_offset"]
-        if not is_doubtful and names <= self.found.names:
+        """The lost segments that are not reported one by one: a state file may name
+        millions of them."""
+        if not bases:
             return
-        with contextlib.suppress(OSError):
-            try:
-                rebuild(self.case.directory, base, self.case.config)
-            except (CorruptRecordError, UnsupportedError) as error:
-                self.unindexed(segment, error)
-                return
-            data = self.case.directory.read_file(segment_file(base, TIME_INDEX))
-            segment.time_digest = digest_of(data)
-            self.case.report(
-                INDEX_REBUILT,
-                name,
-                f"built the missing index {name} from the log",
-                first_offset=segment.base_offset,
-            )
-
-    def unindexed(
-        self, segment: Segment, error: CorruptRecordError | UnsupportedError
-    ) -> None:
-        """Report a sealed segment whose index cannot be built because not all of it can
-        be read: it stays as it is, and readers use no index."""
-        is_damage = isinstance(error, CorruptRecordError)
-        self.case.damage = error
-        self.case.report(
-            CORRUPT if is_damage else UNSUPPORTED,
-            segment.file(LOG),
-            f"{error} Nothing was cut; the partition takes no appends.",
-            position=error.position or 0,
-            first_offset=error.offset if error.offset is not None else -1,
+        first, last = (segment_file(base, LOG) for base in (bases[0], bases[-1]))
+        message = (
+            f"{len(bases)} more segment files of {self.facts.path} are gone, {first} "
+            f"to {last}"
         )
+        self.tell(LOST_SEGMENT, first, message, first_offset=bases[0])
 
-    def drop_unconnected(self, segments: list[Segment]) -> None:
-        """Put aside segments that a roll began and that were undone: without a sync of
-        the directory, a power failure may bring their names back.
+    def undone_roll(self) -> None:
+        """Segments that a roll began and that were undone: without a sync of the
+        directory, a power failure may bring their names back.
 
         These are segments after the last one that the state knows of, if the previous
-        segment is intact and does not end at the offset that they begin at.
+        segment is valid and does not end at the offset that they begin at.
         """
-        own = self.case.situation.state
-        if own is None or self.case.situation.clean or self.case.damage is not None:
+        own = self.state
+        if own is None or self.situation.clean or self.damage is not None:
             return
-        states = {own.active["base_offset"]: segment_state(own.active)}
-        for slot, (segment, after) in enumerate(itertools.pairwise(segments)):
+        active = own.active["base_offset"]
+        for slot, (segment, after) in enumerate(itertools.pairwise(self.segments)):
             base = segment.base_offset
-            if base < own.active["base_offset"]:
+            if base < active:
                 continue
-            state = states.get(base) or native.SegmentState(base)
-            try:
-                with self.case.directory.opened(segment.file(LOG)) as fd:
-                    size = self.case.directory.files.size(fd)
-                    scan = scan_log(
-                        self.case.directory, fd, size, state, checks=segment.checks
-                    )
-            except OSError:
+            walk = self.facts.walk(ReadLog(base, is_from_state=base == active))
+            if not walk.is_whole or walk.size < own.active["size"]:
                 return
-            if not scan.is_whole or size < own.active["size"]:
-                return
-            if state.last_offset + 1 != after.base_offset:
-                for leftover in segments[slot + 1 :]:
-                    self.put_aside(leftover)
-                del segments[slot + 1 :]
+            if walk.last_offset + 1 != after.base_offset:
+                for leftover in self.segments[slot + 1 :]:
+                    self.left_from_roll(leftover)
+                self.result["put_aside"] = tuple(
+                    leftover.base_offset for leftover in self.segments[slot + 1 :]
+                )
+                del self.segments[slot + 1 :]
                 return
 
-    def put_aside(self, segment: Segment) -> None:
-        """Rename a segment that is left over from an undone roll; none of its records
-        was acknowledged."""
-        if not self.case.writable:
-            return
-        base, name = segment.base_offset, segment.file(LOG)
-        size = max(self.case.file_size(segment), 0)
-        taken = set(self.case.directory.names())
-        kept = next(kept for kept in layout.torn_files(base, 0) if kept not in taken)
-        self.case.directory.rename(name, kept)
-        for suffix in SEGMENT_SUFFIXES:
-            self.case.directory.unlink(segment_file(base, suffix), missing_ok=True)
-        self.case.directory.sync()
-        self.case.report(
+    def left_from_roll(self, segment: PlannedSegment) -> None:
+        """None of the records of this segment was acknowledged."""
+        base = segment.base_offset
+        self.tell(
             TORN_TAIL,
-            name,
-            f"{name} does not follow the segment before: it is left over from a roll "
-            f"that was undone; its {size} bytes are kept in {kept}",
+            self.name_of(base),
+            "it does not follow the segment before: it is left over from a roll that "
+            "was undone",
             position=0,
-            size=size,
+            size=segment.size,
             first_offset=base,
-            kept_at=self.case.directory.path_of(kept),
+            base=base,
         )
+
+    def sealed_indexes(self) -> None:
+        """The sealed segments whose indexes are missing, or may be unfinished because
+        sealing failed or the roll was interrupted."""
+        if not self.facts.is_writable:
+            return
+        doubtful = [
+            segment
+            for segment in self.segments[:-1]
+            if not segment.is_lost and self.is_doubtful(segment.base_offset)
+        ]
+        built = []
+        for segment in doubtful:
+            base = segment.base_offset
+            walk = self.facts.walk(ReadLog(base))
+            # If it is not valid, it stays as it is, and readers use no index.
+            if walk.refusal is None and self.check_valid(segment, walk):
+                built.append(base)
+                self.index_rebuilt(base, "built the missing index {} from the log")
+        self.result["indexed"] = tuple(built)
+
+    def check_valid(self, segment: PlannedSegment, walk: Walk) -> bool:
+        """Whether a sealed segment that was read is valid; else it is damage."""
+        if walk.is_whole and walk.last_offset < segment.next_offset:
+            return True
+        if walk.is_whole:
+            reason = (
+                f"offset {walk.last_offset} lies after the end of its segment, "
+                f"{segment.next_offset}"
+            )
+            walk = walk._replace(last_offset=segment.next_offset - 1, reason=reason)
+        self.corrupt(segment.base_offset, walk, size=walk.size - walk.pos)
+        return False
+
+    def is_doubtful(self, base: int) -> bool:
+        state = self.state
+        if state is not None:
+            is_stale = self.time_digests.get(base) == STALE_DIGEST
+            if is_stale or base >= state.active["base_offset"]:
+                return True
+        return not {segment_file(base, s) for s in (INDEX, TIME_INDEX)} <= self.names
+
+    def index_rebuilt(self, base: int, text: str) -> None:
+        name = self.name_of(base, INDEX)
+        self.tell(INDEX_REBUILT, name, text.format(name), first_offset=base, base=base)
+
+    def corrupt(self, base: int, walk: Walk, *, size: int) -> None:
+        """Damage that must not be cut."""
+        first = walk.last_offset + 1
+        self.refuse(
+            UNSUPPORTED if walk.is_unsupported else CORRUPT,
+            self.name_of(base),
+            walk.reason,
+            position=walk.pos,
+            offset=first,
+            base=base,
+            size=size,
+            more=" Nothing was cut; the partition takes no appends.",
+        )
+
+    def change(
+        self, slot: int, *, size: int | None = None, next_offset: int | None = None
+    ) -> None:
+        """Change the end of a segment."""
+        known = self.segments[slot]
+        self.segments[slot] = known._replace(
+            size=known.size if size is None else size,
+            next_offset=known.next_offset if next_offset is None else next_offset,
+        )
+
+    def digests(self) -> None:
+        """The sealed segments that have a digest. The digest of a segment that is
+        appended to, or does not exist, is stale."""
+        bases = {
+            base
+            for name in self.names
+            if (base := layout.parse_digest_file(name)) is not None
+        }
+        sealed = bases & {s.base_offset for s in self.segments[:-1] if not s.is_lost}
+        if self.state is None and self.situation.state_error is None:
+            sealed = set()  # another program may have changed the segments
+        self.result["digested"] = frozenset(sealed)
+        if self.damage is None:
+            self.result["stale_digests"] = frozenset(bases - sealed)

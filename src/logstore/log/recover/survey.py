@@ -1,112 +1,316 @@
-"""The names in the directory of a partition, classified as a broker does it."""
+"""Collects the facts that a decision about a partition needs, and writes nothing.
+
+Names and sizes are always needed. Which batches are read depends on the decision: it
+runs on facts whose answers are read when it asks for them (`_Answers`), and the facts
+that are returned have these answers. So what is read and what is decided agree.
+
+The last segment is walked over once. What a walk has counted is kept (`Reading`) for
+the log that opens, and for the indexes that are built.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
+import os
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from logstore import _native as native
-from logstore.io.directory import Directory
-from logstore.io.file_cache import Descriptors
-from logstore.io.layout import (
-    CLEANED,
-    DELETED,
-    LOG,
-    SWAP,
-    parse_segment_file,
-    segment_file,
+from logstore.errors import CorruptRecordError, StorageError
+from logstore.index import OffsetEntries, TimeEntries
+from logstore.io.checkpoint.partition_state import PartitionState, segment_state
+from logstore.io.layout import INDEX, LOG, SWAP, TIME_INDEX, segment_file
+from logstore.log.read.damage import unreadable
+from logstore.log.recover.context import Case
+from logstore.log.recover.decide import decide
+from logstore.log.recover.facts import (
+    Facts,
+    Question,
+    ReadIndexes,
+    ReadLog,
+    Refusal,
+    Walk,
+    is_durability_unknown,
 )
-from logstore.log.scan import scan_log
-from logstore.segment import Segment
+from logstore.log.recover.names import classify, committed_swaps, readable
+from logstore.log.recover.plan import Plan
+from logstore.log.resync import next_sound
+from logstore.log.scan import TailScan, scan_log
+from logstore.segment import LOOKUP_BYTES, Place, Segment, SegmentGoneError
 
-__all__ = ["Survey", "survey"]
+__all__ = ["Reading", "Survey", "survey"]
+
+_Q = TypeVar("_Q", bound=Question)
+_A = TypeVar("_A")
+
+# Entries of sealed segments are kept up to this size in all; others are read again.
+_KEPT_BYTES_MAX: Final = 64 << 20
 
 
-@dataclasses.dataclass(slots=True)
-class Survey:
-    """The names in a partition directory, classified.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """What a walk over a segment has counted.
 
     Attributes:
-        logs: base offset -> transition ("" or ".swap") of the segments in use.
-        superseded: files that a finished swap would delete.
-        swaps: `.swap` files in use.
-        leftovers: `.cleaned` files, and `.swap` files of an unfinished group.
-        deleted: `.deleted` files.
-        names: all names.
+        state: of the segment, after the last valid batch.
+        index, times: its entries.
     """
 
-    logs: dict[int, str]
-    superseded: list[str]
-    swaps: list[str]
-    leftovers: list[str]
-    deleted: list[str]
-    names: frozenset[str]
+    state: native.SegmentState
+    index: OffsetEntries
+    times: TimeEntries
 
 
-def survey(directory: Directory, descriptors: Descriptors) -> Survey:
-    """Classify the files in a partition directory, as a broker does when it loads it.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Survey:
+    """The facts about a partition, with what does not fit into a decision.
 
-    Any `.swap` at or above the smallest `.cleaned` belongs to an unfinished group and
-    is a leftover; the others replace the segments from their base to their last offset
-    (docs/format.md, "Transition suffixes").
+    Attributes:
+        plan: `decide` of them.
+        readings: of the walks of `facts`, as far as they are kept.
+        loaded: the index files of the last segment, if they count.
     """
-    names = directory.names()
-    parsed = [(name, p) for name in names if (p := parse_segment_file(name))]
-    cleaned = [p.base_offset for _, p in parsed if p.transition == CLEANED]
-    unfinished = min(cleaned, default=None)
-    swaps: list[str] = []
-    leftovers = [name for name, p in parsed if p.transition == CLEANED]
-    swap_logs: list[int] = []
-    for name, p in parsed:
-        if p.transition != SWAP:
-            continue
-        if unfinished is not None and p.base_offset >= unfinished:
-            leftovers.append(name)
-            continue
-        swaps.append(name)
-        if p.suffix == LOG:
-            swap_logs.append(p.base_offset)
-    low = high = -1
-    for base in swap_logs:
-        segment = _whole_segment(directory, descriptors, base, SWAP)
-        low = base if low < 0 else min(low, base)
-        high = max(high, segment.next_offset, base + 1)
-    logs: dict[int, str] = {}
-    superseded: list[str] = []
-    for name, p in parsed:
-        if p.transition:
-            continue
-        if low <= p.base_offset < high:
-            superseded.append(name)
-        elif p.suffix == LOG:
-            logs[p.base_offset] = ""
-    for base in swap_logs:
-        logs[base] = SWAP
-    return Survey(
-        logs=dict(sorted(logs.items())),
-        superseded=superseded,
-        swaps=swaps,
-        leftovers=leftovers,
-        deleted=[name for name, p in parsed if p.transition == DELETED],
-        names=frozenset(names),
-    )
+
+    facts: Facts
+    plan: Plan
+    readings: dict[ReadLog, Reading]
+    loaded: tuple[OffsetEntries, TimeEntries] | None
 
 
-def _whole_segment(
-    directory: Directory, descriptors: Descriptors, base: int, transition: str
-) -> Segment:
-    """A segment whose end is found by reading it (up to damage, if any)."""
-    name = segment_file(base, LOG) + transition
-    with directory.opened(name) as fd:
-        size = directory.files.size(fd)
+def survey(case: Case) -> Survey:
+    """Collect the facts about a partition.
+
+    Raises:
+        OSError: its directory cannot be read.
+    """
+    return _Surveyor(case).survey()
+
+
+class _Answers(dict[_Q, _A]):
+    """The answers to questions; each is found when it is first asked."""
+
+    def __init__(self, answer: Callable[[_Q], _A]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def __missing__(self, question: _Q) -> _A:
+        self[question] = answer = self._answer(question)
+        return answer
+
+
+class _Surveyor:
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.state = case.situation.state
+        self.readings: dict[ReadLog, Reading] = {}
+        self.loaded: tuple[OffsetEntries, TimeEntries] | None = None
+        self.kept_bytes = 0
+        self.transitions: dict[int, str] = {}
+
+    def survey(self) -> Survey:
+        case, directory = self.case, self.case.directory
+        names = frozenset(directory.names())
+        swap_ends = {base: self.swap_end(base) for base in committed_swaps(names)}
+        self.transitions = classify(names, readable(swap_ends)).logs
+        walks, indexes = _Answers(self.walk), _Answers(self.are_indexed)
+        facts = Facts(
+            directory.path,
+            case.situation,
+            case.writable,
+            names,
+            swap_ends,
+            {base: self.size(base) for base in self.transitions},
+            walks,
+            indexes,
+        )
+        plan = decide(facts)
+        facts = dataclasses.replace(facts, walks=dict(walks), indexes=dict(indexes))
+        return Survey(facts, plan, self.readings, self.loaded)
+
+    def name(self, base: int) -> str:
+        return segment_file(base, LOG) + self.transitions.get(base, "")
+
+    def swap_end(self, base: int) -> int | Refusal:
+        """The next offset of a `.log.swap`, as far as it is valid."""
         state = native.SegmentState(base)
-        scan_log(directory, fd, size, state)
-    return Segment(
-        directory,
-        descriptors,
-        base,
-        state.size,
-        state.last_offset + 1,
-        max_timestamp=state.max_timestamp,
-        max_timestamp_offset=state.max_timestamp_offset,
-        transition=transition,
-    )
+        try:
+            with self.case.directory.opened(segment_file(base, LOG) + SWAP) as fd:
+                size = self.case.directory.files.size(fd)
+                scan_log(self.case.directory, fd, size, state)
+        except OSError as error:
+            return Refusal.of(error, "read")
+        return int(state.last_offset) + 1
+
+    def size(self, base: int) -> int | Refusal:
+        """Size of a `.log` file, which must be a regular one."""
+        try:
+            with self.case.directory.opened(self.name(base)) as fd:
+                return self.case.directory.files.size(fd)
+        except OSError as error:
+            return Refusal.of(error, "open")
+
+    def segment(self, base: int) -> Segment:
+        return Segment(
+            self.case.directory,
+            self.case.descriptors,
+            base,
+            0,
+            base,
+            transition=self.transitions.get(base, ""),
+            is_gapless=self.state is not None and self.state.is_gapless,
+        )
+
+    def own(self, base: int) -> PartitionState | None:
+        """The own state, if this is its active segment."""
+        state = self.state
+        is_active = state is not None and state.active["base_offset"] == base
+        return state if is_active else None
+
+    # -- walking
+
+    def walk(self, question: ReadLog) -> Walk:
+        begin = self.begin(question)
+        files = self.case.directory.files
+        try:
+            with self.case.directory.opened(self.name(question.base)) as fd:
+                size = files.size(fd)
+                if question.end >= 0:
+                    size = min(size, question.end)
+                scan, reading = self.scan(question, fd, size, begin)
+            has_more = self.has_more(question, scan)
+        except OSError as error:
+            return Walk(0, 0, -1, refusal=Refusal.of(error, "read"))
+        except SegmentGoneError:
+            gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return Walk(0, 0, -1, refusal=Refusal.of(gone, "read"))
+        self.keep(question, reading)
+        fault = scan.error
+        status = 0 if fault is None else fault.status
+        return Walk(
+            size,
+            scan.pos,
+            scan.last_offset,
+            scan.batches,
+            "" if scan.is_whole else scan.reason,
+            fault is not None and fault.is_unsupported,
+            status == native.E_MAGIC,
+            scan.pos == 0 and status in (native.E_NO_MAGIC, native.E_LENGTH),
+            has_more,
+        )
+
+    def has_more(self, question: ReadLog, scan: TailScan) -> bool:
+        """Whether valid batches follow after invalid bytes, if this must be known."""
+        situation = self.case.situation
+        if (
+            scan.is_whole
+            or not question.is_last
+            or not is_durability_unknown(situation)
+        ):
+            return False
+        segment = self.segment(question.base)
+        segment.size, segment.next_offset = scan.size, native.OFFSET_MAX
+        return next_sound(segment, scan.pos, scan.last_offset) is not None
+
+    def begin(self, question: ReadLog) -> native.SegmentState:
+        """The state from which to walk over a segment."""
+        own = self.own(question.base)
+        if own is not None and question.is_from_state:
+            return segment_state(own.active)
+        if own is not None:
+            created_ms = own.active["created_ms"]
+        else:
+            created_ms = 0
+            with contextlib.suppress(OSError):
+                info = self.case.directory.stat(self.name(question.base))
+                created_ms = info.mtime_ns // 1_000_000
+        return native.SegmentState(question.base, created_ms)
+
+    def scan(
+        self, question: ReadLog, fd: int, size: int, begin: native.SegmentState
+    ) -> tuple[TailScan, Reading]:
+        segment = self.segment(question.base)
+
+        def walk(end: int) -> tuple[TailScan, Reading]:
+            reading = Reading(begin.copy(), OffsetEntries(), TimeEntries())
+            if question.is_last and question.is_from_state and self.loaded is not None:
+                index, times = self.loaded
+                reading = Reading(begin.copy(), index.copy(), times.copy())
+            scan = scan_log(
+                self.case.directory,
+                fd,
+                end,
+                reading.state,
+                index=reading.index,
+                times=reading.times,
+                interval=self.case.config.index_interval_bytes,
+                checks=segment.checks,
+                on_checked=self.case.on_checked,
+            )
+            return scan, reading
+
+        scan, reading = walk(size)
+        if not (question.is_last and scan.has_wrappers):
+            return scan, reading
+        own = self.own(question.base)
+        place = segment.start
+        if own is not None and own.active["size"]:
+            place = Place(own.active["size"], own.durable_offset - 1)
+        segment.size = scan.pos
+        damage = unreadable(segment, place)
+        if damage is None:
+            return scan, reading
+        # Only as far as a reader could read.
+        scan, reading = walk(damage[0])
+        return scan._replace(size=size, why=damage[1]), reading
+
+    def keep(self, question: ReadLog, reading: Reading) -> None:
+        if not question.is_last:
+            if question.is_from_state:
+                return
+            entries = reading.index, reading.times
+            size = sum(one.count * one.entry_bytes for one in entries)
+            if self.kept_bytes + size > _KEPT_BYTES_MAX:
+                return
+            self.kept_bytes += size
+        self.readings[question] = reading
+
+    # -- the index files of the last segment
+
+    def are_indexed(self, question: ReadIndexes) -> bool:
+        """Whether the index files of the active segment reach the durable point, with
+        the content that the own state says."""
+        own = self.own(question.base)
+        assert own is not None  # asked only then
+        segment = self.segment(question.base)
+        state = segment_state(own.active)
+        segment.size = state.size
+        index = OffsetEntries.load(segment._index_bytes(INDEX), state.size)
+        times = TimeEntries.load(segment._index_bytes(TIME_INDEX))
+        count, time_count = state.raw.index_entries, state.raw.time_entries
+        if index.count < count or times.count < time_count:
+            return False
+        index.cut(count)
+        times.cut(time_count)
+        if own.is_truncating or times.digest() != own.time_digest:
+            return False  # or they were not synced before the state was written
+        is_clean = self.case.situation.clean
+        if not is_clean and (question.is_lost or not _is_borne_out(segment, index)):
+            return False
+        index.synced, times.synced = count, time_count
+        self.loaded = index, times
+        return True
+
+
+def _is_borne_out(segment: Segment, index: OffsetEntries) -> bool:
+    """Whether the log agrees with the last entry. Index files are not synced with the
+    log: after a power failure they may contain anything."""
+    if not index.count:
+        return True
+    relative, pos = index.entry(index.count - 1)
+    try:
+        found = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
+    except (CorruptRecordError, StorageError):
+        return False  # the walk over all of it finds out why
+    return found is not None and found[0].last_offset == segment.base_offset + relative

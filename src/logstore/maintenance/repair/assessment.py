@@ -163,9 +163,5 @@ def look(run: Run, facts: StoreFacts, directory: Directory, threads: int) -> Loo
     run_jobs(check.jobs(), threads, run.meter.stop)
     told = {path for path, _ in seen.foreign}
     seen.foreign += [(p.path, p.message) for p in seen.refused() if p.path not in told]
-    if state is not None:
-        active = state.active["base_offset"]
-        there = {found.base for found in seen.found}
-        wanted = {*known} | ({active} if state.active["size"] else set())
-        seen.missing = sorted(wanted - there)
+    seen.missing = [s.base_offset for s in check.decided.plan.segments if s.is_lost]
     return seen

@@ -28,9 +28,9 @@ from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.partition_state import (
     UNKNOWN_TIMESTAMP,
     PartitionState,
-    Situation,
     state_fields,
 )
+from logstore.io.checkpoint.recovery_report import LEFTOVERS_REMOVED, SWAP_FINISHED
 from logstore.io.directory import Directory
 from logstore.io.layout import (
     INDEX,
@@ -41,7 +41,8 @@ from logstore.io.layout import (
     TopicPartition,
     segment_file,
 )
-from logstore.log.recover import Case, Names, make_durable
+from logstore.log.recover import Case, make_durable
+from logstore.log.recover.apply import finish_transitions, finish_truncation
 from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.recover.survey import survey
 from logstore.maintenance.repair.assessment import Look, look
@@ -176,29 +177,24 @@ class PartitionRepair:
     def _tidy(self, run: Run) -> None:
         """Finish or undo an operation that was interrupted before."""
         directory = self.directory
-        context = self.facts.context(directory, None)
-        state = context.state
-        is_truncating = state is not None and state.is_truncating
-        found = survey(directory, run.descriptors)
-        if not (found.swaps or found.leftovers or is_truncating):
-            return
-        self.marks.begin()
-        situation = Situation(
-            state,
-            context.clean,
-            context.recovery_point,
-            context.log_start,
-            self.facts.own,
-        )
+        situation = self.facts.context(directory, None).situation
+        is_truncating = situation.state is not None and situation.state.is_truncating
         case = Case(
             directory, run.descriptors, *self.key, self.config, situation, writable=True
         )
-        names = Names(case, found)
-        names.finish_truncation()
-        names.finish_transitions()
+        plan = survey(case).plan
+        if not (plan.swaps or plan.leftovers or is_truncating):
+            return
+        if plan.is_end_unknown and plan.damage is not None:
+            raise plan.damage.error()
+        self.marks.begin()
+        finish_truncation(directory, plan)
+        finish_transitions(directory, plan)
         self._must_write = is_truncating
-        for action in case.actions:
-            self._note(TIDIED, action.path, action.message)
+        for finding in plan.findings:
+            if finding.label in (SWAP_FINISHED, LEFTOVERS_REMOVED):
+                path = directory.path_of(finding.name)
+                self._note(TIDIED, path, finding.message)
 
     # -- 2. deciding
 

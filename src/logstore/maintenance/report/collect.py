@@ -50,8 +50,8 @@ SOON_MS: Final = 24 * 3600 * 1000
 _PRODUCERS_MAX: Final = 200
 # Attempts to find a partition whose topic is created or deleted meanwhile.
 _TRIES: Final = 5
-# Kinds of problems that concern the records themselves; the others concern the files
-# derived from them, or the marks.
+# Kinds of problems that concern the records themselves (or may: an unreadable file);
+# the others concern the files derived from them, or the marks.
 LOG_KINDS: Final = frozenset(
     {
         "damaged-batch",
@@ -62,6 +62,7 @@ LOG_KINDS: Final = frozenset(
         "extra-bytes",
         "lost-segment",
         "digest",
+        "unreadable",
     }
 )
 

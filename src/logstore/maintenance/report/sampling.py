@@ -17,13 +17,14 @@ from logstore.config import CODECS
 from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
+from logstore.log.resync import next_sound
 from logstore.maintenance.report.model import (
     Codec,
     PartitionFacts,
     Producer,
     SegmentFacts,
 )
-from logstore.maintenance.verify.intact import RawSegment, next_sound
+from logstore.maintenance.verify.intact import RawSegment
 from logstore.record.decoder import Damage, open_payload
 from logstore.segment import Place
 

@@ -13,7 +13,12 @@ from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedErro
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.ownership import Marks
-from logstore.io.checkpoint.partition_state import PartitionState, SealedRow, was_closed
+from logstore.io.checkpoint.partition_state import (
+    PartitionState,
+    SealedRow,
+    Situation,
+    was_closed,
+)
 from logstore.io.checkpoint.recovery_report import OTHER_WRITER, RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.files import Files
@@ -40,6 +45,7 @@ class Context:
         recovery_point: Kafka's; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
         is_own: logstore was the last writer of the store.
+        is_point_known: Kafka's recovery points name the partition.
         rows: the sealed segments of the state, by base offset.
     """
 
@@ -48,11 +54,24 @@ class Context:
     recovery_point: int = 0
     log_start: int = 0
     is_own: bool = False
+    is_point_known: bool = False
     rows: dict[int, SealedRow] = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
         sealed = () if self.state is None else self.state.sealed
         self.rows = {row[0]: row for row in sealed}
+
+    @property
+    def situation(self) -> Situation:
+        """The same as opening knows it."""
+        return Situation(
+            self.state,
+            self.clean,
+            self.recovery_point,
+            self.log_start,
+            self.is_own,
+            is_point_known=self.is_point_known,
+        )
 
     @property
     def closed_end(self) -> int | None:
@@ -152,6 +171,7 @@ class StoreFacts:
             self.points.get(key, 0),
             self.starts.get(key, 0),
             self.own,
+            key in self.points,
         )
 
 

@@ -19,7 +19,6 @@ from logstore.index import (
 )
 from logstore.io.directory import Directory
 from logstore.io.layout import SegmentFile
-from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.report import (
     MISSING_INDEX,
     OFFSET_INDEX,
@@ -36,9 +35,9 @@ class WalkedLog(Protocol):
     Attributes:
         name, directory: of the file.
         base: base offset.
-        context: the facts about the log from outside.
         run_of: receives the findings.
         is_last: it is the last segment.
+        is_index_rebuilt: opening builds its indexes, or does not use all of them.
         is_sound: nothing of it is damaged so far.
         is_skipped: it was not walked over.
         last_offset: of the batches so far; base - 1 if there are none.
@@ -49,9 +48,9 @@ class WalkedLog(Protocol):
     name: str
     directory: Directory
     base: int
-    context: Context
     run_of: Run
     is_last: bool
+    is_index_rebuilt: bool
     is_sound: bool
     is_skipped: bool
     last_offset: int
@@ -132,7 +131,7 @@ class IndexFile:
             self.tell(whole, f"has {len(self.data)} bytes, no multiple of {size}")
         elif used != whole:
             message = f"{self.what} {self.path} ends with {whole - used} bytes of zeros"
-            if log.is_last and not log.context.clean:
+            if log.is_index_rebuilt:
                 run.note(ZERO_TAIL, self.path, message, position=used)
             else:
                 self.tell(used, f"ends with {whole - used} bytes of zeros")
@@ -145,8 +144,7 @@ class IndexFile:
     def tell(self, position: int, reason: str) -> None:
         """Report a problem; a note if the next opening rebuilds the index anyway."""
         log = self.log
-        mended = log.is_last and not log.context.clean
-        (log.run_of.note if mended else log.run_of.problem)(
+        (log.run_of.note if log.is_index_rebuilt else log.run_of.problem)(
             self.kind, self.path, f"{self.what} {self.path} {reason}", position=position
         )
 
@@ -227,7 +225,7 @@ class OffsetIndexCheck(IndexFile):
     def finish(self) -> None:
         log = self.log
         if self.missing:
-            if log.end > 0 and not (log.is_last and not log.context.clean):
+            if log.end > 0 and not log.is_index_rebuilt:
                 log.run_of.note(
                     MISSING_INDEX,
                     self.path,

@@ -32,8 +32,9 @@ from logstore.io.files import Files
 from logstore.io.filesystem import open_root
 from logstore.io.layout import INDEX, LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
 from logstore.log.read.transactions import parse_snapshot
+from logstore.log.resync import next_sound
 from logstore.maintenance.verify.indexes import used_bytes
-from logstore.maintenance.verify.intact import FRAME, RawSegment, next_sound
+from logstore.maintenance.verify.intact import FRAME, RawSegment
 from logstore.maintenance.verify.paths import CHECKPOINT, STATE, kind_of_file
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import Damage, memoryview_slicer, open_payload

@@ -8,7 +8,9 @@ from typing import Final, NamedTuple
 from logstore import _native as native
 from logstore.index import INDEX_ENTRY_BYTES
 from logstore.io.directory import Directory
-from logstore.log.resync import Sound
+from logstore.log.recover.plan import Tail
+from logstore.log.resync import Sound, next_sound
+from logstore.maintenance.verify.contents import ContentsCheck
 from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.indexes import (
     OffsetIndexCheck,
@@ -21,7 +23,6 @@ from logstore.maintenance.verify.intact import (
     FRAME,
     LOOKUP_BYTES,
     RawSegment,
-    next_sound,
 )
 from logstore.maintenance.verify.report import (
     DAMAGED_BATCH,
@@ -33,14 +34,7 @@ from logstore.maintenance.verify.report import (
     ZEROS,
     Run,
 )
-from logstore.record.batch import ABORT, RecordBatch
-from logstore.record.decoder import (
-    Columns,
-    Damage,
-    memoryview_slicer,
-    open_payload,
-    read_headers,
-)
+from logstore.record.decoder import Columns
 from logstore.segment import Place
 
 _RELATIVE_MAX: Final = (1 << 31) - 1
@@ -76,7 +70,20 @@ class SoundRun(NamedTuple):
         return self.end - self.begin == self.head_bytes
 
 
-class LogCheck:
+class LogEnd(NamedTuple):
+    """What was decided about the end of the last segment.
+
+    Attributes:
+        tail: the bytes after the end of the log; None if there are none, or if they are
+            damage.
+        size: bytes of the file when it was decided.
+    """
+
+    tail: Tail | None = None
+    size: int = native.OFFSET_MAX
+
+
+class LogCheck(ContentsCheck):
     """One pass over a `.log` file, also after damage, with its indexes.
 
     Attributes:
@@ -84,16 +91,12 @@ class LogCheck:
         last_before: last offset of the segments before.
         last_offset: last offset seen; ``base - 1`` while there is none.
         end: end of the intact log.
-        is_sound: whether nothing in it was damaged.
         is_skipped: whether a part before the present run was damaged.
         is_gone: whether the file was deleted before it could be opened.
         index_names: the index files to be compared with it, if any.
-        runs: the intact batches, run by run.
-        bad_ranges: position ranges of intact batches whose contents are wrong, and
-        bad_offsets: offsets of records that are wrong.
-        jumps: position -> first offset of intact wrappers that do not follow the batch
-            before them.
-        is_deep: whether the contents of compressed batches are checked.
+        runs: the intact batches, run by run, also those past the end of the log.
+        size: bytes of the file when its end was decided.
+        is_index_rebuilt: opening builds its indexes, or does not use all of them.
         is_foreign: whether it holds data that is not understood and must not be cut.
         is_unreadable: whether the system refused to read it.
     """
@@ -107,36 +110,33 @@ class LogCheck:
         context: Context,
         following: int | None,
         *,
+        end: LogEnd | None = None,
         aborted: set[tuple[int, int]] | None = None,
     ) -> None:
-        self.run_of = run
+        checks = native.CHECK_ALL
+        if context.state is not None and context.state.is_gapless:
+            checks |= native.CHECK_OWN
+        super().__init__(run, directory.path_of(name), checks, aborted)
         self.directory = directory
         self.name = name
-        self.path = directory.path_of(name)
         self.base = base
         self.context = context
         self.is_last = following is None
         self.behind = context.closed_end if following is None else following
-        self.aborted = aborted
+        self.decided = LogEnd() if end is None else end
         self.index: OffsetIndexCheck | None = None
         self.times: TimeIndexCheck | None = None
         self.last_before = -1
         self.last_offset = base - 1
         self.size = self.end = self.batches = 0
-        self.is_sound, self.is_skipped, self.is_gone = True, False, False
-        self.is_deep = run.deep
-        self._at = 0  # file position of the buffer
+        self.is_skipped, self.is_gone = False, False
         self._gaps: list[tuple[int, int]] = []
         self._forgiven = -1
-        self._checks = native.CHECK_ALL
-        if context.state is not None and context.state.is_gapless:
-            self._checks |= native.CHECK_OWN
         self.index_names: tuple[str, str] | None = None
         self.runs: list[SoundRun] = []
-        self.bad_ranges: list[tuple[int, int]] = []
-        self.bad_offsets: list[int] = []
-        self.jumps: dict[int, int] = {}
         self.is_foreign = self.is_unreadable = False
+        # Opening does not use the index files as they are.
+        self.is_index_rebuilt = self.is_last and not context.clean
         self._is_broken = True  # whether the next batch begins a new run
         self.state = native.SegmentState(base)
         # As if a batch were before the first one: so the planner reports it, too.
@@ -164,9 +164,14 @@ class LogCheck:
         self._planner = native.Planner(0, None)
         try:
             with self.directory.opened(self.name) as fd:
-                self.size = self.directory.files.size(fd)
+                size = self.directory.files.size(fd)
+                # What was appended since the end was decided is not part of it.
+                self.size = min(size, self.decided.size)
                 self.is_deep = run.deep or self._is_other_size()
-                self._walk(fd)
+                tail = self.decided.tail
+                self._walk_all(fd, self.size if tail is None else tail.pos)
+                if tail is not None:
+                    self._walk_tail(fd, tail)
                 grown = self.directory.files.size(fd) != self.size
         except FileNotFoundError:
             run.note(IN_USE, self.path, f"{self.path} went away meanwhile")
@@ -217,15 +222,29 @@ class LogCheck:
 
     # -- walking
 
-    def _walk(self, fd: int) -> None:
+    def _walk_all(self, fd: int, size: int) -> None:
+        """Walk over the first `size` bytes. If those that logstore's state knows are
+        damaged, the rest is checked from the offset on that the state knows, as opening
+        does."""
+        state = self.context.state
+        known = size
+        if state is not None and state.active["base_offset"] == self.base:
+            known = min(size, state.active["size"])
+        self._walk(fd, 0, known)
+        if known == size:
+            return
+        assert state is not None  # it has fewer bytes
+        if not self.is_sound:
+            self.last_offset = state.durable_offset - 1
+            self._is_broken = True
+        self._walk(fd, known, size)
+
+    def _walk(self, fd: int, pos: int, size: int) -> None:
         files, run = self.directory.files, self.run_of
-        buffer = native.Buffer(max(min(BUFFER_BYTES, self.size), 1))
-        pos = 0
+        buffer = native.Buffer(max(min(BUFFER_BYTES, size - pos), 1))
         run.decoder.begin(self.last_offset)
-        while pos < self.size:
-            n = files.read(
-                fd, buffer.view[: min(buffer.capacity, self.size - pos)], pos
-            )
+        while pos < size:
+            n = files.read(fd, buffer.view[: min(buffer.capacity, size - pos)], pos)
             if n == 0:
                 run.note(IN_USE, self.path, f"{self.path} became shorter meanwhile")
                 break
@@ -238,12 +257,46 @@ class LogCheck:
                 continue
             if error is None and stop == native.STOP_PARTIAL and n >= FRAME.size:
                 length = FRAME.unpack_from(buffer.raw)[1] + FRAME.size
-                if buffer.capacity < length <= self.size - pos:
+                if buffer.capacity < length <= size - pos:
                     buffer = native.Buffer(length)
                     continue
-            after = self._damage(buffer, n, pos, error, stop)
+            after = min(self._damage(buffer, n, pos, size, error, stop), size)
             run.meter.advance(after - pos)
             pos = after
+
+    def _walk_tail(self, fd: int, tail: Tail) -> None:
+        """Report the bytes past the end of the log. There may be intact batches among
+        them: opening cuts these, too, but `repair` may keep them."""
+        rest = LogCheck(
+            self.run_of.child(),
+            self.directory,
+            self.name,
+            self.base,
+            self.context,
+            None if self.is_last else self.behind,
+        )
+        rest.size, rest.is_deep = self.size, self.is_deep
+        rest.last_offset = tail.first_offset - 1
+        rest._planner = native.Planner(0, None)
+        rest._walk(fd, tail.pos, self.size)
+        self.runs += rest.runs
+        self.bad_ranges += rest.bad_ranges
+        self.bad_offsets += rest.bad_offsets
+        self.jumps |= rest.jumps
+        self.is_foreign |= rest.is_foreign
+        self._gaps.append((tail.pos, self.size))
+        last = max((run.last for run in rest.runs), default=-1)
+        more = f", with intact batches up to offset {last} among them"
+        self.run_of.note(
+            TORN_TAIL,
+            self.path,
+            f"{self.path} ends with {tail.size} torn bytes at byte {tail.pos} "
+            f"({tail.reason})" + (more if rest.runs else "") + "; the log ends before "
+            f"offset {tail.first_offset}",
+            position=tail.pos,
+            first=tail.first_offset,
+            last=last if last >= tail.first_offset else None,
+        )
 
     def _note_run(self, buffer: native.Buffer, n: int, pos: int, end: int) -> None:
         """Record the intact batches of [pos, end)."""
@@ -287,173 +340,6 @@ class LogCheck:
         if self.is_deep and pos and decoder.last_offset - before != records:
             self._check_control(buffer, pos, file_pos)
         return pos, error, stop
-
-    def _check_headers(self, columns: Columns) -> None:
-        """Decode the record headers of a run."""
-        decoder = columns.decoder
-        counts = decoder.unpack(decoder.header_count)
-        if not any(counts):
-            return
-        places = decoder.unpack(decoder.header_pos)
-        offsets = decoder.unpack(decoder.offset)
-        for slot, count in enumerate(counts):
-            if not count:
-                continue
-            try:
-                read_headers(columns.c, columns.raw, columns.size, places[slot], count)
-            except Damage as damage:
-                self.bad_offsets.append(offsets[slot])
-                self.run_of.problem(
-                    DAMAGED_BATCH,
-                    self.path,
-                    f"record {offsets[slot]} of {self.path} has a bad header: "
-                    f"{damage.reason}",
-                    first=offsets[slot],
-                    last=offsets[slot],
-                )
-
-    def _compressed(
-        self, buffer: native.Buffer, n: int, pos: int
-    ) -> tuple[int, int, native.NativeError | None]:
-        """Walk over the compressed batches at `pos`: (end, records, error)."""
-        decoder = self.run_of.decoder
-        records, want = 0, 1
-        while True:
-            last = decoder.last_offset
-            scan = native.scan_batches(
-                buffer.c,
-                n,
-                pos=pos,
-                last_offset=last,
-                checks=self._checks,
-                count_max=want,
-            )
-            for header in scan.headers:
-                if header.codec == 0:
-                    return pos, records, None
-                if self.is_deep:
-                    records += self._check_payload(header, buffer)
-                elif header.record_count >= 0:
-                    records += header.record_count
-                elif decoder.last_offset == native.OFFSET_UNKNOWN:
-                    records += 1  # or more: unknown
-                else:
-                    records += header.last_offset - decoder.last_offset
-                decoder.begin(header.last_offset)
-                pos = header.pos + header.size
-            if scan.error is not None or scan.stop != native.STOP_FULL:
-                error = scan.error
-                if error is not None and error.pos > pos:
-                    error = None
-                return pos, records, error
-            want = min(want * 2, 64)
-
-    def _check_payload(self, header: native.BatchHeader, buffer: native.Buffer) -> int:
-        """Decompress and decode a batch; returns its record count. Reports faults."""
-        run, decoder = self.run_of, self.run_of.decoder
-        last = decoder.last_offset
-        position = self._at + header.pos
-        first = header.base_offset if header.base_offset >= 0 else max(last + 1, 0)
-        try:
-            payload = open_payload(header, buffer.raw, run.limit)
-        except Damage as damage:
-            if damage.too_large is not None:
-                run.note(
-                    UNSUPPORTED,
-                    self.path,
-                    f"the batch of {self.path} at byte {position} was not looked into: "
-                    f"{damage.too_large}",
-                    position=position,
-                    first=first,
-                    last=header.last_offset,
-                )
-            else:
-                self._bad_inside(position, first, header.last_offset, damage.reason)
-            return 0
-        c = native.pointer(payload)
-        base = decoder.decode_payload(
-            header, c, len(payload), 0, native.OFFSET_MAX, native.CHECK_ALL
-        )
-        reason = jump = ""
-        if decoder.error is not None:
-            reason = decoder.error.reason
-        elif decoder.count and header.magic < 2:
-            reason = self._wrapper_fault(header)
-            jump = self._wrapper_jump(base, last)
-        if reason or jump:
-            if not reason:
-                self.jumps[position] = base
-            self._bad_inside(
-                position, first, header.last_offset, reason or jump, is_bad=bool(reason)
-            )
-        else:
-            self._check_headers(
-                Columns(decoder, c, memoryview_slicer(payload), len(payload))
-            )
-        return decoder.count
-
-    def _wrapper_fault(self, header: native.BatchHeader) -> str:
-        """The fault of the offsets inside a wrapper; "" if there is none."""
-        decoder = self.run_of.decoder
-        inner = int(decoder.offset[decoder.count - 1])
-        if inner != header.last_offset:
-            return f"its own offset is {header.last_offset}, that of its last {inner}"
-        return ""
-
-    def _wrapper_jump(self, base: int, last: int) -> str:
-        """Why a wrapper does not follow the batch before; "" if it does."""
-        if base <= last:
-            return f"it begins with offset {base}, the batch before ends with {last}"
-        is_known = last != native.OFFSET_UNKNOWN
-        if is_known and base > last + 1 and self._checks & native.CHECK_GAPLESS:
-            return f"it begins with offset {base}, not {last + 1}: others are missing"
-        return ""
-
-    def _bad_inside(
-        self,
-        position: int,
-        first: int,
-        last: int,
-        reason: str,
-        *,
-        is_bad: bool = True,
-    ) -> None:
-        self.is_sound = False
-        if is_bad:
-            self.bad_ranges.append((position, position + 1))
-        self.run_of.problem(
-            DAMAGED_BATCH,
-            self.path,
-            f"batch of {self.path} at byte {position}, offsets {first} to {last}: "
-            f"{reason}",
-            position=position,
-            first=first,
-            last=last,
-        )
-
-    def _check_control(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
-        """Check the control batches of a buffer."""
-        pos, stop = 0, native.STOP_FULL
-        while stop == native.STOP_FULL:
-            scan = native.scan_batches(buffer.c, end, pos=pos, checks=0)
-            for header in scan.headers:
-                if not header.is_control:
-                    continue
-                data = buffer.raw[header.pos : header.pos + header.size]
-                position = file_pos + header.pos
-                try:
-                    batch = RecordBatch(
-                        header._replace(pos=0), data, position, self.run_of.limit, _same
-                    )
-                    control = batch.control_record()
-                except Damage as damage:
-                    self._bad_inside(
-                        position, header.base_offset, header.last_offset, damage.reason
-                    )
-                    continue
-                if control and control.type == ABORT and self.aborted is not None:
-                    self.aborted.add((header.producer_id, control.offset))
-            pos, stop = scan.pos, scan.stop
 
     # -- derived files
 
@@ -508,15 +394,16 @@ class LogCheck:
         buffer: native.Buffer,
         n: int,
         pos: int,
+        size: int,
         error: native.NativeError | None,
         stop: int,
     ) -> int:
-        """Report the fault at `pos` and return where to continue."""
+        """Report the fault at `pos` and return where to continue: `size` at most."""
         decoder = self.run_of.decoder
         self._is_broken = True
         last = max(decoder.last_offset, self.last_offset)
         segment = RawSegment(
-            self.directory, self.run_of.descriptors, self.name, self.base, self.size
+            self.directory, self.run_of.descriptors, self.name, self.base, size
         )
         # A compressed batch may contain bytes that look like a message after an invalid
         # offset: reject an offset that no segment can have.
@@ -545,41 +432,26 @@ class LogCheck:
                 found = next_sound(segment, pos, before, self.behind)
                 last = last if found is None else before
         kind, reason = _kind_of(error, stop)
-        end = self.size if found is None else found.pos
-        size = end - pos
+        end = size if found is None else found.pos
         self.is_skipped = True
         self._gaps.append((pos, end))
         self.state.raw.bytes_since = 1
         following = self._following(found)
-        is_torn = self._is_torn(pos, last, error, has_more=found is not None)
         if kind == UNSUPPORTED:
             self.is_foreign |= self._is_framed(segment, pos, last)
-        if is_torn:
-            self.run_of.note(
-                TORN_TAIL,
-                self.path,
-                f"{self.path} ends with {size} torn bytes at byte {pos} ({reason}); "
-                f"the log ends before offset {last + 1}",
-                position=pos,
-                first=last + 1,
-                last=None if following is None else following - 1,
-            )
-        else:
-            self.is_sound = False
-            has_offsets = following is None or following > last + 1
-            to = "" if following is None else f" to {following - 1}"
-            what = (
-                f", offsets from {last + 1}{to}," if has_offsets else " between offsets"
-            )
-            self.run_of.problem(
-                kind,
-                self.path,
-                f"{self.path} is damaged at byte {pos}: {reason}. {size} bytes{what} "
-                f"cannot be read",
-                position=pos,
-                first=last + 1 if has_offsets else None,
-                last=following - 1 if has_offsets and following is not None else None,
-            )
+        self.is_sound = False
+        has_offsets = following is None or following > last + 1
+        to = "" if following is None else f" to {following - 1}"
+        what = f", offsets from {last + 1}{to}," if has_offsets else " between offsets"
+        self.run_of.problem(
+            kind,
+            self.path,
+            f"{self.path} is damaged at byte {pos}: {reason}. {end - pos} bytes{what} "
+            f"cannot be read",
+            position=pos,
+            first=last + 1 if has_offsets else None,
+            last=following - 1 if has_offsets and following is not None else None,
+        )
         if found is not None:
             base = found.header.base_offset
             known = base > decoder.last_offset
@@ -678,41 +550,6 @@ class LogCheck:
                 return True
             last = offset
         return True
-
-    def _is_torn(
-        self,
-        pos: int,
-        last: int,
-        error: native.NativeError | None,
-        *,
-        has_more: bool,
-    ) -> bool:
-        """Whether opening for writing would cut the log here as a torn tail. A file
-        that is not a log from its first byte on does not count as torn, although it
-        would be cut."""
-        context = self.context
-        if not self.is_last:
-            return False
-        state = context.state
-        if state is not None:
-            if context.clean:
-                return False
-            active = state.active["base_offset"]
-            return self.base > active or (
-                self.base == active and pos >= state.active["size"]
-            )
-        if context.clean or has_more:
-            return False
-        if error is not None:
-            if error.is_unsupported and not context.is_own:
-                return False
-            if pos == 0 and error.status in (native.E_NO_MAGIC, native.E_LENGTH):
-                return False
-        return last + 1 >= context.recovery_point
-
-
-def _same(damage: Damage) -> Exception:
-    return damage
 
 
 def _last_offset_of(buffer: native.Buffer) -> int:

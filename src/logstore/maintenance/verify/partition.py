@@ -10,13 +10,10 @@ from typing import Final
 from logstore.errors import CorruptCheckpointError, UnsupportedError
 from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST, digest_of
 from logstore.io import layout
-from logstore.io.checkpoint.partition_state import PartitionState, SealedRow
-from logstore.io.checkpoint.recovery_report import LOST_TOLD
+from logstore.io.checkpoint.partition_state import SealedRow
 from logstore.io.checkpoint.segment_digest import hash_log, read_digest
 from logstore.io.directory import Directory
 from logstore.io.layout import (
-    CLEANED,
-    DELETED,
     INDEX,
     LOG,
     SNAPSHOT,
@@ -27,18 +24,14 @@ from logstore.io.layout import (
     segment_file,
 )
 from logstore.log.read.transactions import parse_snapshot
-from logstore.log.recover.survey import Survey, survey
 from logstore.maintenance.verify.context import Context, check_checkpoint
+from logstore.maintenance.verify.decided import Decided
 from logstore.maintenance.verify.indexes import check_txn_index
 from logstore.maintenance.verify.log import LogCheck
 from logstore.maintenance.verify.parallel import Job
 from logstore.maintenance.verify.report import (
     DIGEST,
-    EXTRA_BYTES,
     LEFTOVER,
-    LOST_BYTES,
-    LOST_SEGMENT,
-    MISSING_INDEX,
     NOT_REGULAR,
     OFFSETS,
     ORPHAN,
@@ -69,6 +62,7 @@ class PartitionCheck(Check):
         self.directory = directory
         self.context = context
         self.on_segment = on_segment
+        self.decided: Decided
         self.aborted: set[tuple[int, int]] = set()
         self._last: LogCheck | None = None
         self._last_offset = -1
@@ -78,13 +72,12 @@ class PartitionCheck(Check):
 
     def jobs(self) -> Iterator[Job]:
         names = self._regular(self.directory.names())
-        found = self._survey(names)
-        bases = sorted(found.logs)
-        self._check_missing(found)
-        for base, following in zip(bases, [*bases[1:], None], strict=False):
-            log = self._segment(base, found, following)
+        self.decided = Decided(self.run_of, self.directory, self.context)
+        self.decided.tell()
+        for base in self.decided.bases(names):
+            log = self._segment(base)
             yield Job(partial(self._walk, log), partial(self._take, log))
-        yield Job(None, partial(self._finish, names, found))
+        yield Job(None, partial(self._finish, names))
 
     def _row(self, log: LogCheck) -> SealedRow | None:
         """The row of logstore's state for a sealed segment that seems intact."""
@@ -146,27 +139,25 @@ class PartitionCheck(Check):
 
     def _take(self, log: LogCheck) -> None:
         """Continue with a segment that was walked over; those before it are done."""
-        log.last_before = self._last_offset
+        if log.base not in self.decided.plan.put_aside:
+            log.last_before = self._last_offset
         log.conclude()
         row = self._row(log)
         if row is not None:
             self._check_time_digest(log, row[-1])
         self.run_of.merge(log.run_of)
-        self._check_next_offset(log)
-        self._last_offset = max(log.last_offset, self._last_offset)
-        self._last = log
+        if log.base not in self.decided.plan.put_aside:
+            self._check_next_offset(log)
+            self._last_offset = log.last_offset
+            self._last = log
         if self.on_segment is not None:
             self.on_segment(log)
 
-    def _finish(self, names: list[str], found: Survey) -> None:
+    def _finish(self, names: list[str]) -> None:
         """The remaining checks when all segments are done."""
         try:
-            if self._last is None:
-                if self.context.state is None:
-                    self._check_empty()
-            elif not self._last.is_gone:
-                self._check_end(self._last)
-            self._check_others(names, found)
+            self.decided.tell_rest(self._last)
+            self._check_others(names)
         except OSError as error:
             self.run_of.unreadable(self.directory.path, error)
 
@@ -193,158 +184,27 @@ class PartitionCheck(Check):
                 run.problem(NOT_REGULAR, path, f"{path} is not a regular file")
         return kept
 
-    def _survey(self, names: list[str]) -> Survey:
-        """The meaning of the names (`recovery.survey`), with notes about leftovers."""
-        run, directory = self.run_of, self.directory
-        try:
-            found = survey(directory, run.descriptors)
-        except OSError:
-            # A `.swap` that cannot be read (reported already): treated as missing.
-            logs = {
-                p.base_offset: ""
-                for name in names
-                if (p := parse_segment_file(name)) and not p.transition
-                if p.suffix == LOG
-            }
-            found = Survey(logs, [], [], [], [], frozenset(names))
-        regular = set(names)
-        found.logs = {
-            base: transition
-            for base, transition in found.logs.items()
-            if segment_file(base, LOG) + transition in regular
-        }
-        for suffix, some, meaning in (
-            (DELETED, found.deleted, "wait for their deletion"),
-            (CLEANED, found.leftovers, "are left of an unfinished compaction"),
-            (SWAP, found.swaps, "replace others as soon as the log is opened"),
-        ):
-            if some:
-                run.note(
-                    LEFTOVER,
-                    directory.path_of(some[0]),
-                    f"{directory.path}: {len(some)} {suffix} files {meaning}",
-                )
-        return found
-
-    def _segment(self, base: int, found: Survey, following: int | None) -> LogCheck:
-        transition = found.logs[base]
+    def _segment(self, base: int) -> LogCheck:
+        decided = self.decided
+        transition = decided.logs[base]
         log = LogCheck(
             self.run_of.child(),
             self.directory,
             segment_file(base, LOG) + transition,
             base,
             self.context,
-            following,
+            decided.following(base),
+            end=decided.end_of(base),
             aborted=self.aborted,
         )
-        state = self.context.state
-        row = self.context.rows.get(base)
-        is_doubtful = row is not None and row[-1] == STALE_DIGEST
-        if state is not None and not log.is_last:
-            is_doubtful |= base >= state.active["base_offset"]
-        if is_doubtful:
-            path = self.directory.path_of(segment_file(base, INDEX))
-            self.run_of.note(
-                MISSING_INDEX,
-                path,
-                f"indexes of {log.path} may not have been finished when it was sealed; "
-                f"they are built anew when the log is opened for writing",
-            )
-            return log
+        if base in decided.indexed:
+            return log  # its indexes are built
+        log.is_index_rebuilt |= base in decided.rebuilt
         log.index_names = (
             segment_file(base, INDEX) + transition,
             segment_file(base, TIME_INDEX) + transition,
         )
         return log
-
-    def _check_missing(self, found: Survey) -> None:
-        """Check for the segments and bytes that logstore's own state lists."""
-        state = self.context.state
-        if state is None:
-            return
-        wanted, active = self.context.rows, state.active["base_offset"]
-        missing = []
-        for base in sorted({*wanted, active}):
-            if base in found.logs:
-                if base in wanted:
-                    self._check_sealed_size(base, wanted[base][1])
-            elif base != active or state.active["size"]:
-                missing.append(base)
-        deleted = self._deleted_since(missing)
-        lost = [base for base in missing if base not in deleted]
-        for base in lost[:LOST_TOLD]:
-            path, last = self._place(base), self._last_of(base, state)
-            self.run_of.problem(
-                LOST_SEGMENT,
-                path,
-                f"segment {path} is gone: offsets {base} to {last}",
-                first=base,
-                last=last,
-            )
-        rest = lost[LOST_TOLD:]
-        if rest:
-            path, last = self._place(rest[0]), self._last_of(rest[-1], state)
-            self.run_of.problem(
-                LOST_SEGMENT,
-                path,
-                f"{len(rest)} more segments of {self.directory.path} are gone, between "
-                f"offsets {rest[0]} and {last}",
-                first=rest[0],
-                last=last,
-            )
-
-    def _place(self, base: int) -> str:
-        return self.directory.path_of(segment_file(base, LOG))
-
-    def _last_of(self, base: int, state: PartitionState) -> int:
-        """The last offset of a segment that no longer exists."""
-        row = self.context.rows.get(base)
-        return (state.durable_offset if row is None else row[2]) - 1
-
-    def _deleted_since(self, bases: list[int]) -> set[int]:
-        """Which of these segments a writer has deleted after its state was read."""
-        deleted: set[int] = set()
-        for _ in range(_ATTEMPTS):
-            if len(deleted) == len(bases):
-                break
-            try:
-                state = PartitionState.read(self.directory)
-            except CorruptCheckpointError:
-                break
-            except OSError:
-                state = None
-            known = {row[0] for row in state.sealed} if state else set()
-            start = None if state is None else state.start_offset
-            deleted.update(
-                base
-                for base in bases
-                if base not in known and (start is None or base < start)
-            )
-        return deleted
-
-    def _check_sealed_size(self, base: int, size: int) -> None:
-        name = segment_file(base, LOG)
-        path = self.directory.path_of(name)
-        try:
-            found = self.directory.stat(name).size
-        except OSError:
-            return
-        if found < size:
-            self.run_of.problem(
-                LOST_BYTES,
-                path,
-                f"{path} has {found} bytes, {size} were durable: {size - found} are "
-                f"gone",
-                position=found,
-            )
-        elif found > size:
-            self.run_of.problem(
-                EXTRA_BYTES,
-                path,
-                f"{path} is sealed and has {found} bytes, not {size}: {found - size} "
-                f"too many",
-                position=size,
-            )
 
     def _check_next_offset(self, log: LogCheck) -> None:
         """Whether a segment ends with the offset that logstore recorded."""
@@ -368,82 +228,11 @@ class PartitionCheck(Check):
                 last=max(log.last_offset, noted - 1),
             )
 
-    def _check_end(self, log: LogCheck) -> None:
-        """Whether the log reaches as far as it is known to be durable."""
-        run, context, path = self.run_of, self.context, log.path
-        state = context.state
-        end = log.last_offset + 1
-        if state is not None:
-            active = state.active
-            if active["base_offset"] != log.base:
-                return
-            if log.size < active["size"]:
-                run.problem(
-                    LOST_BYTES,
-                    path,
-                    f"{path} has {log.size} bytes, {active['size']} were durable: "
-                    f"{active['size'] - log.size} are gone from its end",
-                    position=log.size,
-                    first=end,
-                    last=max(state.durable_offset - 1, end),
-                )
-            elif context.clean and log.size > active["size"]:
-                run.problem(
-                    EXTRA_BYTES,
-                    path,
-                    f"{path} has {log.size - active['size']} bytes behind the end of a "
-                    f"log that was closed at byte {active['size']}",
-                    position=active["size"],
-                )
-            elif context.clean and state.durable_offset < context.recovery_point:
-                self._older_than_store(log, state.durable_offset)
-            return
-        # An empty last segment may follow an unclean stop of Kafka; not a clean one.
-        is_known = log.batches > 0 or context.clean
-        if is_known and log.is_sound and end < context.recovery_point:
-            run.problem(
-                LOST_BYTES,
-                path,
-                f"{path} ends before offset {end}; according to "
-                f"{layout.RECOVERY_CHECKPOINT} everything below "
-                f"{context.recovery_point} was durable",
-                position=log.size,
-                first=end,
-                last=context.recovery_point - 1,
-            )
-
-    def _older_than_store(self, log: LogCheck, end: int) -> None:
-        """Report a partition that agrees with its own state, but not with the store's
-        marks: it was restored from a backup without the rest."""
-        point = self.context.recovery_point
-        self.run_of.problem(
-            LOST_BYTES,
-            log.path,
-            f"{log.path} ends before offset {end}, as the state of its partition says; "
-            f"according to {layout.RECOVERY_CHECKPOINT} it ended before {point} when "
-            f"the store was closed",
-            position=log.size,
-            first=end,
-            last=point - 1,
-        )
-
-    def _check_empty(self) -> None:
-        """Whether a partition without any segment has lost them."""
-        context, path = self.context, self.directory.path
-        if context.recovery_point > context.log_start:
-            self.run_of.problem(
-                LOST_SEGMENT,
-                path,
-                f"{path} has no segment; according to {layout.RECOVERY_CHECKPOINT} "
-                f"everything below {context.recovery_point} was durable",
-                first=context.log_start,
-                last=context.recovery_point - 1,
-            )
-
-    def _check_others(self, names: list[str], found: Survey) -> None:
+    def _check_others(self, names: list[str]) -> None:
         """Check files that are neither a log nor an index of one."""
         run, directory = self.run_of, self.directory
-        gone = {*found.superseded, *found.leftovers, *found.deleted}
+        plan = self.decided.plan
+        gone = {*plan.superseded, *plan.leftovers, *plan.waiting}
         for name in names:
             if name in gone:
                 continue
@@ -459,7 +248,7 @@ class PartitionCheck(Check):
                 self.check_snapshot(name)
             elif parsed.suffix == TXN_INDEX:
                 check_txn_index(run, directory, name, parsed, self.aborted)
-            elif parsed.suffix != LOG and parsed.base_offset not in found.logs:
+            elif parsed.suffix != LOG and parsed.base_offset not in self.decided.logs:
                 path = directory.path_of(name)
                 run.note(ORPHAN, path, f"{path} has no log beside it")
 

@@ -36,9 +36,10 @@ from logstore.io.layout import (
 )
 from logstore.io.lock import StoreLock
 from logstore.log.recover.rebuild import index_segment, rebuild
+from logstore.log.resync import next_sound
 from logstore.log.scan import scan_log
 from logstore.maintenance.verify.context import topic_config
-from logstore.maintenance.verify.intact import RawSegment, next_sound
+from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.partition import log_bytes
 from logstore.maintenance.verify.paths import no_log_directory
 from logstore.maintenance.verify.report import TORN_TAIL, Meter, Progress

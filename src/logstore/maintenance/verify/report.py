@@ -47,6 +47,7 @@ ORPHAN: Final = "orphan"
 UNCLEAN_STOP: Final = "unclean-stop"
 IN_USE: Final = "in-use"
 OTHER_WRITER: Final = "other-writer"
+UNPUBLISHED: Final = "unpublished"
 FOREIGN: Final = "foreign"
 
 
@@ -80,8 +81,8 @@ class Note:
     """Something that is worth knowing and no problem; fields as in `Problem`.
 
     `kind` is ``torn-tail``, ``zero-tail``, ``leftover``, ``missing-index``, ``orphan``,
-    ``unclean-stop``, ``in-use``, ``other-writer``, ``foreign``, or that of a `Problem`
-    which the next opening for writing repairs.
+    ``unclean-stop``, ``in-use``, ``other-writer``, ``unpublished``, ``foreign``, or
+    that of a `Problem` which the next opening for writing repairs.
     """
 
     kind: str

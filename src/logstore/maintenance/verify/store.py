@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 
 from logstore.config import StoreConfig
-from logstore.errors import StoreNotFoundError, is_system_error, storage_error
+from logstore.errors import (
+    CorruptCheckpointError,
+    StoreNotFoundError,
+    UnsupportedError,
+    is_system_error,
+    storage_error,
+)
 from logstore.io import layout
+from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.filesystem import is_directory, is_partition, is_store, open_root
@@ -31,12 +39,13 @@ from logstore.maintenance.verify.context import (
     context_of,
     own_state,
 )
+from logstore.maintenance.verify.decided import plan_of
 from logstore.maintenance.verify.indexes import (
     OffsetIndexCheck,
     TimeIndexCheck,
     check_txn_index,
 )
-from logstore.maintenance.verify.log import LogCheck
+from logstore.maintenance.verify.log import LogCheck, LogEnd
 from logstore.maintenance.verify.parallel import Job, check_threads, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck, log_bytes
 from logstore.maintenance.verify.paths import (
@@ -51,12 +60,14 @@ from logstore.maintenance.verify.report import (
     LOST_SEGMENT,
     NOT_REGULAR,
     UNCLEAN_STOP,
+    UNPUBLISHED,
     Check,
     Problem,
     Progress,
     Run,
     VerifyReport,
 )
+from logstore.maintenance.verify.report import STATE as STATE_FAULT
 
 PathLike = str | os.PathLike[str]
 
@@ -164,8 +175,30 @@ class StoreCheck(Check):
         for name in OFFSET_CHECKPOINTS:
             if name in facts.names:
                 check_checkpoint(run, root, name)
+        self._check_publication()
         self._check_topics(facts)
         return facts
+
+    def _check_publication(self) -> None:
+        """Whether a publication was cut short, or is under way."""
+        run, publications = self.run_of, Publications(self.root)
+        path = self.root.path_of(layout.PUBLICATION)
+        try:
+            bases = publications.ceilings(publications.token())
+        except (CorruptCheckpointError, UnsupportedError) as error:
+            run.problem(STATE_FAULT, path, str(error))
+            return
+        except OSError as error:
+            run.unreadable(path, error)
+            return
+        if bases:
+            run.note(
+                UNPUBLISHED,
+                path,
+                f"{path}: a publication in {len(bases)} partitions has not ended; "
+                f"readers stop before its records, and if its writer is gone, the next "
+                f"opening for writing removes them",
+            )
 
     def _check_topics(self, facts: StoreFacts) -> None:
         """Check that the partitions in logstore's list of topics exist.
@@ -285,7 +318,14 @@ class FileCheck(Check):
         context = context_of(run.files, root, None)
         name = self._log_name()
         following = min((other for other in bases if other > base), default=None)
-        log = LogCheck(run, root, name, base, context, following)
+        end = LogEnd()
+        if following is None:
+            # A directory of which nothing can be decided is no reason not to look.
+            with contextlib.suppress(OSError):
+                plan = plan_of(run, root, context)[1]
+                if plan.tail is not None and plan.tail.name == name:
+                    end = LogEnd(plan.tail, plan.tail.pos + plan.tail.size)
+        log = LogCheck(run, root, name, base, context, following, end=end)
         if self.kind == LOG:
             log.run()
             return

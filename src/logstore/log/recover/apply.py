@@ -1,0 +1,416 @@
+"""Carries out the decision about a partition, and makes the log that it describes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+from logstore import _native as native
+from logstore.errors import CorruptCheckpointError, storage_error
+from logstore.index import OffsetEntries, TimeEntries, add_closing_entry
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.partition_state import (
+    UNKNOWN_TIMESTAMP,
+    segment_state,
+    state_fields,
+)
+from logstore.io.checkpoint.recovery_report import (
+    INDEX_REBUILT,
+    TAIL_KEPT,
+    TORN_TAIL,
+    RecoveryAction,
+)
+from logstore.io.directory import Directory
+from logstore.io.layout import (
+    DELETED,
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SWAP,
+    TIME_INDEX,
+    segment_file,
+)
+from logstore.log.recover.context import Case, RecoveredLog
+from logstore.log.recover.durable import begins, copy, cut_for_good, make_durable
+from logstore.log.recover.facts import ReadLog
+from logstore.log.recover.plan import Finding, Plan
+from logstore.log.recover.rebuild import index_segment, write_indexes
+from logstore.log.recover.survey import Reading, Survey
+from logstore.segment import Segment
+
+__all__ = [
+    "apply",
+    "finish_deletion",
+    "finish_transitions",
+    "finish_truncation",
+    "recovered_log",
+]
+
+
+def apply(case: Case, plan: Plan, found: Survey) -> RecoveredLog:
+    """Carry out a plan: repair what it says, and report each act.
+
+    A crash at any step leaves a partition of which the same, or a shorter plan is made.
+
+    Raises:
+        OSError: a step failed.
+    """
+    return _Work(case, plan, found).run()
+
+
+def recovered_log(case: Case, plan: Plan, found: Survey) -> RecoveredLog:
+    """The log that a plan describes, if nothing is carried out."""
+    return _Work(case, plan, found).log()
+
+
+# ------------------------------------------------------- operations that names show
+
+
+def finish_truncation(directory: Directory, plan: Plan) -> None:
+    """Continue a `truncate_to` that was interrupted after its commit.
+
+    1. sync the directory: its commit may be in the page cache only; 2. cut the last
+    segment that stays, and sync it; 3. remove the later ones; 4. sync the directory.
+    The state file still says that a truncation is in progress: it is written again
+    before the first append.
+    """
+    if plan.truncated is None and not plan.dropped:
+        return
+    directory.sync()
+    if plan.truncated is not None:
+        base, size = plan.truncated
+        with directory.opened(segment_file(base, LOG), write=True) as fd:
+            if directory.files.size(fd) >= size:
+                cut_for_good(directory.files, fd, size)
+    for later in plan.dropped:
+        for suffix in SEGMENT_SUFFIXES:
+            directory.unlink(segment_file(later, suffix), missing_ok=True)
+    if plan.dropped:
+        directory.sync()
+
+
+def finish_deletion(directory: Directory, plan: Plan) -> list[str]:
+    """Continue a deletion that was interrupted after its commit: rename the segments
+    below the first one that the state knows. Returns their new names."""
+    if plan.deleted:
+        directory.sync()  # the state may be in the page cache only
+    renamed = []
+    for base in plan.deleted:
+        for suffix in SEGMENT_SUFFIXES:
+            name = segment_file(base, suffix)
+            with contextlib.suppress(FileNotFoundError):
+                directory.rename(name, name + DELETED)
+                renamed.append(name + DELETED)
+    return renamed
+
+
+def finish_transitions(directory: Directory, plan: Plan) -> None:
+    """Finish or undo an interrupted compaction or swap.
+
+    1. remove the files that the swap supersedes; 2. rename `.swap` to final names;
+    3. sync the directory; 4. remove `.cleaned` and unfinished `.swap` files.
+    """
+    for name in plan.superseded:
+        directory.unlink(name, missing_ok=True)
+    for name in plan.swaps:
+        directory.rename(name, name.removesuffix(SWAP))
+    if plan.swaps:
+        directory.sync()
+    for name in plan.leftovers:
+        directory.unlink(name, missing_ok=True)
+
+
+class _Work:
+    """One plan, while it is carried out.
+
+    Attributes:
+        actions: for the report.
+        deleted: `.deleted` files that wait for their removal.
+        indexed: as in the plan.
+        damage: why the partition takes no appends; None if it does.
+        time_digests: base offset -> digest of the time index that was built.
+    """
+
+    def __init__(self, case: Case, plan: Plan, found: Survey) -> None:
+        self.case = case
+        self.plan = plan
+        self.found = found
+        self.directory = case.directory
+        self.actions: list[RecoveryAction] = []
+        self.deleted = list(plan.waiting)
+        self.indexed = frozenset(plan.indexed)
+        self.time_digests: dict[int, int] = {}
+        self.damage = None if plan.damage is None else plan.damage.error()
+
+    def run(self) -> RecoveredLog:
+        """1. finish operations; 2. put aside, build, cut, in the order of the findings;
+        3. make the log durable; 4. write the indexes of a closed log; 5. remove stale
+        digests."""
+        plan, directory = self.plan, self.directory
+        finish_truncation(directory, plan)
+        self.deleted += finish_deletion(directory, plan)
+        finish_transitions(directory, plan)
+        self.remove_deleted()
+        for name in plan.orphans:
+            directory.unlink(name, missing_ok=True)
+        for finding in plan.findings:
+            self.act(finding)
+        self.make_durable()
+        log = self.log()
+        if plan.is_index_written:
+            self.write_last_indexes(log)
+        if self.damage is None:
+            for base in plan.stale_digests:
+                directory.unlink(layout.digest_file(base), missing_ok=True)
+        return log
+
+    def act(self, finding: Finding) -> None:
+        """What a finding asks for, and its report."""
+        if finding.label == TORN_TAIL and finding.base in self.plan.put_aside:
+            self.put_aside(finding)
+        elif finding.label == TORN_TAIL:
+            self.cut_tail(finding)
+        elif finding.label == INDEX_REBUILT and finding.base in self.indexed:
+            self.build_indexes(finding)
+        else:
+            self.report(finding)
+
+    def report(self, finding: Finding, kept_at: str | None = None) -> None:
+        self.actions.append(
+            RecoveryAction(
+                finding.label,
+                self.case.topic,
+                self.case.partition,
+                self.directory.path_of(finding.name),
+                finding.position,
+                finding.size,
+                finding.first_offset,
+                kept_at,
+                finding.message,
+            )
+        )
+
+    def remove_deleted(self) -> None:
+        """Remove `.deleted` files whose delay is over; keep the others in `deleted`."""
+        now_ms = self.directory.files.now_ms()
+        delay_ms = self.case.config.file_delete_delay_ms
+        waiting: list[str] = []
+        for name in self.deleted:
+            with contextlib.suppress(FileNotFoundError):
+                renamed_ms = self.directory.stat(name).ctime_ns // 1_000_000
+                if 0 <= now_ms - renamed_ms < delay_ms:
+                    waiting.append(name)
+                else:
+                    self.directory.unlink(name, missing_ok=True)
+        self.deleted = waiting
+
+    # -- the log
+
+    def log(self) -> RecoveredLog:
+        """The log as it is now."""
+        plan, situation = self.plan, self.case.situation
+        state = situation.state
+        if plan.segments:
+            reading = self.reading()
+        else:
+            empty = native.SegmentState(plan.start_offset)
+            reading = Reading(empty, OffsetEntries(), TimeEntries())
+        segments = self.segments(reading.state)
+        # If the torn tail could not be cut, nothing after the durable point was synced.
+        has_failed = plan.damage is None and self.damage is not None
+        log = RecoveredLog(
+            segments,
+            plan.start_offset,
+            plan.durable_before if has_failed else plan.durable_offset,
+            plan.end_offset,
+            reading.state,
+            reading.index,
+            reading.times,
+            damage=self.damage,
+            actions=self.actions,
+            is_written_down=state is not None,
+            is_unclean=not situation.clean,
+            deleted=self.deleted,
+            digested=set(plan.digested),
+        )
+        if plan.tail is not None:
+            log.tail_start, log.tail_bytes = plan.tail.pos, plan.tail.size
+        if state is not None:
+            log.cuts, log.log_id = state.cuts, state.log_id
+            log.is_gapless = state.is_gapless
+            log.is_truncating = state.is_truncating
+        elif not segments:
+            log.is_gapless = _is_without_epochs(self.directory)
+        return log
+
+    def segments(self, last: native.SegmentState) -> list[Segment]:
+        """`last`: the state of the last one at its end."""
+        state = self.case.situation.state
+        rows = {row[0]: row for row in state.sealed} if state else {}
+        segments = []
+        for planned in self.plan.segments:
+            base = planned.base_offset
+            segment = Segment(
+                self.directory,
+                self.case.descriptors,
+                base,
+                planned.size,
+                planned.next_offset,
+                transition="" if self.case.writable else planned.transition,
+                is_gapless=state is not None and state.is_gapless,
+            )
+            segment.is_lost = planned.is_lost
+            if base in rows:
+                *_, largest, at, digest = rows[base]
+                segment.time_digest = digest
+                if largest != UNKNOWN_TIMESTAMP:
+                    segment.max_timestamp = largest
+                segment.max_timestamp_offset = at
+            elif ReadLog(base) in self.found.readings:
+                _take_timestamp(segment, self.found.readings[ReadLog(base)].state)
+            segment.time_digest = self.time_digests.get(base, segment.time_digest)
+            segments.append(segment)
+        if segments and self.damage is None:
+            _take_timestamp(segments[-1], last)
+        return segments
+
+    # -- segments
+
+    def build_indexes(self, finding: Finding) -> None:
+        """Build the indexes of a sealed segment; readers use none if this fails."""
+        directory, base = self.directory, finding.base
+        reading = self.found.readings.get(ReadLog(base))
+        with contextlib.suppress(OSError):
+            if reading is None:
+                reading = Reading(*index_segment(directory, base, self.case.config))
+            self.time_digests[base] = write_indexes(
+                directory, base, reading.state, reading.index, reading.times
+            )
+            self.report(finding)
+
+    def put_aside(self, finding: Finding) -> None:
+        """Rename a segment that is left over from an undone roll."""
+        directory, base = self.directory, finding.base
+        taken = set(directory.names())
+        kept = next(kept for kept in layout.torn_files(base, 0) if kept not in taken)
+        directory.rename(finding.name, kept)
+        for suffix in SEGMENT_SUFFIXES:
+            directory.unlink(segment_file(base, suffix), missing_ok=True)
+        directory.sync()
+        message = (
+            f"{finding.name}: {finding.message}; its {finding.size} bytes are kept in "
+            f"{kept}"
+        )
+        self.report(finding._replace(message=message), directory.path_of(kept))
+
+    # -- the end of the log
+
+    def cut_tail(self, finding: Finding) -> None:
+        """Put a torn tail aside and cut it.
+
+        1. copy it to `.logstore-torn-...` and sync the copy; 2. sync the directory;
+        3. truncate the log; 4. sync the log. Copies of earlier torn tails at this
+        position stay.
+        """
+        directory, files = self.directory, self.directory.files
+        base, pos, size = finding.base, finding.position, finding.size
+        path = directory.path_of(finding.name)
+        kept, is_kept = "", False
+        try:
+            with directory.opened(finding.name, write=True) as fd:
+                taken = set(directory.names())
+                end = pos + size
+                kept = next(
+                    name
+                    for name in layout.torn_files(base, pos)
+                    if name not in taken or begins(directory, name, fd, pos, end)
+                )
+                torn = directory.create(kept, exclusive=False)
+                try:
+                    copy(directory, fd, pos, end, torn)
+                    files.sync(torn)
+                finally:
+                    files.close(torn)
+                directory.sync()
+                is_kept = True
+                files.truncate(fd, pos)
+                files.sync(fd)
+        except OSError as error:
+            failed = storage_error(error, "put aside the torn tail of", path)
+            self.damage = failed
+            if kept and not is_kept:
+                with contextlib.suppress(OSError):
+                    directory.unlink(kept, missing_ok=True)
+            message = (
+                f"{failed}. The tail was not cut; the partition can be read, and takes "
+                f"no appends until it is opened again."
+            )
+            self.report(finding._replace(label=TAIL_KEPT, message=message))
+            return
+        message = (
+            f"cut {size} bytes behind offset {finding.first_offset} "
+            f"({finding.message}) from {path}; they are kept in {kept}"
+        )
+        self.report(finding._replace(message=message), directory.path_of(kept))
+
+    def make_durable(self) -> None:
+        """Make the last segment durable, from its durable point on."""
+        plan = self.plan
+        if plan.rewritten_from is None or self.damage is not None:
+            return
+        segment, (durable_pos, durable_offset) = plan.segments[-1], plan.rewritten_from
+        relative = max(durable_offset - segment.base_offset, 0)
+        durable_pos = max(durable_pos, self.reading().index.floor(relative)[1])
+        name = segment_file(segment.base_offset, LOG)
+        make_durable(self.directory, name, segment.size, min(durable_pos, segment.size))
+
+    def reading(self) -> Reading:
+        """The state and the index entries of the last segment at its end."""
+        plan, state = self.plan, self.case.situation.state
+        question = plan.active_walk
+        if question is not None and question in self.found.readings:
+            return self.found.readings[question]
+        index, times = OffsetEntries(), TimeEntries()
+        if plan.is_indexed and self.found.loaded is not None:
+            index, times = self.found.loaded
+        assert state is not None  # else it was walked over
+        return Reading(segment_state(state.active), index, times)
+
+    def write_last_indexes(self, log: RecoveredLog) -> None:
+        """Write missing indexes of the last segment of a closed log.
+
+        1. write both, the offset index last; 2. record their content in the state file.
+        If a step fails, the next opening does it, and readers use no index.
+        """
+        state, directory = self.case.situation.state, self.directory
+        base, index, times = log.segments[-1].base_offset, log.index, log.times
+        add_closing_entry(log.active_state, times)
+        with contextlib.suppress(OSError):
+            directory.write_file(segment_file(base, TIME_INDEX), times.data())
+            times.written = times.synced = times.count
+            directory.write_file(segment_file(base, INDEX), index.data())
+            index.written = index.synced = index.count
+            if state is not None:
+                noted = dataclasses.replace(
+                    state,
+                    active=state_fields(log.active_state),
+                    time_digest=times.digest(),
+                )
+                value = noted.to_dict()
+                checkpoints.write_state(directory, layout.PARTITION_STATE, value)
+
+
+def _take_timestamp(segment: Segment, state: native.SegmentState) -> None:
+    segment.max_timestamp = state.max_timestamp
+    segment.max_timestamp_offset = state.max_timestamp_offset
+
+
+def _is_without_epochs(directory: Directory) -> bool:
+    """Whether logstore's leader epoch, 0, is right for a log that has no records: a
+    broker may have used the log before."""
+    try:
+        epochs = checkpoints.read_epochs(directory)
+    except (CorruptCheckpointError, OSError):
+        return False
+    return not any(epoch for epoch, _ in epochs)

@@ -1,0 +1,221 @@
+"""A decision in the making, and its first step: operations that names on disk show."""
+
+from __future__ import annotations
+
+import os
+
+from logstore.io import layout
+from logstore.io.checkpoint.recovery_report import (
+    LEFTOVERS_REMOVED,
+    STATE_DAMAGED,
+    SWAP_FINISHED,
+    UNREADABLE,
+)
+from logstore.io.layout import (
+    INDEX,
+    LOG,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    parse_segment_file,
+    segment_file,
+)
+from logstore.log.recover.facts import Facts, Refusal
+from logstore.log.recover.names import classify, readable
+from logstore.log.recover.plan import (
+    CASES,
+    TAKES_NO_APPENDS,
+    Damage,
+    Finding,
+    PlannedSegment,
+)
+
+__all__ = ["Draft", "EndUnknownError"]
+
+
+class EndUnknownError(Exception):
+    """The damage that was found hides where the log ends."""
+
+
+class Draft:
+    """What is decided so far.
+
+    Attributes:
+        logs: base offset -> transition of the files in use.
+        names: the names when all interrupted operations are finished.
+        dropped, deleted: as in `Plan`.
+        segments: of the log, in order; the last one gets its end at last.
+        result: the other fields of the plan.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts = facts
+        self.situation = facts.situation
+        self.state = facts.situation.state
+        self.findings: list[Finding] = []
+        self.damage: Damage | None = None
+        self.segments: list[PlannedSegment] = []
+        self.logs: dict[int, str] = {}
+        self.names = facts.names
+        self.dropped: tuple[int, ...] = ()
+        self.deleted: tuple[int, ...] = ()
+        self.result: dict[str, object] = {}
+
+    # -- findings
+
+    def path_of(self, name: str) -> str:
+        return os.path.join(self.facts.path, name)
+
+    def name_of(self, base: int, suffix: str = LOG) -> str:
+        """The name of a file of a segment, when interrupted operations are finished."""
+        transition = "" if self.facts.is_writable else self.logs.get(base, "")
+        return segment_file(base, suffix) + transition
+
+    def tell(
+        self,
+        label: str,
+        name: str,
+        message: str,
+        *,
+        position: int = -1,
+        size: int = 0,
+        first_offset: int = -1,
+        base: int = -1,
+        detail: str = "",
+    ) -> None:
+        self.findings.append(
+            Finding(label, name, message, position, size, first_offset, base, detail)
+        )
+
+    def refuse(
+        self,
+        label: str,
+        name: str,
+        reason: str,
+        *,
+        position: int,
+        offset: int,
+        base: int = -1,
+        size: int = 0,
+        first_offset: int | None = None,
+        refusal: Refusal | None = None,
+        is_file: bool = False,
+        detail: str = "",
+        more: str = "",
+        message: str = "",
+    ) -> None:
+        """The partition takes no appends.
+
+        Args:
+            position, offset: of the damage.
+            first_offset: of the finding, if it is another one.
+            is_file: the finding concerns a whole file, without a position.
+            more: after the damage, in the message of the finding.
+            message: in place of it.
+        """
+        assert CASES[label] == TAKES_NO_APPENDS
+        path = self.path_of(name)
+        self.damage = Damage(label, path, reason, position, offset, refusal)
+        self.tell(
+            label,
+            name,
+            message or f"{self.damage.error()}{more}",
+            position=-1 if is_file else position,
+            size=size,
+            first_offset=offset if first_offset is None else first_offset,
+            base=base,
+            detail=detail,
+        )
+
+    def unreadable(self, base: int, refusal: Refusal) -> None:
+        self.refused(self.name_of(base), base, refusal)
+
+    def refused(self, name: str, base: int, refusal: Refusal) -> None:
+        """The system does not let us read a file."""
+        self.refuse(
+            UNREADABLE, name, "", position=-1, offset=-1, base=base, refusal=refusal
+        )
+
+    def state_error(self) -> None:
+        error = self.situation.state_error
+        if error is not None:
+            message = f"{error}; the log was checked as if it were not there"
+            self.tell(STATE_DAMAGED, layout.PARTITION_STATE, message)
+
+    # -- names
+
+    def interrupted_operations(self) -> None:
+        """What names on disk show was begun and not finished."""
+        found = classify(self.facts.names, readable(self.facts.swap_ends))
+        self.logs = dict(found.logs)
+        self.truncation()
+        self.deletion()
+        self.result.update(
+            superseded=found.superseded,
+            swaps=found.swaps,
+            leftovers=found.leftovers,
+            waiting=found.deleted,
+        )
+        if found.swaps:
+            message = (
+                f"renamed {len(found.swaps)} .swap files to their final names; removed "
+                f"{len(found.superseded)} files that they supersede"
+            )
+            self.tell(SWAP_FINISHED, found.swaps[0], message)
+        if found.leftovers:
+            message = (
+                f"removed {len(found.leftovers)} files of an unfinished compaction"
+            )
+            self.tell(LEFTOVERS_REMOVED, found.leftovers[0], message)
+        gone = {*found.superseded, *found.swaps, *found.leftovers}
+        self.names = frozenset(
+            [*(self.facts.names - gone), *(n.removesuffix(SWAP) for n in found.swaps)]
+        )
+        self.orphans()
+
+    def truncation(self) -> None:
+        """A `truncate_to` that was interrupted after its commit."""
+        state = self.state
+        if state is None or not state.is_truncating:
+            return
+        base, size = state.active["base_offset"], state.active["size"]
+        self.dropped = tuple(b for b in self.logs if b > base)
+        for later in self.dropped:
+            del self.logs[later]
+        truncated = (base, size) if base in self.logs else None
+        self.result.update(truncated=truncated, dropped=self.dropped)
+
+    def deletion(self) -> None:
+        """A deletion that was interrupted after its commit: the segments below the
+        first one that the state knows. A crash may have restored any of their names."""
+        state = self.state
+        if state is None:
+            return
+        first = min([row[0] for row in state.sealed] + [state.active["base_offset"]])
+        if state.start_offset < first:
+            return
+        self.deleted = tuple(
+            b for b, swap in self.logs.items() if b < first and not swap
+        )
+        for base in self.deleted:
+            del self.logs[base]
+        self.result["deleted"] = self.deleted
+
+    def orphans(self) -> None:
+        """Index files without a log; Kafka removes them, too."""
+        known = {*self.logs, *self.dropped, *self.deleted}
+        self.result["orphans"] = tuple(
+            name
+            for name in sorted(self.names)
+            if (p := parse_segment_file(name)) and not p.transition
+            if p.suffix in (INDEX, TIME_INDEX, TXN_INDEX)
+            if p.base_offset not in known
+        )
+
+    def unreadable_swaps(self) -> None:
+        """Without the end of a `.swap` file, the files that it replaces are unknown."""
+        for base, end in self.facts.swap_ends.items():
+            if isinstance(end, Refusal):
+                name = segment_file(base, LOG) + SWAP
+                self.refused(name, base, end)
+                raise EndUnknownError

@@ -1,0 +1,160 @@
+"""What opening knows of a partition before it decides: values, without any file.
+
+`survey` collects them. What a decision asks for is read when it asks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from logstore.io.checkpoint.partition_state import Situation
+
+__all__ = [
+    "Facts",
+    "MissingFactError",
+    "Question",
+    "ReadIndexes",
+    "ReadLog",
+    "Refusal",
+    "Walk",
+    "is_durability_unknown",
+]
+
+
+class Refusal(NamedTuple):
+    """The system did not let us read a file.
+
+    Attributes:
+        action: what was tried: "open" or "read".
+        errno: of the `OSError`; None if it had none.
+        text: of the `OSError`.
+    """
+
+    action: str
+    errno: int | None
+    text: str
+
+    @classmethod
+    def of(cls, error: OSError, action: str) -> Refusal:
+        return cls(action, error.errno, error.strerror or str(error))
+
+    def error(self) -> OSError:
+        if self.errno is None:
+            return OSError(self.text)
+        return OSError(self.errno, self.text)
+
+
+class Walk(NamedTuple):
+    """How far the batches of a `.log` file are valid.
+
+    Attributes:
+        size: bytes of the file, or up to where the log may reach at most.
+        pos: where the valid batches end.
+        last_offset: of the last valid batch; if there is none, the one before.
+        batches: how many there are.
+        reason: why they end before `size`.
+        is_unsupported: because of data that is not understood.
+        is_unknown_magic: because of a magic above 2.
+        is_no_log: the file does not begin as a log does.
+        has_more: valid batches follow after the first invalid bytes (looked for only
+            if nothing says how far the log was flushed).
+        refusal: the file could not be read; the other fields mean nothing then.
+    """
+
+    size: int
+    pos: int
+    last_offset: int
+    batches: int = 1
+    reason: str = ""
+    is_unsupported: bool = False
+    is_unknown_magic: bool = False
+    is_no_log: bool = False
+    has_more: bool = False
+    refusal: Refusal | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        return self.refusal is None and self.pos == self.size
+
+
+class ReadLog(NamedTuple):
+    """A question: which batches of a segment are valid?
+
+    Attributes:
+        base: its base offset.
+        is_from_state: walk from the durable point of the own state, else from byte 0.
+        is_last: it is the last segment: also check what only a reader can check.
+        end: where the log ends at the latest; -1: at the end of the file.
+    """
+
+    base: int
+    is_from_state: bool = False
+    is_last: bool = False
+    end: int = -1
+
+
+class ReadIndexes(NamedTuple):
+    """A question: are the index files of the last segment as the own state says?
+
+    Attributes:
+        base: its base offset.
+        is_lost: its log is missing.
+    """
+
+    base: int
+    is_lost: bool = False
+
+
+Question: TypeAlias = ReadLog | ReadIndexes
+
+
+class MissingFactError(Exception):
+    """A decision depends on the answer to a question."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__(question)
+        self.question = question
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts about a partition.
+
+    Attributes:
+        path: of its directory, for messages.
+        situation: the facts from outside its log files.
+        is_writable: it is opened for writing: then more is read, and repaired.
+        names: of all its files.
+        swap_ends: base offset -> next offset of the logs of a committed swap.
+        sizes: base offset -> size of each `.log` file that may be in use.
+        walks, indexes: the answers to questions.
+    """
+
+    path: str
+    situation: Situation
+    is_writable: bool
+    names: frozenset[str]
+    swap_ends: Mapping[int, int | Refusal] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[int, int | Refusal] = dataclasses.field(default_factory=dict)
+    walks: Mapping[ReadLog, Walk] = dataclasses.field(default_factory=dict)
+    indexes: Mapping[ReadIndexes, bool] = dataclasses.field(default_factory=dict)
+
+    def walk(self, question: ReadLog) -> Walk:
+        try:
+            return self.walks[question]
+        except KeyError:
+            raise MissingFactError(question) from None
+
+    def are_indexed(self, question: ReadIndexes) -> bool:
+        try:
+            return self.indexes[question]
+        except KeyError:
+            raise MissingFactError(question) from None
+
+
+def is_durability_unknown(situation: Situation) -> bool:
+    """Whether nothing says how far a log was flushed: another program wrote it, and
+    left neither a mark of a clean stop nor a recovery point."""
+    return not (situation.is_own or situation.clean or situation.is_point_known)

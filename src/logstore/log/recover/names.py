@@ -1,0 +1,89 @@
+"""The names in the directory of a partition, classified as a broker does it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+from logstore.io.layout import CLEANED, DELETED, LOG, SWAP, parse_segment_file
+from logstore.log.recover.facts import Refusal
+
+__all__ = ["Names", "classify", "committed_swaps", "readable"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Names:
+    """The names in a partition directory, classified.
+
+    Attributes:
+        logs: base offset -> transition ("" or ".swap") of the segments in use.
+        superseded: files that a finished swap would delete.
+        swaps: `.swap` files in use.
+        leftovers: `.cleaned` files, and `.swap` files of an unfinished group.
+        deleted: `.deleted` files.
+    """
+
+    logs: dict[int, str]
+    superseded: tuple[str, ...]
+    swaps: tuple[str, ...]
+    leftovers: tuple[str, ...]
+    deleted: tuple[str, ...]
+
+
+def committed_swaps(names: Iterable[str]) -> list[int]:
+    """Base offsets of the `.log.swap` files of a committed compaction or swap.
+
+    Any `.swap` at or above the smallest `.cleaned` belongs to an unfinished group
+    (docs/format.md, "Transition suffixes").
+    """
+    parsed = [p for name in names if (p := parse_segment_file(name))]
+    cleaned = [p.base_offset for p in parsed if p.transition == CLEANED]
+    unfinished = min(cleaned, default=None)
+    return sorted(
+        p.base_offset
+        for p in parsed
+        if p.transition == SWAP and p.suffix == LOG
+        if unfinished is None or p.base_offset < unfinished
+    )
+
+
+def readable(swap_ends: Mapping[int, int | Refusal]) -> dict[int, int]:
+    """The ends of the `.swap` files that could be read."""
+    return {b: end for b, end in swap_ends.items() if not isinstance(end, Refusal)}
+
+
+def classify(names: Iterable[str], swap_ends: Mapping[int, int]) -> Names:
+    """Classify the files in a partition directory, as a broker does when it loads it.
+
+    Committed `.swap` files replace the segments from their base to their end
+    (`swap_ends`: base offset -> next offset); others are leftovers.
+    """
+    parsed = [(name, p) for name in sorted(names) if (p := parse_segment_file(name))]
+    cleaned = [p.base_offset for _, p in parsed if p.transition == CLEANED]
+    unfinished = min(cleaned, default=None)
+    low = min(swap_ends, default=-1)
+    high = max((max(end, base + 1) for base, end in swap_ends.items()), default=-1)
+    logs = dict.fromkeys(swap_ends, SWAP)
+    superseded: list[str] = []
+    swaps: list[str] = []
+    deleted: list[str] = []
+    leftovers = [name for name, p in parsed if p.transition == CLEANED]
+    for name, p in parsed:
+        if p.transition == DELETED:
+            deleted.append(name)
+        elif p.transition == SWAP:
+            is_leftover = unfinished is not None and p.base_offset >= unfinished
+            (leftovers if is_leftover else swaps).append(name)
+        elif p.transition:
+            continue
+        elif low <= p.base_offset < high:
+            superseded.append(name)
+        elif p.suffix == LOG:
+            logs[p.base_offset] = ""
+    return Names(
+        dict(sorted(logs.items())),
+        tuple(superseded),
+        tuple(swaps),
+        tuple(leftovers),
+        tuple(deleted),
+    )

@@ -1,0 +1,284 @@
+"""What opening would do with a partition, as findings of `verify`.
+
+The decision is that of opening itself (`logstore.log.recover.decide`). A case after
+which the partition takes no appends is a problem, any other one is a note.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Final
+
+from logstore.config import TopicConfig
+from logstore.errors import CorruptCheckpointError
+from logstore.io.checkpoint.partition_state import PartitionState
+from logstore.io.checkpoint.recovery_report import (
+    CORRUPT,
+    INDEX_REBUILT,
+    LOST_END,
+    LOST_TOLD,
+)
+from logstore.io.checkpoint.recovery_report import LOST_SEGMENT as SEGMENT_IS_LOST
+from logstore.io.directory import Directory
+from logstore.io.layout import CLEANED, DELETED, LOG, SWAP, segment_file
+from logstore.log.recover import Case
+from logstore.log.recover.facts import Facts
+from logstore.log.recover.names import classify, readable
+from logstore.log.recover.plan import (
+    CASES,
+    FOREIGN_SEGMENT,
+    TAKES_NO_APPENDS,
+    Finding,
+    Plan,
+    Tail,
+)
+from logstore.log.recover.survey import survey
+from logstore.maintenance.verify.context import Context
+from logstore.maintenance.verify.log import LogCheck, LogEnd
+from logstore.maintenance.verify.report import (
+    DAMAGED_BATCH,
+    EXTRA_BYTES,
+    LEFTOVER,
+    LOST_BYTES,
+    LOST_SEGMENT,
+    MISSING_INDEX,
+    OFFSETS,
+    Run,
+)
+
+__all__ = ["Decided", "plan_of"]
+
+_ATTEMPTS: Final = 3
+
+
+def plan_of(run: Run, directory: Directory, context: Context) -> tuple[Facts, Plan]:
+    """What opening for writing would decide about a partition."""
+    case = Case(
+        directory,
+        run.descriptors,
+        "",
+        0,
+        TopicConfig(),
+        context.situation,
+        writable=True,
+    )
+    found = survey(case)
+    return found.facts, found.plan
+
+
+class Decided:
+    """The decision about one partition.
+
+    Attributes:
+        logs: base offset -> transition of the `.log` files in use.
+        rebuilt: base offsets of segments whose indexes are built by opening, and
+        indexed: of those among them that are sealed.
+    """
+
+    def __init__(self, run: Run, directory: Directory, context: Context) -> None:
+        self.run_of = run
+        self.directory = directory
+        self.context = context
+        self.facts, self.plan = plan_of(run, directory, context)
+        facts, plan = self.facts, self.plan
+        found = classify(facts.names, readable(facts.swap_ends)).logs
+        gone = {*plan.dropped, *plan.deleted}
+        self.logs = {base: end for base, end in found.items() if base not in gone}
+        self.rebuilt = {f.base for f in plan.findings if f.label == INDEX_REBUILT}
+        self.indexed = set(plan.indexed)
+        self._next = {s.base_offset: s.next_offset for s in plan.segments}
+        # Otherwise the decision ended before it came to the last segment.
+        self._is_complete = not plan.is_end_unknown
+        self._following: dict[int, int] = {}
+
+    # -- the files
+
+    def bases(self, names: Sequence[str]) -> list[int]:
+        """Base offsets of the `.log` files to be checked, in order."""
+        regular, aside = set(names), set(self.plan.put_aside)
+        bases = [
+            base
+            for base, transition in sorted(self.logs.items())
+            if segment_file(base, LOG) + transition in regular
+        ]
+        kept = [base for base in bases if base not in aside]
+        self._following = dict(itertools.pairwise(kept))
+        return bases
+
+    def following(self, base: int) -> int | None:
+        """The base offset after a segment; None: it is the last one."""
+        return self._following.get(base)
+
+    def end_of(self, base: int) -> LogEnd:
+        """Where a file ends, and what in it is not part of the log."""
+        plan, size = self.plan, self.facts.sizes[base]
+        if not isinstance(size, int):
+            return LogEnd()
+        if base in plan.put_aside:
+            reason = "left over from a roll that was undone"
+            return LogEnd(Tail(segment_file(base, LOG), 0, size, base, reason), size)
+        if base != self._last_base:
+            return LogEnd()
+        walks = [walk for asked, walk in self.facts.walks.items() if asked.base == base]
+        if plan.tail is None:
+            return LogEnd(None, max([size, *(walk.size for walk in walks)]))
+        return LogEnd(plan.tail, plan.tail.pos + plan.tail.size)
+
+    @property
+    def _last_base(self) -> int:
+        """Base offset of the last segment, if its end was decided."""
+        if not self._is_complete or not self.plan.segments:
+            return -1
+        return self.plan.segments[-1].base_offset
+
+    # -- findings
+
+    def tell(self) -> None:
+        """Report what does not depend on the contents of the segments."""
+        plan, run, directory = self.plan, self.run_of, self.directory
+        removed = [segment_file(base, LOG) for base in plan.dropped]
+        for suffix, some, meaning in (
+            (DELETED, plan.waiting, "wait for their deletion"),
+            (CLEANED, plan.leftovers, "are left of an unfinished compaction"),
+            (SWAP, plan.swaps, "replace others as soon as the log is opened"),
+            (LOG, removed, "are left of an unfinished truncation"),
+            (LOG, [segment_file(b, LOG) for b in plan.deleted], "are to be deleted"),
+        ):
+            if some:
+                path = directory.path_of(some[0])
+                text = f"{directory.path}: {len(some)} {suffix} files {meaning}"
+                run.note(LEFTOVER, path, text)
+        self._lost_segments()
+        for finding in plan.findings:
+            if finding.label == INDEX_REBUILT:
+                self._index(finding)
+            elif _is_size(finding) and finding.base != self._last_base:
+                self._size(finding, None)
+
+    def _index(self, finding: Finding) -> None:
+        path = self.directory.path_of(finding.name)
+        self.run_of.note(
+            MISSING_INDEX,
+            path,
+            f"index {path} or its time index is missing, short or not finished; they "
+            f"are built when the log is opened for writing",
+        )
+
+    def _lost_segments(self) -> None:
+        lost = [f for f in self.plan.findings if f.label == SEGMENT_IS_LOST]
+        deleted = self._deleted_since([f.base for f in lost if f.base >= 0])
+        for finding in lost:
+            if finding.base in deleted:
+                continue
+            path, message = self.directory.path_of(finding.name), finding.message
+            first, last = finding.first_offset, None
+            if not finding.name:
+                path, last = self.directory.path, self.context.recovery_point - 1
+            elif finding.base >= 0:
+                last = max(self._next.get(finding.base, first), first + 1) - 1
+                message = f"segment {path} is gone: offsets {first} to {last}"
+            else:
+                rest = [s for s in self.plan.segments if s.is_lost][LOST_TOLD:]
+                last = max(rest[-1].next_offset, first + 1) - 1
+                message = (
+                    f"{len(rest)} more segments of {self.directory.path} are gone, "
+                    f"between offsets {first} and {last}"
+                )
+            self.run_of.problem(LOST_SEGMENT, path, message, first=first, last=last)
+
+    def _deleted_since(self, bases: list[int]) -> set[int]:
+        """Which of these segments a writer has deleted after its state was read."""
+        deleted: set[int] = set()
+        for _ in range(_ATTEMPTS):
+            if len(deleted) == len(bases):
+                break
+            try:
+                state = PartitionState.read(self.directory)
+            except CorruptCheckpointError:
+                break
+            except OSError:
+                state = None
+            known = {row[0] for row in state.sealed} if state else set()
+            known |= {state.active["base_offset"]} if state else set()
+            start = None if state is None else state.start_offset
+            deleted.update(
+                base
+                for base in bases
+                if base not in known and (start is None or base < start)
+            )
+        return deleted
+
+    def tell_rest(self, last: LogCheck | None) -> None:
+        """Report what is left when all segments were checked.
+
+        Args:
+            last: the last segment; None: there is none.
+        """
+        told = {problem.path for problem in self.run_of.problems}
+        for finding in self.plan.findings:
+            path = self._path(finding)
+            if CASES[finding.label] != TAKES_NO_APPENDS:
+                continue
+            if _is_size(finding):
+                if finding.base == self._last_base:
+                    self._size(finding, last)
+            elif finding.label != SEGMENT_IS_LOST and path not in told:
+                # Usually the check of the file has found it, too, and says more.
+                self.run_of.problem(
+                    {CORRUPT: DAMAGED_BATCH}.get(finding.label, finding.label),
+                    path,
+                    finding.message,
+                    position=None if finding.position < 0 else finding.position,
+                    first=None if finding.first_offset < 0 else finding.first_offset,
+                )
+
+    def _path(self, finding: Finding) -> str:
+        """The present path of the file of a finding."""
+        transition = self.logs.get(finding.base, "")
+        name = finding.name
+        if transition and not name.endswith(transition):
+            name += transition
+        return self.directory.path_of(name)
+
+    def _size(self, finding: Finding, last: LogCheck | None) -> None:
+        """A file is shorter or longer than it must be, or is not of this log."""
+        path, size, position = self._path(finding), finding.size, finding.position
+        if finding.detail == FOREIGN_SEGMENT:
+            self.run_of.problem(OFFSETS, path, finding.message, position=0)
+        elif finding.detail:
+            self.run_of.problem(
+                EXTRA_BYTES,
+                path,
+                f"{path} has {size} bytes after byte {position}, where it ended when "
+                f"it was closed or sealed",
+                position=position,
+            )
+        elif last is not None and not last.is_gone:
+            state = self.context.state
+            durable = self.context.recovery_point
+            if state is not None:
+                durable = max(durable, state.durable_offset)
+            first = last.last_offset + 1
+            self._lost_bytes(finding, path, first, max(durable - 1, first))
+        else:
+            self._lost_bytes(finding, path, None, None)
+
+    def _lost_bytes(
+        self, finding: Finding, path: str, first: int | None, last: int | None
+    ) -> None:
+        size, position = finding.size, finding.position
+        message = finding.message
+        if size:
+            message = (
+                f"{path} has {position} bytes, {position + size} were durable: {size} "
+                f"are gone"
+            )
+        self.run_of.problem(
+            LOST_BYTES, path, message, position=position, first=first, last=last
+        )
+
+
+def _is_size(finding: Finding) -> bool:
+    """Whether a finding is known from names and sizes alone."""
+    return bool(finding.detail) or finding.label == LOST_END
