@@ -7,6 +7,7 @@ writer are small, each with its invariant, and use each other through public nam
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "logstore"
 WRITERS = sorted((PACKAGE / "log" / "write").glob("*.py"))
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+PARTS = DESIGN.partition("## The parts of a writer")[2].partition("\n## ")[0]
 
 ATTRIBUTES_MAX = 15
 METHODS_MAX = 30
@@ -99,6 +101,31 @@ def test_part_of_the_writer_uses_public_names_of_the_others(path: Path) -> None:
         and ast.unparse(node.value) != "self"
     }
     assert used == set()
+
+
+def test_parts_of_the_writer_use_only_those_on_lower_lines() -> None:
+    """As docs/design.md shows them; not in both directions, nor for types."""
+    rows = re.findall(r"^\| (`[^|]+) \| [^|]+ \| [^|]+ \|$", PARTS, re.MULTILINE)
+    level = {
+        name: number
+        for number, row in enumerate(rows)
+        for name in re.findall("`(.+?)`", row)
+    }
+    faults, found = [], set()
+    for path in WRITERS:
+        tree = ast.parse(path.read_bytes())
+        own = {getattr(node, "name", "") for node in tree.body} & level.keys()
+        found |= own
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and "log.write" in (node.module or ""):
+                used = {alias.name for alias in node.names} & level.keys()
+                faults += [
+                    f"{one} uses {other}"
+                    for one, other in itertools.product(own, used)
+                    if level[one] > level[other]
+                ]
+    assert found == level.keys()
+    assert faults == []
 
 
 def test_large_class_is_found() -> None:

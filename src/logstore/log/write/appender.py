@@ -13,7 +13,7 @@ from logstore.errors import (
     ReentrantCallError,
     storage_error,
 )
-from logstore.log.write.log_writer import LogWriter
+from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.segment_appender import Mark, SegmentWriter
 from logstore.log.write.syncs import Syncs
 from logstore.record.encoder import Encoder, check_headers
@@ -245,7 +245,7 @@ class Appender:
         if self._room(writer) < total <= segment_bytes:
             writer = log.roll_or_undo(writer)
         base = log.extent.end
-        saved = log.savepoint(writer)
+        saved = Savepoint(log.extent, writer)
         # No reader looks at the records of a publication before its commit anyway.
         is_hidden = not log.gate.is_open
         try:

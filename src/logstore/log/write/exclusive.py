@@ -14,7 +14,7 @@ from logstore.io.layout import LOG
 from logstore.log.write.appender import Appender
 from logstore.log.write.extent import Gate
 from logstore.log.write.import_segment import Adoptable, settle
-from logstore.log.write.log_writer import LogWriter
+from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.truncation import truncate
 
 __all__ = ["ExclusiveLog"]
@@ -92,7 +92,7 @@ class ExclusiveLog:
         epoch = appender.leader_epoch(base)
         if writer.state.size:
             writer = log.roll_or_undo(writer)
-        saved = log.savepoint(writer, is_exchanged=True)
+        saved = Savepoint(log.extent, writer, is_exchanged=True)
         directory, name = log.context.directory, staged.log.file
         try:
             file = held_open(root.files, root.open(name, write=True))

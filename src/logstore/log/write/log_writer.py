@@ -48,6 +48,10 @@ _new: Final = tuple.__new__
 class Savepoint:
     """The state of a log before an append, a roll, or the exchange of a file.
 
+    If the call fails, its `except` clause first sets `LogWriter.pending` to this,
+    `Health.is_blocked` and `Health.is_torn`, in assignments: before a call there could
+    be an interrupt. Then it calls `LogWriter.roll_back`.
+
     Attributes:
         segments: the list of segments.
         mark: of the active segment.
@@ -59,13 +63,9 @@ class Savepoint:
     __slots__ = ("index", "is_exchanged", "mark", "new", "segments", "times")
 
     def __init__(
-        self,
-        segments: tuple[Segment, ...],
-        writer: SegmentWriter,
-        *,
-        is_exchanged: bool = False,
+        self, extent: Extent, writer: SegmentWriter, *, is_exchanged: bool = False
     ) -> None:
-        self.segments = segments
+        self.segments = extent.segments
         self.mark = writer.mark()
         self.index = writer.index
         self.times = writer.times
@@ -275,14 +275,6 @@ class LogWriter:
 
     # ------------------------------------------------------------ savepoints
 
-    def savepoint(
-        self, writer: SegmentWriter, *, is_exchanged: bool = False
-    ) -> Savepoint:
-        """The state to return to if a call fails: the caller sets `pending` to it,
-        `is_blocked` and `is_torn`, and calls `roll_back`. The assignments come first,
-        and make no call that could be interrupted."""
-        return Savepoint(self.extent.segments, writer, is_exchanged=is_exchanged)
-
     def roll_back(self, error: BaseException) -> None:
         """Undo a call that failed half-way with an error, which the caller raises."""
         self._undo()
@@ -430,7 +422,7 @@ class LogWriter:
             base: its base offset if there is to be a gap before it; the previous
                 segment may be empty then.
         """
-        saved, health = self.savepoint(writer), self.health
+        saved, health = Savepoint(self.extent, writer), self.health
         try:
             if base is not None:
                 writer.state.raw.last_offset = base - 1
