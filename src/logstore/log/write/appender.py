@@ -159,7 +159,8 @@ class Appender:
             log.get_ready()
             base = log.extent.end
             self.check_expected(expected_offset, 0)
-            runs, count = make_runs(base, self.leader_epoch(base))
+            epoch = log.epochs.at(base, log.extent.segments)
+            runs, count = make_runs(base, epoch)
             if count:
                 self.check_expected(None, count)
                 self.write_runs(
@@ -186,10 +187,12 @@ class Appender:
 
     def check_expected(self, expected_offset: int | None, count: int) -> None:
         """Raise unless the log ends at an offset, and has room for so many more."""
-        base, name = self._log.extent.end, self._log.context.name
+        base = self._log.extent.end
         if expected_offset is not None and expected_offset != base:
+            name = self._log.context.name
             raise OffsetConflictError(expected_offset, base, partition=name)
         if count > native.OFFSET_MAX - base:
+            name = self._log.context.name
             raise ConfigError(
                 f"{name} has no room for {count} more offsets after {base}",
                 name="count",
@@ -242,15 +245,16 @@ class Appender:
         log, point = self._log, self._log.point
         writer = self.begin()
         segment_bytes = log.context.config.segment_bytes
-        if self._room(writer) < total <= segment_bytes:
-            writer = log.roll_or_undo(writer)
+        room = max(segment_bytes - writer.state.size, 0)
+        if room < total <= segment_bytes:
+            writer, room = log.roll_or_undo(writer), segment_bytes
         base = log.extent.end
         saved = Savepoint(log.extent, writer)
         # No reader looks at the records of a publication before its commit anyway.
         is_hidden = not log.gate.is_open
         try:
-            writer.reserve(min(total, self._room(writer)))
-            if total > self._room(writer):
+            writer.reserve(min(total, room))
+            if total > room:
                 rolls = total // segment_bytes + 1
                 if not writer.has_room(total + rolls * _ROLL_BYTES):
                     raise writer.disk_full(total)
@@ -288,9 +292,6 @@ class Appender:
             # open.
             del saved
             raise
-
-    def _room(self, writer: SegmentWriter) -> int:
-        return max(self._log.context.config.segment_bytes - writer.state.size, 0)
 
     def _misplaced(self, writer: SegmentWriter) -> CorruptionError:
         """The error for a batch that does not fit into an empty segment."""
