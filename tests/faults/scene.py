@@ -1156,7 +1156,7 @@ class Scene:
                 ended = not isinstance(seen, ReadOnlyLog) and bool(
                     seen.health.failed
                     or seen.health.is_half_done
-                    or seen._log.gate.is_stuck
+                    or seen._log.barrier.gate.is_stuck
                 )
                 start, found = partition.start_offset, by_record(partition)
                 end = partition.end_offset

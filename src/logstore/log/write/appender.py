@@ -251,7 +251,7 @@ class Appender:
         base = log.extent.end
         saved = Savepoint(log.extent, writer)
         # No reader looks at the records of a publication before its commit anyway.
-        is_hidden = not log.gate.is_open
+        is_hidden = not log.barrier.gate.is_open
         try:
             writer.reserve(min(total, room))
             if total > room:

@@ -47,7 +47,7 @@ class ExclusiveLog:
 
     def close_gate(self, gate: Gate) -> None:
         """Hide all that is appended from now on from readers until the gate is open."""
-        self._log.close_gate(gate, self._log.extent.end)
+        self._log.set_barrier(gate, self._log.extent.end)
 
     def leader_epoch(self, base: int) -> int:
         """The epoch to stamp on batches of magic 2, which begin at `base`."""

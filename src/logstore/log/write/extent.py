@@ -1,4 +1,4 @@
-"""The extent of a log, as one value, and the gate that hides a publication."""
+"""The extent of a log, as one value, and the barrier that hides a publication."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from logstore import _native as native
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.segment import Segment
 
-__all__ = ["Extent", "Gate"]
+__all__ = ["Barrier", "Extent", "Gate"]
 
 
 class Extent(NamedTuple):
@@ -55,3 +55,16 @@ class Gate:
         if self.is_open:
             return False
         return self.publisher is None or not self.publisher.is_mine
+
+
+class Barrier(NamedTuple):
+    """Readers stop at an offset while a gate is closed. A publication sets a new
+    barrier before it appends.
+
+    Attributes:
+        gate: of the publication.
+        ceiling: the offset.
+    """
+
+    gate: Gate
+    ceiling: int

@@ -31,7 +31,7 @@ from logstore.log.recover import RecoveredLog
 from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.context import Host, LogContext
 from logstore.log.write.durable_point import DurablePoint
-from logstore.log.write.extent import Extent, Gate
+from logstore.log.write.extent import Barrier, Extent, Gate
 from logstore.log.write.group_commit import GroupCommit
 from logstore.log.write.health import Health
 from logstore.log.write.leader_epochs import LeaderEpochs
@@ -79,7 +79,7 @@ class LogWriter:
 
     Attributes:
         extent: where the log begins and ends; replaced in one assignment.
-        gate, ceiling: readers stop at the offset `ceiling` while the gate is closed.
+        barrier: of the publication in progress, or of the last one.
         pending: what the next call must undo first.
         appended: set whenever there may be more to read, or the log was closed.
     """
@@ -89,13 +89,12 @@ class LogWriter:
         "_deleted",
         "active",
         "appended",
-        "ceiling",
+        "barrier",
         "commits",
         "context",
         "digests",
         "epochs",
         "extent",
-        "gate",
         "health",
         "lock",
         "pending",
@@ -136,8 +135,7 @@ class LogWriter:
             loaded.durable_offset,
             loaded.cuts,
         )
-        self.ceiling = 0
-        self.gate = Gate(is_open=True)
+        self.barrier = Barrier(Gate(is_open=True), 0)
         self.active = ActiveSegment(
             self.context, self.health, loaded.active_state, loaded.index, loaded.times
         )
@@ -158,14 +156,13 @@ class LogWriter:
         start <= durable <= end, if start <= end.
         """
         while True:
-            # A publication that begins now has another gate, and the extent may be of
-            # it.
-            gate = self.gate
-            is_open, ceiling, extent = gate.is_open, self.ceiling, self.extent
-            if self.gate is gate:
+            # If a publication begins now, the extent may have some of its records.
+            barrier = self.barrier
+            is_open, extent = barrier.gate.is_open, self.extent
+            if self.barrier is barrier:
                 break
         segments, start, end, durable, cuts, limit = extent
-        end = min(end, limit) if is_open else min(end, limit, ceiling)
+        end = min(end, limit) if is_open else min(end, limit, barrier.ceiling)
         durable = max(min(durable, end), start)
         return _new(Extent, (segments, start, end, durable, cuts, limit))
 
@@ -193,10 +190,9 @@ class LogWriter:
         cuts = self.extent.cuts.after(offset, self.context.files.now_ms())
         self.extent = self.extent._replace(cuts=cuts)
 
-    def close_gate(self, gate: Gate, ceiling: int) -> None:
+    def set_barrier(self, gate: Gate, ceiling: int) -> None:
         """Hide all records from an offset on from readers until the gate is open."""
-        self.ceiling = ceiling
-        self.gate = gate
+        self.barrier = Barrier(gate, ceiling)
         # If the publication is interrupted, the next call must check.
         self.health.is_blocked = True
 
@@ -224,7 +220,7 @@ class LogWriter:
             StorageError: this is not possible now.
         """
         health = self.health
-        if health.is_half_done or self.gate.is_stuck:
+        if health.is_half_done or self.barrier.gate.is_stuck:
             health.half_done()
             return
         if self.pending is not None:
@@ -245,8 +241,8 @@ class LogWriter:
     def _has_reason(self) -> bool:
         """Whether there is, or may be, a reason to refuse appends: a closed gate may
         belong to a publication that was interrupted."""
-        health = self.health
-        return not self.gate.is_open or health.has_ended or health.suspended is not None
+        health, gate = self.health, self.barrier.gate
+        return not gate.is_open or health.has_ended or health.suspended is not None
 
     def _clean(self, writer: SegmentWriter) -> None:
         """Undo a write, after an undo that did not finish."""

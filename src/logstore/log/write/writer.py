@@ -219,7 +219,7 @@ class PartitionWriter:
 
     def hide_from(self, offset: int, publisher: native.Mutex | None = None) -> None:
         """Hide all records from an offset on from readers, for good."""
-        self._log.close_gate(Gate(is_open=False, publisher=publisher), offset)
+        self._log.set_barrier(Gate(is_open=False, publisher=publisher), offset)
 
     def close(self, reason: LogStoreError, *, write_down: bool) -> None:
         """Sync, finish the indexes and, with `write_down`, record where the log ends.

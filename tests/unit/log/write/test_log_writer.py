@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import logstore
-from logstore.log.write.extent import Gate
+from logstore.log.write.extent import Barrier, Gate
 
 
 class _Turn(Gate):
@@ -28,16 +28,17 @@ def test_reader_that_meets_a_publication_sees_none_of_it(tmp_path: Path) -> None
         partition = store.create_topic("a")[0]
         partition.append(b"x")
         log = partition._write()._log
-        before = log.gate
+        before = log.barrier
 
         def begin() -> None:
-            log.close_gate(Gate(is_open=False, publisher=log.lock), 1)
+            log.set_barrier(Gate(is_open=False, publisher=log.lock), 1)
             log.extent = log.extent._replace(end=3)
 
-        log.gate = _Turn(is_open=True)
-        log.gate.begin = begin
+        gate = _Turn(is_open=True)
+        gate.begin = begin
+        log.barrier = Barrier(gate, 0)
         seen = log.seen()
-        log.gate, log.extent = before, log.extent._replace(end=1)
+        log.barrier, log.extent = before, log.extent._replace(end=1)
     assert seen.end == 1
 
 
