@@ -23,8 +23,8 @@ import pytest
 import logstore
 from logstore.io import layout
 from logstore.io.directory import Directory
-from logstore.log.write.log_writer import LogWriter
-from logstore.log.write.writer import PartitionWriter
+from logstore.log.write.durable_point import DurablePoint
+from logstore.log.write.exclusive import ExclusiveLog
 from logstore.store.publisher import Publisher
 from logstore.store.store import open_store
 from logstore.store.topics import Catalog
@@ -223,7 +223,7 @@ def test_roll_whose_undoing_is_interrupted_at_any_line_leaves_sound_indexes(
             partition = new_partition(store, index_interval_bytes=100)
             fill(partition, 12, call=1)
             with mock.patch.object(
-                LogWriter, "_write_point", side_effect=[Interrupt, None, None]
+                DurablePoint, "record", side_effect=[Interrupt, None, None]
             ):
                 interrupted = interrupted_at(line, lambda p: p.roll(), partition)
             with contextlib.suppress(logstore.SyncFailedError):
@@ -263,7 +263,7 @@ def test_publication_interrupted_twice_takes_no_appends_that_would_be_lost(
                 stage.append_many(partition, [b"published"])
             staged = stage.finish()
         with (
-            mock.patch.object(PartitionWriter, "sync_held", side_effect=Interrupt),
+            mock.patch.object(ExclusiveLog, "sync", side_effect=Interrupt),
             mock.patch.object(Publisher, "_failed", side_effect=Interrupt),
             pytest.raises(Interrupt),
         ):

@@ -374,7 +374,7 @@ class _Case:
                     continue  # it could not be opened, and says so at each use
                 partition = program.store.topic(name)[number]
                 writer = program.store._topics.writers.get((name, number))
-                is_whole = writer.damage is None
+                is_whole = writer.health.damage is None
                 try:
                     view = shown(partition)
                 except LogStoreError:
@@ -389,7 +389,7 @@ class _Case:
                     return text
         if isinstance(failed, SyncFailedError) and "a sync of" in str(failed):
             writers = program.store._topics.writers.loaded.values()
-            if all(writer.failed is None for writer in writers):
+            if all(writer.health.failed is None for writer in writers):
                 return "a failed sync did not end the writer"
         return ""
 
@@ -397,13 +397,13 @@ class _Case:
         """An append now works, or raises because the writer has ended."""
         program = self.program
         writer = program.store._topics.writers.get((partition.topic, partition.number))
-        ended = writer.failed or writer.damage
+        ended = writer.health.failed or writer.health.damage
         is_sure = case.once and case.nth and case.method not in _DOUBTFUL
         may_end = self.act in (Program.open, Program.do_truncate_to)
         if ended and is_sure and not may_end:
             return f"{partition.name} takes no more appends: {ended}"
         program.pick = functools.partial(_given, (log, partition))  # type: ignore[method-assign]
-        if writer.damage or log.coming or log.ends:  # type: ignore[attr-defined]
+        if writer.health.damage or log.coming or log.ends:  # type: ignore[attr-defined]
             try:
                 partition.append(b"not to be")
             except LogStoreError:

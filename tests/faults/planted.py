@@ -53,18 +53,18 @@ _APPENDS = ("append", "append_many", "append_durable", "flush")
 BUGS = (
     Bug(
         "no sync before the promise",
-        "log/write/log_writer.py",
-        (("self.files.sync(active.fd if fd is None else fd)", "pass"),),
+        "log/write/active_segment.py",
+        (("context.files.sync(writer.fd if fd is None else fd)", "pass"),),
         "disk_states",
         _APPENDS,
         quick=True,
     ),
     Bug(
         "directory not synced after a segment was created",
-        "log/write/log_writer.py",
-        (("            self.directory.sync()\n        except OSError as error:\n"
-          "            self._is_blocked", "        except OSError as error:\n"
-          "            self._is_blocked"),),
+        "log/write/active_segment.py",
+        (("            directory.sync()\n        except OSError as error:\n"
+          "            self._health.is_blocked", "        except OSError as error:\n"
+          "            self._health.is_blocked"),),
         "disk_states",
         (*_APPENDS, "roll"),
         quick=True,
@@ -131,19 +131,19 @@ BUGS = (
     ),
     Bug(
         "a failed sync is tried again",
-        "log/write/log_writer.py",
-        (("            self.files.sync(active.fd if fd is None else fd)\n"
+        "log/write/active_segment.py",
+        (("            context.files.sync(writer.fd if fd is None else fd)\n"
           "        except OSError as error:\n",
-          "            self.files.sync(active.fd if fd is None else fd)\n"
+          "            context.files.sync(writer.fd if fd is None else fd)\n"
           "        except OSError as error:\n"
-          "            self.files.sync(active.fd)\n            return\n"),),
+          "            context.files.sync(writer.fd)\n            return\n"),),
         "failing_calls",
         ("append, durable", "flush"),
         quick=True,
     ),
     Bug(
         "a failed sync does not end the writer",
-        "log/write/log_writer.py",
+        "log/write/health.py",
         (("        if self.failed is None:\n            self.failed = error",
           "        if False:\n            self.failed = error"),),
         "failing_calls",
@@ -164,9 +164,10 @@ BUGS = (
     Bug(
         "durable point written before the sync",
         "log/write/log_writer.py",
-        (("        self.end_offset = active.next_offset\n        if",
-          "        self.end_offset = active.next_offset\n"
-          "        self._write_point(active.state.copy())\n        if"),),
+        (("durable, cuts, limit))\n        if self.appended",
+          "durable, cuts, limit))\n"
+          "        self.point.record(self.extent, writer.state.copy())\n"
+          "        if self.appended"),),
         "disk_states",
         _APPENDS,
         quick=True,
@@ -205,15 +206,15 @@ BUGS = (
     ),
     Bug(
         "index entries counted before they are synced",
-        "log/write/log_writer.py",
+        "log/write/durable_point.py",
         (("        self._sync_indexes(state)\n        text", "        text"),),
         "disk_states",
         (*_APPENDS, "append_batches", "delete_before"),
     ),
     Bug(
         "a deletion is promised before its commit",
-        "log/write/writer.py",
-        (("is_committed = self._commit_state(active)", "is_committed = True"),),
+        "log/write/deletion.py",
+        (("is_committed = log.point.commit(after, point)", "is_committed = True"),),
         "disk_states",
         (*_APPENDS, "delete_before", "retention"),
         quick=True,
@@ -228,8 +229,8 @@ BUGS = (
     ),
     Bug(
         "truncation without a commit",
-        "log/write/writer.py",
-        (("        self._write_state(state, is_truncating=True)\n", ""),),
+        "log/write/truncation.py",
+        (("    log.point.write(log.extent, state, is_truncating=True)\n", ""),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
         quick=True,
@@ -237,7 +238,7 @@ BUGS = (
     Bug(
         "a finished truncation is finished again after appends",
         "log/write/log_writer.py",
-        (("            if self._is_truncating:\n", "            if False:\n"),),
+        (("            if self.point.is_truncating:\n", "            if False:\n"),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
         quick=True,
@@ -278,7 +279,8 @@ BUGS = (
     Bug(
         "a roll does not sync the old segment",
         "log/write/log_writer.py",
-        (("        self._sync_fd(active)\n        base = ", "        base = "),),
+        (("        active.sync(writer, self.extent.durable)\n        base = ",
+          "        base = "),),
         "disk_states",
         (*_APPENDS, "roll"),
     ),
@@ -318,8 +320,9 @@ BUGS = (
     Bug(
         "appends go on beside half of a new segment",
         "log/write/log_writer.py",
-        (("        if self._stray is not None:\n            self._remove_stray()\n",
-          "        self._stray = None\n"),),
+        (("        if self.active.stray is not None:\n"
+          "            self.active.remove_stray()\n",
+          "        self.active.stray = None\n"),),
         "failing_calls",
         ("append many", "roll"),
         quick=True,
@@ -335,9 +338,10 @@ BUGS = (
     Bug(
         "an append that fails behind a roll leaves the state as it is",
         "log/write/log_writer.py",
-        (("            self._commit(self._active_state, is_truncating=True)\n", ""),
-         ("            self._commit(self._active.state)\n            self._is_barred",
-          "            self._is_barred")),
+        (("            self.point.commit(self.extent, active.state, "
+          "is_truncating=True)\n", ""),
+         ("            self.point.commit(self.extent, active.writer.state)\n"
+          "            self.point.is_barred", "            self.point.is_barred")),
         "failing_calls",
         ("append many", "append batches"),
         call="write",
@@ -362,7 +366,7 @@ BUGS = (
     Bug(
         "a publication is committed before its logs are synced",
         "store/publisher.py",
-        (("            target.writer.sync_held()\n", "            pass\n"),),
+        (("            target.log.sync()\n", "            pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
         quick=True,
@@ -403,13 +407,13 @@ BUGS = (
     ),
     Bug(
         "the base offset is chosen before the lock is taken",
-        "log/write/log_writer.py",
-        (("        with self.lock:\n            self._get_ready()\n"
-          "            now_ms = self.files.now_ms()\n"
-          "            base = self.end_offset\n",
-          "        base = self.end_offset\n        with self.lock:\n"
-          "            self._get_ready()\n"
-          "            now_ms = self.files.now_ms()\n"),),
+        "log/write/appender.py",
+        (("        with log.lock:\n            log.get_ready()\n"
+          "            now_ms = context.files.now_ms()\n"
+          "            base = log.extent.end\n",
+          "        base = log.extent.end\n        with log.lock:\n"
+          "            log.get_ready()\n"
+          "            now_ms = context.files.now_ms()\n"),),
         "reentry",
     ),
     Bug(
@@ -467,11 +471,13 @@ BUGS = (
     ),
     Bug(
         "a sync counts as scheduled before it is",
-        "log/write/log_writer.py",
-        (("            self.host.call_later(self.flush_due, self.config.flush_ms)\n"
-          "            self._flush_scheduled = True\n",
-          "            self._flush_scheduled = True\n"
-          "            self.host.call_later(self.flush_due, self.config.flush_ms)\n"),),
+        "log/write/syncs.py",
+        (("            context.host.call_later(self.flush_due, "
+          "context.config.flush_ms)\n"
+          "            self.is_scheduled = True\n",
+          "            self.is_scheduled = True\n"
+          "            context.host.call_later(self.flush_due, "
+          "context.config.flush_ms)\n"),),
         "limits",
     ),
     Bug(

@@ -119,7 +119,7 @@ class _Writer:
                     self.store.publish([staged], identity="program", sequence=sequence)
                     self.say(accounts.PUBLISHED, "", rows)
             except LogStoreError:
-                ended = {p.name for p in counts if p._log.failed is not None}
+                ended = {p.name for p in counts if p._log.health.failed is not None}
                 left = [row for row in rows if row[0] in ended]
                 self.say(accounts.SETTLED, "", left)
                 raise

@@ -51,7 +51,9 @@ class Scene(Appends, Changes, Reads, WholeStore):
                 # where nobody has asked yet whether the partition takes appends.
                 seen = partition._log
                 ended = not isinstance(seen, ReadOnlyLog) and bool(
-                    seen.failed or seen._is_half_done or seen.gate.is_stuck
+                    seen.health.failed
+                    or seen.health.is_half_done
+                    or seen._log.barrier.gate.is_stuck
                 )
                 start, found = partition.start_offset, by_record(partition)
                 end = partition.end_offset

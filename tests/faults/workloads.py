@@ -162,7 +162,7 @@ class Program:
             for number, log in enumerate(topic.logs):
                 if (name, number) in self.store._topics.writers.broken:
                     continue
-                if self.store._topics.writers.get((name, number)).damage is not None:
+                if self.store._topics.writers.get((name, number)).health.damage:
                     continue
                 partition = self.store.topic(name)[number]
                 told = partition.durable_offset
@@ -180,7 +180,7 @@ class Program:
         trouble = {
             key
             for key, w in self.store._topics.writers.loaded.items()
-            if w.damage is not None
+            if w.health.damage is not None
         }
         if not self.store._topics.writers.broken and not trouble:
             self.promises.settle(view_of(self.store))
@@ -225,13 +225,14 @@ class Program:
     def partitions(self) -> list[tuple[Log, Partition]]:
         """Those that take appends, with their promises."""
         found: list[tuple[Log, Partition]] = []
+        writers = self.store._topics.writers
         for name, topic in self.promises.topics.items():
             if topic.is_certain and not topic.growing:
                 found += [
                     (log, self.store.topic(name)[number])
                     for number, log in enumerate(topic.logs)
-                    if (name, number) not in self.store._topics.writers.broken
-                    and self.store._topics.writers.get((name, number)).damage is None
+                    if (name, number) not in writers.broken
+                    and writers.get((name, number)).health.damage is None
                 ]
         return [(log, p) for log, p in found if not log.coming and not log.ends]
 
@@ -272,7 +273,7 @@ class Program:
             log.coming = 0
         else:
             assert end == log.end, f"the end is {end} after a failed append"
-            if partition._log.failed is None:  # else: until it is opened again
+            if partition._log.health.failed is None:  # else: until it is opened again
                 del log.records[end:]
                 log.coming = 0
 
@@ -421,7 +422,7 @@ class Program:
                 )
             else:
                 assert end == log.end, f"the end is {end} after a failed publication"
-                if partition._log.failed is None:
+                if partition._log.health.failed is None:
                     del log.records[end:]
                     log.coming = 0
         left = {(p.topic, p.number) for log, p in picked if log.coming}
@@ -494,7 +495,7 @@ class Program:
             log.ends = frozenset()  # inside a batch
             return
         except LogStoreError:
-            if partition._log.failed is None:
+            if partition._log.health.failed is None:
                 log.ends = frozenset()
             raise
         del log.records[target:]

@@ -61,7 +61,7 @@ while time.monotonic() < deadline:
         print("close() hangs:", hangs(store.close))
         print("WRONG", flush=True)
         os._exit(1)
-    if p._writer.failed is not None:  # ended, as documented: a new store
+    if p._writer.health.failed is not None:  # ended, as documented: a new store
         signal.setitimer(signal.ITIMER_REAL, 0)
         if hangs(store.close):
             print(f"interrupt {interrupts} of {what}(): close() hangs")

@@ -2,7 +2,7 @@
 
 A policy examines segments from the oldest on and selects those to be deleted; the
 engine deletes the leading run of the selected segments, never a segment after one that
-stays. Deletion itself is copy-on-write (`logstore.log.write.writer`).
+stays. Deletion itself is copy-on-write (`logstore.log.write.deletion`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 stop, descriptors, and the thread for what is due later.
 
 `Store` makes one and hands it down. The writers of its partitions need nothing else of
-it (`logstore.log.write.log_writer.Host`), and nobody outside the package sees it.
+it (`logstore.log.write.context.Host`), and nobody outside the package sees it.
 """
 
 from __future__ import annotations

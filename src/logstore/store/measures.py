@@ -15,7 +15,7 @@ from logstore.io.checkpoint.ownership import Marks
 from logstore.io.directory import Directory
 from logstore.io.layout import LOG, TopicPartition, parse_segment_file
 from logstore.log.follow.read_only_log import ReadOnlyLog
-from logstore.log.write.log_writer import LogWriter
+from logstore.log.write.writer import PartitionWriter
 from logstore.segment import Segment
 
 __all__ = ["IdleLogs", "log_row", "store_row"]
@@ -29,7 +29,7 @@ _TOTALS: Final = ("size_bytes", "segments", "unsynced_records")
 def log_row(
     topic: str,
     number: int,
-    log: LogWriter | ReadOnlyLog | LogStoreError | dict[str, Any],
+    log: PartitionWriter | ReadOnlyLog | LogStoreError | dict[str, Any],
 ) -> dict[str, Any]:
     """The numbers of one partition.
 
@@ -40,7 +40,7 @@ def log_row(
         "topic": topic,
         "partition": number,
         "is_online": not isinstance(log, LogStoreError),
-        "is_loaded": isinstance(log, LogWriter | ReadOnlyLog),
+        "is_loaded": isinstance(log, PartitionWriter | ReadOnlyLog),
         "is_writable": False,
         "size_bytes": None,
         "segments": None,
@@ -54,16 +54,15 @@ def log_row(
     }
     if isinstance(log, dict):
         row.update(log)
-    elif isinstance(log, LogWriter | ReadOnlyLog):
+    elif isinstance(log, PartitionWriter | ReadOnlyLog):
         row.update(_sizes(log.segments))
         # The end is read last: it is never below the values read before it.
         start, durable = log.start_offset, log.durable_offset
         row.update(_offsets(start, durable, log.high_watermark))
-    if isinstance(log, LogWriter):
-        row["is_writable"] = not (log.closed or log.failed or log.damage)
-        row["flushes"] = log.flushes
-        row["flush_seconds"] = log.flush_seconds
-        row["flush_seconds_max"] = log.flush_seconds_max
+    if isinstance(log, PartitionWriter):
+        row["is_writable"] = not log.health.has_ended
+        names = "flushes", "flush_seconds", "flush_seconds_max"
+        row.update(zip(names, log.flush_counts(), strict=True))
     return row
 
 

@@ -29,7 +29,6 @@ from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.files import settled
 from logstore.io.layout import TopicPartition
 from logstore.log.follow.read_only_log import ATTEMPTS, ReadOnlyLog
-from logstore.log.write.log_writer import LogWriter
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.background_retention import BackgroundRetention
 from logstore.store.context import StoreContext
@@ -269,7 +268,7 @@ class OpenTopics:
 
     def _measured(
         self, key: TopicPartition
-    ) -> LogWriter | ReadOnlyLog | LogStoreError | dict[str, Any]:
+    ) -> PartitionWriter | ReadOnlyLog | LogStoreError | dict[str, Any]:
         """The source of a partition's numbers, without reading its log."""
         if self._context.read_only:
             try:

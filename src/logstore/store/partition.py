@@ -104,7 +104,7 @@ class Partition(ReadablePartition):
         durable: bool,
     ) -> tuple[int, int]:
         """(offset, timestamp stored)."""
-        writer = self._write()
+        appends = self._write().appends
         # The code of the caller (subclasses, `__index__`) runs before a lock is taken.
         check_payload_type(value, "value")
         check_payload_type(key, "key")
@@ -113,8 +113,8 @@ class Partition(ReadablePartition):
             timestamp_ms = check_timestamp(timestamp_ms)
         if expected_offset is not None:
             expected_offset = as_offset("expected_offset", expected_offset)
-        if not headers and writer.encoder.is_plain:
-            return writer.append_one(
+        if not headers and appends.encoder.is_plain:
+            return appends.append_one(
                 value, key, timestamp_ms, expected_offset, bool(durable)
             )
         rows = pack_rows(
@@ -122,12 +122,12 @@ class Partition(ReadablePartition):
             None if key is None else (key,),
             None if timestamp_ms is None else (timestamp_ms,),
             (headers,) if headers else None,
-            magic=writer.encoder.magic,
+            magic=appends.encoder.magic,
         )
-        base, _, now_ms = writer.append_rows(
+        base, _, now_ms = appends.append_rows(
             [rows], expected_offset=expected_offset, durable=bool(durable)
         )
-        return base, writer.encoder.stored_timestamp(timestamp_ms, now_ms)
+        return base, appends.encoder.stored_timestamp(timestamp_ms, now_ms)
 
     def append_many(
         self,
@@ -150,7 +150,7 @@ class Partition(ReadablePartition):
         """
         writer = self._write()
         rows = pack_rows(
-            values, keys, timestamps_ms, headers, magic=writer.encoder.magic
+            values, keys, timestamps_ms, headers, magic=writer.appends.encoder.magic
         )
         return self._append_rows(writer, [rows], expected_offset, durable)
 
@@ -163,7 +163,7 @@ class Partition(ReadablePartition):
     ) -> range:
         if expected_offset is not None:
             expected_offset = as_offset("expected_offset", expected_offset)
-        base, end, _ = writer.append_rows(
+        base, end, _ = writer.appends.append_rows(
             groups, expected_offset=expected_offset, durable=bool(durable)
         )
         return range(base, end)
@@ -192,8 +192,8 @@ class Partition(ReadablePartition):
 
     def rows_of_arrow(self, batches: Iterable[Any]) -> list[native.Rows]:
         """For `Topic`: rows of record batches, as `append_arrow` takes them."""
-        arrow, writer = arrow_module(), self._write()
-        magic, now_ms = writer.encoder.magic, self._log.directory.files.now_ms()
+        arrow, appends = arrow_module(), self._write().appends
+        magic, now_ms = appends.encoder.magic, self._log.directory.files.now_ms()
         return [arrow.rows_of(batch, now_ms=now_ms, magic=magic) for batch in batches]
 
     def append_batches(
@@ -221,14 +221,14 @@ class Partition(ReadablePartition):
             buffer,
             max_bytes=self.config.max_message_bytes,
             decompressed_max=self._views.decompressed_max,
-            is_append_time=writer.append_time() is not None,
-            where=writer.name,
+            is_append_time=writer.appends.append_time() is not None,
+            where=writer.context.name,
         )
 
         def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
-            return prepared.place(base, epoch, writer.append_time())
+            return prepared.place(base, epoch, writer.appends.append_time())
 
-        base, end = writer.append_encoded(
+        base, end = writer.appends.append_encoded(
             make, expected_offset=expected_offset, durable=durable
         )
         return range(base, end)
@@ -241,7 +241,7 @@ class Partition(ReadablePartition):
         """
         writer = self._write()
         self._views.check_alive()
-        writer.sync(writer.end_offset)
+        writer.syncs.sync(writer.end_offset)
 
     def roll(self) -> None:
         """Begin a new segment, unless the active one is empty."""

@@ -60,12 +60,9 @@ class _Source:
         if isinstance(log, ReadOnlyLog):
             return log.look()
         log.settle()
-        # The cuts first: what is found after them may be of a later one, and then no
-        # view of it continues. The list of segments last: it covers the end.
-        cuts, end, durable = log.cuts, log.high_watermark, log.durable_offset
-        segments = log.segments
-        gone = None if segments else log.closed
-        return Bounds(segments, log.start_offset, end, durable, cuts, gone=gone)
+        segments, start, end, durable, cuts, _ = log.seen()
+        gone = None if segments else log.health.closed
+        return Bounds(segments, start, end, durable, cuts, gone=gone)
 
     def look_closely(self) -> Bounds:
         """The log as it is now, if something seems to be wrong with it."""
@@ -128,7 +125,7 @@ class PartitionViews:
         log = self.log
         if isinstance(log, ReadOnlyLog):
             return log.history()
-        return log.log_id, log.cuts
+        return log.context.log_id, log.cuts
 
     def refreshed(self) -> PartitionWriter | ReadOnlyLog:
         self.guard()
@@ -142,9 +139,9 @@ class PartitionViews:
 
     def check_alive(self) -> None:
         writer = self.writer
-        if writer is not None and writer.closed is not None:
+        if writer is not None and writer.health.closed is not None:
             self.guard()
-            raise writer.closed.with_traceback(None)
+            raise writer.health.closed.with_traceback(None)
 
     def now(self, durable_only: bool) -> View:
         """The log as it is now, for a call that begins.
@@ -325,7 +322,7 @@ class PartitionViews:
             yield Turn(view, has_moved)
             # Before the look, which then sees everything that the log had when it was
             # closed.
-            closed = None if self.writer is None else self.writer.closed
+            closed = None if self.writer is None else self.writer.health.closed
             now = self._source.look()
             if closed is not None and not now.segments and view.segments:
                 # Its writer has released the files; those of this view still exist, and
@@ -367,11 +364,12 @@ class PartitionViews:
     def has_more(self, view: View, durable_only: bool) -> bool:
         """Whether there may be more than in a view, in the store that writes it."""
         writer = self.writer
-        if writer is None or writer.closed is not None:
+        if writer is None or writer.health.closed is not None:
             return True
-        end = writer.durable_offset if durable_only else writer.high_watermark
-        is_cut = writer.cuts.serial != view.cuts.serial
-        return is_cut or max(writer.start_offset, end) != view.end_offset
+        seen = writer.seen()
+        end = seen.durable if durable_only else seen.end
+        is_cut = seen.cuts.serial != view.cuts.serial
+        return is_cut or max(seen.start, end) != view.end_offset
 
 
 def unchanged(ask: Callable[[], _Found]) -> _Found:

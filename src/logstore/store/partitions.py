@@ -33,7 +33,7 @@ from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.parallel import side_by_side
 from logstore.log.recover import Case, RecoveredLog, load
-from logstore.log.write.log_writer import Host
+from logstore.log.write.context import Host
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.topics import Catalog
 
@@ -270,7 +270,7 @@ class PartitionWriters:
         end is not recorded."""
         loaded = self.loaded.copy()
         if self.broken or not all(
-            writer.is_sound and writer.is_noted for writer in loaded.values()
+            writer.health.is_sound and writer.is_noted for writer in loaded.values()
         ):
             return None
         known = self._of_pending(self._marks.points)

@@ -38,8 +38,9 @@ from logstore.io.checkpoint.publications import (
 )
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
+from logstore.log.write.exclusive import ExclusiveLog
+from logstore.log.write.extent import Gate
 from logstore.log.write.import_segment import Adoptable, examine_all, is_worth_it
-from logstore.log.write.log_writer import Gate
 from logstore.log.write.staged_files import (
     StagedLog,
     check_apart,
@@ -81,14 +82,29 @@ class Publication:
 
 
 class _Target:
-    """A partition that is being published to."""
+    """A partition that is being published to.
+
+    Attributes:
+        base, place: where its log ended before: the offset, and (segment, position).
+    """
 
     def __init__(self, writer: PartitionWriter) -> None:
         self.writer = writer
-        self.key = TopicPartition(writer.topic, writer.partition)
+        self.key = TopicPartition(writer.context.topic, writer.context.partition)
         self.parts: list[StagedLog] = []
         self.base = 0
         self.place = 0, 0
+        self.log: ExclusiveLog
+
+    def begin(self) -> None:
+        """The caller holds the locks of the log, for as long as it uses it.
+
+        Raises:
+            LogStoreError: the reason why nothing can be appended.
+        """
+        self.log = self.writer.exclusive()
+        self.place = self.log.position()
+        self.base = self.writer.end_offset
 
 
 class Publisher:
@@ -208,6 +224,8 @@ class Publisher:
         syncs = [target.writer.sync_lock for target in targets]
         appends = [target.writer.lock for target in targets]
         with native.Group([*syncs, *appends]):
+            for target in targets:
+                target.begin()
             self._publish_held(targets, adoptable, published)
             offsets = {t.key: range(t.base, t.writer.end_offset) for t in targets}
         self.discard(logs)
@@ -261,10 +279,10 @@ class Publisher:
         return examine_all(
             self._root,
             {
-                log: target.writer.config
+                log: target.writer.context.config
                 for target in targets
                 for log in target.parts
-                if is_worth_it(log, target.writer.config)
+                if is_worth_it(log, target.writer.context.config)
                 and target.writer.directory.info().device == device
                 and (may_give or self._root.stat(log.file).uid in (user, UNKNOWN_USER))
             },
@@ -283,12 +301,9 @@ class Publisher:
         of the partitions refuses appends, and opening the store again undoes the
         publication.
         """
-        for target in targets:
-            target.place = target.writer.place_of_end()
-            target.base = target.writer.end_offset
         # Before the first byte: the disk must have room for everything.
         copied = (log.bytes for t in targets for log in t.parts if log not in adoptable)
-        targets[0].writer.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
+        targets[0].log.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
         under_way = {
             "generation": self._marks.generation,
             "bases": _rows({target.key: target.base for target in targets}),
@@ -322,14 +337,14 @@ class Publisher:
         """
         root = self._root
         for target in targets:
-            target.writer.close_gate(self._gate, target.base)
+            target.log.close_gate(self._gate)
         checkpoints.write_state(root, layout.PUBLICATION, value)
         # All locks are held: no record with a later time is appended before these.
         now_ms = root.files.now_ms()
         for target in targets:
             self._append(target, adoptable, now_ms)
         for target in targets:
-            target.writer.sync_held()
+            target.log.sync()
         root.rename(layout.PUBLICATION, layout.PUBLISHED)
         root.sync()
 
@@ -372,8 +387,8 @@ class Publisher:
         """Let readers see all records again, except in logs that could not be
         restored."""
         for target in targets:
-            if target.writer.failed is not None:
-                target.writer.gate = Gate(is_open=False, publisher=self.lock)
+            if target.writer.health.failed is not None:
+                target.writer.hide_from(target.base, self.lock)
         self.steps += 1
         self._gate.is_open = True
         self.steps += 1
@@ -387,7 +402,7 @@ class Publisher:
         now_ms: int,
     ) -> None:
         """All that was staged for one partition, in order."""
-        config = target.writer.config
+        config = target.writer.context.config
 
         def is_adopted(log: StagedLog) -> bool:
             # If it was examined with other settings, it differs from what an append
@@ -397,40 +412,39 @@ class Publisher:
         for adopts, logs in itertools.groupby(target.parts, is_adopted):
             if adopts:
                 for log in logs:
-                    self._adopt(target.writer, adoptable[log].stamped(now_ms), now_ms)
+                    self._adopt(target, adoptable[log].stamped(now_ms), now_ms)
             else:
-                self._copy(target.writer, list(logs), now_ms)
+                self._copy(target, list(logs), now_ms)
 
-    def _adopt(self, writer: PartitionWriter, staged: Adoptable, now_ms: int) -> None:
-        base = writer.end_offset
+    def _adopt(self, target: _Target, staged: Adoptable, now_ms: int) -> None:
+        base = target.writer.end_offset
         try:
-            writer.take_over(self._root, staged)
+            target.log.take_over(self._root, staged)
         except StorageError as error:
-            if error.errno != errno.EXDEV or writer.failed is not None:
+            if error.errno != errno.EXDEV or target.writer.health.failed:
                 raise
             # Another mount of the same device, or a separate quota, is between them.
             # The batches already have their offsets.
-            self._copy(writer, [staged.log._replace(first=base)], now_ms)
+            self._copy(target, [staged.log._replace(first=base)], now_ms)
 
-    def _copy(
-        self, writer: PartitionWriter, logs: Sequence[StagedLog], now_ms: int
-    ) -> None:
+    def _copy(self, target: _Target, logs: Sequence[StagedLog], now_ms: int) -> None:
         """Staged logs as one append."""
-        base, config = writer.end_offset, writer.config
+        log, config = target.log, target.writer.context.config
+        base = target.writer.end_offset
 
         def runs() -> Generator[tuple[Any, int]]:
             begin = base
-            for log in logs:
-                epoch = writer.leader_epoch(base) if log.magic == 2 else 0
-                yield from moved_runs(self._root, log, begin, epoch, config, now_ms)
-                begin += log.records
+            for one in logs:
+                epoch = log.leader_epoch(base) if one.magic == 2 else 0
+                yield from moved_runs(self._root, one, begin, epoch, config, now_ms)
+                begin += one.records
 
-        total = sum(log.bytes for log in logs)
-        count = sum(log.records for log in logs)
+        total = sum(one.bytes for one in logs)
+        count = sum(one.records for one in logs)
         # Closed here: a caller that keeps the error of a failed append keeps its
         # frames.
         with contextlib.closing(runs()) as moved:
-            writer.append_runs(moved, total, count)
+            log.append_runs(moved, total, count)
 
     def _undo(self, targets: Sequence[_Target], value: dict[str, Any]) -> None:
         """Remove the records again. A log in which this fails takes no more appends,
@@ -442,15 +456,16 @@ class Publisher:
         """
         left: dict[TopicPartition, int] = {}
         for target in targets:
-            writer = target.writer
-            if writer.failed is None and writer.end_offset == target.base:
+            writer, failed = target.writer, target.writer.health.failed
+            if failed is None and writer.end_offset == target.base:
                 continue
             try:
-                if writer.failed is not None:
-                    raise writer.failed
-                writer.truncate_held(target.base, target.place)
+                if failed is not None:
+                    raise failed
+                target.log.truncate_to(target.base, target.place)
             except (LogStoreError, OSError) as error:
-                logger.error("cannot undo a publication to %s: %s", writer.name, error)
+                name = writer.context.name
+                logger.error("cannot undo a publication to %s: %s", name, error)
                 writer.end_for_good(error)
                 left[target.key] = target.base
         self._end(value, left)

@@ -122,7 +122,7 @@ def rows_for(
     """The rows of one partition. Raises: as `pack_rows`."""
     if len(places) < len(columns.values):
         columns = columns.of(places)
-    return [pack_rows(*columns, magic=partition.begin_append().encoder.magic)]
+    return [pack_rows(*columns, magic=partition.begin_append().appends.encoder.magic)]
 
 
 # ---------------------------------------------------------------- Arrow
@@ -172,17 +172,17 @@ def append_to(
     """
     writers = {number: target.begin_append() for number, target in targets.items()}
     for number, writer in writers.items():
-        writer.check_append(rows[number], durable)
+        writer.appends.check_append(rows[number], durable)
     done: list[tuple[int, range]] = []
     try:
         for number, writer in writers.items():
-            base, end, _ = writer.append_rows(
+            base, end, _ = writer.appends.append_rows(
                 rows[number], expected_offset=None, durable=False
             )
             done.append((number, range(base, end)))
         if durable:
             for number, span in done:
-                writers[number].sync(span.stop)
+                writers[number].syncs.sync(span.stop)
     except LogStoreError as error:
         if not done:
             raise

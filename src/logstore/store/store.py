@@ -37,7 +37,6 @@ from logstore.io.files import Files
 from logstore.io.filesystem import staging_access
 from logstore.io.layout import TopicPartition
 from logstore.io.lock import forget_locks
-from logstore.log.write.log_writer import Gate
 from logstore.log.write.staged_files import (
     Staged,
     check_identity,
@@ -498,7 +497,7 @@ class Store:
             partition.truncate_to(base)
         except BaseException as error:
             # The next opening will cut the log here.
-            writer.close_gate(Gate(is_open=False), base)
+            writer.hide_from(base)
             writer.end_for_good(error)
             raise
         self._topics.writers.note(

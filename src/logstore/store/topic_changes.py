@@ -165,7 +165,7 @@ class TopicChanges:
         failure: LogStoreError | None = None
         for number in numbers:
             writer = self._writers.loaded.get(TopicPartition(name, number))
-            if writer is not None and writer.is_sound:
+            if writer is not None and writer.health.is_sound:
                 try:
                     writer.configure(config)
                 except LogStoreError as error:
@@ -290,7 +290,7 @@ class TopicChanges:
         """Release a partition that is about to be deleted. Returns its segments: the
         reads that have begun use them."""
         gone = TopicNotFoundError(
-            f"topic {writer.topic} was deleted", topic=writer.topic
+            f"topic {writer.context.topic} was deleted", topic=writer.context.topic
         )
         with contextlib.suppress(LogStoreError):
             writer.close(gone, write_down=False)

@@ -17,7 +17,7 @@ import logstore
 from logstore import TopicRecord
 from logstore import _native as native
 from logstore.log.read import reader
-from logstore.log.write.writer import PartitionWriter
+from logstore.log.write.appender import Appender
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, flip_bit
 from support.values import config_of
@@ -212,17 +212,17 @@ def test_error_of_python_between_two_partitions_says_what_is_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
 ) -> None:
     """As the errors of logstore do; before the first partition, nothing is in."""
-    append, calls = PartitionWriter.append_rows, []
+    append, calls = Appender.append_rows, []
 
     def fail_at(number: int) -> None:
-        def fail(self: PartitionWriter, *args: Any, **options: Any) -> Any:
+        def fail(self: Appender, *args: Any, **options: Any) -> Any:
             calls.append(self)
             if len(calls) == number:
                 raise kind
             return append(self, *args, **options)
 
         calls.clear()
-        monkeypatch.setattr(PartitionWriter, "append_rows", fail)
+        monkeypatch.setattr(Appender, "append_rows", fail)
 
     with logstore.open(tmp_path) as store:
         topic = made(store)

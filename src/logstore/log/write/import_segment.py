@@ -2,7 +2,7 @@
 
 `examine_all` checks such files, builds their index entries and syncs them, with no lock
 held. Once the offsets of its batches are known, `settle` writes them into the headers
-of the file; `PartitionWriter.take_over` then gives the file its name.
+of the file; `ExclusiveLog.take_over` then gives the file its name.
 """
 
 from __future__ import annotations

@@ -128,13 +128,15 @@ class SegmentWriter:
         """The offset of the next record."""
         return int(self.state.raw.last_offset) + 1
 
-    def show(self) -> None:
-        """Let readers of this process see all that is in the log."""
-        segment, state = self.segment, self.state
+    def show(self) -> int:
+        """Let readers of this process see all that is in the log; returns where it
+        ends."""
+        segment, raw = self.segment, self.state.raw
         # In this order: a reader between the two lines would report a batch that ends
         # after its segment as damage.
-        segment.next_offset = state.last_offset + 1
-        segment.size = state.size
+        end = segment.next_offset = int(raw.last_offset) + 1
+        segment.size = int(raw.size)
+        return end
 
     def reserve(self, size: int) -> None:
         """Make sure that the disk has room for `size` more bytes.

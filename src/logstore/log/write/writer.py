@@ -1,45 +1,145 @@
-"""The writing side of a partition: a log with deletion, truncation and closing."""
+"""The writing side of a partition: what a store calls."""
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 from logstore import _native as native
-from logstore._native.locks import logger
+from logstore._native.locks import Signal, logger
 from logstore.config import TopicConfig
 from logstore.errors import (
     DiskFullError,
     LogStoreError,
-    OffsetOutOfRangeError,
     StorageError,
     SyncFailedError,
-    UnsupportedError,
     is_system_error,
     storage_error,
 )
-from logstore.index import OffsetEntries, TimeEntries
-from logstore.io.checkpoint import checkpoints
-from logstore.io.directory import Directory, held_open
-from logstore.io.files import PRIVATE
-from logstore.io.layout import DELETED, LOG, SEGMENT_SUFFIXES, segment_file
-from logstore.log.recover.rebuild import cut_transactions, remove_snapshots
-from logstore.log.scan import take_batches
-from logstore.log.write.import_segment import Adoptable, settle
-from logstore.log.write.log_writer import Gate, LogWriter, Savepoint
-from logstore.log.write.segment_appender import SegmentWriter
+from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.directory import Directory
+from logstore.log.recover import RecoveredLog
+from logstore.log.write.appender import Appender
+from logstore.log.write.context import Host, LogContext
+from logstore.log.write.deletion import delete_before
+from logstore.log.write.exclusive import ExclusiveLog
+from logstore.log.write.extent import Extent, Gate
+from logstore.log.write.health import Health
+from logstore.log.write.log_writer import LogWriter
+from logstore.log.write.syncs import Syncs
+from logstore.log.write.truncation import truncate
 from logstore.record.encoder import Encoder
 from logstore.segment import Segment
 
 __all__ = ["PartitionWriter"]
 
 
-class PartitionWriter(LogWriter):
-    """Writes to one partition of a store. Any thread may call its methods."""
+class PartitionWriter:
+    """Writes to one partition of a store. Any thread may call its methods.
 
-    # ------------------------------------------------------------ delete, truncate
+    Attributes:
+        context: which partition, and its settings.
+        directory: of the partition.
+        health: why it takes no appends.
+        appends: appends to it.
+        syncs: makes it durable.
+        lock, sync_lock: of the log; see docs/design.md.
+        is_noted: False if a full disk prevented recording the end of the log.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        directory: Directory,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        loaded: RecoveredLog,
+    ) -> None:
+        self._log = LogWriter(host, directory, topic, partition, config, loaded)
+        self.context: LogContext = self._log.context
+        self.directory = directory
+        self.health: Health = self._log.health
+        self.lock = self._log.lock
+        self.sync_lock = self._log.sync_lock
+        self.syncs = Syncs(self._log)
+        self.appends = Appender(self._log, self.syncs)
+        self.is_noted = True
+        # Closing is complete.
+        self._is_finished = False
+
+    # ------------------------------------------------------------ what readers see
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self._log.extent.segments
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.extent.start
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be assigned."""
+        return self._log.extent.end
+
+    @property
+    def high_watermark(self) -> int:
+        """Where readers stop: the end, unless a publication is in progress, or all
+        records from an offset on are about to be removed."""
+        return self._log.seen().end
+
+    @property
+    def durable_offset(self) -> int:
+        return self._log.seen().durable
+
+    @property
+    def cuts(self) -> Cuts:
+        """How the log was cut."""
+        return self._log.extent.cuts
+
+    def seen(self) -> Extent:
+        """The log as readers see it now."""
+        return self._log.seen()
+
+    def settle(self) -> None:
+        """For a reading thread: finish what an interrupted call left half done, so
+        that all readers see the same log."""
+        self._log.settle()
+
+    @property
+    def appended(self) -> Signal:
+        """Set whenever there may be more to read, or the log was closed."""
+        return self._log.appended
+
+    def wake_readers(self) -> None:
+        """Wake the waiting readers, so that they check again."""
+        self._log.appended.set()
+
+    def wait_for_more(self, is_there: Callable[[], bool], seconds: float) -> None:
+        """Sleep until there may be more to read, for at most `seconds`. Return at once
+        if `is_there()` is true or the log is closed."""
+        waiter = self._log.appended.register()
+        if self.health.closed is not None or is_there():
+            waiter.cancel()
+        else:
+            waiter.wait(seconds)
+
+    def free_bytes(self) -> int:
+        """Bytes free on the file system, including those that wait to be freed."""
+        directory = self.directory
+        try:
+            return directory.free_bytes() + self.context.host.waiting_bytes()
+        except OSError as error:
+            raise storage_error(error, "look at", directory.path) from error
+
+    def flush_counts(self) -> tuple[int, float, float]:
+        """The number of syncs of the log so far, and their duration in seconds: the
+        sum, and the longest one."""
+        active = self._log.active
+        return active.flushes, active.flush_seconds, active.flush_seconds_max
+
+    # ------------------------------------------------------------ changes
 
     def configure(self, config: TopicConfig) -> None:
         """Apply other settings, from the next append on.
@@ -50,9 +150,9 @@ class PartitionWriter(LogWriter):
         """
         encoder = Encoder(config)
         with self.sync_lock, self.lock:
-            self._check()
+            self._log.check()
             try:
-                self._settle_held()
+                self._log.release_held()
             except OSError as error:
                 if not is_system_error(error):
                     raise
@@ -61,115 +161,23 @@ class PartitionWriter(LogWriter):
                 raise storage_error(error, "give back the space of", path, text) from (
                     error
                 )
-            self.config, self.encoder = config, encoder
+            self.context.config, self.appends.encoder = config, encoder
             # All is synced: the next append schedules its sync by these settings.
-            self._flush_scheduled = False
+            self.syncs.is_scheduled = False
+
+    def roll(self) -> None:
+        """Begin a new segment, unless the active one is empty."""
+        with self.sync_lock, self.lock:
+            self._log.check()
+            writer = self._log.writable()
+            if writer.state.size:
+                self._log.roll_or_undo(writer)
 
     def delete_before(self, offset: int, reason: str) -> int:
-        """Raise the start offset; drop the segments that lie wholly below it.
-
-        1. record the new start (commit); 2. replace the list of segments; 3. rename the
-        files to `.deleted`; 4. unlink them later.
-        """
+        """Raise the start offset; drop the segments that lie wholly below it."""
         with self.sync_lock, self.lock:
-            self._check()
-            return self._delete_before_held(offset, reason)
-
-    def _delete_before_held(self, offset: int, reason: str) -> int:
-        if not self.start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRangeError(
-                offset, self.start_offset, self.end_offset, partition=self.name
-            )
-        if offset == self.start_offset and self._first_needed(offset) == 0:
-            return offset
-        active = self._writable()
-        if offset == self.end_offset and active.state.size:
-            active = self._roll_or_undo(active)
-        dropped = self.segments[: self._first_needed(offset)]
-        before = self.segments, self.start_offset
-        try:
-            self.segments = self.segments[len(dropped) :]
-            self.start_offset = offset
-            is_committed = self._commit_state(active)
-        except BaseException:
-            self.segments, self.start_offset = before
-            raise
-        del before
-        if offset > self.segments[0].base_offset or dropped:
-            self.host.start_moved(self.topic, self.partition)
-        self._rename_deleted(dropped, is_committed=is_committed)
-        logger.info(
-            "%s starts at offset %d: %s; %d segments with %d bytes deleted",
-            self.name,
-            offset,
-            reason,
-            len(dropped),
-            sum(segment.size for segment in dropped),
-        )
-        return offset
-
-    def _first_needed(self, offset: int) -> int:
-        """Index of the first segment that has offsets >= `offset` or is active."""
-        after = bisect.bisect_right(
-            self.segments, offset, key=lambda segment: segment.base_offset
-        )
-        return max(after - 1, 0)
-
-    def _commit_state(self, active: SegmentWriter) -> bool:
-        """Record a changed list of segments; return False as `_commit`."""
-        point = active.state.copy()
-        self._sync_held()
-        return self._commit(point)
-
-    def _rename_deleted(
-        self,
-        segments: Iterable[Segment],
-        *,
-        is_committed: bool = True,
-        is_needed: bool = False,
-    ) -> None:
-        """Rename the files of dropped segments; another process may still read them.
-
-        Raises:
-            StorageError: a file keeps its name, which matters in two cases: not
-                `is_committed`, when only the new names say that the segments are
-                dropped; or `is_needed`, when the log would grow into the offsets of a
-                segment that stayed.
-        """
-        names: list[str] = []
-        segments = list(segments)
-        with contextlib.suppress(OSError):
-            self._drop_digests(segments)
-        for segment in segments:
-            if names and not is_committed:
-                self._sync_names()
-            for suffix in SEGMENT_SUFFIXES:
-                name = segment_file(segment.base_offset, suffix)
-                try:
-                    self.directory.rename(name, name + DELETED)
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    if is_needed or not is_committed:
-                        raise storage_error(
-                            error, "rename", self.directory.path_of(name)
-                        ) from error
-                    logger.warning("cannot rename %s: %s", name, error)
-                    continue
-                names.append(name + DELETED)
-        if not is_committed:
-            self._sync_names()
-        if names:
-            # A read in progress finishes on the files that it began with.
-            self.host.unlink_later(
-                self.directory, names, self.config.file_delete_delay_ms, segments
-            )
-
-    def _sync_names(self) -> None:
-        try:
-            self.directory.sync()
-        except OSError as error:
-            raise storage_error(error, "sync", self.directory.path) from error
+            self._log.check()
+            return delete_before(self._log, offset, reason)
 
     def truncate_to(
         self, offset: int, find: Callable[[], tuple[int, int] | None]
@@ -181,272 +189,37 @@ class PartitionWriter(LogWriter):
                 where the batch of the offset begins; None at the end.
         """
         with self.sync_lock, self.lock:
-            self._check()
-            return self.truncate_held(offset, find())
+            self._log.check()
+            return truncate(self._log, offset, find())
 
-    def truncate_held(self, offset: int, boundary: tuple[int, int] | None) -> int:
-        """The same; the caller holds both locks.
+    def exclusive(self) -> ExclusiveLog:
+        """The log, for a caller that holds both locks as long as it uses it."""
+        assert self.lock.is_mine
+        assert self.sync_lock.is_mine
+        return ExclusiveLog(self._log, self.appends)
 
-        1. record the lower durable point, and that all after it is to be removed
-        (commit: opening finishes it); 2. rename later segments to `.deleted` and sync
-        the directory; 3. truncate and sync the log; 4. cut the indexes; 5. drop
-        producer snapshots and leader epochs that refer to removed offsets; 6. if
-        `offset` is in a gap, begin a segment there.
+    # ------------------------------------------------------------ no more appends
 
-        Returns the new end.
-        """
-        if offset == self.end_offset:
-            return offset
-        if boundary is None:
-            raise self._half_done()
-        index, pos = boundary
-        while index and (
-            self.segments[index].base_offset > offset
-            or (pos == 0 and self.segments[index].base_offset < offset)
-        ):
-            # `offset` is in a gap before a segment, or before all of its records: drop
-            # this segment, too.
-            index -= 1
-            pos = self.segments[index].size
-        self._sync_held()
-        self._writable()
-        keep, dropped = self.segments[: index + 1], self.segments[index + 1 :]
-        segment = keep[-1]
-        state, entries, times = self._state_up_to(segment, pos)
-        # If `offset` is in a gap, `end` follows the last record before it.
-        end, start = state.last_offset + 1, self.start_offset
-        before, size = self.segments, state.size
-        # First: from now on a reader sees only records that stay.
-        self.cutting_to = end
-        try:
-            self._retire_active()
-            self.segments = keep
-            self.note_cut(offset)
-            self._active_state, self._active_index = state, entries
-            self._active_times = times
-            self._truncate(segment, dropped, offset, end)
-        except BaseException as error:
-            # Half done, in memory or on disk: the next opening finds out. This comes
-            # first and makes no call that could be interrupted.
-            self._is_half_done = self._is_blocked = True
-            self.cutting_to = native.OFFSET_MAX
-            if segment.next_offset == end:
-                segment.size, self.end_offset = size, end
-            else:
-                self.segments = before
-            failed = SyncFailedError(
-                f"cannot truncate {self.name} to offset {offset}: {error!r}. Open "
-                f"the store again.",
-                errno=getattr(error, "errno", None),
-                path=self.directory.path,
-                action="truncate",
-            )
-            self._fail(failed)
-            if isinstance(error, OSError):
-                raise failed from error
-            raise
-        if end < offset:
-            self._leave_gap(offset, start)
-        return self.end_offset
+    def suspend(self, reason: LogStoreError) -> None:
+        """Refuse appends, which raise `reason`, until `resume`."""
+        with self.sync_lock, self.lock:
+            self.health.suspended = reason
+            self.health.is_blocked = True
 
-    def _leave_gap(self, offset: int, start: int) -> None:
-        """Let the log continue at an offset after its last record, in a segment that
-        begins there: a segment that ends before the next offset looks like damage."""
-        try:
-            self._roll_or_undo(self._writable(), offset)
-            self.end_offset, self.start_offset = offset, start
-        except SyncFailedError:
-            raise
-        except StorageError as error:
-            logger.warning(
-                "%s ends at offset %d, not at %d: no segment can begin there: %s",
-                self.name,
-                self.end_offset,
-                offset,
-                error,
-            )
-
-    def _truncate(
-        self, segment: Segment, dropped: tuple[Segment, ...], offset: int, end: int
-    ) -> None:
-        """The steps of `truncate_to`, after the state and list of segments are set.
-        There are no records from `end` to `offset`."""
-        state = self._active_state
-        pos = state.size
-        self._write_state(state, is_truncating=True)
-        self._drop_digests([segment])
-        self._rename_deleted(reversed(dropped), is_needed=True)
-        self.directory.sync()
-        segment.generation += 1
-        segment.next_offset = end  # from here on, readers see the truncation
-        segment.size = pos
-        segment.max_timestamp = state.max_timestamp
-        segment.max_timestamp_offset = state.max_timestamp_offset
-        with self.directory.opened(segment.file(LOG), write=True) as fd:
-            self.files.truncate(fd, pos)
-            self.files.sync(fd)
-        self._active = self._open_active()
-        self._active.write_indexes()
-        remove_snapshots(self.directory, above=offset)
-        cut_transactions(self.directory, segment.base_offset, offset)
-        self._cut_epochs(offset)
-        logger.info(
-            "%s truncated to offset %d: asked for; %d offsets dropped",
-            self.name,
-            offset,
-            self.end_offset - offset,
-        )
-        self.end_offset, self.cutting_to = end, native.OFFSET_MAX
-        # Again: a reader may meanwhile have seen the old end together with the cut.
-        self.note_cut(offset)
-        self._synced = end
-        self._synced_state = None
-        self.start_offset = min(self.start_offset, end)
-        # While the state on disk says "truncating", an opening would cut appends.
-        self._commit(self._active.state)
-
-    def _state_up_to(
-        self, segment: Segment, pos: int
-    ) -> tuple[native.SegmentState, OffsetEntries, TimeEntries]:
-        """State and index entries of a segment that ends at `pos`."""
-        from_start = native.SegmentState(segment.base_offset, self.files.now_ms())
-        index, times = OffsetEntries(), TimeEntries()
-        planner = native.Planner(self.config.index_interval_bytes, None)
-        for run, size in _runs(segment, pos):
-            taken, _ = take_batches(planner, from_start, run.c, size, index, times)
-            if taken < size:
-                raise UnsupportedError(
-                    f"{segment.path} cannot be indexed", path=segment.path
-                )
-        return from_start, index, times
-
-    def _cut_epochs(self, offset: int) -> None:
-        epochs = self._read_epochs()
-        kept = [entry for entry in epochs if entry[1] < offset]
-        if kept != epochs:
-            checkpoints.write_epochs(self.directory, kept)
-        self._epochs = kept or None
-
-    # ------------------------------------------------------------ publishing
-    # The caller holds `sync_lock` and `lock` from the first of these calls to the last.
-
-    def place_of_end(self) -> tuple[int, int]:
-        """(index of the last segment, its size), for `truncate_held`.
-
-        Raises:
-            LogStoreError: the reason why nothing can be appended.
-        """
-        self._check()
-        active = self._writable()
-        return len(self.segments) - 1, active.state.size
-
-    def check_room(self, size: int) -> None:
-        """Raise `DiskFullError` if the disk does not have `size` bytes to spare."""
-        active = self._writable()
-        if not active.has_room(size):
-            raise active.disk_full(size)
-
-    def append_runs(
-        self, runs: Iterable[tuple[Any, int]], size: int, count: int
-    ) -> None:
-        """Append whole batches that have their offsets, all of them or none.
-
-        `size` and `count`: the number of bytes and offsets they take.
-        """
-        self._check()
-        self._check_expected(None, count)
-        self._write_runs(runs, size, self.files.now_ms())
-
-    def take_over(self, root: Directory, staged: Adoptable) -> None:
-        """Append the records of a staged file: the file becomes a segment.
-
-        1. begin a segment, unless the active one is empty; 2. give the batches their
-        offsets, and sync the file: recovery treats bytes that it cannot read as a torn
-        tail, and keeps a copy; 3. rename the file to the empty segment's log (no reader
-        has that log open, because it is empty); 4. sync the directory.
-
-        Raises:
-            StorageError: nothing was appended.
-            SyncFailedError: whether the records were appended is unknown.
-        """
-        self._check()
-        self._check_expected(None, staged.log.records)
-        active = self._writable()
-        base = self.end_offset
-        if active.next_offset != base:
-            raise self._half_done()
-        epoch = self.leader_epoch(base)
-        if not self._flush_scheduled:
-            self._schedule_flush()
-        if active.state.size:
-            active = self._roll_or_undo(active)
-        saved = Savepoint(self.segments, active, is_exchanged=True)
-        name = staged.log.file
-        try:
-            file = held_open(root.files, root.open(name, write=True))
-            settle(root, file.fd, staged, base, epoch)
-            if self.directory.access != PRIVATE:
-                self.files.set_access(file.fd, self.directory.access)
-        except OSError as error:
-            if isinstance(error, LogStoreError):
-                raise
-            what = "Nothing was published."
-            raise storage_error(error, "publish", root.path_of(name), what) from error
-        try:
-            self._exchange(root, staged, file)
-        except BaseException as error:
-            if self.end_offset != base:
-                raise  # the records are in
-            # This comes first and makes no call that could be interrupted.
-            self._savepoint, self._is_blocked, self._is_torn = saved, True, True
-            self._undo()
-            if is_system_error(error):
-                path = self.segments[-1].path
-                raise storage_error(error, "rename a staged file to", path) from error
-            raise
-
-    def _exchange(
-        self, root: Directory, staged: Adoptable, file: native.OpenFile
-    ) -> None:
-        """Put an open staged file in the place of the active segment's empty log."""
-        segment = self.segments[-1]
-        self._retire_active()
-        state = staged.state_at(segment.base_offset, self.files.now_ms())
-        self._active_state = state
-        self._active_index, self._active_times = staged.index, staged.times
-        self._active = self._writer_on(segment, file)
-        root.move(staged.log.file, self.directory, segment.file(LOG))
-        self.directory.sync()
-        self._show(self._active)
-
-    def sync_held(self) -> None:
-        """As `sync`; the caller holds the locks."""
-        self._sync_held()
-
-    def close_gate(self, gate: Gate, ceiling: int) -> None:
-        """Hide all records from an offset on from readers until the gate is open."""
-        self.ceiling = ceiling
-        self.gate = gate
-        # If the publication is interrupted, the next call must check.
-        self._is_blocked = True
+    def resume(self) -> None:
+        """Accept appends again; the next one checks for another reason."""
+        self.health.suspended = None
 
     def end_for_good(self, error: BaseException) -> None:
         """Refuse all appends: the next opening of the store cuts what follows here."""
-        self._fail(
-            SyncFailedError(
-                f"a publication to {self.name} could not be undone: {error}. Open the "
-                f"store again.",
-                path=self.directory.path,
-                action="undo",
-            )
+        self.health.cannot_undo(
+            f"a publication to {self.context.name} could not be undone: {error}. Open "
+            f"the store again."
         )
 
-    # ------------------------------------------------------------ close
-
-    @property
-    def is_sound(self) -> bool:
-        """Whether the whole log is known to be readable and can be made durable."""
-        return self.failed is None and self.damage is None
+    def hide_from(self, offset: int, publisher: native.Mutex | None = None) -> None:
+        """Hide all records from an offset on from readers, for good."""
+        self._log.set_barrier(Gate(is_open=False, publisher=publisher), offset)
 
     def close(self, reason: LogStoreError, *, write_down: bool) -> None:
         """Sync, finish the indexes and, with `write_down`, record where the log ends.
@@ -458,25 +231,25 @@ class PartitionWriter(LogWriter):
             SyncFailedError, StorageError: the log may not be durable. A full disk
                 raises neither: the records that were appended have their space.
         """
+        health = self.health
         with self.sync_lock, self.lock:
             if self._is_finished:
                 return
-            if self.is_sound:
+            if health.is_sound:
                 with contextlib.suppress(StorageError):
-                    self._mend()
-            self.closed = self.closed or reason
-            self._is_blocked = True
-            self.wake_readers()
-            self._turn.set()
+                    self._log.mend()
+            health.closed = health.closed or reason
+            health.is_blocked = True
+            health.wake()
             try:
-                if self.is_sound:
+                if health.is_sound:
                     self._finish(write_down)
-                if self.failed is not None and self._is_unheard:
-                    raise self.failed
+                if health.failed is not None and health.is_unheard:
+                    raise health.failed
             except LogStoreError as error:
                 self._end_close()
                 if isinstance(error, SyncFailedError):
-                    raise self._fail(error) from error.__cause__
+                    raise health.fail(error) from error.__cause__
                 raise
             except OSError as error:
                 self._end_close()
@@ -484,22 +257,22 @@ class PartitionWriter(LogWriter):
             self._end_close()
 
     def _end_close(self) -> None:
-        self._retire_active()
+        self._log.active.retire()
         self._is_finished = True
 
     def _finish(self, write_down: bool) -> None:
-        is_known = self._is_written_down and not self._is_unclean
-        if self._active is None and (is_known or not write_down or not self.segments):
+        log, point, writer = self._log, self._log.point, self._log.active.writer
+        if writer is None and (point.is_known or not write_down or not self.segments):
             return
-        active = self._active or self._writable()
-        self._sync_fd(active)
-        self._synced = self.end_offset
+        writer = writer or log.writable()
+        log.active.sync(writer, log.extent.durable)
+        log.set_durable(log.extent.end)
         try:
-            active.seal()
-            if self.config.segment_digests:
-                self._write_digests_held()
+            writer.seal()
+            if self.context.config.segment_digests:
+                log.digests.write_all(self.segments)
             if write_down:
-                self._write_state(active.state)
+                point.write(log.extent, writer.state)
         except OSError as error:
             failed = storage_error(error, "close", self.directory.path)
             if not isinstance(failed, DiskFullError):
@@ -507,26 +280,9 @@ class PartitionWriter(LogWriter):
             # All records are durable; the next opening rebuilds the missing files.
             self.is_noted = False
             logger.warning(
-                "%s is durable and not marked as closed: %s", self.name, failed
+                "%s is durable and not marked as closed: %s", self.context.name, failed
             )
 
     def abandon(self) -> None:
         """Release everything that a reader of a deleted topic does not need."""
-        self.segments = ()
-
-
-def _runs(segment: Segment, end: int) -> Iterator[tuple[native.Buffer, int]]:
-    """Buffers of whole batches of a segment from its start to `end`."""
-    buffer = native.Buffer(1 << 20)
-    pos = 0
-    while pos < end:
-        n = segment.read(buffer.view[: min(buffer.capacity, end - pos)], pos)
-        size, _, _, stop, error, _ = native.walk_batches(
-            buffer.c, n, pos=0, last_offset=-1, checks=0
-        )
-        if error is not None:
-            raise segment.missing(pos + size, segment.base_offset)
-        if size:
-            yield buffer, size
-        buffer = segment.next_buffer(buffer, n, size, stop, pos, segment.base_offset)
-        pos += size
+        self._log.extent = self._log.extent._replace(segments=())

@@ -232,7 +232,7 @@ def test_failed_background_sync_is_raised_by_close_if_nobody_was_told(
     partition = new_partition(store)
     append_records(partition, 3)
     files.fail("sync", name=".log")
-    partition._log.flush_due()
+    partition._log.syncs.flush_due()
     with pytest.raises(logstore.SyncFailedError):
         store.close()
 

@@ -19,8 +19,8 @@ import logstore
 from logstore import _native as native
 from logstore._native.locks import new_group
 from logstore.io.scheduler import Scheduler
-from logstore.log.write.log_writer import LogWriter
 from logstore.log.write.segment_appender import SegmentWriter
+from logstore.log.write.syncs import Syncs
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, FixedClock, FullDisk, Unsynced, logs_in
 from support.values import (
@@ -861,19 +861,19 @@ def test_log_that_is_cut_in_front_of_a_sync_takes_more_appends(
 ) -> None:
     """By another thread, between an append and the sync that it waits for: what was cut
     need not be synced."""
-    sync = LogWriter.sync
+    sync = Syncs.sync
 
     with open_store(tmp_path) as store:
         partition = new_partition(store)
         append_one(partition)
         append_one(partition)
 
-        def cut_and_sync(self: LogWriter, upto: int) -> None:
+        def cut_and_sync(self: Syncs, upto: int) -> None:
             monkeypatch.undo()
             partition.truncate_to(1)
             sync(self, upto)
 
-        monkeypatch.setattr(LogWriter, "sync", cut_and_sync)
+        monkeypatch.setattr(Syncs, "sync", cut_and_sync)
         if call == "append":
             assert partition.append(b"x", durable=True) == 2
         elif call == "append_many":
@@ -897,13 +897,13 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
     the only one that is planned, and would not come any more."""
     files = FaultyFiles()
     busy, failed = threading.Event(), threading.Event()
-    later, flush_due = Scheduler.later, LogWriter.flush_due
+    later, flush_due = Scheduler.later, Syncs.flush_due
 
-    def begin(writer: LogWriter) -> None:
+    def begin(syncs: Syncs) -> None:
         if at == "its begin" and not failed.is_set():
             failed.set()
             raise error
-        flush_due(writer)
+        flush_due(syncs)
 
     def plan(self: Scheduler, delay_ms: int, task: Callable[[], None]) -> None:
         in_main = threading.current_thread() is threading.main_thread()
@@ -918,7 +918,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
             busy.set()
             assert failed.wait(20)
 
-    monkeypatch.setattr(LogWriter, "flush_due", begin)
+    monkeypatch.setattr(Syncs, "flush_due", begin)
     with open_store(tmp_path, files=files) as store:
         partition = new_partition(store, flush_ms=5)
         if at == "its plan":

@@ -1,0 +1,245 @@
+"""The active segment of a log: created, opened for writing, synced, released."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+
+from logstore import _native as native
+from logstore.errors import StorageError, SyncFailedError, storage_error
+from logstore.index import OffsetEntries, TimeEntries
+from logstore.io import layout
+from logstore.io.directory import held_open
+from logstore.io.layout import LOG, SEGMENT_SUFFIXES, segment_file
+from logstore.log.write.context import LogContext
+from logstore.log.write.health import Health
+from logstore.log.write.segment_appender import SegmentWriter
+from logstore.segment import Segment
+
+__all__ = ["ActiveSegment"]
+
+
+class ActiveSegment:
+    """The file that appends go to. The log's lock guards it.
+
+    Invariant: while `writer` is None, `state`, `index` and `times` are those of the
+    last segment of the log. While it is open, its own are, which began as these.
+
+    Attributes:
+        writer: open for appends; None until the first append, and while it rests.
+        state, index, times: what the next `open` begins with.
+        creating: base offset of the segment that is being created, for a rollback.
+        stray: the same, after its creation has failed, until its file is removed.
+        flushes: number of syncs of the log so far, with their duration in seconds.
+    """
+
+    __slots__ = (
+        "_context",
+        "_health",
+        "creating",
+        "flush_seconds",
+        "flush_seconds_max",
+        "flushes",
+        "index",
+        "state",
+        "stray",
+        "times",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        context: LogContext,
+        health: Health,
+        state: native.SegmentState,
+        index: OffsetEntries,
+        times: TimeEntries,
+    ) -> None:
+        self._context = context
+        self._health = health
+        self.writer: SegmentWriter | None = None
+        self.state = state
+        self.index = index
+        self.times = times
+        self.creating: int | None = None
+        self.stray: int | None = None
+        self.flushes = 0
+        self.flush_seconds = self.flush_seconds_max = 0.0
+
+    def time_digest(self, count: int) -> int:
+        """The digest of the first `count` entries of its time index."""
+        times = self.times if self.writer is None else self.writer.times
+        return times.digest(count)
+
+    # ------------------------------------------------------------ create
+
+    def create(self, base_offset: int) -> Segment:
+        """Begin a segment: 1. create its log; 2. sync the directory. Then the caller
+        replaces the list of segments, and ends `creating`.
+
+        Raises:
+            StorageError: nothing was written; `stray` if its file may exist.
+        """
+        context = self._context
+        directory, files = context.directory, context.files
+        name = segment_file(base_offset, LOG)
+        self.creating = base_offset
+        try:
+            try:
+                fd = directory.create(name)
+            except FileExistsError:
+                fd = directory.open(name, write=True)
+                if files.size(fd):
+                    files.close(fd)
+                    raise
+            files.close(fd)
+            for suffix in (layout.INDEX, layout.TIME_INDEX):
+                directory.unlink(segment_file(base_offset, suffix), missing_ok=True)
+            directory.sync()
+        except OSError as error:
+            self._health.is_blocked, self.stray = True, base_offset
+            with contextlib.suppress(StorageError):
+                self.remove_stray()
+            raise storage_error(
+                error, "create", directory.path_of(name), "Nothing was written."
+            ) from error
+        segment = Segment(
+            directory,
+            context.host.descriptors,
+            base_offset,
+            0,
+            base_offset,
+            max_timestamp=-1,
+            is_gapless=context.is_gapless,
+        )
+        self.state = native.SegmentState(base_offset, files.now_ms())
+        self.index = OffsetEntries()
+        self.times = TimeEntries()
+        return segment
+
+    def remove_files(self, base_offset: int) -> None:
+        """Remove the files of a segment that no reader knows of."""
+        for suffix in SEGMENT_SUFFIXES:
+            name = segment_file(base_offset, suffix)
+            self._context.directory.unlink(name, missing_ok=True)
+
+    def remove_stray(self) -> None:
+        """Remove, durably, the files that a failed creation of a segment may have left.
+
+        Nothing may be appended before: an opening would take the file for the active
+        segment, and the records after its base in the previous segment for damage.
+
+        Raises:
+            StorageError: the files may still exist.
+        """
+        if self.stray is None:
+            return
+        directory = self._context.directory
+        try:
+            self.remove_files(self.stray)
+            directory.sync()
+        except OSError as error:
+            path = directory.path_of(segment_file(self.stray, LOG))
+            raise storage_error(error, "remove", path, "Nothing was written.") from (
+                error
+            )
+        self.stray = None
+
+    # ------------------------------------------------------------ open
+
+    def open(
+        self, segment: Segment, rest: Callable[[], bool], *, write_all: bool = False
+    ) -> SegmentWriter:
+        """A writer for the last segment; the caller makes it the `writer`.
+
+        Args:
+            rest: asks the log to release the file; a method.
+            write_all: continue with `state` as it is, at a rollback.
+        """
+        context = self._context
+        context.host.descriptors.make_room()
+        try:
+            fd = context.directory.open(segment.file(LOG), write=True)
+        except OSError as error:
+            raise storage_error(error, "open", segment.path) from error
+        file = held_open(context.files, fd)
+        if not write_all:
+            # Kafka resets its counter at every opening.
+            self.state.raw.bytes_since = 0
+        return self.on_file(segment, file, rest)
+
+    def on_file(
+        self, segment: Segment, file: native.OpenFile, rest: Callable[[], bool]
+    ) -> SegmentWriter:
+        """As `open`, with its log open."""
+        context = self._context
+        most = min(context.config.segment_jitter_ms, context.config.segment_ms)
+        writer = SegmentWriter(
+            segment,
+            file,
+            self.state,
+            self.index,
+            self.times,
+            context.config,
+            context.host.store_config,
+            jitter_ms=random.randrange(most) if most > 0 else 0,
+        )
+        context.host.descriptors.adopt(segment._serial, file, rest)
+        return writer
+
+    def retire(self) -> None:
+        """Stop writing to it; readers keep its file."""
+        if self.writer is not None:
+            self.writer.release()
+            self.writer = None
+
+    # ------------------------------------------------------------ sync
+
+    def sync(self, writer: SegmentWriter, durable: int, fd: int | None = None) -> None:
+        """Sync the log of a segment, unless there may be two writers.
+
+        Args:
+            durable: all records below it are durable already; for the error.
+            fd: its descriptor, if that may be released meanwhile.
+
+        Raises:
+            SyncFailedError: write no more.
+        """
+        context = self._context
+        try:
+            pid = context.host.lock_taken_by()
+        except OSError as error:
+            # There may be two writers: nothing is synced.
+            raise self._sync_failed(writer, durable, error) from error
+        if pid is not None:
+            raise SyncFailedError(
+                f"another program (process {pid or 'unknown'}) has taken the lock of "
+                f"the store, which something in this process dropped by closing the "
+                f"lock file; {context.name} may have two writers, and takes no more "
+                f"appends here. End that program, keep a copy, and verify the store.",
+                path=writer.path,
+                action="sync",
+            )
+        begun = context.files.monotonic()
+        try:
+            context.files.sync(writer.fd if fd is None else fd)
+        except OSError as error:
+            raise self._sync_failed(writer, durable, error) from error
+        took = context.files.monotonic() - begun
+        self.flushes += 1
+        self.flush_seconds += took
+        self.flush_seconds_max = max(self.flush_seconds_max, took)
+
+    def _sync_failed(
+        self, writer: SegmentWriter, durable: int, error: OSError
+    ) -> SyncFailedError:
+        return SyncFailedError(
+            f"a sync of {writer.path} failed: {error.strerror or error}. Records "
+            f"of {self._context.name} from offset {durable} to "
+            f"{writer.state.last_offset} may be lost in a power cut; nothing more "
+            f"is appended. Open the store again.",
+            errno=error.errno,
+            path=writer.path,
+            action="sync",
+        )

@@ -1,0 +1,328 @@
+"""Appends to a log: records are encoded, and batches written, all of a call or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from logstore import _native as native
+from logstore.errors import (
+    ConfigError,
+    CorruptionError,
+    OffsetConflictError,
+    ReentrantCallError,
+    storage_error,
+)
+from logstore.log.write.log_writer import LogWriter, Savepoint
+from logstore.log.write.segment_appender import Mark, SegmentWriter
+from logstore.log.write.syncs import Syncs
+from logstore.record.encoder import Encoder, check_headers
+
+__all__ = ["Appender"]
+
+# Bytes that a roll may need in addition to records: a step of reserved space, indexes,
+# state, names.
+_ROLL_BYTES: Final = 256 * 1024
+
+
+class Appender:
+    """Appends to one log. Any thread may call the methods that append rows, a record or
+    batches; they take the lock. The others need it.
+
+    Attributes:
+        encoder: makes batches as the settings of the log say.
+    """
+
+    __slots__ = ("_log", "_syncs", "encoder")
+
+    def __init__(self, log: LogWriter, syncs: Syncs) -> None:
+        self._log = log
+        self._syncs = syncs
+        self.encoder = Encoder(log.context.config)
+
+    # ------------------------------------------------------------ records
+
+    def append_rows(
+        self,
+        groups: Sequence[native.Rows],
+        *,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> tuple[int, int, int]:
+        """Append rows, all or none. No code of the caller runs in here: the caller has
+        packed lists already.
+
+        Returns (first offset, one past the last, time of the append in ms).
+        """
+        log, context = self._log, self._log.context
+        self._syncs.check_may_sync(durable)
+        with log.lock:
+            log.get_ready()
+            now_ms = context.files.now_ms()
+            base = log.extent.end
+            count = sum(rows.count for rows in groups)
+            self.check_expected(expected_offset, count)
+            if count:
+                for rows in groups:
+                    check_headers(rows, self.encoder.magic)
+                    rows.set_time(now_ms)
+                self._append([rows for rows in groups if rows.count], base, now_ms)
+            extent = log.extent
+            end = extent.end
+            lagging = end - extent.durable >= context.config.flush_messages
+        if durable or lagging:
+            self._syncs.sync_appended(end, durable)
+        return base, end, now_ms
+
+    def check_append(self, groups: Sequence[native.Rows], durable: bool) -> None:
+        """Raise now what `append_rows` would raise, as far as it can be known: for
+        calls that append to several logs, one after the other. It may be called with no
+        lock held. It does not foresee a failing or full disk."""
+        log = self._log
+        self._syncs.check_may_sync(durable)
+        if not log.lock.may_wait:
+            raise ReentrantCallError(
+                f"an append to several partitions, {log.context.name} among them, came "
+                f"in from inside another call of this thread; nothing was written"
+            )
+        with log.lock:
+            log.check()
+        encoder = self.encoder
+        for rows in groups:
+            check_headers(rows, encoder.magic)
+            encoder.check_sizes(rows)
+
+    def append_one(
+        self,
+        value: Any,
+        key: Any,
+        timestamp_ms: int | None,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """Append one uncompressed message of magic 0 or 1: the fast path.
+
+        Returns (offset, timestamp stored).
+        """
+        log, context = self._log, self._log.context
+        if durable:
+            self._syncs.check_may_sync(durable)
+        with log.lock:
+            log.get_ready()
+            now_ms = context.files.now_ms()
+            base = log.extent.end
+            if expected_offset is not None or base == native.OFFSET_MAX:
+                self.check_expected(expected_offset, 1)
+            encoder = self.encoder
+            if timestamp_ms is None or encoder.log_append_time:
+                timestamp_ms = now_ms
+            if encoder.is_plain:
+                writer = log.active.writer or log.writable()
+                if not self._syncs.is_scheduled:
+                    self._syncs.schedule()
+                try:
+                    done = writer.append_message(
+                        value, key, timestamp_ms, now_ms, encoder
+                    )
+                    if done:
+                        log.show(writer)
+                except BaseException as error:
+                    # This comes first and makes no call that could be interrupted. If
+                    # the error came after the commit, the record is in, and is shown.
+                    log.health.is_blocked = log.health.is_torn = True
+                    log.after_failed_write(writer, error)
+                    raise
+            else:
+                done = False  # the settings have changed meanwhile
+            if not done:
+                rows = encoder.rows_of_one(value, key, timestamp_ms)
+                self._append([rows], base, now_ms)
+            extent = log.extent
+            end = extent.end
+            lagging = end - extent.durable >= context.config.flush_messages
+        if durable or lagging:
+            self._syncs.sync_appended(end, durable)
+        return base, timestamp_ms if encoder.magic else -1
+
+    def append_encoded(
+        self,
+        make_runs: Callable[[int, int], tuple[list[memoryview], int]],
+        *,
+        expected_offset: int | None,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """Append whole batches. `make_runs(base offset, leader epoch)` returns them
+        with their offsets, and the number of offsets they take."""
+        log, context = self._log, self._log.context
+        self._syncs.check_may_sync(durable)
+        with log.lock:
+            log.get_ready()
+            base = log.extent.end
+            self.check_expected(expected_offset, 0)
+            epoch = log.epochs.at(base, log.extent.segments)
+            runs, count = make_runs(base, epoch)
+            if count:
+                self.check_expected(None, count)
+                self.write_runs(
+                    [(native.pointer(run), len(run)) for run in runs],
+                    sum(map(len, runs)),
+                    context.files.now_ms(),
+                )
+            extent = log.extent
+            end = extent.end
+            lagging = end - extent.durable >= context.config.flush_messages
+        if durable or lagging:
+            self._syncs.sync_appended(end, durable)
+        return base, base + count
+
+    def append_time(self) -> int | None:
+        """The time of an append if it replaces the producers' timestamps, else None."""
+        return (
+            self._log.context.files.now_ms() if self.encoder.log_append_time else None
+        )
+
+    def leader_epoch(self, base: int) -> int:
+        """The epoch to stamp on batches of magic 2, which begin at `base`."""
+        return self._log.epochs.at(base, self._log.extent.segments)
+
+    def check_expected(self, expected_offset: int | None, count: int) -> None:
+        """Raise unless the log ends at an offset, and has room for so many more."""
+        base = self._log.extent.end
+        if expected_offset is not None and expected_offset != base:
+            name = self._log.context.name
+            raise OffsetConflictError(expected_offset, base, partition=name)
+        if count > native.OFFSET_MAX - base:
+            name = self._log.context.name
+            raise ConfigError(
+                f"{name} has no room for {count} more offsets after {base}",
+                name="count",
+                value=count,
+            )
+
+    def _append(self, groups: Sequence[native.Rows], base: int, now_ms: int) -> None:
+        encoder = self.encoder
+        total = sum(encoder.measure(rows) for rows in groups)
+        epoch = self.leader_epoch(base) if encoder.magic == 2 else 0
+        runs = self._encode(groups, base, now_ms, epoch)
+        if encoder.buffers_whole_call:
+            copies = [bytes(native.buffer_of(data, size)) for data, size in runs]
+            total = sum(map(len, copies))
+            runs = iter([(native.pointer(copy), len(copy)) for copy in copies])
+        self.write_runs(runs, total, now_ms)
+
+    def _encode(
+        self, groups: Sequence[native.Rows], base: int, now_ms: int, epoch: int
+    ) -> Iterator[tuple[Any, int]]:
+        for rows in groups:
+            yield from self.encoder.encode(rows, base, now_ms, epoch)
+            base += rows.count
+
+    # ------------------------------------------------------------ batches
+
+    def begin(self) -> SegmentWriter:
+        """The active segment, before records are added: its end is that of the log, and
+        their sync is planned."""
+        log = self._log
+        writer = log.active.writer or log.writable()
+        if writer.next_offset != log.extent.end:
+            raise log.health.half_done()
+        if not self._syncs.is_scheduled:
+            self._syncs.schedule()
+        return writer
+
+    def write_runs(
+        self, runs: Iterable[tuple[Any, int]], total: int, now_ms: int
+    ) -> None:
+        """Write runs of whole batches; all of them or none.
+
+        Readers in other processes see no part of it before the end. If the runs fit
+        into one segment they go into one, as in Kafka: a roll is over before the first
+        byte. In that case the frame of the first batch is written last: until then
+        zeros in its place end the log for readers. Runs that need several segments are
+        protected by a bar (`_bar`). Space is reserved first, so that a full disk shows
+        before the first byte.
+        """
+        log, point = self._log, self._log.point
+        writer = self.begin()
+        segment_bytes = log.context.config.segment_bytes
+        room = max(segment_bytes - writer.state.size, 0)
+        if room < total <= segment_bytes:
+            writer, room = log.roll_or_undo(writer), segment_bytes
+        base = log.extent.end
+        saved = Savepoint(log.extent, writer)
+        # No reader looks at the records of a publication before its commit anyway.
+        is_hidden = not log.barrier.gate.is_open
+        try:
+            writer.reserve(min(total, room))
+            if total > room:
+                rolls = total // segment_bytes + 1
+                if not writer.has_room(total + rolls * _ROLL_BYTES):
+                    raise writer.disk_full(total)
+                if not is_hidden:
+                    self._bar(writer, saved.mark)
+            for data, size in runs:
+                done = 0
+                while done < size:
+                    is_first = not (
+                        is_hidden or point.is_barred or writer.differs_from(saved.mark)
+                    )
+                    taken, stop = writer.append(
+                        data + done, size - done, now_ms, total if is_first else 0
+                    )
+                    done += taken
+                    if done < size and stop != native.STOP_FULL:
+                        if not taken and not writer.state.size:
+                            raise self._misplaced(writer)
+                        is_bare = not (is_hidden or point.is_barred)
+                        if is_bare and writer.differs_from(saved.mark):
+                            self._bar(writer, saved.mark)
+                        writer.write_first_frame()
+                        writer = log.roll(writer)
+            writer.write_first_frame()
+            if point.is_barred:
+                self._unbar(writer)
+            log.show(writer)
+        except BaseException as error:
+            if log.extent.end != base:
+                raise  # all of it is in, and shown
+            # This comes first and makes no call that could be interrupted.
+            log.pending, log.health.is_blocked, log.health.is_torn = saved, True, True
+            log.roll_back(error)
+            # A caller that keeps the error keeps this frame, which would keep the files
+            # open.
+            del saved
+            raise
+
+    def _misplaced(self, writer: SegmentWriter) -> CorruptionError:
+        """The error for a batch that does not fit into an empty segment."""
+        return CorruptionError(
+            f"a batch for {self._log.context.name} has offsets that are not the next, "
+            f"{writer.next_offset}: nothing was appended",
+            path=writer.path,
+        )
+
+    def _bar(self, writer: SegmentWriter, mark: Mark) -> None:
+        """Set a bar at a mark, which is the end: readers do not look after it, and
+        after a crash the next opening removes what follows it. All records before it
+        are made durable first."""
+        log = self._log
+        log.active.sync(writer, log.extent.durable)
+        log.set_durable(max(log.extent.durable, mark.next_offset))
+        log.point.is_barred = True
+        self._write_bar(writer, mark.state, is_truncating=True)
+
+    def _unbar(self, writer: SegmentWriter) -> None:
+        """Commit an append that is protected by a bar."""
+        self._log.sync_all()
+        self._write_bar(writer, writer.state, is_truncating=False)
+        self._log.point.is_barred = False
+
+    def _write_bar(
+        self, writer: SegmentWriter, state: native.SegmentState, *, is_truncating: bool
+    ) -> None:
+        try:
+            self._log.point.write(self._log.extent, state, is_truncating=is_truncating)
+        except OSError as error:
+            raise storage_error(
+                error, "append to", writer.path, "Nothing was written."
+            ) from error

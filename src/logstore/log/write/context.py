@@ -1,0 +1,94 @@
+"""The surroundings of a partition's writer: its store, its directory, its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from logstore.config import StoreConfig, TopicConfig
+from logstore.io import layout
+from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
+
+__all__ = ["Host", "LogContext"]
+
+
+class Host(Protocol):
+    """The parts of the store that a writer needs."""
+
+    store_config: StoreConfig
+    descriptors: Descriptors
+    lock_group: int
+
+    @property
+    def generation(self) -> str:
+        """The generation that state files are written under."""
+
+    def begin_writing(self) -> None:
+        """Called before the first change: remove the marks of a clean stop, and start
+        a thread for `call_later`."""
+
+    def unlink_later(
+        self,
+        directory: Directory,
+        names: list[str],
+        delay_ms: int,
+        users: Iterable[object],
+    ) -> None:
+        """Remove files after `delay_ms`, when their users are gone."""
+
+    def waiting_bytes(self) -> int:
+        """Bytes of the files that are waiting to be removed."""
+
+    def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
+        """Run a task after `delay_ms`. It is a method; it runs if its object still
+        exists then."""
+
+    def lock_taken_by(self) -> int | None:
+        """The pid of another program that holds the lock of the store now (0: unknown);
+        None: this program holds it."""
+
+    def start_moved(self, topic: str, partition: int) -> None:
+        """The start offset lies inside a segment: Kafka's checkpoint must record it."""
+
+
+class LogContext:
+    """The surroundings of one log. Only `config` changes (`PartitionWriter.configure`).
+
+    Attributes:
+        name: ``topic-partition``.
+        log_id, is_gapless: as in `PartitionState`.
+    """
+
+    __slots__ = (
+        "config",
+        "directory",
+        "files",
+        "host",
+        "is_gapless",
+        "log_id",
+        "name",
+        "partition",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        host: Host,
+        directory: Directory,
+        topic: str,
+        partition: int,
+        config: TopicConfig,
+        *,
+        log_id: str,
+        is_gapless: bool,
+    ) -> None:
+        self.host = host
+        self.directory = directory
+        self.files = directory.files
+        self.topic = topic
+        self.partition = partition
+        self.name = layout.partition_directory(topic, partition)
+        self.config = config
+        self.log_id = log_id
+        self.is_gapless = is_gapless

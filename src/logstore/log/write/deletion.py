@@ -1,0 +1,115 @@
+"""Deletes the head of a log, and gives the files of dropped segments other names."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+from collections.abc import Iterable
+
+from logstore._native.locks import logger
+from logstore.errors import OffsetOutOfRangeError, storage_error
+from logstore.io.directory import Directory
+from logstore.io.layout import DELETED, SEGMENT_SUFFIXES, segment_file
+from logstore.log.write.log_writer import LogWriter
+from logstore.segment import Segment
+
+__all__ = ["delete_before", "rename_deleted"]
+
+
+def delete_before(log: LogWriter, offset: int, reason: str) -> int:
+    """Raise the start offset; drop the segments that lie wholly below it. The caller
+    holds both locks.
+
+    1. sync the log; 2. record the new start (commit); 3. replace the list of segments;
+    4. rename the files to `.deleted`; 5. unlink them later.
+    """
+    context, extent = log.context, log.extent
+    if not extent.start <= offset <= extent.end:
+        raise OffsetOutOfRangeError(
+            offset, extent.start, extent.end, partition=context.name
+        )
+    if offset == extent.start and _first_needed(extent.segments, offset) == 0:
+        return offset
+    writer = log.writable()
+    if offset == extent.end and writer.state.size:
+        writer = log.roll_or_undo(writer)
+    point = writer.state.copy()
+    log.sync_all()
+    before = log.extent
+    needed = _first_needed(before.segments, offset)
+    dropped, kept = before.segments[:needed], before.segments[needed:]
+    after = before._replace(segments=kept, start=offset)
+    is_committed = log.point.commit(after, point)
+    log.extent = after
+    if offset > kept[0].base_offset or dropped:
+        context.host.start_moved(context.topic, context.partition)
+    rename_deleted(log, dropped, is_committed=is_committed)
+    logger.info(
+        "%s starts at offset %d: %s; %d segments with %d bytes deleted",
+        context.name,
+        offset,
+        reason,
+        len(dropped),
+        sum(segment.size for segment in dropped),
+    )
+    return offset
+
+
+def _first_needed(segments: tuple[Segment, ...], offset: int) -> int:
+    """Index of the first segment that has offsets >= `offset` or is active."""
+    after = bisect.bisect_right(
+        segments, offset, key=lambda segment: segment.base_offset
+    )
+    return max(after - 1, 0)
+
+
+def rename_deleted(
+    log: LogWriter,
+    segments: Iterable[Segment],
+    *,
+    is_committed: bool = True,
+    is_needed: bool = False,
+) -> None:
+    """Rename the files of dropped segments; another process may still read them.
+
+    Raises:
+        StorageError: a file keeps its name, which matters in two cases: not
+            `is_committed`, when only the new names say that the segments are
+            dropped; or `is_needed`, when the log would grow into the offsets of a
+            segment that stayed.
+    """
+    directory = log.context.directory
+    names: list[str] = []
+    segments = list(segments)
+    with contextlib.suppress(OSError):
+        log.digests.drop(segments)
+    for segment in segments:
+        if names and not is_committed:
+            _sync_names(directory)
+        for suffix in SEGMENT_SUFFIXES:
+            name = segment_file(segment.base_offset, suffix)
+            try:
+                directory.rename(name, name + DELETED)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                if is_needed or not is_committed:
+                    raise storage_error(
+                        error, "rename", directory.path_of(name)
+                    ) from error
+                logger.warning("cannot rename %s: %s", name, error)
+                continue
+            names.append(name + DELETED)
+    if not is_committed:
+        _sync_names(directory)
+    if names:
+        # A read in progress finishes on the files that it began with.
+        delay_ms = log.context.config.file_delete_delay_ms
+        log.context.host.unlink_later(directory, names, delay_ms, segments)
+
+
+def _sync_names(directory: Directory) -> None:
+    try:
+        directory.sync()
+    except OSError as error:
+        raise storage_error(error, "sync", directory.path) from error

@@ -1,0 +1,248 @@
+"""The durable point of a log: its state file, for the next opening and for others."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Final
+
+from logstore import _native as native
+from logstore._native.locks import logger
+from logstore.errors import DiskFullError, storage_error
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.partition_state import (
+    UNKNOWN_TIMESTAMP,
+    PartitionState,
+    state_fields,
+)
+from logstore.log.recover import RecoveredLog
+from logstore.log.write.active_segment import ActiveSegment
+from logstore.log.write.context import LogContext
+from logstore.log.write.extent import Extent
+from logstore.log.write.segment_appender import Mark, SegmentWriter
+from logstore.segment import Segment
+
+__all__ = ["DurablePoint"]
+
+# The durable point is recorded after this many flushed bytes, whatever the time.
+_CHECKPOINT_BYTES: Final = 16 << 20
+
+
+class DurablePoint:
+    """Writes the state file of a log. The log's lock guards it.
+
+    Invariant: all records up to the state that it writes are durable.
+
+    Attributes:
+        is_barred: the state file says that all bytes after its durable point will be
+            removed: readers in other processes do not look there.
+        is_truncating: the same, found by recovery: an opening would cut what is
+            appended.
+        is_written_down: the state file records all this already.
+        synced: the state of the active segment at the last sync.
+        is_scheduled: `LogWriter.point_due` will be called.
+    """
+
+    __slots__ = (
+        "_active",
+        "_context",
+        "_is_unclean",
+        "_pos",
+        "_rows",
+        "_time",
+        "is_barred",
+        "is_scheduled",
+        "is_truncating",
+        "is_written_down",
+        "synced",
+    )
+
+    def __init__(
+        self, context: LogContext, active: ActiveSegment, loaded: RecoveredLog
+    ) -> None:
+        self._context = context
+        self._active = active
+        self.is_barred = False
+        self.is_truncating = loaded.is_truncating
+        self.is_written_down = loaded.is_written_down
+        self._is_unclean = loaded.is_unclean
+        self.synced: native.SegmentState | None = None
+        self.is_scheduled = False
+        # Size of the active segment, and time, when the file was last written.
+        self._pos = loaded.active_state.size
+        self._time = context.files.monotonic()
+        # Of the last state file: serials of the first and the last sealed segment (not
+        # references, which would keep deleted segments), their number, their rows.
+        self._rows: tuple[int, int, int, str] = (0, 0, 0, "")
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the state file records where the log ends."""
+        return self.is_written_down and not self._is_unclean
+
+    def write(
+        self,
+        extent: Extent,
+        state: native.SegmentState,
+        *,
+        is_truncating: bool = False,
+    ) -> None:
+        """Write the state file; `state` is that of the active segment.
+
+        Raises:
+            OSError: as the system gives it; the file is unchanged, or its content is
+                unknown.
+        """
+        context = self._context
+        point = PartitionState(
+            extent.start,
+            [],
+            state_fields(state),
+            self._active.time_digest(state.raw.time_entries),
+            extent.cuts,
+            context.is_gapless,
+            context.host.generation,
+            log_id=context.log_id,
+        )
+        point.is_truncating = is_truncating
+        self._sync_indexes(state)
+        text = point.to_json(self._sealed_rows(extent.segments))
+        checkpoints.write_prepared(context.directory, layout.PARTITION_STATE, text)
+        self._written(state)
+
+    def _written(self, state: native.SegmentState) -> None:
+        self.is_written_down = True
+        self._pos = state.size
+        self._time = self._context.files.monotonic()
+
+    def _sync_indexes(self, state: native.SegmentState) -> None:
+        """Make the index entries durable that a state is about to count: opening loads
+        them without checking each."""
+        writer = self._active.writer
+        if writer is not None and writer.segment.base_offset == state.raw.base_offset:
+            entries = state.raw.index_entries, state.raw.time_entries
+            if any(entries):
+                writer.write_indexes(*entries, sync=True)
+
+    def _sealed_rows(self, segments: tuple[Segment, ...]) -> str:
+        """The rows of the sealed segments, as text. A roll adds one row to the existing
+        ones, so that its cost does not depend on their number."""
+        first, last, count, text = self._rows
+        if not (
+            0 < count < len(segments)
+            and (segments[0]._serial, segments[count - 1]._serial) == (first, last)
+            and segments[count - 1].row
+        ):
+            count, text = 0, ""
+        rows = [
+            segment.row or _sealed_row(segment, after.base_offset)
+            for segment, after in itertools.pairwise(segments[count:])
+        ]
+        if rows:
+            text = ",".join([text, *rows] if text else rows)
+            ends = segments[0]._serial, segments[-2]._serial
+            self._rows = (*ends, len(segments) - 1, text)
+        return text
+
+    def record(self, extent: Extent, state: native.SegmentState) -> None:
+        """Record the durable point. If this fails, the old one stays true."""
+        try:
+            self.write(extent, state)
+        except OSError as error:
+            logger.warning(
+                "cannot write down the durable point of %s: %s",
+                self._context.name,
+                error,
+            )
+
+    def commit(
+        self,
+        extent: Extent,
+        state: native.SegmentState,
+        *,
+        is_truncating: bool = False,
+    ) -> bool:
+        """Record a changed list of segments, or raise.
+
+        A full disk must not stop a call that frees space: in that case the state file
+        is removed. Without it the next opening loads the partition as Kafka would. This
+        costs only time, if the log starts at the base of its first segment.
+
+        Returns False if the state file was removed.
+
+        Raises:
+            StorageError: the state file is unchanged, or its content is unknown.
+        """
+        directory = self._context.directory
+        try:
+            self.write(extent, state, is_truncating=is_truncating)
+        except OSError as error:
+            failed = storage_error(error, "write the state of", directory.path)
+            at_boundary = extent.start == extent.segments[0].base_offset
+            if not isinstance(failed, DiskFullError) or not at_boundary:
+                raise failed from error
+            try:
+                for name in (layout.PARTITION_STATE + ".tmp", layout.PARTITION_STATE):
+                    directory.unlink(name, missing_ok=True)
+                directory.sync()
+            except OSError:
+                raise failed from error
+            self._written(state)
+            return False
+        return True
+
+    # ------------------------------------------------------------ when
+
+    def after_sync(
+        self,
+        extent: Extent,
+        writer: SegmentWriter,
+        mark: Mark,
+        point_due: Callable[[], None],
+    ) -> None:
+        """The log is synced up to a mark: write the index entries up to there, and the
+        durable point if it is old.
+
+        Args:
+            point_due: calls `record_if_due`; a method.
+        """
+        state = self.synced = mark.state
+        try:
+            writer.write_indexes(mark.index_count, mark.time_count)
+        except OSError as error:
+            logger.warning("cannot write the indexes of %s: %s", writer.path, error)
+        now = self._context.files.monotonic()
+        host = self._context.host
+        config = host.store_config
+        if (
+            state.size - self._pos >= _CHECKPOINT_BYTES
+            or (now - self._time) * 1000 >= config.flush_checkpoint_ms
+        ):
+            self.record(extent, state)
+        elif not self.is_scheduled:
+            # Other processes learn the durable offset from the state file, which must
+            # not be too old.
+            host.call_later(point_due, config.flush_checkpoint_ms)
+            self.is_scheduled = True
+
+    def record_last(self, extent: Extent) -> None:
+        """Record what the last sync made durable, if the log has not rolled since."""
+        writer, synced = self._active.writer, self.synced
+        if writer is None or synced is None:
+            return
+        if synced.raw.base_offset == writer.state.raw.base_offset:
+            self.record(extent, synced)
+
+
+def _sealed_row(segment: Segment, next_offset: int) -> str:
+    """The row of a sealed segment in a state file (`PartitionState.sealed`). The
+    segment keeps it."""
+    largest = segment.max_timestamp
+    if largest is None:
+        largest = UNKNOWN_TIMESTAMP
+    segment.row = (
+        f"[{segment.base_offset},{segment.size},{next_offset},{largest},"
+        f"{segment.max_timestamp_offset},{segment.time_digest}]"
+    )
+    return segment.row

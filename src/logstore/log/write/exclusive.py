@@ -1,0 +1,136 @@
+"""A log of which the caller holds both locks: for publications, which change several
+logs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from logstore import _native as native
+from logstore.errors import LogStoreError, is_system_error, storage_error
+from logstore.io.directory import Directory, held_open
+from logstore.io.files import PRIVATE
+from logstore.io.layout import LOG
+from logstore.log.write.appender import Appender
+from logstore.log.write.extent import Gate
+from logstore.log.write.import_segment import Adoptable, settle
+from logstore.log.write.log_writer import LogWriter, Savepoint
+from logstore.log.write.truncation import truncate
+
+__all__ = ["ExclusiveLog"]
+
+
+class ExclusiveLog:
+    """What a thread that holds both locks of a log may do with it."""
+
+    __slots__ = ("_appender", "_log")
+
+    def __init__(self, log: LogWriter, appender: Appender) -> None:
+        self._log = log
+        self._appender = appender
+
+    def position(self) -> tuple[int, int]:
+        """(index of the last segment, its size), for `truncate_to`.
+
+        Raises:
+            LogStoreError: the reason why nothing can be appended.
+        """
+        self._log.check()
+        writer = self._log.writable()
+        return len(self._log.extent.segments) - 1, writer.state.size
+
+    def check_room(self, size: int) -> None:
+        """Raise `DiskFullError` if the disk does not have `size` bytes to spare."""
+        writer = self._log.writable()
+        if not writer.has_room(size):
+            raise writer.disk_full(size)
+
+    def close_gate(self, gate: Gate) -> None:
+        """Hide all that is appended from now on from readers until the gate is open."""
+        self._log.set_barrier(gate, self._log.extent.end)
+
+    def leader_epoch(self, base: int) -> int:
+        """The epoch to stamp on batches of magic 2, which begin at `base`."""
+        return self._appender.leader_epoch(base)
+
+    def append_runs(
+        self, runs: Iterable[tuple[Any, int]], size: int, count: int
+    ) -> None:
+        """Append whole batches that have their offsets, all of them or none.
+
+        `size` and `count`: the number of bytes and offsets they take.
+        """
+        self._log.check()
+        self._appender.check_expected(None, count)
+        self._appender.write_runs(runs, size, self._log.context.files.now_ms())
+
+    def sync(self) -> None:
+        """Sync everything."""
+        self._log.sync_all()
+
+    def truncate_to(self, offset: int, boundary: tuple[int, int] | None) -> int:
+        """Drop all records from `offset` on; see `truncate`."""
+        return truncate(self._log, offset, boundary)
+
+    def take_over(self, root: Directory, staged: Adoptable) -> None:
+        """Append the records of a staged file: the file becomes a segment.
+
+        1. begin a segment, unless the active one is empty; 2. give the batches their
+        offsets, and sync the file: recovery treats bytes that it cannot read as a torn
+        tail, and keeps a copy; 3. rename the file to the empty segment's log (no reader
+        has that log open, because it is empty); 4. sync the directory.
+
+        Raises:
+            StorageError: nothing was appended.
+            SyncFailedError: whether the records were appended is unknown.
+        """
+        log, health, appender = self._log, self._log.health, self._appender
+        log.check()
+        appender.check_expected(None, staged.log.records)
+        writer = appender.begin()
+        base = log.extent.end
+        epoch = appender.leader_epoch(base)
+        if writer.state.size:
+            writer = log.roll_or_undo(writer)
+        saved = Savepoint(log.extent, writer, is_exchanged=True)
+        directory, name = log.context.directory, staged.log.file
+        try:
+            file = held_open(root.files, root.open(name, write=True))
+            settle(root, file.fd, staged, base, epoch)
+            if directory.access != PRIVATE:
+                root.files.set_access(file.fd, directory.access)
+        except OSError as error:
+            if isinstance(error, LogStoreError):
+                raise
+            what = "Nothing was published."
+            raise storage_error(error, "publish", root.path_of(name), what) from error
+        try:
+            self._exchange(root, staged, file)
+        except BaseException as error:
+            if log.extent.end != base:
+                raise  # the records are in
+            # This comes first and makes no call that could be interrupted.
+            log.pending, health.is_blocked, health.is_torn = saved, True, True
+            log.roll_back(error)
+            if is_system_error(error):
+                path = log.extent.segments[-1].path
+                raise storage_error(error, "rename a staged file to", path) from error
+            raise
+
+    def _exchange(
+        self, root: Directory, staged: Adoptable, file: native.OpenFile
+    ) -> None:
+        """Put an open staged file in the place of the active segment's empty log."""
+        log, active, directory = (
+            self._log,
+            self._log.active,
+            self._log.context.directory,
+        )
+        segment = log.extent.segments[-1]
+        active.retire()
+        active.state = staged.state_at(segment.base_offset, root.files.now_ms())
+        active.index, active.times = staged.index, staged.times
+        writer = active.writer = active.on_file(segment, file, log.rest)
+        root.move(staged.log.file, directory, segment.file(LOG))
+        directory.sync()
+        log.show(writer)

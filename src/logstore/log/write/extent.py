@@ -1,0 +1,70 @@
+"""The extent of a log, as one value, and the barrier that hides a publication."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from logstore import _native as native
+from logstore.io.checkpoint.cuts import Cuts
+from logstore.segment import Segment
+
+__all__ = ["Barrier", "Extent", "Gate"]
+
+
+class Extent(NamedTuple):
+    """A log at one time. A writer replaces its extent in one assignment, under the lock
+    of its appends; a reader takes one reference, and needs no lock.
+
+    Attributes:
+        segments: in order; the last one is active.
+        start: first offset that can be read.
+        end: the next offset to be assigned.
+        durable: all records below it are on stable storage. It may be outside of
+            [start, end] (`LogWriter.seen` bounds it).
+        cuts: how the log was cut, for readers that have read the removed part.
+        limit: readers stop here while all from this offset on is being removed; else
+            native.OFFSET_MAX.
+    """
+
+    segments: tuple[Segment, ...]
+    start: int
+    end: int
+    durable: int
+    cuts: Cuts
+    limit: int = native.OFFSET_MAX
+
+
+class Gate:
+    """Whether readers see what is being published. All logs of a publication share one
+    gate: it opens for all of them at once.
+
+    Attributes:
+        publisher: held by the thread that publishes. A gate that is closed while no
+            thread publishes belongs to a publication that was interrupted.
+    """
+
+    __slots__ = ("is_open", "publisher")
+
+    def __init__(self, *, is_open: bool, publisher: native.Mutex | None = None) -> None:
+        self.is_open = is_open
+        self.publisher = publisher
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it will never open. The caller holds the lock of the log."""
+        if self.is_open:
+            return False
+        return self.publisher is None or not self.publisher.is_mine
+
+
+class Barrier(NamedTuple):
+    """Readers stop at an offset while a gate is closed. A publication sets a new
+    barrier before it appends.
+
+    Attributes:
+        gate: of the publication.
+        ceiling: the offset.
+    """
+
+    gate: Gate
+    ceiling: int

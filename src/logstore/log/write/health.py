@@ -1,0 +1,123 @@
+"""The reasons why a log takes no appends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from logstore._native.locks import Signal, logger
+from logstore.errors import LogStoreError, SyncFailedError
+from logstore.log.write.context import LogContext
+
+__all__ = ["Health"]
+
+
+class Health:
+    """Whether a log takes appends, and why not. The log's lock guards it.
+
+    Invariant: `is_blocked` if there is a reason to refuse appends, or an undo is due.
+    It may also be set without one: `check` finds out.
+
+    Attributes:
+        damage: found by recovery, for good.
+        failed: a sync or an undo has failed, for good: the first cause.
+        closed: the writer was closed.
+        suspended: appends are refused for now.
+        is_half_done: a call was interrupted, and no call can undo it.
+        is_torn: a call was interrupted: readers finish it first (`LogWriter.settle`).
+        is_unheard: only a background thread has seen the failure so far.
+    """
+
+    __slots__ = (
+        "_context",
+        "_wakes",
+        "closed",
+        "damage",
+        "failed",
+        "is_blocked",
+        "is_half_done",
+        "is_torn",
+        "is_unheard",
+        "suspended",
+    )
+
+    def __init__(
+        self,
+        context: LogContext,
+        damage: LogStoreError | None,
+        wakes: tuple[Signal, ...],
+    ) -> None:
+        self._context = context
+        self._wakes = wakes
+        self.damage = damage
+        self.failed: LogStoreError | None = None
+        self.closed: LogStoreError | None = None
+        self.suspended: LogStoreError | None = None
+        self.is_half_done = False
+        self.is_torn = False
+        self.is_unheard = False
+        self.is_blocked = damage is not None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the whole log is known to be readable and can be made durable."""
+        return self.failed is None and self.damage is None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing will ever be appended or synced again."""
+        return bool(self.closed or self.failed or self.damage)
+
+    def check(self, mend: Callable[[], None]) -> None:
+        """Raise the reason if nothing may be written.
+
+        Args:
+            mend: finishes what an interrupted call left half done, and may fail.
+        """
+        if self.closed is not None:
+            # The same error each time, without the frames of earlier callers.
+            raise self.closed.with_traceback(None)
+        if self.suspended is not None:
+            raise self.suspended.with_traceback(None)
+        if self.failed is None and self.damage is None:
+            mend()
+        if self.failed is not None:
+            self.is_unheard = False
+            raise SyncFailedError(
+                str(self.failed),
+                errno=getattr(self.failed, "errno", None),
+                path=getattr(self.failed, "filename", None),
+                action="append to",
+            ) from self.failed
+        if self.damage is not None:
+            raise self.damage.with_traceback(None)
+
+    def fail(self, error: SyncFailedError) -> SyncFailedError:
+        """Refuse all appends from now on; returns the error. The first one counts."""
+        if self.failed is None:
+            self.failed = error
+            self.is_blocked = True
+            logger.error("%s takes no more appends: %s", self._context.name, error)
+        self.wake()
+        return error
+
+    def half_done(self) -> SyncFailedError:
+        """A call was interrupted at a point that cannot be undone: write no more."""
+        context = self._context
+        return self.fail(
+            SyncFailedError(
+                f"an earlier call on {context.name} was interrupted half-way; what was "
+                f"acknowledged can be read. Open the store again to append.",
+                path=context.directory.path,
+                action="append to",
+            )
+        )
+
+    def cannot_undo(self, text: str) -> None:
+        """A change of this log was not undone, as `text` says: write no more."""
+        path = self._context.directory.path
+        self.fail(SyncFailedError(text, path=path, action="undo"))
+
+    def wake(self) -> None:
+        """Wake the threads that wait for records, or for a sync."""
+        for signal in self._wakes:
+            signal.set()

@@ -1,0 +1,158 @@
+"""When a log is synced: for a caller that waits, and by time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from logstore._native.locks import RANK_SYNC
+from logstore.errors import LogStoreError, ReentrantCallError, SyncFailedError
+from logstore.log.write.log_writer import LogWriter
+
+__all__ = ["Syncs"]
+
+# A sync that is due while another thread appends is retried this often, at this
+# interval.
+_FLUSH_TRIES: Final = 20
+_FLUSH_RETRY_MS: Final = 5
+# No sync needs a deeper call stack than this until its records are durable.
+_SYNC_DEPTH: Final = 30
+# A flush_ms beyond this (ten years) needs no thread.
+_NEVER_MS: Final = 10 * 366 * 24 * 3600 * 1000
+
+
+class Syncs:
+    """Syncs one log. Any thread may call `sync`.
+
+    Invariant: if `is_scheduled`, `flush_due` will be called for all that is appended
+    before. The log's lock guards it.
+    """
+
+    __slots__ = ("__weakref__", "_log", "_tries", "is_scheduled")
+
+    def __init__(self, log: LogWriter) -> None:
+        self._log = log
+        self.is_scheduled = False
+        self._tries = 0
+
+    # ------------------------------------------------------------ by time
+
+    def schedule(self) -> None:
+        """Ensure that the next records will be synced in time. Call it before they are
+        written: nothing may fail afterwards."""
+        context = self._log.context
+        if context.config.flush_ms < _NEVER_MS:
+            context.host.call_later(self.flush_due, context.config.flush_ms)
+            self.is_scheduled = True
+
+    def flush_due(self) -> None:
+        """Called by the store's thread when flush_ms is over."""
+        log, health = self._log, self._log.health
+        if health.has_ended:
+            return
+        with log.lock.attempt() as is_mine:
+            # With the lock: later appends schedule a sync of their own.
+            if is_mine:
+                self.is_scheduled, self._tries = False, 0
+                end = log.extent.end
+        if not is_mine and self._tries < _FLUSH_TRIES:
+            # Another thread appends: other partitions do not wait for it.
+            self._tries += 1
+            log.context.host.call_later(self.flush_due, _FLUSH_RETRY_MS)
+            return
+        if not is_mine:
+            with log.lock:
+                self.is_scheduled, self._tries = False, 0
+                end = log.extent.end
+        try:
+            self.sync(end)
+        except LogStoreError:
+            # The next append or close raises the error.
+            health.is_unheard = health.failed is not None
+            if not health.has_ended:
+                self.schedule()  # it is not possible now, but may be later
+        except BaseException:
+            self.schedule()  # no memory now, perhaps
+            raise
+
+    # ------------------------------------------------------------ for a caller
+
+    def sync(self, upto: int) -> None:
+        """Return when everything below `upto` is on stable storage, or the log was
+        cut below it meanwhile.
+
+        Concurrent callers share one sync (`GroupCommit`).
+
+        Raises:
+            SyncFailedError: the sync failed; which records are durable is unknown.
+            LogStoreError: the partition was found damaged, and has records that are
+                not durable.
+            ReentrantCallError: this thread is in the middle of an append or a sync.
+        """
+        log = self._log
+        if log.extent.durable >= upto:
+            return
+        if log.lock.top >= RANK_SYNC:
+            raise ReentrantCallError(
+                f"a sync of {log.context.name} came in from inside another call of "
+                f"this thread, and would wait for that"
+            )
+        log.commits.run(
+            lambda: log.extent.durable >= upto, lambda: self._sync_now(upto)
+        )
+
+    def _sync_now(self, upto: int) -> bool:
+        """Sync what was appended by now; False if the log was cut below `upto`. The
+        caller holds `sync_lock`, but not `lock`: other threads append meanwhile."""
+        log, health = self._log, self._log.health
+        with log.lock:
+            if log.extent.durable >= upto:
+                return True
+            if health.is_blocked and health.suspended is None:
+                log.check()
+            writer = log.active.writer or log.writable()
+            mark, file = writer.mark(), writer.file
+            if log.extent.end < upto:
+                return False
+            if mark.next_offset < upto:
+                raise health.half_done()  # there is nothing more to sync
+        try:
+            log.active.sync(writer, log.extent.durable, file.fd)
+        except SyncFailedError as error:
+            raise health.fail(error) from error.__cause__
+        with log.lock:
+            log.after_sync(writer, mark)
+        return True
+
+    # ------------------------------------------------------------ after an append
+
+    def check_may_sync(self, durable: bool) -> None:
+        """Raise if the sync after an append could be refused, because this thread is in
+        the middle of another call, or because the stack would be too deep: after the
+        append it would be too late."""
+        if not durable:
+            return
+        if not self._log.sync_lock.may_wait:
+            raise ReentrantCallError(
+                f"a durable append to {self._log.context.name} came in from inside "
+                f"another call of this thread, and could wait for that; nothing was "
+                f"written"
+            )
+        _descend(_SYNC_DEPTH)
+
+    def sync_appended(self, end: int, durable: bool) -> None:
+        """Sync after an append, whose records are in. If this runs inside another call,
+        or memory or stack is short, the sync is left to the thread that syncs in
+        time."""
+        if not durable and not self._log.sync_lock.may_wait:
+            return
+        try:
+            self.sync(end)
+        except (MemoryError, RecursionError):
+            if durable and self._log.extent.durable < end:
+                raise
+
+
+def _descend(depth: int) -> None:
+    """Raise RecursionError if the stack has no room for `depth` calls."""
+    if depth:
+        _descend(depth - 1)

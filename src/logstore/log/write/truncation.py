@@ -1,0 +1,185 @@
+"""Cuts the tail of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from logstore import _native as native
+from logstore._native.locks import logger
+from logstore.errors import StorageError, SyncFailedError, UnsupportedError
+from logstore.index import OffsetEntries, TimeEntries
+from logstore.io.layout import LOG
+from logstore.log.recover.rebuild import cut_transactions, remove_snapshots
+from logstore.log.scan import take_batches
+from logstore.log.write.deletion import rename_deleted
+from logstore.log.write.extent import Extent
+from logstore.log.write.log_writer import LogWriter
+from logstore.segment import Segment
+
+__all__ = ["truncate"]
+
+
+def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> int:
+    """Drop all records from `offset` on. The caller holds both locks.
+
+    1. record the lower durable point, and that all after it is to be removed
+    (commit: opening finishes it); 2. rename later segments to `.deleted` and sync
+    the directory; 3. truncate and sync the log; 4. cut the indexes; 5. drop
+    producer snapshots and leader epochs that refer to removed offsets; 6. if
+    `offset` is in a gap, begin a segment there.
+
+    Args:
+        boundary: (index of the segment, position) where the batch of the offset
+            begins; None at the end.
+
+    Returns the new end.
+    """
+    active, health, segments = log.active, log.health, log.extent.segments
+    if offset == log.extent.end:
+        return offset
+    if boundary is None:
+        raise health.half_done()
+    index, pos = boundary
+    while index and (
+        segments[index].base_offset > offset
+        or (pos == 0 and segments[index].base_offset < offset)
+    ):
+        # `offset` is in a gap before a segment, or before all of its records: drop
+        # this segment, too.
+        index -= 1
+        pos = segments[index].size
+    log.sync_all()
+    log.writable()
+    segment = segments[index]
+    state, entries, times = _state_up_to(log, segment, pos)
+    # If `offset` is in a gap, `end` follows the last record before it.
+    before, end, size = log.extent, state.last_offset + 1, state.size
+    cuts = before.cuts.after(offset, log.context.files.now_ms())
+    # A reader sees only records that stay, in one of these.
+    during = before._replace(segments=segments[: index + 1], cuts=cuts, limit=end)
+    undone = before._replace(cuts=cuts)
+    stopped = during._replace(end=end, limit=native.OFFSET_MAX)
+    try:
+        log.extent = during
+        active.retire()
+        active.state, active.index, active.times = state, entries, times
+        _cut(log, segment, segments[index + 1 :], offset, end)
+    except BaseException as error:
+        # Half done, in memory or on disk: the next opening finds out. This comes
+        # first and makes no call that could be interrupted.
+        health.is_half_done = health.is_blocked = True
+        if segment.next_offset == end:
+            segment.size = size
+        if log.extent is during:
+            log.extent = stopped if segment.next_offset == end else undone
+        failed = SyncFailedError(
+            f"cannot truncate {log.context.name} to offset {offset}: {error!r}. Open "
+            f"the store again.",
+            errno=getattr(error, "errno", None),
+            path=log.context.directory.path,
+            action="truncate",
+        )
+        health.fail(failed)
+        if isinstance(error, OSError):
+            raise failed from error
+        raise
+    if end < offset:
+        _leave_gap(log, offset, before.start)
+    return log.extent.end
+
+
+def _leave_gap(log: LogWriter, offset: int, start: int) -> None:
+    """Let the log continue at an offset after its last record, in a segment that
+    begins there: a segment that ends before the next offset looks like damage."""
+    try:
+        log.roll_or_undo(log.writable(), offset)
+        log.extent = log.extent._replace(end=offset, start=start)
+    except SyncFailedError:
+        raise
+    except StorageError as error:
+        logger.warning(
+            "%s ends at offset %d, not at %d: no segment can begin there: %s",
+            log.context.name,
+            log.extent.end,
+            offset,
+            error,
+        )
+
+
+def _cut(
+    log: LogWriter,
+    segment: Segment,
+    dropped: tuple[Segment, ...],
+    offset: int,
+    end: int,
+) -> None:
+    """The steps of `truncate`, after the extent and the state are set. There are no
+    records from `end` to `offset`."""
+    context, active = log.context, log.active
+    directory, files = context.directory, context.files
+    state = active.state
+    pos = state.size
+    log.point.write(log.extent, state, is_truncating=True)
+    log.digests.drop([segment])
+    rename_deleted(log, reversed(dropped), is_needed=True)
+    directory.sync()
+    segment.generation += 1
+    segment.next_offset = end  # from here on, readers see the truncation
+    segment.size = pos
+    segment.max_timestamp = state.max_timestamp
+    segment.max_timestamp_offset = state.max_timestamp_offset
+    with directory.opened(segment.file(LOG), write=True) as fd:
+        files.truncate(fd, pos)
+        files.sync(fd)
+    active.writer = active.open(segment, log.rest)
+    active.writer.write_indexes()
+    remove_snapshots(directory, above=offset)
+    cut_transactions(directory, segment.base_offset, offset)
+    log.epochs.cut(offset)
+    logger.info(
+        "%s truncated to offset %d: asked for; %d offsets dropped",
+        context.name,
+        offset,
+        log.extent.end - offset,
+    )
+    segments, start, _, _, cuts, _ = log.extent
+    # Another cut: a reader may meanwhile have seen the old end together with the first.
+    cuts = cuts.after(offset, files.now_ms())
+    log.point.synced = None
+    log.extent = Extent(segments, min(start, end), end, end, cuts)
+    # While the state on disk says "truncating", an opening would cut appends.
+    log.point.commit(log.extent, active.writer.state)
+
+
+def _state_up_to(
+    log: LogWriter, segment: Segment, pos: int
+) -> tuple[native.SegmentState, OffsetEntries, TimeEntries]:
+    """State and index entries of a segment that ends at `pos`."""
+    context = log.context
+    from_start = native.SegmentState(segment.base_offset, context.files.now_ms())
+    index, times = OffsetEntries(), TimeEntries()
+    planner = native.Planner(context.config.index_interval_bytes, None)
+    for run, size in _runs(segment, pos):
+        taken, _ = take_batches(planner, from_start, run.c, size, index, times)
+        if taken < size:
+            raise UnsupportedError(
+                f"{segment.path} cannot be indexed", path=segment.path
+            )
+    return from_start, index, times
+
+
+def _runs(segment: Segment, end: int) -> Iterator[tuple[native.Buffer, int]]:
+    """Buffers of whole batches of a segment from its start to `end`."""
+    buffer = native.Buffer(1 << 20)
+    pos = 0
+    while pos < end:
+        n = segment.read(buffer.view[: min(buffer.capacity, end - pos)], pos)
+        size, _, _, stop, error, _ = native.walk_batches(
+            buffer.c, n, pos=0, last_offset=-1, checks=0
+        )
+        if error is not None:
+            raise segment.missing(pos + size, segment.base_offset)
+        if size:
+            yield buffer, size
+        buffer = segment.next_buffer(buffer, n, size, stop, pos, segment.base_offset)
+        pos += size

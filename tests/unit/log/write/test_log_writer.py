@@ -1,0 +1,55 @@
+"""What readers see of a log while it changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import logstore
+from logstore.log.write.extent import Barrier, Gate
+
+
+class _Turn(Gate):
+    """An open gate; a publication begins right after a reader has looked at it."""
+
+    __slots__ = ("begin",)
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]
+        self.begin()
+        return True
+
+    @is_open.setter
+    def is_open(self, value: bool) -> None: ...
+
+
+def test_reader_that_meets_a_publication_sees_none_of_it(tmp_path: Path) -> None:
+    """Between its look at the gate and at the extent, which is one of both or none."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("a")[0]
+        partition.append(b"x")
+        log = partition._write()._log
+        before = log.barrier
+
+        def begin() -> None:
+            log.set_barrier(Gate(is_open=False, publisher=log.lock), 1)
+            log.extent = log.extent._replace(end=3)
+
+        gate = _Turn(is_open=True)
+        gate.begin = begin
+        log.barrier = Barrier(gate, 0)
+        seen = log.seen()
+        log.barrier, log.extent = before, log.extent._replace(end=1)
+    assert seen.end == 1
+
+
+def test_extent_is_replaced_and_never_changed(tmp_path: Path) -> None:
+    """A reader keeps what it has taken."""
+    with logstore.open(tmp_path) as store:
+        partition = store.create_topic("a")[0]
+        log = partition._write()._log
+        partition.append(b"x")
+        taken, copy = log.extent, tuple(log.extent)
+        partition.append(b"y", durable=True)
+        partition.roll()
+        assert tuple(taken) == copy
+        assert (log.extent.end, len(log.extent.segments)) == (2, 2)
