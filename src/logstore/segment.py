@@ -38,7 +38,7 @@ from logstore.io.layout import (
 from logstore.record.decoder import Damage
 
 __all__ = [
-    "Place",
+    "OffsetPosition",
     "Segment",
     "SegmentGoneError",
     "SegmentInfo",
@@ -58,7 +58,7 @@ FRAME_BYTES: Final = 17
 _serials = itertools.count(1)
 
 
-class Place(NamedTuple):
+class OffsetPosition(NamedTuple):
     """The start of a walk over batches.
 
     Attributes:
@@ -113,7 +113,7 @@ class Segment:
             counts only if it has this digest (else UNKNOWN_DIGEST). The offset index
             needs none: its entries are checked against the log.
         transition: ".swap" for a segment that recovery would rename, else "".
-        generation: increases when its writer cuts the file; earlier reads are void.
+        version: increases when its writer cuts the file; earlier reads are void.
         inode: that of its file if another process may replace the file, else -1.
         is_sealed: whether the file has exactly that `size`.
         is_retired: another process has cut or replaced the file: another object stands
@@ -121,7 +121,7 @@ class Segment:
         is_lost: its file is missing, and should not be.
         row: its row in the state file if it is sealed and the row was written before;
             "" if the row must be made again.
-        is_gapless: every batch begins where the one before ended, and the first one
+        is_contiguous: every batch begins where the one before ended, and the first one
             where the segment does. logstore writes so, and this is checked. Kafka's
             compaction leaves gaps. Also, the leader epoch of every batch is 0.
     """
@@ -132,9 +132,8 @@ class Segment:
         "base_offset",
         "descriptors",
         "directory",
-        "generation",
         "inode",
-        "is_gapless",
+        "is_contiguous",
         "is_lost",
         "is_retired",
         "is_sealed",
@@ -148,6 +147,7 @@ class Segment:
         "size",
         "time_digest",
         "transition",
+        "version",
     )
 
     def __init__(
@@ -161,9 +161,9 @@ class Segment:
         max_timestamp: int | None = None,
         max_timestamp_offset: int = -1,
         transition: str = "",
-        is_gapless: bool = False,
+        is_contiguous: bool = False,
     ) -> None:
-        self.is_gapless = is_gapless
+        self.is_contiguous = is_contiguous
         self.directory = directory
         self.descriptors = descriptors
         self.base_offset = base_offset
@@ -172,7 +172,7 @@ class Segment:
         self.max_timestamp = max_timestamp
         self.max_timestamp_offset = max_timestamp_offset
         self.transition = transition
-        self.generation = 0
+        self.version = 0
         self.inode = -1
         self.is_sealed = False
         self.is_retired = False
@@ -331,11 +331,11 @@ class Segment:
     @property
     def checks(self) -> int:
         """The checks of its batches."""
-        return native.CHECK_ALL | (native.CHECK_OWN if self.is_gapless else 0)
+        return native.CHECK_ALL | (native.CHECK_OWN if self.is_contiguous else 0)
 
     def headers(
         self,
-        place: Place | None = None,
+        place: OffsetPosition | None = None,
         *,
         checks: int | None = None,
         buffer: native.Buffer | None = None,
@@ -376,7 +376,7 @@ class Segment:
             buffer = self.next_buffer(buffer, n, scan_pos, stop, pos, last_offset + 1)
             pos += scan_pos
 
-    def seek(self, place: Place, offset: int) -> Place | None:
+    def seek(self, place: OffsetPosition, offset: int) -> OffsetPosition | None:
         """The place of the first batch with a last offset >= `offset`, from a place on;
         None if there is none.
 
@@ -396,7 +396,7 @@ class Segment:
                 offset=offset,
             )
             if found >= 0:
-                return Place(pos + found, scan.last_offset)
+                return OffsetPosition(pos + found, scan.last_offset)
             if scan.error is not None:
                 damage = Damage(
                     scan.error.reason,
@@ -506,11 +506,11 @@ class Segment:
             return b""
 
     @property
-    def start(self) -> Place:
+    def start(self) -> OffsetPosition:
         """The place of its first batch."""
-        return Place(0, self.base_offset - 1)
+        return OffsetPosition(0, self.base_offset - 1)
 
-    def locate(self, offset: int) -> Place:
+    def locate(self, offset: int) -> OffsetPosition:
         """Where to begin reading so that no record at or after `offset` is missed.
 
         The place of a batch that begins at or before `offset`. An index entry is used
@@ -531,7 +531,7 @@ class Segment:
 
     def _place_before(
         self, pos: int, offset: int, relative: int, buffer: native.Buffer
-    ) -> Place | None:
+    ) -> OffsetPosition | None:
         """The place at `pos`, if a batch there begins at or before `offset`."""
         found = self.first_header(pos, buffer)
         if found is None:
@@ -539,17 +539,17 @@ class Segment:
         header = found[0]
         if header.last_offset < self.base_offset:
             return None
-        if self.is_gapless and header.last_offset != self.base_offset + relative:
+        if self.is_contiguous and header.last_offset != self.base_offset + relative:
             return None
         if header.base_offset < 0:
             # The first offset of a wrapper is unknown; a last one below is sufficient.
             known = header.last_offset <= offset
-            return Place(pos, native.OFFSET_UNKNOWN) if known else None
+            return OffsetPosition(pos, native.OFFSET_UNKNOWN) if known else None
         if header.base_offset > offset:
             return None
-        return Place(pos, header.base_offset - 1)
+        return OffsetPosition(pos, header.base_offset - 1)
 
-    def locate_time(self, timestamp: int) -> Place:
+    def locate_time(self, timestamp: int) -> OffsetPosition:
         """Where to begin reading so that no record since `timestamp` is missed."""
         if timestamp <= -(1 << 63):
             return self.start  # no record is older
@@ -561,7 +561,9 @@ class Segment:
                 return place
         return self.start
 
-    def _place_of_time_entry(self, timestamp: int, relative: int) -> Place | None:
+    def _place_of_time_entry(
+        self, timestamp: int, relative: int
+    ) -> OffsetPosition | None:
         """Where the batch of a time index entry begins, if it agrees with the entry."""
         offset = self.base_offset + relative
         if offset >= self.next_offset:
@@ -572,7 +574,7 @@ class Segment:
                     first = header.base_offset
                     before = first - 1 if first >= 0 else native.OFFSET_UNKNOWN
                     return (
-                        Place(pos, before)
+                        OffsetPosition(pos, before)
                         if header.max_timestamp == timestamp
                         else None
                     )

@@ -166,8 +166,8 @@ def _sound_batch(data: bytes, pos: int) -> _Batch | None:
         if length < 49:
             return None
         crc, body = data[pos + 17 : pos + 21], data[pos + 21 : end]
-        is_sound = int.from_bytes(crc, "big") == crc32c.crc32c(body)
+        is_intact = int.from_bytes(crc, "big") == crc32c.crc32c(body)
     else:
         crc, body = data[pos + 12 : pos + 16], data[pos + 16 : end]
-        is_sound = int.from_bytes(crc, "big") == zlib.crc32(body)
-    return _Batch(offset, magic, body, 12 + length) if is_sound else None
+        is_intact = int.from_bytes(crc, "big") == zlib.crc32(body)
+    return _Batch(offset, magic, body, 12 + length) if is_intact else None

@@ -43,15 +43,15 @@ class Arrow(Appending):
         except Exception:
             self.was_refused = True
             return ""  # pyarrow has seen it
-        is_sound, why = True, ""
+        is_intact, why = True, ""
         try:
             batch.validate(full=True)
             columns = [c for c in batch.schema.names if c in ("key", "value")]
             wanted = batch.select(columns).to_pylist()
         except pa.ArrowInvalid as error:
-            is_sound, wanted, why = _is_harmless(error), [], str(error)
+            is_intact, wanted, why = _is_harmless(error), [], str(error)
         except Exception as error:
-            is_sound, wanted, why = False, [], str(error)
+            is_intact, wanted, why = False, [], str(error)
         if rng.random() < 0.3:
             found, text = self.call(lambda: self.staged(batch))
         else:
@@ -59,7 +59,7 @@ class Arrow(Appending):
         text = text or self.look()
         if text or found is None:
             return text
-        if not is_sound:
+        if not is_intact:
             return f"pyarrow refuses it ({why}), and it was taken: {found}"
         stored = [row for _, row in self.known[0][found.start : found.stop]]
         if wanted and len(wanted) != len(stored):

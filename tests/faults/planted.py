@@ -185,9 +185,9 @@ BUGS = (
         "clean mark written before the partitions are synced",
         "store/store.py",
         (("        for writer in list(writers.loaded.values()):\n",
-          "        if self._context.marks.is_writing:\n"
+          "        if self._context.ownership.is_writing:\n"
           "            ends = writers.ends() or {}\n"
-          "            self._context.marks.end(ends, writers.starts())\n"
+          "            self._context.ownership.end(ends, writers.starts())\n"
           "        for writer in list(writers.loaded.values()):\n"),),
         "disk_states",
         (*_APPENDS, "reopen"),
@@ -198,7 +198,7 @@ BUGS = (
         "segment.py",
         (("        found = self.first_header(pos, buffer)\n        if found is None:\n"
           "            return None\n        header",
-          "        return Place(pos, native.OFFSET_UNKNOWN)\n"
+          "        return OffsetPosition(pos, native.OFFSET_UNKNOWN)\n"
           "        found = self.first_header(pos, buffer)\n        if found is None:\n"
           "            return None\n        header"),),
         "lying_disk",
@@ -263,9 +263,9 @@ BUGS = (
     Bug(
         "the order of batches is not looked at",
         "segment.py",
-        (("native.CHECK_ALL | (native.CHECK_OWN if self.is_gapless else 0)",
+        (("native.CHECK_ALL | (native.CHECK_OWN if self.is_contiguous else 0)",
           "native.CHECK_CRC"),
-         ("if self.is_gapless and header.last_offset",
+         ("if self.is_contiguous and header.last_offset",
           "if False and header.last_offset")),
         "lying_disk",
     ),
@@ -330,7 +330,7 @@ BUGS = (
     Bug(
         "recovery does not look inside wrappers",
         "log/read/damage.py",
-        (("    if not active.is_gapless:\n        return None\n",
+        (("    if not active.is_contiguous:\n        return None\n",
           "    return None\n"),),
         "disk_states",
         ("append_many", "append_batches"),
@@ -349,8 +349,8 @@ BUGS = (
     Bug(
         "readers do not stop at a publication",
         "io/checkpoint/publications.py",
-        (("            self._found = token, found\n        return found",
-          "            self._found = token, found\n        return {}"),),
+        (("            self._found = cache_key, found\n        return found",
+          "            self._found = cache_key, found\n        return {}"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
         quick=True,
@@ -389,7 +389,7 @@ BUGS = (
     Bug(
         "writers go on where a publication could not be undone",
         "store/publisher.py",
-        (("                writer.end_for_good(error)\n", ""),),
+        (("                writer.fail(error)\n", ""),),
         "failing_calls",
         ("publish",),
         call="read",
@@ -525,7 +525,7 @@ BUGS = (
         "segment.py",
         (("        found = self.first_header(pos, buffer)\n        if found is None:\n"
           "            return None\n        header",
-          "        return Place(pos, native.OFFSET_UNKNOWN)\n"
+          "        return OffsetPosition(pos, native.OFFSET_UNKNOWN)\n"
           "        found = self.first_header(pos, buffer)\n        if found is None:\n"
           "            return None\n        header"),),
         "lying_input",

@@ -52,8 +52,8 @@ class Scene(Appends, Changes, Reads, WholeStore):
                 seen = partition._log
                 ended = not isinstance(seen, ReadOnlyLog) and bool(
                     seen.health.failed
-                    or seen.health.is_half_done
-                    or seen._log.barrier.gate.is_stuck
+                    or seen.health.is_poisoned
+                    or seen._log.visibility.barrier.is_stuck
                 )
                 start, found = partition.start_offset, by_record(partition)
                 end = partition.end_offset

@@ -10,7 +10,7 @@ import logstore
 from faults.scene_log import Log, Plan
 from faults.scene_state import SceneState
 from faults.watched import Broken
-from logstore.store.store import publication_token
+from logstore.store.store import publication_key
 
 
 class Reads(SceneState):
@@ -165,7 +165,7 @@ class Reads(SceneState):
             list(store), log.topic in store, store[log.topic]
             for start in ("2023-11-14", datetime.date(2023, 11, 14)):
                 list(partition.read(start, limit=1))
-            store.topics(), store.published("p"), publication_token(store)
+            store.topics(), store.published("p"), publication_key(store)
             store.discard_staged(older_than_ms=1 << 40)
 
         return Plan(f"looking at {log.name}", look)

@@ -27,7 +27,7 @@ from faults.second_use_reading import Readings
 from faults.second_use_staging import Stages
 from faults.second_use_state import CLOSED, GONE, REFUSED, Log, Wrong
 from logstore import LogStoreError
-from logstore.store.store import publication_token
+from logstore.store.store import publication_key
 
 NAME = "second_use"
 UNIT = "second uses"
@@ -110,7 +110,7 @@ class Machine(Readings, Stages):
             "delete_topic": lambda: store.delete_topic("t0"),
             "stage": lambda: store.stage(),
             "published": lambda: store.published("me"),
-            "publication_token": lambda: publication_token(store),
+            "publication_key": lambda: publication_key(store),
             "recover": store.recover,
             "discard_staged": store.discard_staged,
             "publish": lambda: store.publish([]),

@@ -633,11 +633,11 @@ def test_store_that_an_identity_has_closed_can_be_opened_again(
     with logstore.open(tmp_path) as store:
         partition = store.create_topic("t")[0]
         fill(partition, 3)
-        generation = value_of(tmp_path / layout.OWNER)["generation"]
+        store_epoch = value_of(tmp_path / layout.OWNER)["generation"]
         fill(partition, 2)
     value = {
         "version": 1,
-        "generation": generation,
+        "generation": store_epoch,
         "bases": [["t", 0, 3]],
         "published": [[identity, 7, 2, 1]],
     }

@@ -30,7 +30,7 @@ from logstore import (
     TopicNotFoundError,
     TopicPartition,
 )
-from logstore.store.store import publication_token
+from logstore.store.store import publication_key
 from pyspark_logstore.read.offsets import Bounds, LossPolicy, Mark
 from pyspark_logstore.read.options import Selection, SourceOptions
 
@@ -289,12 +289,12 @@ class OpenStore:
         """
         partitions = tuple(partitions)
         for _ in range(_LOOKS_MAX):
-            token = publication_token(self.store)
+            token = publication_key(self.store)
             found = {}
             for name in partitions:
                 with contextlib.suppress(*DELETED):
                     found[name] = self._bounds_of(name, options, skip_damage)
-            if publication_token(self.store) == token:
+            if publication_key(self.store) == token:
                 break
         return found
 

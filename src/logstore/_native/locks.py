@@ -33,9 +33,9 @@ RANK_STORE: Final = 4
 RANK_SYNC: Final = 6
 RANK_APPEND: Final = 8
 # The state that readers have of a partition that another process writes.
-RANK_LOOK: Final = 9
-# The marks in a store's root; open files; and locks held for a few lines only.
-RANK_MARKS: Final = 10
+RANK_REFRESH: Final = 9
+# The ownership of a store; open files; and locks held for a few lines only.
+RANK_OWNERSHIP: Final = 10
 RANK_FILES: Final = 12
 RANK_LEAF: Final = 14
 

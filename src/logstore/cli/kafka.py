@@ -29,22 +29,22 @@ def dump_file(source: FileSource, printer: Printer, *, deep: bool) -> bool:
     digits = name.partition(".")[0]
     base = int(digits) if digits.isascii() and digits.isdigit() else 0
     printer.line(f"Log starting offset: {base}")
-    sound = True
+    intact = True
     for entry in source.entries():
         if entry.batch is None:
             size = os.path.getsize(source.path)
             # Nothing follows a torn end.
-            sound = sound and entry.is_torn
+            intact = intact and entry.is_torn
             printer.line(
                 f"Found {size - entry.position} invalid bytes at the end of {name}"
             )
-            return sound
-        sound = sound and entry.damage is None
+            return intact
+        intact = intact and entry.damage is None
         printer.line(batch_line(entry.batch, entry.position, entry.damage is None))
         if deep and entry.damage is None:
             for line in record_lines(entry):
                 printer.line(clean(line))
-    return sound
+    return intact
 
 
 def batch_line(batch: logstore.RecordBatch, position: int, is_valid: bool) -> str:

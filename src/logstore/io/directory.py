@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from logstore import _native as native
 from logstore.errors import StoreClosedError
-from logstore.io.files import PRIVATE, Access, FileInfo, Files, Look, look_of
+from logstore.io.files import PRIVATE, Access, FileInfo, Files, FileStamp, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,7 +119,7 @@ class Directory:
             return self.files.list(fd)
 
     def exists(self, name: str) -> bool:
-        return self.look(name) is not None
+        return self.stamp(name) is not None
 
     def info(self) -> FileInfo:
         """The info of the directory itself."""
@@ -135,22 +135,22 @@ class Directory:
         with self.use() as fd:
             return self.files.stat_name(fd, name)
 
-    def look(self, name: str) -> Look | None:
+    def stamp(self, name: str) -> FileStamp | None:
         """A value that changes when a file is replaced, overwritten, or grows; None if
         there is no file."""
         try:
             info = self.stat(name)
         except FileNotFoundError:
             return None
-        return look_of(info)
+        return stamp_of(info)
 
-    def info_and_look(self, name: str) -> tuple[FileInfo, Look | None]:
+    def info_and_stamp(self, name: str) -> tuple[FileInfo, FileStamp | None]:
         """`info` and `look` together: a directory in another one is opened once for
         both. Raises an error if the directory does not exist."""
         with self.use() as fd:
             info, found = self.files.stat(fd), None
             with contextlib.suppress(FileNotFoundError):
-                found = look_of(self.files.stat_name(fd, name))
+                found = stamp_of(self.files.stat_name(fd, name))
         return info, found
 
     def free_bytes(self) -> int:

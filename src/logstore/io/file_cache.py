@@ -92,7 +92,7 @@ class Descriptors:
             self._let_rest()
         return found
 
-    def adopt(self, owner: int, file: OpenFile, rest: Callable[[], bool]) -> None:
+    def insert(self, owner: int, file: OpenFile, rest: Callable[[], bool]) -> None:
         """Let readers use the file of a writer, in place of the owner's present file.
         It counts until the writer gives it back with `release`.
 

@@ -33,10 +33,10 @@ __all__ = [
     "Access",
     "FileInfo",
     "Files",
-    "Look",
+    "FileStamp",
     "Space",
     "Waitable",
-    "look_of",
+    "stamp_of",
     "settled",
 ]
 
@@ -50,7 +50,7 @@ _TICK_MS: Final = 20
 
 # Of a file: inode, mtime_ns, ctime_ns, size. A backup copied over a file may keep its
 # inode and restore the saved time and size; no program can set a ctime.
-Look: TypeAlias = tuple[int, int, int, int]
+FileStamp: TypeAlias = tuple[int, int, int, int]
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -76,7 +76,7 @@ class FileInfo(NamedTuple):
     mode: int = 0  # permission bits
 
 
-def look_of(info: FileInfo) -> Look:
+def stamp_of(info: FileInfo) -> FileStamp:
     """The values of a file that change when it is replaced, overwritten, or grows."""
     return info.inode, info.mtime_ns, info.ctime_ns, info.size
 

@@ -20,9 +20,15 @@ from logstore.config import StoreConfig
 from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import Damage
-from logstore.segment import FRAME_BYTES, LENGTH_END, READ_BYTES, Place, Segment
+from logstore.segment import (
+    FRAME_BYTES,
+    LENGTH_END,
+    READ_BYTES,
+    OffsetPosition,
+    Segment,
+)
 
-__all__ = ["Sound", "first_offset_of", "next_sound", "next_sound_batch"]
+__all__ = ["Sound", "first_offset_of", "next_valid", "next_valid_batch"]
 
 # Offset, length, magic; in magic 2 the last offset delta and the number of records
 # (docs/format.md, "Record batch of magic 2").
@@ -81,7 +87,7 @@ def _same(damage: Damage) -> Exception:
     return damage
 
 
-def next_sound_batch(
+def next_valid_batch(
     segment: Segment, bad_pos: int, offset: int, *, following: int | None = None
 ) -> Sound | None:
     """The first valid batch after a damaged one.
@@ -98,7 +104,7 @@ def next_sound_batch(
     inside: Sound | None = None
     for size in _sizes(segment, bad_pos):
         end = bad_pos + size
-        behind = _sound_at(segment, end, offset) if end < segment.size else None
+        behind = _valid_at(segment, end, offset) if end < segment.size else None
         if behind is None and end != segment.size:
             continue
         after = following if behind is None else behind.first_offset()
@@ -108,10 +114,10 @@ def next_sound_batch(
         inside = inside or head
     if inside is not None:
         return inside
-    return next(_sound_between(segment, bad_pos + 1, segment.size, offset), None)
+    return next(_valid_between(segment, bad_pos + 1, segment.size, offset), None)
 
 
-def next_sound(
+def next_valid(
     segment: Segment, pos: int, last: int, following: int | None = None
 ) -> Sound | None:
     """The next intact batch after a damaged one at `pos`; None if there is none up to
@@ -121,7 +127,7 @@ def next_sound(
     """
     at = _skip_zeros(segment, pos)
     behind = -1 if following is None else following
-    return next_sound_batch(segment, at, last + 1, following=behind)
+    return next_valid_batch(segment, at, last + 1, following=behind)
 
 
 def _skip_zeros(segment: Segment, pos: int) -> int:
@@ -199,8 +205,8 @@ def _inside(
         run = _run_between(segment, at, end, lowest, limit)
         if run is None:
             break
-        sound, at, last = run
-        head = head or sound
+        intact, at, last = run
+        head = head or intact
         if after < 0:
             is_contradicted = at == end and head.first_offset() == lowest + 1
             break
@@ -243,18 +249,18 @@ def _run_between(
     """The first valid batches in [pos, end), one directly after the other, whose
     offsets lie above `lowest` and below `limit`: (the first batch, their end, their
     last offset)."""
-    for sound in _sound_between(segment, pos, end, lowest + 1):
-        last, at = sound.header.last_offset, sound.end
-        if last >= limit or at > end or sound.first_offset() <= lowest:
+    for intact in _valid_between(segment, pos, end, lowest + 1):
+        last, at = intact.header.last_offset, intact.end
+        if last >= limit or at > end or intact.first_offset() <= lowest:
             continue
         if at < end:
             with contextlib.suppress(CorruptRecordError, UnsupportedError):
-                place = Place(at, last)
+                place = OffsetPosition(at, last)
                 for header, _, begin in segment.headers(place, checks=native.CHECK_ALL):
                     if begin + header.size > end or header.last_offset >= limit:
                         break
                     last, at = header.last_offset, begin + header.size
-        return sound, at, last
+        return intact, at, last
     return None
 
 
@@ -313,7 +319,7 @@ def _record_ends(data: bytes) -> Iterator[int]:
         yield at
 
 
-def _sound_between(
+def _valid_between(
     segment: Segment, pos: int, end: int, offset: int
 ) -> Iterator[Sound]:
     """The valid batches that begin at any byte of [pos, end)."""
@@ -328,15 +334,15 @@ def _sound_between(
                 break
             scan = native.first_header(buffer.c, n, pos=at, checks=native.CHECK_CRC)
             if scan.headers or (scan.stop == native.STOP_PARTIAL and not scan.error):
-                sound = _sound_at(segment, pos + at, offset)
-                if sound is not None:
-                    yield sound
+                intact = _valid_at(segment, pos + at, offset)
+                if intact is not None:
+                    yield intact
         if pos + n >= segment.size:
             return
         pos += n - (_BATCH_BYTES_MIN - 1)
 
 
-def _sound_at(segment: Segment, pos: int, offset: int) -> Sound | None:
+def _valid_at(segment: Segment, pos: int, offset: int) -> Sound | None:
     """A valid batch at `pos` whose last offset is `offset` or above, and in the
     segment."""
     found = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))

@@ -118,7 +118,7 @@ def doctor(
         raise storage_error(error, "open", full) from error
     try:
         with storage_errors("look at", full):
-            found = [*_Doctor(root).look()]
+            found = [*_Doctor(root).checks()]
             if write_test:
                 found.append(_write_test(root))
             return EnvironmentReport(full, tuple(found))
@@ -133,7 +133,7 @@ class _Doctor:
         self.root = root
         self.files = root.files
 
-    def look(self) -> Iterator[EnvironmentFinding]:
+    def checks(self) -> Iterator[EnvironmentFinding]:
         checks: tuple[Callable[[], Iterator[EnvironmentFinding]], ...] = (
             self.file_system,
             self.mount,

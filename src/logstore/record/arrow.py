@@ -383,11 +383,11 @@ def _checked(array: Any, name: str, *, full: bool = False) -> Any:
     try:
         array.validate(full=full)
     except pa.ArrowException as error:
-        raise _not_sound(name, str(error)) from error
+        raise _not_intact(name, str(error)) from error
     return array
 
 
-def _not_sound(name: str, why: str) -> ConfigError:
+def _not_intact(name: str, why: str) -> ConfigError:
     return ConfigError(
         f"column {name} contradicts itself: {why}; nothing was written", name=name
     )
@@ -445,7 +445,7 @@ def _binary_slices(array: Any, name: str) -> native.Slices | None:
                 size=error.found,
             ) from error
         row = f"at row {error.offset} " if error.offset >= 0 else ""
-        raise _not_sound(
+        raise _not_intact(
             name,
             f"{row}its positions lead out of its buffers ({error.found}, of "
             f"{error.expected})",
@@ -613,7 +613,7 @@ def _column(batch: Any, name: str) -> Any:
     """A column of a batch, checked to have as many elements as the batch has rows."""
     column = batch.column(name)
     if len(column) != batch.num_rows:
-        raise _not_sound(name, f"it has {len(column)} of {batch.num_rows} rows")
+        raise _not_intact(name, f"it has {len(column)} of {batch.num_rows} rows")
     return _checked(column, name)
 
 

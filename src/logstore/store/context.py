@@ -1,5 +1,5 @@
-"""What the parts of an open store share: its directory, its locks, the marks of a clean
-stop, descriptors, and the thread for what is due later.
+"""What the parts of an open store share: its directory, its locks, its ownership, open
+files, and the thread for what is due later.
 
 `Store` makes one and hands it down. The writers of its partitions need nothing else of
 it (`logstore.log.write.context.Host`), and nobody outside the package sees it.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from logstore import _native as native
-from logstore._native.locks import RANK_MARKS, RANK_STORE, logger, new_group
+from logstore._native.locks import RANK_OWNERSHIP, RANK_STORE, logger, new_group
 from logstore.config import StoreConfig
 from logstore.errors import (
     ForkedError,
@@ -25,7 +25,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -53,9 +53,10 @@ class StoreContext:
         root: its directory.
         lock_group: of all its locks.
         lock: held by a thread that changes topics, or loads partitions.
-        marks: of a clean stop, and of the state of the partitions before it.
-        marks_lock: guards `marks`. Threads that hold the lock of a partition take it.
-            They must not take `lock`, whose holder may be waiting for that partition.
+        ownership: who wrote last and how that writer stopped.
+        ownership_lock: guards `ownership`. Threads that hold the lock of a partition
+            take it. They must not take `lock`, whose holder may be waiting for that
+            partition.
         descriptors: of all open files.
         scheduler: runs what is due later.
         is_closed: whether nothing may begin any more.
@@ -78,14 +79,16 @@ class StoreContext:
         self.files = files
         group = self.lock_group = new_group()
         self.lock = native.Mutex(RANK_STORE, f"store {path}", group)
-        self.marks_lock = native.Mutex(RANK_MARKS, f"the marks of store {path}", group)
+        self.ownership_lock = native.Mutex(
+            RANK_OWNERSHIP, f"the ownership of store {path}", group
+        )
         self.is_closed = False
         self._forks = native.forks()
         self._starts_scheduled = False
         self._store_lock: StoreLock | None = None
         self.root = self._open_root(create)
-        self.marks = Marks(self.root)
-        self._seen: tuple[object, Marks] = (None, self.marks)
+        self.ownership = Ownership(self.root)
+        self._seen: tuple[object, Ownership] = (None, self.ownership)
         self.descriptors = Descriptors(files, _open_files_max(config, files), group)
         self.scheduler = Scheduler(files, os.path.basename(path))
         self._before_first_change: Callable[[], None] = _do_nothing
@@ -99,7 +102,7 @@ class StoreContext:
         """Set what the topics do here.
 
         Args:
-            before_first_change: removes the marks of a clean stop.
+            before_first_change: removes the clean-shutdown markers.
             starts: returns the start offsets that lie inside a segment.
         """
         self._before_first_change = before_first_change
@@ -184,28 +187,28 @@ class StoreContext:
             # The parent's lock must not stay held here when the parent has released it.
             self._store_lock.abandon()
 
-    # ------------------------------------------------------------ marks
+    # ------------------------------------------------------------ ownership
 
     @property
-    def generation(self) -> str:
-        return self.marks.generation
+    def store_epoch(self) -> str:
+        return self.ownership.store_epoch
 
-    def marks_now(self) -> Marks:
-        """Read-only: the marks as they are, read again if a file has changed. The
+    def ownership_now(self) -> Ownership:
+        """Read-only: the ownership as it is, read again if a file has changed. The
         caller must not change them: other threads may be using them for other
         partitions."""
-        token = self.marks.token()
-        known, marks = self._seen
-        if token != known:
-            marks = Marks(self.root)
-            marks.read(_ignore)
-            self._seen = token, marks
-        return marks
+        cache_key = self.ownership.cache_key()
+        known, ownership = self._seen
+        if cache_key != known:
+            ownership = Ownership(self.root)
+            ownership.read(_ignore)
+            self._seen = cache_key, ownership
+        return ownership
 
     def begin_writing(self) -> None:
-        """Remove the marks of a clean stop, durably, before the first change. From then
-        on a thread runs the tasks that are due later."""
-        if not self.marks.is_writing:
+        """Remove the clean-shutdown markers, durably, before the first change. From
+        then on a thread runs the tasks that are due later."""
+        if not self.ownership.is_writing:
             self.scheduler.start()
             self._before_first_change()
 
@@ -238,11 +241,11 @@ class StoreContext:
 
     def _write_starts(self) -> None:
         self._starts_scheduled = False
-        with self.marks_lock:
+        with self.ownership_lock:
             if self.is_closed:
                 return
             try:
-                self.marks.write_starts(self._starts())
+                self.ownership.write_starts(self._starts())
             except OSError as error:
                 logger.warning(
                     "cannot write %s: %s; logstore's own state has the start offset",

@@ -11,7 +11,7 @@ import contextlib
 from typing import Any, Final
 
 from logstore.errors import LogStoreError
-from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.layout import LOG, TopicPartition, parse_segment_file
 from logstore.log.follow.read_only_log import ReadOnlyLog
@@ -90,13 +90,13 @@ class IdleLogs:
         self._known: dict[TopicPartition, dict[str, Any]] = {}
 
     def row(
-        self, directory: Directory, key: TopicPartition, marks: Marks
+        self, directory: Directory, key: TopicPartition, ownership: Ownership
     ) -> dict[str, Any]:
         """The numbers of a partition; None for those that only its recovery
         determines."""
         found = self._known.get(key)
         if found is None:
-            found = _of_files(directory, key, marks)
+            found = _of_files(directory, key, ownership)
             if "size_bytes" in found:
                 self._known[key] = found
         return found
@@ -107,13 +107,13 @@ class IdleLogs:
 
 
 def _of_files(
-    directory: Directory, key: TopicPartition, marks: Marks
+    directory: Directory, key: TopicPartition, ownership: Ownership
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"is_writable": True}
     with contextlib.suppress(OSError, LogStoreError):
-        situation = marks.situation(directory, key)
-        state = situation.state
-        if state is not None and situation.clean:
+        metadata = ownership.metadata(directory, key)
+        state = metadata.state
+        if state is not None and metadata.clean:
             end = state.durable_offset
             row.update(_offsets(state.start_offset, end, end))
             sizes = [sealed[1] for sealed in state.sealed]

@@ -23,7 +23,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.partition_state import Situation
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.files import settled
@@ -69,7 +69,9 @@ class OpenTopics:
             self, context.files, name, context.store_config.retention_check_ms
         )
         catalog = Catalog(context.root, read_only=context.read_only)
-        self.writers = PartitionWriters(context, context.root, catalog, context.marks)
+        self.writers = PartitionWriters(
+            context, context.root, catalog, context.ownership
+        )
         self._idle = IdleLogs()
 
     @property
@@ -85,41 +87,41 @@ class OpenTopics:
         self._context.check_open()
 
     def load(
-        self, read_marks: Callable[[Callable[[RecoveryAction], None]], None]
+        self, read_ownership: Callable[[Callable[[RecoveryAction], None]], None]
     ) -> list[RecoveryAction]:
         """Find the topics; repeat if the writer creates or deletes one meanwhile: its
         settings and its directories change one after the other."""
         for _ in range(ATTEMPTS):
-            seen = self._look_at_root()
+            seen = self._stamp_of_root()
             actions: list[RecoveryAction] = []
-            read_marks(actions.append)
+            read_ownership(actions.append)
             catalog = Catalog(self._context.root, read_only=self._context.read_only)
             catalog.read(actions.append)
             catalog.find(self._context.root.names())
-            if self._context.marks.is_own:
+            if self._context.ownership.is_own:
                 catalog.check(actions.append)
             else:
-                catalog.take_over()
-            if not self._context.read_only or self._look_at_root() == seen:
+                catalog.claim()
+            if not self._context.read_only or self._stamp_of_root() == seen:
                 break
         self.writers.catalog = catalog
         self.writers.broken = dict(catalog.lost)
         self._root_mtime_ns = settled(seen[0], self._context.files)
         return actions
 
-    def _look_at_root(self) -> tuple[int, object, object]:
+    def _stamp_of_root(self) -> tuple[int, object, object]:
         """(time, other values). They change if topics are created or deleted, or if a
         writer begins or ends."""
-        root, marks = self._context.root, self._context.marks
+        root, ownership = self._context.root, self._context.ownership
         mtime_ns = root.info().mtime_ns
-        return mtime_ns, root.look(layout.TOPICS), marks.token()
+        return mtime_ns, root.stamp(layout.TOPICS), ownership.cache_key()
 
     def rescan(self) -> None:
         """Read-only: take over the changes that the writer has made meanwhile."""
         with self._context.lock:
             try:
                 if self._context.root.info().mtime_ns != self._root_mtime_ns:
-                    self.load(self._context.marks.read_owner)
+                    self.load(self._context.ownership.read_owner)
             except OSError as error:
                 raise storage_error(error, "read", self._context.path) from error
 
@@ -221,8 +223,8 @@ class OpenTopics:
         topic, number = key
         directory = self._context.root.child(layout.partition_directory(topic, number))
 
-        def situation() -> Situation:
-            return self._context.marks_now().situation(directory, key)
+        def metadata() -> PartitionMetadata:
+            return self._context.ownership_now().metadata(directory, key)
 
         return ReadOnlyLog(
             directory,
@@ -230,8 +232,8 @@ class OpenTopics:
             topic,
             number,
             self.catalog.config(topic),
-            situation,
-            self._context.marks,
+            metadata,
+            self._context.ownership,
             self._publications,
             self._context.lock_group,
         )
@@ -285,4 +287,4 @@ class OpenTopics:
         if broken is not None:
             return broken
         directory = self._context.root.child(layout.partition_directory(*key))
-        return self._idle.row(directory, key, self._context.marks)
+        return self._idle.row(directory, key, self._context.ownership)

@@ -53,22 +53,24 @@ class _Source:
         self._log = log
         self._guard = guard
 
-    def look(self) -> Bounds:
+    def refreshed(self) -> Bounds:
         """The log as it is now."""
         self._guard()
         log = self._log
         if isinstance(log, ReadOnlyLog):
-            return log.look()
+            return log.refreshed()
         log.settle()
         segments, start, end, durable, cuts, _ = log.seen()
         gone = None if segments else log.health.closed
         return Bounds(segments, start, end, durable, cuts, gone=gone)
 
-    def look_closely(self) -> Bounds:
+    def refreshed_fully(self) -> Bounds:
         """The log as it is now, if something seems to be wrong with it."""
         self._guard()
         log = self._log
-        return log.look_closely() if isinstance(log, ReadOnlyLog) else self.look()
+        return (
+            log.refreshed_fully() if isinstance(log, ReadOnlyLog) else self.refreshed()
+        )
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether certainly nothing was cut since a look that found these."""
@@ -149,7 +151,7 @@ class PartitionViews:
         Raises: the reason why the log was closed, if it was: its topic was deleted.
         """
         self.check_alive()
-        return self.view_of(self._source.look(), durable_only)
+        return self.view_of(self._source.refreshed(), durable_only)
 
     def view_of(self, seen: Bounds, durable_only: bool) -> View:
         end = seen.durable_offset if durable_only else seen.end_offset
@@ -323,7 +325,7 @@ class PartitionViews:
             # Before the look, which then sees everything that the log had when it was
             # closed.
             closed = None if self.writer is None else self.writer.health.closed
-            now = self._source.look()
+            now = self._source.refreshed()
             if closed is not None and not now.segments and view.segments:
                 # Its writer has released the files; those of this view still exist, and
                 # are those of the log up to the lowest cut since.

@@ -23,7 +23,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.io import layout
-from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.recovery_report import (
     UNREADABLE,
     UNSUPPORTED,
@@ -90,12 +90,12 @@ class PartitionWriters:
     """
 
     def __init__(
-        self, host: Host, root: Directory, catalog: Catalog, marks: Marks
+        self, host: Host, root: Directory, catalog: Catalog, ownership: Ownership
     ) -> None:
         self._host = host
         self._root = root
         self.catalog = catalog
-        self._marks = marks
+        self._ownership = ownership
         self.loaded: dict[TopicPartition, PartitionWriter] = {}
         self.broken: dict[TopicPartition, LogStoreError] = {}
         self.actions: list[RecoveryAction] = []
@@ -218,7 +218,7 @@ class PartitionWriters:
                 topic,
                 number,
                 self.catalog.config(topic),
-                self._marks.situation(directory, key),
+                self._ownership.metadata(directory, key),
                 writable=True,
                 on_checked=count.add,
             )
@@ -258,7 +258,7 @@ class PartitionWriters:
 
     def starts(self) -> dict[TopicPartition, int]:
         """The start offsets that lie inside a segment."""
-        known = self._of_pending(self._marks.starts)
+        known = self._of_pending(self._ownership.starts)
         for key, writer in list(self.loaded.items()):
             segments = writer.segments
             if segments and writer.start_offset > segments[0].base_offset:
@@ -270,10 +270,10 @@ class PartitionWriters:
         end is not recorded."""
         loaded = self.loaded.copy()
         if self.broken or not all(
-            writer.health.is_sound and writer.is_noted for writer in loaded.values()
+            writer.health.is_intact and writer.is_noted for writer in loaded.values()
         ):
             return None
-        known = self._of_pending(self._marks.points)
+        known = self._of_pending(self._ownership.points)
         known.update((key, writer.end_offset) for key, writer in loaded.items())
         return known
 

@@ -28,7 +28,7 @@ from logstore.errors import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.publications import (
     Entry,
     Publications,
@@ -39,8 +39,8 @@ from logstore.io.checkpoint.publications import (
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.log.write.exclusive import ExclusiveLog
-from logstore.log.write.extent import Gate
-from logstore.log.write.import_segment import Adoptable, examine_all, is_worth_it
+from logstore.log.write.extent import VisibilityBarrier
+from logstore.log.write.import_segment import SegmentImport, examine_all, is_worth_it
 from logstore.log.write.staged_files import (
     StagedLog,
     check_apart,
@@ -122,7 +122,7 @@ class Publisher:
     def __init__(
         self,
         root: Directory,
-        marks: Marks,
+        ownership: Ownership,
         publications: Publications,
         store_config: StoreConfig,
         writer_of: Callable[[TopicPartition], PartitionWriter],
@@ -131,7 +131,7 @@ class Publisher:
     ) -> None:
         self._root = root
         self._store_config = store_config
-        self._marks = marks
+        self._ownership = ownership
         self._writer_of = writer_of
         self._topic_id_of = topic_id_of
         self._publications = publications
@@ -139,7 +139,7 @@ class Publisher:
         self.lock = native.Mutex(RANK_PUBLISH, name, lock_group)
         self.steps = 0
         # Of the publication in progress, or of the last one.
-        self._gate = Gate(is_open=True, publisher=self.lock)
+        self._barrier = VisibilityBarrier(is_open=True, publisher=self.lock)
 
     # ------------------------------------------------------------ recovery
 
@@ -158,12 +158,14 @@ class Publisher:
         """
         value = checkpoints.read_state(self._root, layout.PUBLICATION)
         if value is None:
-            if not self._marks.is_clean and self._root.exists(layout.PUBLISHED):
+            if not self._ownership.is_clean and self._root.exists(layout.PUBLISHED):
                 # The last commit may be in the page cache only.
                 self._root.sync()
             return
         left: dict[TopicPartition, int] = {}
-        for key, base in bases_of(value).items() if is_of(value, self._marks) else ():
+        for key, base in (
+            bases_of(value).items() if is_of(value, self._ownership) else ()
+        ):
             try:
                 drop(key, base)
             except (TopicNotFoundError, PartitionNotFoundError):
@@ -220,13 +222,13 @@ class Publisher:
         check_files(self._root, logs)
         begin_writing()
         targets = self._targets(logs)
-        adoptable = self._examined(targets)
+        imports = self._examined(targets)
         syncs = [target.writer.sync_lock for target in targets]
         appends = [target.writer.lock for target in targets]
         with native.Group([*syncs, *appends]):
             for target in targets:
                 target.begin()
-            self._publish_held(targets, adoptable, published)
+            self._publish_held(targets, imports, published)
             offsets = {t.key: range(t.base, t.writer.end_offset) for t in targets}
         self.discard(logs)
         return Publication(identity, sequence, records, offsets, note=note)
@@ -247,10 +249,10 @@ class Publisher:
                 path=root.path_of(layout.PUBLICATION),
                 action="publish to",
             )
-        if not self._gate.is_open:
+        if not self._barrier.is_open:
             # A power failure must not restore the file that would undo it.
             root.sync()
-            self._gate.is_open = True
+            self._barrier.is_open = True
 
     def _targets(self, logs: Iterable[StagedLog]) -> list[_Target]:
         """The partitions of staged logs, in the order of their locks."""
@@ -270,7 +272,7 @@ class Publisher:
             targets[key].parts.append(log)
         return [targets[key] for key in sorted(targets)]
 
-    def _examined(self, targets: Iterable[_Target]) -> dict[StagedLog, Adoptable]:
+    def _examined(self, targets: Iterable[_Target]) -> dict[StagedLog, SegmentImport]:
         """The staged logs that will be taken over as segments: not those of another
         user, whose files would keep that owner."""
         device = self._root.info().device
@@ -292,7 +294,7 @@ class Publisher:
     def _publish_held(
         self,
         targets: Sequence[_Target],
-        adoptable: Mapping[StagedLog, Adoptable],
+        imports: Mapping[StagedLog, SegmentImport],
         published: Mapping[str, Entry],
     ) -> None:
         """Publish, with the locks of the partitions held: no other thread appends.
@@ -302,17 +304,17 @@ class Publisher:
         publication.
         """
         # Before the first byte: the disk must have room for everything.
-        copied = (log.bytes for t in targets for log in t.parts if log not in adoptable)
+        copied = (log.bytes for t in targets for log in t.parts if log not in imports)
         targets[0].log.check_room(sum(copied) + len(targets) * _SEGMENT_BYTES)
         under_way = {
-            "generation": self._marks.generation,
+            "generation": self._ownership.store_epoch,
             "bases": _rows({target.key: target.base for target in targets}),
             **remembered(published),
         }
-        gate = self._gate = Gate(is_open=False, publisher=self.lock)
+        barrier = self._barrier = VisibilityBarrier(is_open=False, publisher=self.lock)
         is_settled = False
         try:
-            self._put_in(targets, adoptable, under_way)
+            self._put_in(targets, imports, under_way)
             is_settled = True
         except BaseException as error:
             told = self._failed(targets, under_way, error)
@@ -321,13 +323,13 @@ class Publisher:
                 raise
             raise told from error
         finally:
-            if is_settled and not gate.is_open:
+            if is_settled and not barrier.is_open:
                 self._show(targets)
 
     def _put_in(
         self,
         targets: Sequence[_Target],
-        adoptable: Mapping[StagedLog, Adoptable],
+        imports: Mapping[StagedLog, SegmentImport],
         value: dict[str, Any],
     ) -> None:
         """Append, make durable, commit.
@@ -337,12 +339,12 @@ class Publisher:
         """
         root = self._root
         for target in targets:
-            target.log.close_gate(self._gate)
+            target.log.raise_barrier(self._barrier)
         checkpoints.write_state(root, layout.PUBLICATION, value)
         # All locks are held: no record with a later time is appended before these.
         now_ms = root.files.now_ms()
         for target in targets:
-            self._append(target, adoptable, now_ms)
+            self._append(target, imports, now_ms)
         for target in targets:
             target.log.sync()
         root.rename(layout.PUBLICATION, layout.PUBLISHED)
@@ -381,7 +383,7 @@ class Publisher:
 
     def _end_writers(self, targets: Iterable[_Target], error: BaseException) -> None:
         for target in targets:
-            target.writer.end_for_good(error)
+            target.writer.fail(error)
 
     def _show(self, targets: Sequence[_Target]) -> None:
         """Let readers see all records again, except in logs that could not be
@@ -390,7 +392,7 @@ class Publisher:
             if target.writer.health.failed is not None:
                 target.writer.hide_from(target.base, self.lock)
         self.steps += 1
-        self._gate.is_open = True
+        self._barrier.is_open = True
         self.steps += 1
         for target in targets:
             target.writer.wake_readers()
@@ -398,28 +400,28 @@ class Publisher:
     def _append(
         self,
         target: _Target,
-        adoptable: Mapping[StagedLog, Adoptable],
+        imports: Mapping[StagedLog, SegmentImport],
         now_ms: int,
     ) -> None:
         """All that was staged for one partition, in order."""
         config = target.writer.context.config
 
-        def is_adopted(log: StagedLog) -> bool:
+        def is_import(log: StagedLog) -> bool:
             # If it was examined with other settings, it differs from what an append
             # makes now.
-            return log in adoptable and adoptable[log].config == config
+            return log in imports and imports[log].config == config
 
-        for adopts, logs in itertools.groupby(target.parts, is_adopted):
-            if adopts:
+        for imports_segment, logs in itertools.groupby(target.parts, is_import):
+            if imports_segment:
                 for log in logs:
-                    self._adopt(target, adoptable[log].stamped(now_ms), now_ms)
+                    self._import(target, imports[log].stamped(now_ms), now_ms)
             else:
                 self._copy(target, list(logs), now_ms)
 
-    def _adopt(self, target: _Target, staged: Adoptable, now_ms: int) -> None:
+    def _import(self, target: _Target, staged: SegmentImport, now_ms: int) -> None:
         base = target.writer.end_offset
         try:
-            target.log.take_over(self._root, staged)
+            target.log.import_segment(self._root, staged)
         except StorageError as error:
             if error.errno != errno.EXDEV or target.writer.health.failed:
                 raise
@@ -466,7 +468,7 @@ class Publisher:
             except (LogStoreError, OSError) as error:
                 name = writer.context.name
                 logger.error("cannot undo a publication to %s: %s", name, error)
-                writer.end_for_good(error)
+                writer.fail(error)
                 left[target.key] = target.base
         self._end(value, left)
 

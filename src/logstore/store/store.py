@@ -55,7 +55,7 @@ from logstore.store.publisher import Publication, Publisher
 from logstore.store.topic import Topic
 from logstore.store.topic_changes import TopicChanges
 
-__all__ = ["Store", "open_store", "publication_token"]
+__all__ = ["Store", "open_store", "publication_key"]
 
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
@@ -150,7 +150,7 @@ class Store:
         self._topics.writers.on_recovery = on_recovery
         self._publisher = Publisher(
             context.root,
-            context.marks,
+            context.ownership,
             self._publications,
             config,
             self._topics.writer_of,
@@ -235,7 +235,7 @@ class Store:
 
     def _load(self) -> None:
         with storage_errors("read", self.path):
-            for action in self._topics.load(self._context.marks.read):
+            for action in self._topics.load(self._context.ownership.read):
                 self._topics.writers.note(action)
             if not self.read_only:
                 self._topics.catalog.finish_deletions(self._context.root.names())
@@ -297,13 +297,15 @@ class Store:
         free_bytes: int | None = None
         with contextlib.suppress(OSError):
             free_bytes = self._context.root.free_bytes()
-        marks = self._context.marks_now() if self.read_only else self._context.marks
+        ownership = (
+            self._context.ownership_now() if self.read_only else self._context.ownership
+        )
         return store_row(
             self.path,
             self._topics.rows(),
             time_ms=self._context.files.now_ms(),
             read_only=self.read_only,
-            is_clean=marks.is_clean and not marks.is_writing,
+            is_clean=ownership.is_clean and not ownership.is_writing,
             free_bytes=free_bytes,
             waiting_bytes=self._context.waiting_bytes(),
             open_files=len(self._context.descriptors),
@@ -498,7 +500,7 @@ class Store:
         except BaseException as error:
             # The next opening will cut the log here.
             writer.hide_from(base)
-            writer.end_for_good(error)
+            writer.fail(error)
             raise
         self._topics.writers.note(
             RecoveryAction(
@@ -543,34 +545,34 @@ class Store:
             raise failure
 
     def _close_writable(self) -> LogStoreError | None:
-        """Close the partitions and leave the marks of a clean stop, if it is one.
+        """Close the partitions and leave the clean-shutdown markers, if it is one.
 
         Returns the error, if any. A store that was neither changed nor in need of a
         recovery is left as it is.
         """
         failure = self._failure
         writers = self._topics.writers
-        if not self._context.marks.is_clean:
+        if not self._context.ownership.is_clean:
             # Partitions that were not used may be torn as well: a closed store is
             # clean.
             writers.recover()
-            if writers.loaded and not self._context.marks.is_writing:
+            if writers.loaded and not self._context.ownership.is_writing:
                 # This only makes the next opening quick: its errors are ignored.
                 with contextlib.suppress(LogStoreError):
                     self._context.begin_writing()
         closed = StoreClosedError(f"store {self.path} is closed")
         for writer in list(writers.loaded.values()):
             try:
-                writer.close(closed, write_down=self._context.marks.is_writing)
+                writer.close(closed, write_down=self._context.ownership.is_writing)
             except LogStoreError as error:
                 failure = self._failure = self._failure or error
-        if failure is None and self._context.marks.is_writing:
+        if failure is None and self._context.ownership.is_writing:
             self._topics.catalog.catch_up()
             ends = writers.ends()
             try:
                 # Without a marker the next opening examines every partition again.
                 if ends is not None:
-                    self._context.marks.end(ends, writers.starts())
+                    self._context.ownership.end(ends, writers.starts())
             except OSError as error:
                 failure = storage_error(error, "close", self.path)
         if isinstance(failure, DiskFullError):
@@ -591,11 +593,11 @@ class Store:
         self._context.after_fork()
 
 
-def publication_token(store: Store) -> object:
+def publication_key(store: Store) -> object:
     """A value that changes with each step of a publication that readers may see, by any
     process.
 
-    A caller that reads the ends of several partitions, and gets the same token before
+    A caller that reads the ends of several partitions, and gets the same key before
     and after, has seen each publication whole or not at all; else it must read them
     again.
 
@@ -604,7 +606,7 @@ def publication_token(store: Store) -> object:
     """
     store._context.check_open()
     try:
-        return store._publisher.steps, store._publications.token()
+        return store._publisher.steps, store._publications.cache_key()
     except OSError as error:
         raise storage_error(error, "look at", store.path) from error
 

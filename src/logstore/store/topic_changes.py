@@ -122,7 +122,7 @@ class TopicChanges:
         with storage_errors(f"create topic {name} in", self._context.path):
             for number in numbers:
                 self._writers.forget(TopicPartition(name, number))
-            self._forget_marks(TopicPartition(name, number) for number in numbers)
+            self._forget_ownership(TopicPartition(name, number) for number in numbers)
             settings = self._catalog.with_id(
                 name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
             )
@@ -139,13 +139,13 @@ class TopicChanges:
         if sets_retention(to_stored(config)):
             self._topics.retention.begin()
 
-    def _forget_marks(self, keys: Iterable[TopicPartition]) -> None:
+    def _forget_ownership(self, keys: Iterable[TopicPartition]) -> None:
         """Remove deleted partitions from Kafka's checkpoints before others of the same
         names exist: after a crash, the recovery would trust these entries."""
-        with self._context.marks_lock:
-            if self._context.marks.forget(keys):
-                self._context.marks.move_points(self._context.marks.points)
-                self._context.marks.write_starts(self._writers.starts())
+        with self._context.ownership_lock:
+            if self._context.ownership.forget(keys):
+                self._context.ownership.move_points(self._context.ownership.points)
+                self._context.ownership.write_starts(self._writers.starts())
 
     def configure(self, name: str, config: TopicConfig) -> None:
         self._topics.check_writable(f"configure topic {name}")
@@ -165,7 +165,7 @@ class TopicChanges:
         failure: LogStoreError | None = None
         for number in numbers:
             writer = self._writers.loaded.get(TopicPartition(name, number))
-            if writer is not None and writer.health.is_sound:
+            if writer is not None and writer.health.is_intact:
                 try:
                     writer.configure(config)
                 except LogStoreError as error:
@@ -299,10 +299,10 @@ class TopicChanges:
         return segments
 
     def before_first_change(self) -> None:
-        """Remove the marks of a clean stop; from then on retention is applied."""
-        with self._context.marks_lock:
-            if not self._context.marks.is_writing:
-                self._context.marks.begin(self._catalog.adopt)
+        """Remove the clean-shutdown markers; from then on retention is applied."""
+        with self._context.ownership_lock:
+            if not self._context.ownership.is_writing:
+                self._context.ownership.begin(self._catalog.persist_claim)
                 dying, self._catalog.dying = self._catalog.dying, []
                 if dying:
                     delay_ms = TopicConfig().file_delete_delay_ms

@@ -81,7 +81,7 @@ class Catalog:
         # The topics file is written whole at each change: its parts, by topic, and the
         # topics whose part differs from the settings.
         self._parts: dict[str, bytes] = {}
-        # Whether `take_over` has changed the settings.
+        # Whether `claim` has changed the settings.
         self._is_taken_over = False
         self._stale: set[str] = set()
 
@@ -170,7 +170,7 @@ class Catalog:
                 done = {k: v for k, v in settings.items() if k != "creating"}
                 self.write(topic, done)
 
-    def take_over(self) -> None:
+    def claim(self) -> None:
         """Another program was the last writer: of the known topics, keep what their
         directories confirm. Topics that it deleted are not lost.
 
@@ -193,8 +193,8 @@ class Catalog:
         self._is_taken_over = settings != self.settings
         self.settings = settings
 
-    def adopt(self) -> None:
-        """Persist what `take_over` found, before the first change."""
+    def persist_claim(self) -> None:
+        """Persist what `claim` found, before the first change."""
         if self._is_taken_over:
             self._write(self.settings)
             self._is_taken_over = False

@@ -21,7 +21,7 @@ from logstore.io import layout
 from logstore.log.write.staged_files import Staged
 from logstore.store import publisher as publishing
 from logstore.store.publisher import Publisher
-from logstore.store.store import publication_token
+from logstore.store.store import publication_key
 from support import staging
 from support.staging import WAY, stage, staged_files
 from support.values import (
@@ -316,9 +316,9 @@ def test_ends_that_belong_together_are_seen_together(
         thread = threading.Thread(target=publish)
         thread.start()
         while thread.is_alive():
-            token = publication_token(store if is_owner else reader)
+            token = publication_key(store if is_owner else reader)
             ends = [p.end_offset for p in looking]
-            if publication_token(store if is_owner else reader) == token:
+            if publication_key(store if is_owner else reader) == token:
                 assert len(set(ends)) == 1, ends
                 seen.add(ends[0])
         thread.join()

@@ -16,7 +16,7 @@ from logstore.errors import CorruptCheckpointError
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.directory import Directory
-from logstore.io.files import Look, settled
+from logstore.io.files import FileStamp, settled
 from logstore.io.layout import LEADER_EPOCHS
 
 __all__ = ["LeaderEpochs"]
@@ -30,33 +30,33 @@ class LeaderEpochs:
 
     Attributes:
         rows: (epoch, first offset), rising; empty if they are unknown.
-        token: changes with the file; None if the next change may not alter it.
+        cache_key: changes with the file; None if the next change may not alter it.
     """
 
-    __slots__ = ("rows", "token")
+    __slots__ = ("cache_key", "rows")
 
-    def __init__(self, rows: _Rows = (), token: object = None) -> None:
+    def __init__(self, rows: _Rows = (), cache_key: object = None) -> None:
         self.rows = rows
-        self.token = token
+        self.cache_key = cache_key
 
     @classmethod
     def of(cls, directory: Directory) -> LeaderEpochs:
         """The epochs as they are now."""
-        # Take the token first: a change during the read then has another token.
-        token = _token(directory)
+        # Take the key first: a change during the read then has another key.
+        cache_key = _cache_key(directory)
         try:
-            return cls(tuple(checkpoints.read_epochs(directory)), token)
+            return cls(tuple(checkpoints.read_epochs(directory)), cache_key)
         except (OSError, CorruptCheckpointError):
-            return cls((), token)
+            return cls((), cache_key)
 
     def now(self, directory: Directory) -> LeaderEpochs:
         """The epochs as they are now; the same object if they have not changed."""
-        if self.token is not None and self.token == _seen(directory):
+        if self.cache_key is not None and self.cache_key == _seen(directory):
             return self
         new = LeaderEpochs.of(directory)
         if new.rows == self.rows:
             # Callers compare objects: the same one means that nothing has changed.
-            self.token = new.token
+            self.cache_key = new.cache_key
             return self
         return new
 
@@ -80,15 +80,15 @@ class LeaderEpochs:
         return ((epoch, max(first, start)), *self.rows[at + 1 :])
 
 
-def _token(directory: Directory) -> object:
+def _cache_key(directory: Directory) -> object:
     seen = _seen(directory)
     if seen != _NO_FILE and settled(seen[2], directory.files) < 0:
         return None
     return seen
 
 
-def _seen(directory: Directory) -> Look:
+def _seen(directory: Directory) -> FileStamp:
     try:
-        return directory.look(LEADER_EPOCHS) or _NO_FILE
+        return directory.stamp(LEADER_EPOCHS) or _NO_FILE
     except OSError:
         return _NO_FILE

@@ -1,8 +1,7 @@
-"""The marks of a stop: files that a writer leaves in a store's root directory for the
-next one.
+"""The ownership of a store: who wrote last, and how that writer stopped.
 
 `.logstore-owner` (docs/format.md) says whether logstore was the last writer, whether it
-stopped cleanly, and which generation of its partition states counts. Kafka's marks are
+stopped cleanly, and which store epoch of its partition states counts. Kafka leaves
 its clean-shutdown marker, recovery points and log start offsets. If a broker was the
 last writer, it changed them: then logstore's own state is stale.
 """
@@ -21,37 +20,42 @@ from logstore.errors import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.partition_state import PartitionState, Situation, was_closed
+from logstore.io.checkpoint.partition_state import (
+    PartitionMetadata,
+    PartitionState,
+    was_closed,
+)
 from logstore.io.checkpoint.recovery_report import (
     OTHER_WRITER,
     STATE_DAMAGED,
     RecoveryAction,
 )
 from logstore.io.directory import Directory
-from logstore.io.files import Look
+from logstore.io.files import FileStamp
 from logstore.io.layout import TopicPartition
 
-__all__ = ["Marks", "MarksToken"]
+__all__ = ["Ownership", "OwnershipKey"]
 
 
-class MarksToken(NamedTuple):
-    """The looks of the files of a store's marks; None if there is no file."""
+class OwnershipKey(NamedTuple):
+    """Stamps of the files that say who owns a store; None if there is no file."""
 
-    owner: Look | None
-    clean_shutdown: Look | None
-    points: Look | None
-    starts: Look | None
+    owner: FileStamp | None
+    clean_shutdown: FileStamp | None
+    points: FileStamp | None
+    starts: FileStamp | None
 
 
-class Marks:
-    """The marks in the root of one store. The store's lock guards them.
+class Ownership:
+    """The ownership of one store, from the files in its root. The store's lock guards
+    it.
 
     Attributes:
         is_own: logstore was the last writer.
         is_clean: the last writer stopped cleanly.
-        is_writing: `begin` was called: the marks of a clean stop are removed.
-        generation: partition states count only if they were written under it. A new one
-            begins when logstore writes after another program: the states of the
+        is_writing: `begin` was called: the clean-shutdown markers are removed.
+        store_epoch: partition states count only if they were written under it. A new
+            one begins when logstore writes after another program: the states of the
             partitions that it does not touch stay stale.
         points, starts: Kafka's recovery points and log start offsets.
     """
@@ -61,26 +65,26 @@ class Marks:
         self.is_own = False
         self.is_clean = False
         self.is_writing = False
-        self.generation = ""
+        self.store_epoch = ""
         self.points: dict[TopicPartition, int] = {}
         self.starts: dict[TopicPartition, int] = {}
 
     # ------------------------------------------------------------ reading
 
-    def token(self) -> MarksToken:
+    def cache_key(self) -> OwnershipKey:
         """A value that changes when one of the files is replaced or removed."""
-        look = self._root.look
-        return MarksToken(
+        stamp = self._root.stamp
+        return OwnershipKey(
             self.writer(),
-            look(layout.CLEAN_SHUTDOWN),
-            look(layout.RECOVERY_CHECKPOINT),
-            look(layout.LOG_START_CHECKPOINT),
+            stamp(layout.CLEAN_SHUTDOWN),
+            stamp(layout.RECOVERY_CHECKPOINT),
+            stamp(layout.LOG_START_CHECKPOINT),
         )
 
-    def writer(self) -> Look | None:
+    def writer(self) -> FileStamp | None:
         """A value that changes before the first change that a writer makes: `begin`
         replaces the file. It also changes if a backup of the file is restored."""
-        return self._root.look(layout.OWNER)
+        return self._root.stamp(layout.OWNER)
 
     def read(self, note: Callable[[RecoveryAction], None]) -> None:
         """Read them all."""
@@ -90,7 +94,7 @@ class Marks:
 
     def read_owner(self, note: Callable[[RecoveryAction], None]) -> None:
         """Find out which program wrote last, and whether it stopped cleanly."""
-        self.is_own, self.generation = False, uuid.uuid4().hex
+        self.is_own, self.store_epoch = False, uuid.uuid4().hex
         self.is_clean = self._root.exists(layout.CLEAN_SHUTDOWN)
         try:
             owner = self._owner()
@@ -104,7 +108,7 @@ class Marks:
             return
         if owner is None:
             return
-        clean, fingerprints, generation = owner
+        clean, fingerprints, store_epoch = owner
         if checkpoints.store_fingerprint(self._root) not in fingerprints:
             self._note(
                 note,
@@ -114,10 +118,10 @@ class Marks:
                 "taken as Kafka would take it",
             )
             return
-        self.is_own, self.is_clean, self.generation = True, clean, generation
+        self.is_own, self.is_clean, self.store_epoch = True, clean, store_epoch
 
     def _owner(self) -> tuple[bool, list[Any], str] | None:
-        """clean, fingerprints, generation of the owner file; None if there is none."""
+        """clean, fingerprints, store epoch of the owner file; None if there is none."""
         value = checkpoints.read_state(self._root, layout.OWNER)
         if value is None:
             return None
@@ -161,7 +165,7 @@ class Marks:
         path = self._root.path_of(name)
         note(RecoveryAction(label, "", -1, path, -1, 0, -1, None, message))
 
-    def situation(self, directory: Directory, key: TopicPartition) -> Situation:
+    def metadata(self, directory: Directory, key: TopicPartition) -> PartitionMetadata:
         """The facts about a partition before its files are examined."""
         state: PartitionState | None = None
         state_error: LogStoreError | None = None
@@ -170,28 +174,28 @@ class Marks:
                 state = PartitionState.read(directory)
             except CorruptCheckpointError as error:
                 state_error = error
-        if state is not None and state.generation != self.generation:
+        if state is not None and state.store_epoch != self.store_epoch:
             state = None
         is_clean = self.is_clean
         if self.is_own and not is_clean:
-            is_clean = was_closed(directory, self.generation, state)
-        return Situation(
+            is_clean = was_closed(directory, self.store_epoch, state)
+        return PartitionMetadata(
             state,
             is_clean,
             self.points.get(key, 0),
             self.starts.get(key, 0),
             self.is_own,
             state_error,
-            self.generation,
+            self.store_epoch,
             key in self.points,
         )
 
     # ------------------------------------------------------------ writing
 
-    def begin(self, adopt: Callable[[], None]) -> None:
-        """Remove the marks of a clean stop, durably, before the first change.
+    def begin(self, persist: Callable[[], None]) -> None:
+        """Remove the clean-shutdown markers, durably, before the first change.
 
-        0. If another program was the writer, `adopt` its state. 1. Write the owner
+        0. If another program was the writer, `persist` its state. 1. Write the owner
         file: not clean, with the present fingerprint and the one without Kafka's
         marker. 2. Remove Kafka's marker. 3. Sync the directory.
         """
@@ -201,7 +205,7 @@ class Marks:
             now = checkpoints.store_fingerprint(self._root)
             after = {**now, "clean_shutdown": None}
             if not self.is_own:
-                adopt()
+                persist()
             self._write_owner(False, now, after)
             self._root.unlink(layout.CLEAN_SHUTDOWN, missing_ok=True)
             self._root.sync()
@@ -239,7 +243,7 @@ class Marks:
     def end(
         self, ends: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
     ) -> None:
-        """Leave the marks of a clean stop; `ends` are the end offsets of the logs.
+        """Leave the clean-shutdown markers; `ends` are the end offsets of the logs.
 
         1. Write the owner file with the fingerprints that the next steps produce.
         2. Write the recovery points. 3. Write the log start offsets. 4. Write Kafka's
@@ -273,6 +277,6 @@ class Marks:
             {
                 "clean": clean,
                 "fingerprints": list(fingerprints),
-                "generation": self.generation,
+                "generation": self.store_epoch,
             },
         )

@@ -16,7 +16,7 @@ from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.directory import Directory
 from logstore.io.layout import CLOSED, OFFSET_MAX, PARTITION_STATE
 
-__all__ = ["PartitionState", "Situation"]
+__all__ = ["PartitionState", "PartitionMetadata"]
 
 # See `PartitionState.sealed`.
 SealedRow = tuple[int, int, int, int, int, int]
@@ -36,8 +36,8 @@ class PartitionState:
             belong to the durable part.
         cuts: when the tail was cut, by `truncate_to` or after a failed append, and how
             low, so that readers in other processes notice.
-        is_gapless: see `Segment.is_gapless`; for all segments.
-        generation: that of the store when the state was written (see
+        is_contiguous: see `Segment.is_contiguous`; for all segments.
+        store_epoch: that of the store when the state was written (see
             `logstore.io.checkpoint.ownership`).
         is_truncating: `truncate_to` is under way: the log after the durable point must
             be removed, including later segments.
@@ -50,8 +50,8 @@ class PartitionState:
     active: dict[str, int]
     time_digest: int
     cuts: Cuts
-    is_gapless: bool
-    generation: str
+    is_contiguous: bool
+    store_epoch: str
     is_truncating: bool = False
     log_id: str = ""
 
@@ -76,8 +76,8 @@ class PartitionState:
             "time_digest": self.time_digest,
             "truncations": self.cuts.serial,
             "cuts": self.cuts.rows,
-            "is_gapless": self.is_gapless,
-            "generation": self.generation,
+            "is_gapless": self.is_contiguous,
+            "generation": self.store_epoch,
             "is_truncating": self.is_truncating,
             "log_id": self.log_id,
         }
@@ -111,20 +111,20 @@ class PartitionState:
             ) from error
 
 
-def closed_mark(generation: str, state: PartitionState | None) -> dict[str, Any]:
+def closed_mark(store_epoch: str, state: PartitionState | None) -> dict[str, Any]:
     """The content of `.logstore-closed` for a partition in which damage was found after
     the store had been closed: until the partition is written to again, its end is that
     of a closed log, however the store is stopped from then on."""
     active = {"base_offset": -1, "size": -1} if state is None else state.active
     return {
-        "generation": generation,
+        "generation": store_epoch,
         "base_offset": active["base_offset"],
         "size": active["size"],
     }
 
 
 def was_closed(
-    directory: Directory, generation: str, state: PartitionState | None
+    directory: Directory, store_epoch: str, state: PartitionState | None
 ) -> bool:
     """Whether a valid `.logstore-closed` says that the log was closed. One that cannot
     be read counts as valid: the log that it protects must not be cut."""
@@ -132,7 +132,7 @@ def was_closed(
         value = checkpoints.read_state(directory, CLOSED)
     except (CorruptCheckpointError, UnsupportedError):
         return True
-    wanted = closed_mark(generation, state)
+    wanted = closed_mark(store_epoch, state)
     return value is not None and all(value[name] == wanted[name] for name in wanted)
 
 
@@ -215,7 +215,7 @@ def segment_state(fields: Mapping[str, int]) -> native.SegmentState:
 
 
 @dataclasses.dataclass(slots=True)
-class Situation:
+class PartitionMetadata:
     """The facts about a partition before its files are examined.
 
     Attributes:
@@ -225,7 +225,7 @@ class Situation:
         recovery_point: Kafka's: all records below it are flushed; 0 unknown.
         log_start: Kafka's log start offset; 0 unknown.
         is_own: logstore was the last writer of the store.
-        generation: that of the store.
+        store_epoch: that of the store.
         state_error: why the own state cannot be used although it should count.
         is_point_known: whether Kafka's recovery points name the partition.
     """
@@ -236,5 +236,5 @@ class Situation:
     log_start: int
     is_own: bool
     state_error: LogStoreError | None = None
-    generation: str = ""
+    store_epoch: str = ""
     is_point_known: bool = True

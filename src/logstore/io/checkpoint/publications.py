@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 
@@ -46,34 +46,34 @@ class Publications:
 
     def __init__(self, root: Directory) -> None:
         self._root = root
-        # The last token and the result of `ceilings` for it.
+        # The last key and the result of `high_watermarks` for it.
         self._found: tuple[object, dict[TopicPartition, int]] = (_QUIET, {})
 
-    def token(self) -> tuple[object, object]:
+    def cache_key(self) -> tuple[object, object]:
         """A value that changes when a publication begins or ends."""
-        return self._root.look(layout.PUBLICATION), self._root.look(layout.PUBLISHED)
+        return self._root.stamp(layout.PUBLICATION), self._root.stamp(layout.PUBLISHED)
 
-    def ceilings(
-        self, token: tuple[object, object]
+    def high_watermarks(
+        self, cache_key: tuple[object, object]
     ) -> dict[TopicPartition, int] | None:
-        """Where readers have to stop, by partition, at the time of a token.
+        """Where readers have to stop, by partition, at the time of a cache key.
 
         Returns None if the publication of that time is over and its outcome is unknown.
 
         Raises:
             CorruptCheckpointError, OSError: the file cannot be read.
         """
-        if token[0] is None:
+        if cache_key[0] is None:
             return {}
         known, found = self._found
-        if token != known:
+        if cache_key != known:
             value = checkpoints.read_state(self._root, layout.PUBLICATION)
-            if value is None or self.token() != token:
+            if value is None or self.cache_key() != cache_key:
                 return None
-            marks = Marks(self._root)
-            marks.read_owner(lambda action: None)
-            found = bases_of(value) if is_of(value, marks) else {}
-            self._found = token, found
+            ownership = Ownership(self._root)
+            ownership.read_owner(lambda action: None)
+            found = bases_of(value) if is_of(value, ownership) else {}
+            self._found = cache_key, found
         return found
 
     def published(self) -> dict[str, Entry]:
@@ -93,9 +93,9 @@ class Publications:
         }
 
 
-def is_of(value: Mapping[str, Any], marks: Marks) -> bool:
+def is_of(value: Mapping[str, Any], ownership: Ownership) -> bool:
     """Whether only logstore has written to the store since a publication."""
-    return marks.is_own and value["generation"] == marks.generation
+    return ownership.is_own and value["generation"] == ownership.store_epoch
 
 
 def bases_of(value: Mapping[str, Any]) -> dict[TopicPartition, int]:

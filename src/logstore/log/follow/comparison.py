@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
-from logstore.io.files import Look
+from logstore.io.files import FileStamp
 from logstore.log.follow.file_identity import LogFiles
 from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
@@ -34,7 +34,7 @@ class Known(NamedTuple):
     files: LogFiles
     epochs: LeaderEpochs
     directory_id: tuple[int, int]
-    writer: Look | None
+    writer: FileStamp | None
 
 
 class Difference(NamedTuple):

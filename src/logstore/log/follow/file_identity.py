@@ -121,7 +121,7 @@ class LogFiles:
             self._before.get(name) == self._known.get(name) for name in names[:-1]
         )
 
-    def adopt(self, segments: Sequence[Segment], torn_size: int) -> None:
+    def insert(self, segments: Sequence[Segment], torn_size: int) -> None:
         """Take over the segments of the log.
 
         Args:

@@ -8,7 +8,7 @@ from logstore.io.layout import LOG
 from logstore.log.read.damage import unreadable
 from logstore.log.recover import RecoveredLog
 from logstore.log.scan import TailScan, scan_log
-from logstore.segment import Place, Segment
+from logstore.segment import OffsetPosition, Segment
 
 __all__ = ["read_new_batches"]
 
@@ -67,7 +67,7 @@ def _walk(
     before, segment.next_offset = segment.next_offset, scan.last_offset + 1
     known, segment.size = segment.size, scan.pos
     try:
-        damage = unreadable(segment, Place(begin.size, begin.last_offset))
+        damage = unreadable(segment, OffsetPosition(begin.size, begin.last_offset))
     finally:
         segment.size, segment.next_offset = known, before
     if damage is None:

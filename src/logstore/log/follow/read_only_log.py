@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from logstore import _native as native
-from logstore._native.locks import RANK_LOOK
+from logstore._native.locks import RANK_REFRESH
 from logstore.config import TopicConfig
 from logstore.errors import (
     CorruptRecordError,
@@ -24,12 +24,12 @@ from logstore.errors import (
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
-from logstore.io.checkpoint.ownership import Marks
-from logstore.io.checkpoint.partition_state import Situation
+from logstore.io.checkpoint.ownership import Ownership
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import Look, settled
+from logstore.io.files import FileStamp, settled
 from logstore.io.layout import (
     LOG,
     PARTITION_STATE,
@@ -62,8 +62,8 @@ class ReadOnlyLog:
         topic: str,
         partition: int,
         config: TopicConfig,
-        situation: Callable[[], Situation],
-        marks: Marks,
+        metadata: Callable[[], PartitionMetadata],
+        ownership: Ownership,
         publications: Publications,
         lock_group: int,
     ) -> None:
@@ -72,16 +72,16 @@ class ReadOnlyLog:
         self.topic = topic
         self.partition = partition
         self.config = config
-        self._situation = situation
-        self._marks = marks
+        self._metadata = metadata
+        self._ownership = ownership
         self._publications = publications
         # Of the last look, and of the last look that found more; none yet.
-        self._token: object = None
+        self._cache_key: object = None
         self._state: object = None
         # Where readers stop during a publication (publications.py).
-        self._ceiling = native.OFFSET_MAX
+        self._high_watermark = native.OFFSET_MAX
         self._lock = native.Mutex(
-            RANK_LOOK, f"the looks at {topic}-{partition}", lock_group
+            RANK_REFRESH, f"the looks at {topic}-{partition}", lock_group
         )
         self._mtime_ns = -1
         # The surroundings in which the log was found damaged.
@@ -100,7 +100,7 @@ class ReadOnlyLog:
         self._epochs = LeaderEpochs()
         # Of logstore's own log: the writer's mark in the root when what was read
         # certainly existed.
-        self._writer: Look | None = None
+        self._writer: FileStamp | None = None
         self._is_truncating = False
         # The surroundings in which the state was read, and what it says of the log.
         self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
@@ -124,7 +124,7 @@ class ReadOnlyLog:
     @property
     def high_watermark(self) -> int:
         """Where readers stop: the end, unless a publication is in progress."""
-        return min(self._loaded.end_offset, self._ceiling)
+        return min(self._loaded.end_offset, self._high_watermark)
 
     @property
     def durable_offset(self) -> int:
@@ -141,10 +141,10 @@ class ReadOnlyLog:
         for attempt in range(ATTEMPTS):
             try:
                 # Everything read from now on is later than this look.
-                self._token = self._publications.token()
+                self._cache_key = self._publications.cache_key()
                 surroundings = self._look_around()
-                situation = self._situation()
-                files = LogFiles(self.directory, is_foreign=situation.state is None)
+                metadata = self._metadata()
+                files = LogFiles(self.directory, is_foreign=metadata.state is None)
                 if files.is_foreign:
                     epochs = LeaderEpochs.of(self.directory)
                 else:
@@ -155,7 +155,7 @@ class ReadOnlyLog:
                     self.topic,
                     self.partition,
                     self.config,
-                    situation,
+                    metadata,
                     writable=False,
                 )
                 loaded = load(case)
@@ -163,11 +163,11 @@ class ReadOnlyLog:
                 if is_same:
                     # Before the second look: the bytes must be of this log.
                     end = loaded.tail_start + loaded.tail_bytes
-                    files.adopt(loaded.segments, end if loaded.tail_bytes else -1)
+                    files.insert(loaded.segments, end if loaded.tail_bytes else -1)
                 now = self._look_around()
                 # Appends by the owner meanwhile change nothing, except in a damaged
                 # log. Another program may also replace segments.
-                is_same &= now.marks == surroundings.marks
+                is_same &= now.ownership == surroundings.ownership
                 if files.is_foreign:
                     is_same &= epochs.now(self.directory) is epochs
                 if loaded.damage is not None:
@@ -182,7 +182,7 @@ class ReadOnlyLog:
                 break
         assert surroundings is not None  # the first call of each attempt
         self._loaded, self._files, self._epochs = loaded, files, epochs
-        self._writer = surroundings.marks.owner
+        self._writer = surroundings.ownership.owner
         self._mtime_ns = settled(surroundings.mtime_ns, self.directory.files)
         self._surroundings = surroundings._replace(mtime_ns=self._mtime_ns)
         self._directory_id = surroundings.directory_id
@@ -190,7 +190,7 @@ class ReadOnlyLog:
         if self.segments:
             self.segments[-1].show_indexes(loaded.index, loaded.times)
             self._note_damage(self.segments[-1])
-        state = situation.state
+        state = metadata.state
         self._is_truncating = state is not None and state.is_truncating
 
     def _note_damage(self, last: Segment) -> None:
@@ -203,11 +203,11 @@ class ReadOnlyLog:
             self._files.note_damage(last, damage.position)
 
     def _look_around(self) -> Surroundings:
-        return look_around(self.directory, self._marks)
+        return look_around(self.directory, self._ownership)
 
     def _glance_now(self, *, is_safe: bool = False) -> object:
         return glance_at(
-            self.directory, self._marks, self._files, self.segments, is_safe=is_safe
+            self.directory, self._ownership, self._files, self.segments, is_safe=is_safe
         )
 
     def _is_change(self, error: Exception, surroundings: object = None) -> bool:
@@ -239,10 +239,10 @@ class ReadOnlyLog:
         """
         with self._lock:
             # No view is made of it: `is_as_it_was` will not be called for it.
-            self._look()
+            self._retry_refresh()
             self._glance = None
 
-    def look(self) -> Bounds:
+    def refreshed(self) -> Bounds:
         """As `refresh`, and return what was found."""
         with self._lock:
             self._look_now()
@@ -263,7 +263,7 @@ class ReadOnlyLog:
         glance: object = None
         with contextlib.suppress(OSError):  # the look itself reports why
             glance = self._glance_now(is_safe=True)
-        self._look()
+        self._retry_refresh()
         self._glance = glance
 
     def history(self) -> tuple[str, Cuts] | None:
@@ -278,12 +278,12 @@ class ReadOnlyLog:
             try:
                 now = self._look_around()
                 # The time of the directory changes with each file in it.
-                token = now._replace(mtime_ns=0)
-                if token != self._history[0]:
-                    state, known = self._situation().state, None
+                cache_key = now._replace(mtime_ns=0)
+                if cache_key != self._history[0]:
+                    state, known = self._metadata().state, None
                     if state is not None and state.log_id:
                         known = state.log_id, state.cuts
-                    self._history = token, known
+                    self._history = cache_key, known
             except OSError as error:
                 self._is_change(error)  # raises if it was deleted
                 if isinstance(error, LogStoreError):
@@ -291,8 +291,8 @@ class ReadOnlyLog:
                 raise storage_error(error, "read", self.directory.path) from error
             return self._history[1]
 
-    def look_closely(self) -> Bounds:
-        """As `look`, if something seems to be wrong: each file is examined."""
+    def refreshed_fully(self) -> Bounds:
+        """As `refresh`, if something seems to be wrong: each file is examined."""
         with self._lock:
             self._look_now()
             known = -1
@@ -318,7 +318,7 @@ class ReadOnlyLog:
         except OSError as error:
             raise storage_error(error, "read", self.directory.path) from error
 
-    def _look(self) -> None:
+    def _retry_refresh(self) -> None:
         for attempt in range(ATTEMPTS):
             try:
                 begun = self._loaded.end_offset
@@ -362,7 +362,7 @@ class ReadOnlyLog:
         """Whether logstore's own log has got a new writer since it was read. A backup
         may have been put back, and even if the log is what it was, what was read of it
         in between may be of another one."""
-        return not self._files.is_foreign and self._marks.writer() != self._writer
+        return not self._files.is_foreign and self._ownership.writer() != self._writer
 
     def _leaders(self) -> LeaderEpochs:
         """The leader epochs of a foreign log now; the same object if they have not
@@ -374,13 +374,17 @@ class ReadOnlyLog:
         """Determine where readers have to stop, after a look at the log. False if a
         publication began or ended since the previous look: part of it may be
         visible."""
-        token = self._publications.token()
+        cache_key = self._publications.cache_key()
         key = TopicPartition(self.topic, self.partition)
-        known, self._token = self._token, token
-        ceilings = self._publications.ceilings(token) if token == known else None
-        if ceilings is None:
+        known, self._cache_key = self._cache_key, cache_key
+        high_watermarks = (
+            self._publications.high_watermarks(cache_key)
+            if cache_key == known
+            else None
+        )
+        if high_watermarks is None:
             return False
-        self._ceiling = ceilings.get(key, native.OFFSET_MAX)
+        self._high_watermark = high_watermarks.get(key, native.OFFSET_MAX)
         return True
 
     def _has_stayed(self, loaded: RecoveredLog, end: int) -> bool:
@@ -389,7 +393,7 @@ class ReadOnlyLog:
         then undone, the owner records in the state that it may be removed."""
         if self._loaded is loaded and loaded.end_offset <= end:
             return True
-        state = self.directory.look(PARTITION_STATE)
+        state = self.directory.stamp(PARTITION_STATE)
         known, self._state = self._state, state
         if state != known:
             # Perhaps it was restored in place, which leaves the directory's time as it
@@ -462,9 +466,9 @@ class ReadOnlyLog:
         if not known or not kept or kept != known[len(known) - len(kept) :]:
             self._start_over()
             return
-        situation = self._situation()
-        is_other = self._is_other(situation, kept[0])
-        if is_other or self._has_come_back(logs, known[0], situation):
+        metadata = self._metadata()
+        is_other = self._is_other(metadata, kept[0])
+        if is_other or self._has_come_back(logs, known[0], metadata):
             self._start_over()
             return
         segments = self.segments[len(known) - len(kept) :]
@@ -486,7 +490,7 @@ class ReadOnlyLog:
                 base,
                 0,
                 base,
-                is_gapless=self._loaded.is_gapless,
+                is_contiguous=self._loaded.is_contiguous,
             )
             segment.inode = self.directory.stat(segment.file(LOG)).inode
             last = segments[-1]
@@ -498,14 +502,14 @@ class ReadOnlyLog:
             self._loaded.index, self._loaded.times = OffsetEntries(), TimeEntries()
             segment.show_indexes(self._loaded.index, self._loaded.times)
             self._scan(segment)
-        start = situation.log_start
-        if situation.state is not None:
-            start = situation.state.start_offset
-            digests = {row[0]: row[-1] for row in situation.state.sealed}
+        start = metadata.log_start
+        if metadata.state is not None:
+            start = metadata.state.start_offset
+            digests = {row[0]: row[-1] for row in metadata.state.sealed}
             for segment in segments[:-1]:
                 segment.time_digest = digests.get(segment.base_offset, UNKNOWN_DIGEST)
             self._loaded.durable_offset = max(
-                self._loaded.durable_offset, situation.state.durable_offset
+                self._loaded.durable_offset, metadata.state.durable_offset
             )
         self._loaded.start_offset = max(
             start, segments[0].base_offset, self._loaded.start_offset
@@ -514,19 +518,21 @@ class ReadOnlyLog:
         self._files.note_end(segments[-1])
         self._mtime_ns = settled(mtime_ns, self.directory.files)
 
-    def _has_come_back(self, logs: list[int], first: int, situation: Situation) -> bool:
+    def _has_come_back(
+        self, logs: list[int], first: int, metadata: PartitionMetadata
+    ) -> bool:
         """Whether a foreign log has segments again before the first known one: a backup
         was put back."""
         if not self._files.is_foreign or min(logs) >= first:
             return False
         # Those below the start are not part of the log: its owner has yet to remove
         # them.
-        return min(base for base in logs if base > min(logs)) > situation.log_start
+        return min(base for base in logs if base > min(logs)) > metadata.log_start
 
-    def _is_other(self, situation: Situation, first: int) -> bool:
+    def _is_other(self, metadata: PartitionMetadata, first: int) -> bool:
         """Whether the log was cut, or is about to be, or has another owner, or has lost
         segments before `first`, since it was loaded."""
-        state = situation.state
+        state = metadata.state
         if state is None or self._files.is_foreign:
             return (state is None) != self._files.is_foreign
         was = self._loaded
@@ -578,7 +584,7 @@ class ReadOnlyLog:
             if segment.size > known:
                 return
             is_quiet = self._files.note_torn(info)
-            is_other = self._is_other(self._situation(), self.segments[0].base_offset)
+            is_other = self._is_other(self._metadata(), self.segments[0].base_offset)
             if is_quiet or is_other:
                 self._start_over(is_cut=True)
 

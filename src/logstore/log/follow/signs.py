@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from logstore.io.checkpoint.ownership import Marks, MarksToken
+from logstore.io.checkpoint.ownership import Ownership, OwnershipKey
 from logstore.io.directory import Directory
-from logstore.io.files import Look, look_of, settled
+from logstore.io.files import FileStamp, settled, stamp_of
 from logstore.io.layout import LEADER_EPOCHS, LOG, PARTITION_STATE
 from logstore.log.follow.file_identity import LogFiles
 from logstore.segment import Segment
@@ -26,23 +26,25 @@ class Surroundings(NamedTuple):
     Attributes:
         directory_id: device and inode of the partition's directory.
         mtime_ns: when names in it changed.
-        state, marks: change with logstore's own state, and with the store's marks.
+        state, ownership: change with logstore's own state, and with who owns the store.
     """
 
     directory_id: tuple[int, int]
     mtime_ns: int
-    state: Look | None
-    marks: MarksToken
+    state: FileStamp | None
+    ownership: OwnershipKey
 
 
-def look_around(directory: Directory, marks: Marks) -> Surroundings:
-    info, state = directory.info_and_look(PARTITION_STATE)
-    return Surroundings((info.device, info.inode), info.mtime_ns, state, marks.token())
+def look_around(directory: Directory, ownership: Ownership) -> Surroundings:
+    info, state = directory.info_and_stamp(PARTITION_STATE)
+    return Surroundings(
+        (info.device, info.inode), info.mtime_ns, state, ownership.cache_key()
+    )
 
 
 def glance_at(
     directory: Directory,
-    marks: Marks,
+    ownership: Ownership,
     log_files: LogFiles,
     segments: Sequence[Segment],
     *,
@@ -73,10 +75,10 @@ def glance_at(
                 continue
             if is_safe and settled(info.ctime_ns, files) < 0:
                 return None
-            infos.append(look_of(info))
+            infos.append(stamp_of(info))
         place = files.stat(fd)
     if not log_files.is_foreign:
-        writer = marks.writer()
+        writer = ownership.writer()
         if is_safe and writer is not None and settled(writer[2], files) < 0:
             return None
         infos.append(writer)

@@ -56,7 +56,7 @@ def segments_of(log: Log) -> Iterator[Piece]:
             continue
         spread = max(segment.next_offset - segment.base_offset, 1)
         size = int(segment.size * min((end - first) / spread, 1.0))
-        yield Piece(log, first, end, size, segment.is_gapless, segment)
+        yield Piece(log, first, end, size, segment.is_contiguous, segment)
 
 
 def latest_in(piece: Piece) -> int | None:

@@ -11,24 +11,24 @@ from logstore.errors import (
     UnsupportedError,
 )
 from logstore.log.read.view import View
-from logstore.log.resync import next_sound_batch
+from logstore.log.resync import next_valid_batch
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import (
     ChunkReader,
     Damage,
 )
-from logstore.segment import READ_BYTES, Place, Segment
+from logstore.segment import READ_BYTES, OffsetPosition, Segment
 
 
 def first_needed(segment: Segment, offset: int) -> int:
     """The first offset, from `offset` on, that a segment must have. Offsets missing
     before it may be a gap."""
-    return offset if segment.is_gapless else max(offset, segment.base_offset)
+    return offset if segment.is_contiguous else max(offset, segment.base_offset)
 
 
 def place_past(
     segment: Segment, error: Exception, offset: int, view: View
-) -> Place | None:
+) -> OffsetPosition | None:
     """The place after damage that lies wholly below `offset`: the next valid batch also
     ends below it, or begins at or below it. None: the damage affects a read that begins
     at `offset`, or this cannot be determined."""
@@ -37,7 +37,7 @@ def place_past(
     if error.path != segment.path or error.position is None:
         return None
     try:
-        found = next_sound_batch(segment, error.position, segment.base_offset)
+        found = next_valid_batch(segment, error.position, segment.base_offset)
         if found is None:
             return None
         header, buffer = found.header, found.buffer
@@ -51,7 +51,7 @@ def place_past(
         return None
     if header.last_offset >= offset and not 0 <= first <= offset:
         return None
-    return Place(found.pos, native.OFFSET_UNKNOWN)
+    return OffsetPosition(found.pos, native.OFFSET_UNKNOWN)
 
 
 def told(segment: Segment, error: Exception, offset: int) -> Exception:
@@ -65,7 +65,7 @@ def told(segment: Segment, error: Exception, offset: int) -> Exception:
     try:
         found = None
         if not segment.is_lost:
-            found = next_sound_batch(segment, error.position, offset)
+            found = next_valid_batch(segment, error.position, offset)
         if found is None:
             behind = segment.next_offset
         else:
@@ -80,16 +80,16 @@ def told(segment: Segment, error: Exception, offset: int) -> Exception:
 
 def place_behind(
     segment: Segment, error: CorruptRecordError, offset: int
-) -> Place | None:
+) -> OffsetPosition | None:
     """The place where a segment continues after damage; None if it does not."""
     if error.position is None or error.path != segment.path:
         return None
     try:
-        found = next_sound_batch(segment, error.position, offset)
+        found = next_valid_batch(segment, error.position, offset)
     except CorruptRecordError:
         # If it was replaced just now, the next read reports that.
         return segment.start if segment.is_retired else None
-    return found and Place(found.pos, native.OFFSET_UNKNOWN)
+    return found and OffsetPosition(found.pos, native.OFFSET_UNKNOWN)
 
 
 def check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
@@ -97,20 +97,20 @@ def check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
     base = batch.base_offset
     if before == native.OFFSET_UNKNOWN or base == before + 1:
         return
-    if base <= before or segment.is_gapless:
+    if base <= before or segment.is_contiguous:
         reason = f"a batch begins at offset {base}, and the one before ends with"
         damage = Damage(f"{reason} {before}", 0, before + 1)
         raise segment.error_of(damage, batch.position, before + 1)
 
 
-def unreadable(active: Segment, place: Place) -> tuple[int, str] | None:
+def unreadable(active: Segment, place: OffsetPosition) -> tuple[int, str] | None:
     """The position of the first batch, from a place on, that no reader can read
     although its checksum is right, and the reason; None if there is none.
 
     No checksum covers the offset of a wrapper (magic 0 and 1): only the offsets of the
     messages inside determine what it must be. In logs that may have gaps, they do not.
     """
-    if not active.is_gapless:
+    if not active.is_contiguous:
         return None
     # Batches that decompress to more are left to readers, which have their own limit.
     limit = StoreConfig().max_batch_decompressed_bytes

@@ -20,7 +20,7 @@ from logstore.record.decoder import (
     StopReading,
     Wanted,
 )
-from logstore.segment import Place, Segment
+from logstore.segment import OffsetPosition, Segment
 
 __all__ = ["fetch"]
 
@@ -47,7 +47,7 @@ def fetch(
             must repeat the call: in the view of the error, which a cut may have
             shortened, an empty chunk need not mean the end of the log.
     """
-    behind: tuple[Segment, Place] | None = None
+    behind: tuple[Segment, OffsetPosition] | None = None
     while True:
         again: View | None
         try:
@@ -76,7 +76,7 @@ def fetch(
 
 def _past(
     view: View, error: CorruptRecordError | UnsupportedError, offset: int
-) -> tuple[Segment, Place] | None:
+) -> tuple[Segment, OffsetPosition] | None:
     """The place to begin at if the damage lies below `offset`; None if it does not."""
     for segment in view.from_offset(offset):
         if segment.path == error.path:
@@ -87,7 +87,7 @@ def _past(
 
 def _behind(
     view: View, error: CorruptRecordError, offset: int
-) -> tuple[int, tuple[Segment, Place] | None]:
+) -> tuple[int, tuple[Segment, OffsetPosition] | None]:
     """(the first offset after damage that may be intact, where to look for it)."""
     for segment in view.from_offset(offset):
         if segment.path == error.path:
@@ -104,7 +104,7 @@ def _fetch(
     stop: int,
     max_bytes: int,
     wanted: Wanted | None,
-    behind: tuple[Segment, Place] | None,
+    behind: tuple[Segment, OffsetPosition] | None,
 ) -> Chunk:
     limit = view.decompressed_max
     for segment in view.from_offset(offset):
@@ -114,7 +114,7 @@ def _fetch(
         elif offset < stop:
             place = segment.seek(segment.locate(offset), offset)
         if place is None:
-            must = segment.is_gapless or segment is view.segments[-1]
+            must = segment.is_contiguous or segment is view.segments[-1]
             if must and first_needed(segment, offset) < min(stop, segment.next_offset):
                 raise segment.missing(segment.size, offset)
             continue
@@ -164,7 +164,7 @@ def _decided(
 
 
 def _whole_batches(
-    segment: Segment, place: Place, offset: int, stop: int, max_bytes: int
+    segment: Segment, place: OffsetPosition, offset: int, stop: int, max_bytes: int
 ) -> tuple[native.Buffer, int, int]:
     """(buffer, end, last offset) of the whole batches from a place on that end below
     `stop`; end is 0 if the first one does not."""

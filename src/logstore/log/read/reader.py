@@ -33,7 +33,7 @@ from logstore.log.read.damage import (
     told,
 )
 from logstore.log.read.view import ChangedError, View
-from logstore.log.resync import next_sound_batch
+from logstore.log.resync import next_valid_batch
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import (
     ChunkReader,
@@ -44,7 +44,7 @@ from logstore.record.decoder import (
     iter_records,
 )
 from logstore.record.record import Record
-from logstore.segment import READ_BYTES, Place, Segment, SegmentGoneError
+from logstore.segment import READ_BYTES, OffsetPosition, Segment, SegmentGoneError
 
 __all__ = ["first_offset_at", "read_batches", "read_columns"]
 
@@ -195,23 +195,23 @@ class _SegmentWalk:
         self.skip = skip
         self.offset = self.start = segment.base_offset
         self.next_offset = segment.next_offset
-        self.generation = self.first_generation = segment.generation
-        # One past the last offset, after a walk to the end of a gapless segment.
+        self.version = self.first_version = segment.version
+        # One past the last offset, after a walk to the end of a contiguous segment.
         self.ended_at: int | None = None
 
     def columns(
-        self, start: int, stop: int, place: Place | None = None
+        self, start: int, stop: int, place: OffsetPosition | None = None
     ) -> Iterator[Columns]:
         segment, reader = self.segment, self.reader
         self.offset = self.start = max(start, segment.base_offset)
-        self.generation = segment.generation
+        self.version = segment.version
         pos, before = place or self._locate(start)
         reader.begin(before, segment.checks)
         while True:
-            if segment.generation != self.generation:
+            if segment.version != self.version:
                 # A failed append was undone; this walk may have read part of it.
                 self._check_behind_a_read()
-                self.generation = segment.generation
+                self.version = segment.version
                 pos, before = segment.locate(self.offset)
                 reader.begin(before, segment.checks)
             if pos >= segment.size:
@@ -226,7 +226,7 @@ class _SegmentWalk:
                 self.offset = segment.next_offset
                 return
             self._check_behind_a_read()
-            if segment.generation != self.generation:
+            if segment.version != self.version:
                 continue
             buffer = self.buffer
             try:
@@ -258,7 +258,7 @@ class _SegmentWalk:
         if again is not None:
             raise ChangedError(again)
 
-    def _locate(self, offset: int) -> Place:
+    def _locate(self, offset: int) -> OffsetPosition:
         try:
             return self.segment.locate(offset)
         except CorruptRecordError as error:
@@ -272,7 +272,7 @@ class _SegmentWalk:
         if its log may have gaps."""
         stop = min(wanted, self.segment.next_offset)
         segment, last = self.segment, self.reader.decoder.last_offset
-        if last == native.OFFSET_UNKNOWN or not (segment.is_gapless or self.is_last):
+        if last == native.OFFSET_UNKNOWN or not (segment.is_contiguous or self.is_last):
             return
         if self.skip:
             if last + 1 < stop:
@@ -315,7 +315,7 @@ class _SegmentWalk:
 
     def _was_cut(self) -> bool:
         """Whether a concurrent truncation may explain why the data has moved."""
-        return self.segment.generation != self.first_generation
+        return self.segment.version != self.first_version
 
     def _ask_again(self, error: Exception) -> None:
         """Raise `ChangedError` if the apparent damage is a change of the log."""
@@ -342,7 +342,7 @@ class _SegmentWalk:
         self._ask_again(error)
         found = None
         with contextlib.suppress(SegmentGoneError):
-            found = next_sound_batch(self.segment, pos, self.offset)
+            found = next_valid_batch(self.segment, pos, self.offset)
         if found is None:
             return self.segment.size
         self.reader.begin(native.OFFSET_UNKNOWN, self.segment.checks)
@@ -366,7 +366,7 @@ def read_batches(
     """
     offset, end = start, stop
     segments = view.from_offset(start)
-    place: Place | None = None
+    place: OffsetPosition | None = None
     first = segments[0] if segments else None
     again: View | None = None
 
@@ -406,10 +406,10 @@ def read_batches(
                 yield batch
             else:
                 check()
-                # A gapless segment reaches the next one; every log reaches its end.
+                # A contiguous segment reaches the next one; every log reaches its end.
                 short_of = min(end, segment.next_offset)
                 is_short = is_last and first_needed(segment, offset) < short_of
-                if segment.is_gapless and before != native.OFFSET_UNKNOWN:
+                if segment.is_contiguous and before != native.OFFSET_UNKNOWN:
                     is_short = is_short or before + 1 < short_of
                 if is_short and not skip and wanted is None:
                     raise segment.missing(segment.size, offset)

@@ -24,7 +24,7 @@ from logstore.log.read.damage import make_batch, place_behind, place_past
 from logstore.log.read.view import ChangedError, View
 from logstore.record.batch import ABORT
 from logstore.record.decoder import StopReading
-from logstore.segment import Place
+from logstore.segment import OffsetPosition
 
 __all__ = [
     "CommittedFilter",
@@ -140,7 +140,7 @@ def _transaction_batches(
     """
     offset = start
     segments = view.from_offset(start)
-    place: Place | None = None
+    place: OffsetPosition | None = None
 
     def check() -> None:
         changed = view.anew(closely=False)

@@ -46,10 +46,10 @@ class Bounds(NamedTuple):
 class Source(Protocol):
     """The log that a view shows."""
 
-    def look(self) -> Bounds:
+    def refreshed(self) -> Bounds:
         """The log as it is now."""
 
-    def look_closely(self) -> Bounds:
+    def refreshed_fully(self) -> Bounds:
         """The same, if something seems to be wrong with the log."""
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
@@ -137,7 +137,7 @@ class View(NamedTuple):
             PartitionNotFoundError: the whole log was deleted, or created again.
             StorageError: the log cannot be examined now, so this is unknown.
         """
-        now = self.source.look_closely()
+        now = self.source.refreshed_fully()
         is_gone = isinstance(error, SegmentGoneError | SegmentReplacedError)
         if is_gone and offset < now.start_offset:
             raise self._out_of_range(offset, now)
@@ -150,7 +150,7 @@ class View(NamedTuple):
         Raises: as `again`, except `StorageError`.
         """
         try:
-            return self._changed(offset, self.source.look())
+            return self._changed(offset, self.source.refreshed())
         except StorageError:
             return None
 
@@ -162,14 +162,14 @@ class View(NamedTuple):
         """
         if self.source.is_as_it_was(self.life, self.cuts.serial):
             return None
-        return self._changed(offset, self.source.look())
+        return self._changed(offset, self.source.refreshed())
 
     def anew(self, *, closely: bool = True) -> View | None:
         """The whole log as it is now, for a caller that is at no offset; None if
         nothing has changed. Raises: as `again`, except `OffsetOutOfRangeError`."""
         if not closely and self.source.is_as_it_was(self.life, self.cuts.serial):
             return None
-        now = self.source.look_closely() if closely else self.source.look()
+        now = self.source.refreshed_fully() if closely else self.source.refreshed()
         if (now.life, now.cuts.serial) == (self.life, self.cuts.serial) and (
             not closely or now.start_offset == self.start_offset
         ):

@@ -209,8 +209,8 @@ class _Work:
 
     def log(self) -> RecoveredLog:
         """The log as it is now."""
-        plan, situation = self.plan, self.case.situation
-        state = situation.state
+        plan, metadata = self.plan, self.case.metadata
+        state = metadata.state
         if plan.segments:
             reading = self.reading()
         else:
@@ -230,7 +230,7 @@ class _Work:
             damage=self.damage,
             actions=self.actions,
             is_written_down=state is not None,
-            is_unclean=not situation.clean,
+            is_unclean=not metadata.clean,
             deleted=self.deleted,
             digested=set(plan.digested),
         )
@@ -238,15 +238,15 @@ class _Work:
             log.tail_start, log.tail_bytes = plan.tail.pos, plan.tail.size
         if state is not None:
             log.cuts, log.log_id = state.cuts, state.log_id
-            log.is_gapless = state.is_gapless
+            log.is_contiguous = state.is_contiguous
             log.is_truncating = state.is_truncating
         elif not segments:
-            log.is_gapless = _is_without_epochs(self.directory)
+            log.is_contiguous = _is_without_epochs(self.directory)
         return log
 
     def segments(self, last: native.SegmentState) -> list[Segment]:
         """`last`: the state of the last one at its end."""
-        state = self.case.situation.state
+        state = self.case.metadata.state
         rows = {row[0]: row for row in state.sealed} if state else {}
         segments = []
         for planned in self.plan.segments:
@@ -258,7 +258,7 @@ class _Work:
                 planned.size,
                 planned.next_offset,
                 transition="" if self.case.writable else planned.transition,
-                is_gapless=state is not None and state.is_gapless,
+                is_contiguous=state is not None and state.is_contiguous,
             )
             segment.is_lost = planned.is_lost
             if base in rows:
@@ -367,7 +367,7 @@ class _Work:
 
     def reading(self) -> Reading:
         """The state and the index entries of the last segment at its end."""
-        plan, state = self.plan, self.case.situation.state
+        plan, state = self.plan, self.case.metadata.state
         question = plan.active_walk
         if question is not None and question in self.found.readings:
             return self.found.readings[question]
@@ -383,7 +383,7 @@ class _Work:
         1. write both, the offset index last; 2. record their content in the state file.
         If a step fails, the next opening does it, and readers use no index.
         """
-        state, directory = self.case.situation.state, self.directory
+        state, directory = self.case.metadata.state, self.directory
         base, index, times = log.segments[-1].base_offset, log.index, log.times
         add_closing_entry(log.active_state, times)
         with contextlib.suppress(OSError):

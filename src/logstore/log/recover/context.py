@@ -10,7 +10,7 @@ from logstore.config import TopicConfig
 from logstore.errors import LogStoreError
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.checkpoint.cuts import Cuts
-from logstore.io.checkpoint.partition_state import Situation
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -55,7 +55,7 @@ class RecoveredLog:
     deleted: list[str] = dataclasses.field(default_factory=list)
     digested: set[int] = dataclasses.field(default_factory=set)
     cuts: Cuts = dataclasses.field(default_factory=Cuts)
-    is_gapless: bool = False
+    is_contiguous: bool = False
     is_truncating: bool = False
     log_id: str = ""
 
@@ -74,7 +74,7 @@ class Case:
     topic: str
     partition: int
     config: TopicConfig
-    situation: Situation
+    metadata: PartitionMetadata
     _: dataclasses.KW_ONLY
     writable: bool
     on_checked: Callable[[int], None] | None = None

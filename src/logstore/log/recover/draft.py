@@ -50,8 +50,8 @@ class Draft:
 
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
-        self.situation = facts.situation
-        self.state = facts.situation.state
+        self.metadata = facts.metadata
+        self.state = facts.metadata.state
         self.findings: list[Finding] = []
         self.damage: Damage | None = None
         self.segments: list[PlannedSegment] = []
@@ -137,7 +137,7 @@ class Draft:
         )
 
     def state_error(self) -> None:
-        error = self.situation.state_error
+        error = self.metadata.state_error
         if error is not None:
             message = f"{error}; the log was checked as if it were not there"
             self.tell(STATE_DAMAGED, layout.PARTITION_STATE, message)

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from logstore.io.checkpoint.partition_state import Situation
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 
 __all__ = [
     "Facts",
@@ -124,7 +124,7 @@ class Facts:
 
     Attributes:
         path: of its directory, for messages.
-        situation: the facts from outside its log files.
+        metadata: the facts from outside its log files.
         is_writable: it is opened for writing: then more is read, and repaired.
         names: of all its files.
         swap_ends: base offset -> next offset of the logs of a committed swap.
@@ -133,7 +133,7 @@ class Facts:
     """
 
     path: str
-    situation: Situation
+    metadata: PartitionMetadata
     is_writable: bool
     names: frozenset[str]
     swap_ends: Mapping[int, int | Refusal] = dataclasses.field(default_factory=dict)
@@ -154,7 +154,7 @@ class Facts:
             raise MissingFactError(question) from None
 
 
-def is_durability_unknown(situation: Situation) -> bool:
+def is_durability_unknown(metadata: PartitionMetadata) -> bool:
     """Whether nothing says how far a log was flushed: another program wrote it, and
     left neither a mark of a clean stop nor a recovery point."""
-    return not (situation.is_own or situation.clean or situation.is_point_known)
+    return not (metadata.is_own or metadata.clean or metadata.is_point_known)

@@ -41,8 +41,8 @@ def _note_closed(case: Case, *, is_damaged: bool) -> None:
     If the log is intact, remove the mark, durably: the log is about to be written to,
     so the mark would no longer be true.
     """
-    situation, directory = case.situation, case.directory
-    if not case.writable or not situation.clean:
+    metadata, directory = case.metadata, case.directory
+    if not case.writable or not metadata.clean:
         return
     if not is_damaged:
         if directory.exists(layout.CLOSED):
@@ -50,8 +50,8 @@ def _note_closed(case: Case, *, is_damaged: bool) -> None:
             directory.sync()
         return
     try:
-        if not was_closed(directory, situation.generation, situation.state):
-            mark = closed_mark(situation.generation, situation.state)
+        if not was_closed(directory, metadata.store_epoch, metadata.state):
+            mark = closed_mark(metadata.store_epoch, metadata.state)
             checkpoints.write_state(directory, layout.CLOSED, mark)
     except OSError as error:
         logger.warning(

@@ -35,9 +35,9 @@ class EndDraft(SegmentsDraft):
 
     def log_end(self) -> None:
         state = self.state
-        start = self.situation.log_start if state is None else state.start_offset
+        start = self.metadata.log_start if state is None else state.start_offset
         if not self.segments:
-            if self.situation.recovery_point > start:
+            if self.metadata.recovery_point > start:
                 self.lost_log(start)
             self.bounds(start, start, start)
             return
@@ -51,7 +51,7 @@ class EndDraft(SegmentsDraft):
 
     def lost_log(self, start: int) -> None:
         """There is no segment at all, although there were records."""
-        point = self.situation.recovery_point
+        point = self.metadata.recovery_point
         self.refuse(
             LOST_SEGMENT,
             "",
@@ -78,7 +78,7 @@ class EndDraft(SegmentsDraft):
 
     def own_end(self, own: PartitionState) -> None:
         """The last segment is the active one of logstore's own state."""
-        segment, clean = self.segments[-1], self.situation.clean
+        segment, clean = self.segments[-1], self.metadata.clean
         base, durable, end = segment.base_offset, own.active["size"], own.durable_offset
         size = -1 if segment.is_lost else self.known_size(base)
         if size < 0 and not segment.is_lost and not clean:
@@ -94,7 +94,7 @@ class EndDraft(SegmentsDraft):
         if 0 <= size < durable:
             self.lost_end(base, size, durable, own)
         is_whole = clean and size == durable
-        point = self.situation.recovery_point
+        point = self.metadata.recovery_point
         if is_whole and point > end and not own.is_truncating:
             self.older_partition(base, durable, point, end)
             self.ends_at(durable, point)
@@ -157,8 +157,9 @@ class EndDraft(SegmentsDraft):
         )
 
     def older_partition(self, base: int, durable: int, point: int, end: int) -> None:
-        """The whole partition is older than the marks of the store, for example after a
-        backup of it alone was restored: offsets up to `point` were assigned before."""
+        """The whole partition is older than the store's checkpoints, for example
+        after a backup of it alone was restored: offsets up to `point` were assigned
+        before."""
         self.refuse(
             LOST_END,
             self.name_of(base),
@@ -172,12 +173,12 @@ class EndDraft(SegmentsDraft):
 
     def foreign_end(self) -> None:
         """No state file of logstore has the last segment: check what Kafka checks."""
-        situation = self.situation
-        point = situation.recovery_point
-        if situation.state is not None and not situation.clean:
+        metadata = self.metadata
+        point = metadata.recovery_point
+        if metadata.state is not None and not metadata.clean:
             # Kafka's point is of the last clean stop; the log may have become shorter.
-            point = situation.state.durable_offset
-        if self.facts.is_writable and not situation.clean:
+            point = metadata.state.durable_offset
+        if self.facts.is_writable and not metadata.clean:
             # Readers check what they read; the owner of the log must know of damage.
             self.unflushed_segments(point)
         segment = self.segments[-1]
@@ -212,7 +213,7 @@ class EndDraft(SegmentsDraft):
 
         `durable_pos` and `durable_offset`: there is no torn tail below them.
         """
-        base, clean = question.base, self.situation.clean
+        base, clean = question.base, self.metadata.clean
         walk = self.facts.walk(question)
         self.result["active_walk"] = question
         if is_rebuilt:
@@ -254,9 +255,9 @@ class EndDraft(SegmentsDraft):
         """Whether the log ends with bytes that are not understood, or that may have
         been flushed: these are not cut. If logstore wrote last, a magic above 2 is
         garbage, since it writes none."""
-        if self.situation.is_own:
+        if self.metadata.is_own:
             return walk.is_unsupported and not walk.is_unknown_magic
-        is_flushed = walk.has_more and is_durability_unknown(self.situation)
+        is_flushed = walk.has_more and is_durability_unknown(self.metadata)
         return walk.is_unsupported or walk.is_no_log or is_flushed
 
     def torn_tail(self, base: int, walk: Walk) -> None:

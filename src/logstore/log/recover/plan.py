@@ -41,7 +41,7 @@ EXTRA_BYTES: Final = "extra-bytes"
 FOREIGN_SEGMENT: Final = "foreign-segment"
 
 # The labelled cases, in the order of the table in docs/design.md. `decide` finds those
-# of one partition; `other-writer` and `unpublished` concern a store (`Marks`,
+# of one partition; `other-writer` and `unpublished` concern a store (`Ownership`,
 # `Publisher`), and `tail-kept` is the outcome of an act that failed (`apply`).
 CASES: Final[dict[str, str]] = {
     TORN_TAIL: IS_CUT,

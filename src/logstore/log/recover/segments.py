@@ -137,7 +137,7 @@ class SegmentsDraft(Draft):
         segment is valid and does not end at the offset that they begin at.
         """
         own = self.state
-        if own is None or self.situation.clean or self.damage is not None:
+        if own is None or self.metadata.clean or self.damage is not None:
             return
         active = own.active["base_offset"]
         for slot, (segment, after) in enumerate(itertools.pairwise(self.segments)):
@@ -248,7 +248,7 @@ class SegmentsDraft(Draft):
             if (base := layout.parse_digest_file(name)) is not None
         }
         sealed = bases & {s.base_offset for s in self.segments[:-1] if not s.is_lost}
-        if self.state is None and self.situation.state_error is None:
+        if self.state is None and self.metadata.state_error is None:
             sealed = set()  # another program may have changed the segments
         self.result["digested"] = frozenset(sealed)
         if self.damage is None:

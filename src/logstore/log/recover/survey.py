@@ -36,9 +36,9 @@ from logstore.log.recover.facts import (
 )
 from logstore.log.recover.names import classify, committed_swaps, readable
 from logstore.log.recover.plan import Plan
-from logstore.log.resync import next_sound
+from logstore.log.resync import next_valid
 from logstore.log.scan import TailScan, scan_log
-from logstore.segment import LOOKUP_BYTES, Place, Segment, SegmentGoneError
+from logstore.segment import LOOKUP_BYTES, OffsetPosition, Segment, SegmentGoneError
 
 __all__ = ["Reading", "Survey", "survey"]
 
@@ -103,7 +103,7 @@ class _Answers(dict[_Q, _A]):
 class _Surveyor:
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.state = case.situation.state
+        self.state = case.metadata.state
         self.readings: dict[ReadLog, Reading] = {}
         self.loaded: tuple[OffsetEntries, TimeEntries] | None = None
         self.kept_bytes = 0
@@ -117,7 +117,7 @@ class _Surveyor:
         walks, indexes = _Answers(self.walk), _Answers(self.are_indexed)
         facts = Facts(
             directory.path,
-            case.situation,
+            case.metadata,
             case.writable,
             names,
             swap_ends,
@@ -159,7 +159,7 @@ class _Surveyor:
             0,
             base,
             transition=self.transitions.get(base, ""),
-            is_gapless=self.state is not None and self.state.is_gapless,
+            is_contiguous=self.state is not None and self.state.is_contiguous,
         )
 
     def own(self, base: int) -> PartitionState | None:
@@ -202,16 +202,12 @@ class _Surveyor:
 
     def has_more(self, question: ReadLog, scan: TailScan) -> bool:
         """Whether valid batches follow after invalid bytes, if this must be known."""
-        situation = self.case.situation
-        if (
-            scan.is_whole
-            or not question.is_last
-            or not is_durability_unknown(situation)
-        ):
+        metadata = self.case.metadata
+        if scan.is_whole or not question.is_last or not is_durability_unknown(metadata):
             return False
         segment = self.segment(question.base)
         segment.size, segment.next_offset = scan.size, native.OFFSET_MAX
-        return next_sound(segment, scan.pos, scan.last_offset) is not None
+        return next_valid(segment, scan.pos, scan.last_offset) is not None
 
     def begin(self, question: ReadLog) -> native.SegmentState:
         """The state from which to walk over a segment."""
@@ -256,7 +252,7 @@ class _Surveyor:
         own = self.own(question.base)
         place = segment.start
         if own is not None and own.active["size"]:
-            place = Place(own.active["size"], own.durable_offset - 1)
+            place = OffsetPosition(own.active["size"], own.durable_offset - 1)
         segment.size = scan.pos
         damage = unreadable(segment, place)
         if damage is None:
@@ -295,7 +291,7 @@ class _Surveyor:
         times.cut(time_count)
         if own.is_truncating or times.digest() != own.time_digest:
             return False  # or they were not synced before the state was written
-        is_clean = self.case.situation.clean
+        is_clean = self.case.metadata.clean
         if not is_clean and (question.is_lost or not _is_borne_out(segment, index)):
             return False
         index.synced, times.synced = count, time_count

@@ -111,7 +111,7 @@ class ActiveSegment:
             0,
             base_offset,
             max_timestamp=-1,
-            is_gapless=context.is_gapless,
+            is_contiguous=context.is_contiguous,
         )
         self.state = native.SegmentState(base_offset, files.now_ms())
         self.index = OffsetEntries()
@@ -185,7 +185,7 @@ class ActiveSegment:
             context.host.store_config,
             jitter_ms=random.randrange(most) if most > 0 else 0,
         )
-        context.host.descriptors.adopt(segment._serial, file, rest)
+        context.host.descriptors.insert(segment._serial, file, rest)
         return writer
 
     def retire(self) -> None:

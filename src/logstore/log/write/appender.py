@@ -225,7 +225,7 @@ class Appender:
         log = self._log
         writer = log.active.writer or log.writable()
         if writer.next_offset != log.extent.end:
-            raise log.health.half_done()
+            raise log.health.poison()
         if not self._syncs.is_scheduled:
             self._syncs.schedule()
         return writer
@@ -251,7 +251,7 @@ class Appender:
         base = log.extent.end
         saved = Savepoint(log.extent, writer)
         # No reader looks at the records of a publication before its commit anyway.
-        is_hidden = not log.barrier.gate.is_open
+        is_hidden = not log.visibility.barrier.is_open
         try:
             writer.reserve(min(total, room))
             if total > room:

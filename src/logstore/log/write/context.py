@@ -21,11 +21,11 @@ class Host(Protocol):
     lock_group: int
 
     @property
-    def generation(self) -> str:
-        """The generation that state files are written under."""
+    def store_epoch(self) -> str:
+        """The store epoch that state files are written under."""
 
     def begin_writing(self) -> None:
-        """Called before the first change: remove the marks of a clean stop, and start
+        """Called before the first change: remove the clean-shutdown markers, and start
         a thread for `call_later`."""
 
     def unlink_later(
@@ -65,7 +65,7 @@ class LogContext:
         "directory",
         "files",
         "host",
-        "is_gapless",
+        "is_contiguous",
         "log_id",
         "name",
         "partition",
@@ -81,7 +81,7 @@ class LogContext:
         config: TopicConfig,
         *,
         log_id: str,
-        is_gapless: bool,
+        is_contiguous: bool,
     ) -> None:
         self.host = host
         self.directory = directory
@@ -91,4 +91,4 @@ class LogContext:
         self.name = layout.partition_directory(topic, partition)
         self.config = config
         self.log_id = log_id
-        self.is_gapless = is_gapless
+        self.is_contiguous = is_contiguous

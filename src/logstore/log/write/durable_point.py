@@ -101,8 +101,8 @@ class DurablePoint:
             state_fields(state),
             self._active.time_digest(state.raw.time_entries),
             extent.cuts,
-            context.is_gapless,
-            context.host.generation,
+            context.is_contiguous,
+            context.host.store_epoch,
             log_id=context.log_id,
         )
         point.is_truncating = is_truncating

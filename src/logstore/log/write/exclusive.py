@@ -12,8 +12,8 @@ from logstore.io.directory import Directory, held_open
 from logstore.io.files import PRIVATE
 from logstore.io.layout import LOG
 from logstore.log.write.appender import Appender
-from logstore.log.write.extent import Gate
-from logstore.log.write.import_segment import Adoptable, settle
+from logstore.log.write.extent import VisibilityBarrier
+from logstore.log.write.import_segment import SegmentImport, settle
 from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.truncation import truncate
 
@@ -45,9 +45,9 @@ class ExclusiveLog:
         if not writer.has_room(size):
             raise writer.disk_full(size)
 
-    def close_gate(self, gate: Gate) -> None:
+    def raise_barrier(self, barrier: VisibilityBarrier) -> None:
         """Hide all that is appended from now on from readers until the gate is open."""
-        self._log.set_barrier(gate, self._log.extent.end)
+        self._log.limit_visibility(barrier, self._log.extent.end)
 
     def leader_epoch(self, base: int) -> int:
         """The epoch to stamp on batches of magic 2, which begin at `base`."""
@@ -72,7 +72,7 @@ class ExclusiveLog:
         """Drop all records from `offset` on; see `truncate`."""
         return truncate(self._log, offset, boundary)
 
-    def take_over(self, root: Directory, staged: Adoptable) -> None:
+    def import_segment(self, root: Directory, staged: SegmentImport) -> None:
         """Append the records of a staged file: the file becomes a segment.
 
         1. begin a segment, unless the active one is empty; 2. give the batches their
@@ -118,7 +118,7 @@ class ExclusiveLog:
             raise
 
     def _exchange(
-        self, root: Directory, staged: Adoptable, file: native.OpenFile
+        self, root: Directory, staged: SegmentImport, file: native.OpenFile
     ) -> None:
         """Put an open staged file in the place of the active segment's empty log."""
         log, active, directory = (

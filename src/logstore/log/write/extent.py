@@ -8,7 +8,7 @@ from logstore import _native as native
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.segment import Segment
 
-__all__ = ["Barrier", "Extent", "Gate"]
+__all__ = ["Visibility", "Extent", "VisibilityBarrier"]
 
 
 class Extent(NamedTuple):
@@ -34,9 +34,9 @@ class Extent(NamedTuple):
     limit: int = native.OFFSET_MAX
 
 
-class Gate:
+class VisibilityBarrier:
     """Whether readers see what is being published. All logs of a publication share one
-    gate: it opens for all of them at once.
+    barrier: it opens for all of them at once.
 
     Attributes:
         publisher: held by the thread that publishes. A gate that is closed while no
@@ -57,14 +57,14 @@ class Gate:
         return self.publisher is None or not self.publisher.is_mine
 
 
-class Barrier(NamedTuple):
+class Visibility(NamedTuple):
     """Readers stop at an offset while a gate is closed. A publication sets a new
     barrier before it appends.
 
     Attributes:
-        gate: of the publication.
-        ceiling: the offset.
+        barrier: of the publication.
+        high_watermark: the offset.
     """
 
-    gate: Gate
-    ceiling: int
+    barrier: VisibilityBarrier
+    high_watermark: int

@@ -22,7 +22,7 @@ class Health:
         failed: a sync or an undo has failed, for good: the first cause.
         closed: the writer was closed.
         suspended: appends are refused for now.
-        is_half_done: a call was interrupted, and no call can undo it.
+        is_poisoned: a call was interrupted, and no call can undo it.
         is_torn: a call was interrupted: readers finish it first (`LogWriter.settle`).
         is_unheard: only a background thread has seen the failure so far.
     """
@@ -34,7 +34,7 @@ class Health:
         "damage",
         "failed",
         "is_blocked",
-        "is_half_done",
+        "is_poisoned",
         "is_torn",
         "is_unheard",
         "suspended",
@@ -52,13 +52,13 @@ class Health:
         self.failed: LogStoreError | None = None
         self.closed: LogStoreError | None = None
         self.suspended: LogStoreError | None = None
-        self.is_half_done = False
+        self.is_poisoned = False
         self.is_torn = False
         self.is_unheard = False
         self.is_blocked = damage is not None
 
     @property
-    def is_sound(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the whole log is known to be readable and can be made durable."""
         return self.failed is None and self.damage is None
 
@@ -100,7 +100,7 @@ class Health:
         self.wake()
         return error
 
-    def half_done(self) -> SyncFailedError:
+    def poison(self) -> SyncFailedError:
         """A call was interrupted at a point that cannot be undone: write no more."""
         context = self._context
         return self.fail(

@@ -2,7 +2,7 @@
 
 `examine_all` checks such files, builds their index entries and syncs them, with no lock
 held. Once the offsets of its batches are known, `settle` writes them into the headers
-of the file; `ExclusiveLog.take_over` then gives the file its name.
+of the file; `ExclusiveLog.import_segment` then gives the file its name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from logstore.log.write.staged_files import StagedLog, moved_runs, not_staged
 from logstore.record.encoder import LOG_APPEND_TIME_BIT
 from logstore.segment import FRAME, LENGTH_END
 
-__all__ = ["Adoptable", "examine_all", "is_worth_it", "settle"]
+__all__ = ["SegmentImport", "examine_all", "is_worth_it", "settle"]
 
 # A file smaller than this, or than this share of a full segment, is copied: a new
 # segment costs some syncs, and small ones cost every reader.
@@ -43,7 +43,7 @@ _UNKNOWN_MODE: Final = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Adoptable:
+class SegmentImport:
     """A staged file that passed all checks.
 
     Attributes:
@@ -64,7 +64,7 @@ class Adoptable:
     config: TopicConfig
     append_time_ms: int | None = None
 
-    def stamped(self, append_time_ms: int) -> Adoptable:
+    def stamped(self, append_time_ms: int) -> SegmentImport:
         """The same with another time of the append, if its batches get one."""
         if self.append_time_ms is None:
             return self
@@ -101,14 +101,14 @@ def is_worth_it(log: StagedLog, config: TopicConfig) -> bool:
 
 def examine_all(
     root: Directory, logs: Mapping[StagedLog, TopicConfig], config: StoreConfig
-) -> dict[StagedLog, Adoptable]:
+) -> dict[StagedLog, SegmentImport]:
     """Examine staged logs, several at a time; the result leaves out those that should
     be copied.
 
     Raises: as `moved_runs`.
     """
 
-    def examine(item: tuple[StagedLog, TopicConfig]) -> Adoptable | None:
+    def examine(item: tuple[StagedLog, TopicConfig]) -> SegmentImport | None:
         return _examine(root, *item)
 
     threads = min(worker_threads(config), len(logs))
@@ -119,18 +119,20 @@ def examine_all(
         return _by_log(done.result for done in found if done is not None)
 
 
-def _by_log(examined: Iterable[Adoptable | None]) -> dict[StagedLog, Adoptable]:
+def _by_log(examined: Iterable[SegmentImport | None]) -> dict[StagedLog, SegmentImport]:
     return {one.log: one for one in examined if one is not None}
 
 
-def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable | None:
+def _examine(
+    root: Directory, log: StagedLog, config: TopicConfig
+) -> SegmentImport | None:
     """Check a staged log with all its checksums, and sync it."""
     state = native.SegmentState(log.first)
     index, times = OffsetEntries(), TimeEntries()
     planner = native.Planner(config.index_interval_bytes, roll_limits(config))
     now_ms = root.files.now_ms()
-    # `Adoptable.stamped` sets the time of the publication; any time that is the same
-    # for all batches gives the same entries.
+    # `SegmentImport.stamped` sets the time of the publication; any time that all
+    # batches have in common gives the same entries.
     is_stamped = config.message_timestamp_type == "LogAppendTime"
     batches = array.array("q")
     end = 0
@@ -162,7 +164,7 @@ def _examine(root: Directory, log: StagedLog, config: TopicConfig) -> Adoptable 
         if isinstance(error, LogStoreError):
             raise
         raise storage_error(error, "sync", root.path_of(log.file)) from error
-    return Adoptable(
+    return SegmentImport(
         log, state, index, times, batches, config, now_ms if is_stamped else None
     )
 
@@ -197,7 +199,7 @@ def _is_in_one_piece(log: StagedLog) -> bool:
 
 
 def settle(
-    root: Directory, fd: int, staged: Adoptable, base: int, leader_epoch: int
+    root: Directory, fd: int, staged: SegmentImport, base: int, leader_epoch: int
 ) -> None:
     """Give the batches of a staged file their offsets, from `base` on, their leader
     epoch and, if the topic wants it, the time of the append; sync the file. Earlier
@@ -216,7 +218,7 @@ def settle(
 
 
 def _stamped(
-    root: Directory, fd: int, staged: Adoptable, pos: int, end: int, begin: bytes
+    root: Directory, fd: int, staged: SegmentImport, pos: int, end: int, begin: bytes
 ) -> bytes:
     """The header of the batch from `pos` to `end` with the time of the append.
 

@@ -34,7 +34,7 @@ class LeaderEpochs:
                 self._epochs = self._read()
             if not self._epochs:
                 context.host.begin_writing()
-                epoch = 0 if context.is_gapless else _newest(segments)
+                epoch = 0 if context.is_contiguous else _newest(segments)
                 epochs = [(epoch, base)]
                 checkpoints.write_epochs(context.directory, epochs)
                 self._epochs = epochs
@@ -50,14 +50,14 @@ class LeaderEpochs:
     def _read(self) -> list[tuple[int, int]]:
         """The epochs in the checkpoint; empty if they are impossible. No checksum
         covers the file, and logstore alone writes epoch 0 only."""
-        is_gapless = self._context.is_gapless
+        is_contiguous = self._context.is_contiguous
         try:
             epochs = checkpoints.read_epochs(self._context.directory)
         except CorruptCheckpointError:
-            if is_gapless:
+            if is_contiguous:
                 return []
             raise
-        if is_gapless and any(epoch for epoch, _ in epochs):
+        if is_contiguous and any(epoch for epoch, _ in epochs):
             return []
         return epochs
 

@@ -31,7 +31,7 @@ from logstore.log.recover import RecoveredLog
 from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.context import Host, LogContext
 from logstore.log.write.durable_point import DurablePoint
-from logstore.log.write.extent import Barrier, Extent, Gate
+from logstore.log.write.extent import Extent, Visibility, VisibilityBarrier
 from logstore.log.write.group_commit import GroupCommit
 from logstore.log.write.health import Health
 from logstore.log.write.leader_epochs import LeaderEpochs
@@ -89,7 +89,6 @@ class LogWriter:
         "_deleted",
         "active",
         "appended",
-        "barrier",
         "commits",
         "context",
         "digests",
@@ -100,6 +99,7 @@ class LogWriter:
         "pending",
         "point",
         "sync_lock",
+        "visibility",
     )
 
     def __init__(
@@ -118,7 +118,7 @@ class LogWriter:
             partition,
             config,
             log_id=loaded.log_id or uuid.uuid4().hex,
-            is_gapless=loaded.is_gapless,
+            is_contiguous=loaded.is_contiguous,
         )
         name, group = self.context.name, host.lock_group
         self.lock = native.Mutex(RANK_APPEND, f"partition {name}", group)
@@ -135,7 +135,7 @@ class LogWriter:
             loaded.durable_offset,
             loaded.cuts,
         )
-        self.barrier = Barrier(Gate(is_open=True), 0)
+        self.visibility = Visibility(VisibilityBarrier(is_open=True), 0)
         self.active = ActiveSegment(
             self.context, self.health, loaded.active_state, loaded.index, loaded.times
         )
@@ -157,12 +157,12 @@ class LogWriter:
         """
         while True:
             # If a publication begins now, the extent may have some of its records.
-            barrier = self.barrier
-            is_open, extent = barrier.gate.is_open, self.extent
-            if self.barrier is barrier:
+            visibility = self.visibility
+            is_open, extent = visibility.barrier.is_open, self.extent
+            if self.visibility is visibility:
                 break
         segments, start, end, durable, cuts, limit = extent
-        end = min(end, limit) if is_open else min(end, limit, barrier.ceiling)
+        end = min(end, limit) if is_open else min(end, limit, visibility.high_watermark)
         durable = max(min(durable, end), start)
         return _new(Extent, (segments, start, end, durable, cuts, limit))
 
@@ -190,9 +190,9 @@ class LogWriter:
         cuts = self.extent.cuts.after(offset, self.context.files.now_ms())
         self.extent = self.extent._replace(cuts=cuts)
 
-    def set_barrier(self, gate: Gate, ceiling: int) -> None:
+    def limit_visibility(self, barrier: VisibilityBarrier, high_watermark: int) -> None:
         """Hide all records from an offset on from readers until the gate is open."""
-        self.barrier = Barrier(gate, ceiling)
+        self.visibility = Visibility(barrier, high_watermark)
         # If the publication is interrupted, the next call must check.
         self.health.is_blocked = True
 
@@ -220,8 +220,8 @@ class LogWriter:
             StorageError: this is not possible now.
         """
         health = self.health
-        if health.is_half_done or self.barrier.gate.is_stuck:
-            health.half_done()
+        if health.is_poisoned or self.visibility.barrier.is_stuck:
+            health.poison()
             return
         if self.pending is not None:
             self._undo()
@@ -241,8 +241,8 @@ class LogWriter:
     def _has_reason(self) -> bool:
         """Whether there is, or may be, a reason to refuse appends: a closed gate may
         belong to a publication that was interrupted."""
-        health, gate = self.health, self.barrier.gate
-        return not gate.is_open or health.has_ended or health.suspended is not None
+        health, barrier = self.health, self.visibility.barrier
+        return not barrier.is_open or health.has_ended or health.suspended is not None
 
     def _clean(self, writer: SegmentWriter) -> None:
         """Undo a write, after an undo that did not finish."""
@@ -466,14 +466,14 @@ class LogWriter:
         none. A damaged segment gets none."""
         digests = self.digests
         for segment in digests.missing(self.extent.segments):
-            generation = segment.generation
+            version = segment.version
             if self.health.is_blocked:
                 continue
             try:
                 digest = digests.make(segment)
                 with self.lock:
                     if (
-                        segment.generation == generation
+                        segment.version == version
                         and segment in self.extent.segments[:-1]
                     ):
                         digests.keep(segment, digest)

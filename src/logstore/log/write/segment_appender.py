@@ -341,7 +341,7 @@ class SegmentWriter:
         # interrupt.
         self.dirty = mark.index_count, mark.time_count
         if segment.size > mark.state.size:
-            segment.generation += 1
+            segment.version += 1
         self.state = segment.live_state = mark.state.copy()
         self.show()
         self.index.cut(mark.index_count)

@@ -114,7 +114,7 @@ class Syncs:
             if log.extent.end < upto:
                 return False
             if mark.next_offset < upto:
-                raise health.half_done()  # there is nothing more to sync
+                raise health.poison()  # there is nothing more to sync
         try:
             log.active.sync(writer, log.extent.durable, file.fd)
         except SyncFailedError as error:

@@ -38,7 +38,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     if offset == log.extent.end:
         return offset
     if boundary is None:
-        raise health.half_done()
+        raise health.poison()
     index, pos = boundary
     while index and (
         segments[index].base_offset > offset
@@ -67,7 +67,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     except BaseException as error:
         # Half done, in memory or on disk: the next opening finds out. This comes
         # first and makes no call that could be interrupted.
-        health.is_half_done = health.is_blocked = True
+        health.is_poisoned = health.is_blocked = True
         if segment.next_offset == end:
             segment.size = size
         if log.extent is during:
@@ -123,7 +123,7 @@ def _cut(
     log.digests.drop([segment])
     rename_deleted(log, reversed(dropped), is_needed=True)
     directory.sync()
-    segment.generation += 1
+    segment.version += 1
     segment.next_offset = end  # from here on, readers see the truncation
     segment.size = pos
     segment.max_timestamp = state.max_timestamp

@@ -23,7 +23,7 @@ from logstore.log.write.appender import Appender
 from logstore.log.write.context import Host, LogContext
 from logstore.log.write.deletion import delete_before
 from logstore.log.write.exclusive import ExclusiveLog
-from logstore.log.write.extent import Extent, Gate
+from logstore.log.write.extent import Extent, VisibilityBarrier
 from logstore.log.write.health import Health
 from logstore.log.write.log_writer import LogWriter
 from logstore.log.write.syncs import Syncs
@@ -210,7 +210,7 @@ class PartitionWriter:
         """Accept appends again; the next one checks for another reason."""
         self.health.suspended = None
 
-    def end_for_good(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Refuse all appends: the next opening of the store cuts what follows here."""
         self.health.cannot_undo(
             f"a publication to {self.context.name} could not be undone: {error}. Open "
@@ -219,7 +219,9 @@ class PartitionWriter:
 
     def hide_from(self, offset: int, publisher: native.Mutex | None = None) -> None:
         """Hide all records from an offset on from readers, for good."""
-        self._log.set_barrier(Gate(is_open=False, publisher=publisher), offset)
+        self._log.limit_visibility(
+            VisibilityBarrier(is_open=False, publisher=publisher), offset
+        )
 
     def close(self, reason: LogStoreError, *, write_down: bool) -> None:
         """Sync, finish the indexes and, with `write_down`, record where the log ends.
@@ -235,14 +237,14 @@ class PartitionWriter:
         with self.sync_lock, self.lock:
             if self._is_finished:
                 return
-            if health.is_sound:
+            if health.is_intact:
                 with contextlib.suppress(StorageError):
                     self._log.mend()
             health.closed = health.closed or reason
             health.is_blocked = True
             health.wake()
             try:
-                if health.is_sound:
+                if health.is_intact:
                     self._finish(write_down)
                 if health.failed is not None and health.is_unheard:
                     raise health.failed

@@ -35,7 +35,7 @@ _SMALL_KINDS = (PRODUCER_SNAPSHOT, CHECKPOINT, STATE, TXN_INDEX_FAULT, DIGEST)
 
 
 @dataclasses.dataclass(slots=True)
-class Look:
+class Assessment:
     """The facts about a partition.
 
     Attributes:
@@ -55,9 +55,9 @@ class Look:
     missing: list[int]
 
     @property
-    def is_gapless(self) -> bool:
+    def is_contiguous(self) -> bool:
         state = self.context.state
-        return state is not None and state.is_gapless
+        return state is not None and state.is_contiguous
 
     @property
     def floor(self) -> int:
@@ -124,12 +124,14 @@ class Look:
         return default
 
 
-def look(run: Run, facts: StoreFacts, directory: Directory, threads: int) -> Look:
+def assess(
+    run: Run, facts: StoreFacts, directory: Directory, threads: int
+) -> Assessment:
     """Check a partition and collect the facts for a decision."""
     context = facts.context(directory, run)
     state = context.state
     known = {row[0]: row for row in state.sealed} if state else {}
-    seen = Look(context, [], run.problems, run.notes, [], [])
+    seen = Assessment(context, [], run.problems, run.notes, [], [])
 
     def note(log: LogCheck) -> None:
         if log.is_foreign or log.is_unreadable or log.is_gone:

@@ -1,4 +1,4 @@
-"""The marks for the last writer of a store and how it stopped, during a repair.
+"""The ownership of a store during a repair.
 
 The mark of a clean stop is removed before the first change, and restored after the last
 one if it was there before. If another program wrote the store last, the store has no
@@ -11,35 +11,35 @@ from collections.abc import Mapping
 
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.maintenance.verify.context import StoreFacts
 
 
-class RepairMarks:
-    """The marks of a store under repair.
+class RepairedOwnership:
+    """The ownership of a store under repair.
 
     Attributes:
-        generation: the generation that state files are written with.
+        store_epoch: the one that state files are written with.
     """
 
     def __init__(self, root: Directory, facts: StoreFacts) -> None:
         self._root = root
-        self._marks = Marks(root)
+        self._ownership = Ownership(root)
         self._is_own = facts.own
         self._is_clean = facts.clean
         self._points = dict(facts.points)
         self._starts = dict(facts.starts)
         self._has_begun = False
-        self.generation = facts.generation
-        self._marks.generation = facts.generation
-        self._marks.is_own = facts.own
+        self.store_epoch = facts.store_epoch
+        self._ownership.store_epoch = facts.store_epoch
+        self._ownership.is_own = facts.own
 
     def begin(self) -> None:
         """Remove the mark of a clean stop, once, before the first change."""
         if not self._has_begun and self._is_own:
-            self._marks.begin(_nothing)
+            self._ownership.begin(_nothing)
         self._has_begun = True
 
     def finish(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -56,9 +56,9 @@ class RepairMarks:
                 name = layout.RECOVERY_CHECKPOINT
                 checkpoints.write_offsets(self._root, name, points)
         elif self._is_clean:
-            self._marks.end(points, self._starts)
+            self._ownership.end(points, self._starts)
         else:
-            self._marks.move_points(points)
+            self._ownership.move_points(points)
 
 
 def _nothing() -> None:

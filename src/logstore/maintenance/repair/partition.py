@@ -45,8 +45,8 @@ from logstore.log.recover import Case, make_durable
 from logstore.log.recover.apply import finish_transitions, finish_truncation
 from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.recover.survey import survey
-from logstore.maintenance.repair.assessment import Look, look
-from logstore.maintenance.repair.ownership import RepairMarks
+from logstore.maintenance.repair.assessment import Assessment, assess
+from logstore.maintenance.repair.ownership import RepairedOwnership
 from logstore.maintenance.repair.plan import Found, Target, plan_cut, plan_skip
 from logstore.maintenance.repair.quarantine import Quarantine
 from logstore.maintenance.repair.report import (
@@ -63,7 +63,7 @@ from logstore.maintenance.repair.report import (
     TIDIED,
     RepairAction,
 )
-from logstore.maintenance.repair.rewrite import Surgery
+from logstore.maintenance.repair.rewrite import Rewrite
 from logstore.maintenance.verify.context import StoreFacts
 from logstore.maintenance.verify.report import LOST_BYTES, LOST_SEGMENT, OFFSETS, Run
 
@@ -119,7 +119,7 @@ class PartitionRepair:
         key: TopicPartition,
         config: TopicConfig,
         facts: StoreFacts,
-        marks: RepairMarks,
+        ownership: RepairedOwnership,
         mode: str,
         outside: str | None,
         *,
@@ -129,7 +129,7 @@ class PartitionRepair:
         self.key = key
         self.config = config
         self.facts = facts
-        self.marks = marks
+        self.ownership = ownership
         self.mode = mode
         self.dry_run = dry_run
         self.quarantine = Quarantine(directory, mode, outside, is_root=False)
@@ -137,11 +137,11 @@ class PartitionRepair:
         self.end: int | None = None
         self._must_write = False
 
-    def run(self, run: Run, threads: int) -> Look:
+    def run(self, run: Run, threads: int) -> Assessment:
         """Repair the partition; returns the facts from before."""
         if not self.dry_run:
             self._tidy(run)
-        seen = look(run, self.facts, self.directory, threads)
+        seen = assess(run, self.facts, self.directory, threads)
         if seen.foreign:
             for path, message in seen.foreign:
                 self._note(LEFT_ALONE, path, f"{message}. The partition was left alone")
@@ -158,7 +158,7 @@ class PartitionRepair:
         ):
             return seen
         if not self.dry_run:
-            self.marks.begin()
+            self.ownership.begin()
         try:
             self._keep(seen, plan, bad_files)
             if not self.dry_run:
@@ -177,17 +177,17 @@ class PartitionRepair:
     def _tidy(self, run: Run) -> None:
         """Finish or undo an operation that was interrupted before."""
         directory = self.directory
-        situation = self.facts.context(directory, None).situation
-        is_truncating = situation.state is not None and situation.state.is_truncating
+        metadata = self.facts.context(directory, None).metadata
+        is_truncating = metadata.state is not None and metadata.state.is_truncating
         case = Case(
-            directory, run.descriptors, *self.key, self.config, situation, writable=True
+            directory, run.descriptors, *self.key, self.config, metadata, writable=True
         )
         plan = survey(case).plan
         if not (plan.swaps or plan.leftovers or is_truncating):
             return
         if plan.is_end_unknown and plan.damage is not None:
             raise plan.damage.error()
-        self.marks.begin()
+        self.ownership.begin()
         finish_truncation(directory, plan)
         finish_transitions(directory, plan)
         self._must_write = is_truncating
@@ -198,13 +198,13 @@ class PartitionRepair:
 
     # -- 2. deciding
 
-    def _decide(self, seen: Look) -> Plan:
+    def _decide(self, seen: Assessment) -> Plan:
         found, floor = seen.found, seen.floor
-        gapless = seen.is_gapless
+        contiguous = seen.is_contiguous
         if self.mode == "cut":
-            targets = plan_cut(found, seen.missing, is_gapless=gapless)
+            targets = plan_cut(found, seen.missing, is_contiguous=contiguous)
         else:
-            targets = plan_skip(found, is_gapless=gapless, end=seen.closed_end)
+            targets = plan_skip(found, is_contiguous=contiguous, end=seen.closed_end)
         end = _end_of(targets)
         start = max(seen.start, 0)
         if self.mode == "cut" and end < start:
@@ -228,7 +228,7 @@ class PartitionRepair:
 
     # -- 4. keeping
 
-    def _keep(self, seen: Look, plan: Plan, bad_files: dict[str, str]) -> None:
+    def _keep(self, seen: Assessment, plan: Plan, bad_files: dict[str, str]) -> None:
         """Put everything that will be removed into the quarantine; report it."""
         for problem in seen.lost():
             self._note(
@@ -279,7 +279,7 @@ class PartitionRepair:
                 f"the log goes on at offset {plan.empty}, in a new segment {name}",
             )
 
-    def _keep_ranges(self, seen: Look, plan: Plan) -> None:
+    def _keep_ranges(self, seen: Assessment, plan: Plan) -> None:
         """Keep the bytes that are taken out of segments that stay."""
         last_before: int | None = None
         for slot, target in enumerate(plan.targets):
@@ -392,24 +392,24 @@ class PartitionRepair:
                 path = self.directory.path_of(segment_file(target.base, INDEX))
                 self._note(INDEX_BUILT, path, f"{path} and its time index: built anew")
 
-    def _change(self, seen: Look, plan: Plan, bad_indexes: set[int]) -> None:
+    def _change(self, seen: Assessment, plan: Plan, bad_indexes: set[int]) -> None:
         directory = self.directory
         state = seen.context.state
-        if self._leaves_gaps(seen, plan) and state and state.is_gapless:
+        if self._leaves_gaps(seen, plan) and state and state.is_contiguous:
             # The next attempt must not treat the gaps as damage.
-            loose = dataclasses.replace(state, is_gapless=False)
+            loose = dataclasses.replace(state, is_contiguous=False)
             checkpoints.write_state(directory, layout.PARTITION_STATE, loose.to_dict())
         for kept in reversed(self.quarantine.kept):
             if not kept.source.endswith((LOG, layout.PARTITION_STATE)):
                 self.quarantine.take_out(kept.source)
-        surgery = Surgery(directory, self.quarantine)
-        surgery.remove(plan.removed)
-        surgery.cut(plan.targets)
-        made = surgery.rewrite(plan.targets)
+        rewrite = Rewrite(directory, self.quarantine)
+        rewrite.remove(plan.removed)
+        rewrite.cut(plan.targets)
+        made = rewrite.rewrite(plan.targets)
         if plan.is_change:
             self._cut_epochs(plan.end)
         if plan.empty is not None:
-            surgery.create(plan.empty)
+            rewrite.create(plan.empty)
         bases = [target.base for target in plan.targets]
         if plan.empty is not None:
             bases.append(plan.empty)
@@ -438,7 +438,7 @@ class PartitionRepair:
                 # Its log is missing: remove it, as opening would do.
                 directory.unlink(name, missing_ok=True)
 
-    def _leaves_gaps(self, seen: Look, plan: Plan) -> bool:
+    def _leaves_gaps(self, seen: Assessment, plan: Plan) -> bool:
         """Whether offsets may be missing from the log after the repair."""
         if self.mode == "cut":
             return False
@@ -453,7 +453,7 @@ class PartitionRepair:
             if kept != epochs:
                 checkpoints.write_epochs(self.directory, kept)
 
-    def _write_down(self, seen: Look, plan: Plan, bases: list[int]) -> None:
+    def _write_down(self, seen: Assessment, plan: Plan, bases: list[int]) -> None:
         """Index the last segment, make it durable, and write logstore's own state.
 
         1. scan it; 2. write the part again that is not known to be durable, and sync;
@@ -486,8 +486,8 @@ class PartitionRepair:
                 largest, at = row[3], row[4]
             digest = self._time_digest(target.base)
             sealed.append((target.base, size, following, largest, at, digest))
-        gapless = own is not None and own.is_gapless
-        gapless = gapless and not self._leaves_gaps(seen, plan)
+        contiguous = own is not None and own.is_contiguous
+        contiguous = contiguous and not self._leaves_gaps(seen, plan)
         cuts = own.cuts if own else Cuts()
         if plan.is_change:
             cuts = cuts.after(plan.lowest_change, directory.files.now_ms())
@@ -497,8 +497,8 @@ class PartitionRepair:
             state_fields(state),
             times.digest(),
             cuts,
-            gapless,
-            self.marks.generation,
+            contiguous,
+            self.ownership.store_epoch,
             log_id=own.log_id if own else "",
         )
         self.quarantine.take_out(layout.PARTITION_STATE)
@@ -511,7 +511,7 @@ class PartitionRepair:
         except FileNotFoundError:
             return UNKNOWN_DIGEST
 
-    def _make_durable(self, seen: Look, state: native.SegmentState) -> None:
+    def _make_durable(self, seen: Assessment, state: native.SegmentState) -> None:
         """As opening does: after a failed sync, another sync alone does nothing."""
         own, base = seen.context.state, int(state.raw.base_offset)
         if seen.context.clean:
@@ -540,7 +540,7 @@ class PartitionRepair:
         )
 
 
-def _offsets_of(seen: Look, found: Found) -> tuple[int, int | None]:
+def _offsets_of(seen: Assessment, found: Found) -> tuple[int, int | None]:
     """First and last offset that are lost with a whole segment."""
     first = found.base
     if found.runs and found.runs[0].begin == 0:
@@ -550,7 +550,7 @@ def _offsets_of(seen: Look, found: Found) -> tuple[int, int | None]:
     return first, None if following is None else max(following - 1, first)
 
 
-def _end_of_last(seen: Look, found: Found) -> int | None:
+def _end_of_last(seen: Assessment, found: Found) -> int | None:
     """The end of the offsets of the last segment, now or when it was closed; None:
     unknown."""
     if seen.context.closed_end is not None:

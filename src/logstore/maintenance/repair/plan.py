@@ -22,7 +22,7 @@ from logstore.io.file_cache import Descriptors
 from logstore.log.resync import first_offset_of
 from logstore.maintenance.verify.intact import RawSegment
 from logstore.maintenance.verify.log import SoundRun
-from logstore.segment import Place
+from logstore.segment import OffsetPosition
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -61,7 +61,7 @@ class Found:
         segment = RawSegment(
             self.directory, self.descriptors, self.name, self.base, run.end
         )
-        place = Place(run.begin, native.OFFSET_UNKNOWN)
+        place = OffsetPosition(run.begin, native.OFFSET_UNKNOWN)
         for header, buffer, pos in segment.headers(place, checks=0):
             first = max(header.base_offset, -1)
             if first < 0 and pos == run.begin:
@@ -136,7 +136,7 @@ def complement(ranges: Sequence[tuple[int, int]], size: int) -> list[tuple[int, 
 
 
 def plan_cut(
-    found: Sequence[Found], missing: Sequence[int], *, is_gapless: bool
+    found: Sequence[Found], missing: Sequence[int], *, is_contiguous: bool
 ) -> list[Target]:
     """The log up to its first damage.
 
@@ -146,7 +146,7 @@ def plan_cut(
     next_offset = -1  # of the log so far
     before = -1
     for slot, here in enumerate(found):
-        is_hole = is_gapless and targets and here.base != next_offset
+        is_hole = is_contiguous and targets and here.base != next_offset
         lost = bisect.bisect_right(missing, before)
         is_lost = lost < len(missing) and missing[lost] < here.base
         if here.base < next_offset or is_hole or is_lost:
@@ -159,7 +159,7 @@ def plan_cut(
                 next_offset = max(next_offset, here.base)
                 continue
             break
-        if _is_misplaced(runs[0], here.base, is_gapless=is_gapless):
+        if _is_misplaced(runs[0], here.base, is_contiguous=is_contiguous):
             break
         run = _uncontradicted(here, runs)
         if run is None:
@@ -188,11 +188,11 @@ def _uncontradicted(here: Found, runs: list[SoundRun]) -> SoundRun | None:
     return _without_jump(here, run, here.base - 1, runs[1].lowest)
 
 
-def _is_misplaced(run: SoundRun, base: int, *, is_gapless: bool) -> bool:
+def _is_misplaced(run: SoundRun, base: int, *, is_contiguous: bool) -> bool:
     """Whether a segment cannot begin with a run."""
     if run.begin or run.lowest < base:
         return True
-    return is_gapless and run.first >= 0 and run.first != base
+    return is_contiguous and run.first >= 0 and run.first != base
 
 
 def _limited(found: Found, *, bounded: bool = True) -> list[SoundRun]:
@@ -240,7 +240,7 @@ def _without_bad(found: Found, run: SoundRun) -> Iterator[SoundRun]:
 
 
 def plan_skip(
-    found: Sequence[Found], *, is_gapless: bool, end: int | None = None
+    found: Sequence[Found], *, is_contiguous: bool, end: int | None = None
 ) -> list[Target]:
     """The log without its damaged parts.
 
@@ -256,7 +256,7 @@ def plan_skip(
         is_known = following is not None
         limit = following if is_known else end
         for piece in _believed(
-            here, base, limit, is_known=is_known, is_gapless=is_gapless
+            here, base, limit, is_known=is_known, is_contiguous=is_contiguous
         ):
             _settle_overlaps(pieces, piece)
     return _targets(ordered, pieces)
@@ -294,7 +294,7 @@ def _lowest_borne_out(here: Found, run: SoundRun) -> int:
 
 
 def _believed(
-    here: Found, base: int, limit: int | None, *, is_known: bool, is_gapless: bool
+    here: Found, base: int, limit: int | None, *, is_known: bool, is_contiguous: bool
 ) -> Iterator[Piece]:
     """The runs of a segment whose offsets are possible there.
 
@@ -305,12 +305,12 @@ def _believed(
     # `known_next` was recorded under the name: ignore it if the name is wrong.
     runs = _limited(here, bounded=base == here.base)
     for slot, run in enumerate(runs):
-        if is_gapless and run.begin == pos and _is_stray(here, run, last):
+        if is_contiguous and run.begin == pos and _is_stray(here, run, last):
             continue
         behind = runs[slot + 1] if slot + 1 < len(runs) else None
         is_borne_out = run.begin == pos and run.lowest == last + 1
         if (
-            is_gapless
+            is_contiguous
             and not is_borne_out
             and _is_contradicted(here, run, behind, last)
         ):

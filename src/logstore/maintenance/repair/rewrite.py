@@ -28,7 +28,7 @@ from logstore.maintenance.repair.quarantine import Quarantine
 _COPY_BYTES = 1 << 20
 
 
-class Surgery:
+class Rewrite:
     """The changes to the log of one partition."""
 
     def __init__(self, directory: Directory, quarantine: Quarantine) -> None:

@@ -19,7 +19,7 @@ from logstore.io.filesystem import is_partition, is_store, open_root, prepare_ro
 from logstore.io.layout import TopicPartition, parse_partition_directory
 from logstore.io.lock import StoreLock
 from logstore.maintenance.repair.copy import check_empty, copy_store
-from logstore.maintenance.repair.ownership import RepairMarks
+from logstore.maintenance.repair.ownership import RepairedOwnership
 from logstore.maintenance.repair.partition import PartitionRepair
 from logstore.maintenance.repair.report import RepairAction, RepairReport
 from logstore.maintenance.repair.store_files import repair_root
@@ -205,12 +205,12 @@ class _StoreRepair:
         total = sum(log_bytes(self.root.child(name)) for name in names)
         self.run_of.meter.total = total if self.dry_run else 2 * total
         facts = _facts_of(self.root)
-        marks = RepairMarks(self.root, facts)
+        ownership = RepairedOwnership(self.root, facts)
         ends: dict[TopicPartition, int] = {}
         for name in names:
-            self._repair_partition(name, facts, marks, ends)
+            self._repair_partition(name, facts, ownership, ends)
         if not self.dry_run:
-            marks.finish(ends)
+            ownership.finish(ends)
             self._look_again(names, is_whole)
         return RepairReport(
             tuple(self.actions),
@@ -238,7 +238,7 @@ class _StoreRepair:
         self,
         name: str,
         facts: StoreFacts,
-        marks: RepairMarks,
+        ownership: RepairedOwnership,
         ends: dict[TopicPartition, int],
     ) -> None:
         key = parse_partition_directory(name)
@@ -250,7 +250,7 @@ class _StoreRepair:
             key,
             config,
             facts,
-            marks,
+            ownership,
             self.mode,
             self.outside,
             dry_run=self.dry_run,

@@ -141,7 +141,7 @@ def _damaged(
     yield BrokerStep(
         "critical",
         f"{partition.name}: it cuts the log at the damage",
-        f"All from offset {number_text(begin)} on goes, the sound records behind it, "
+        f"All from offset {number_text(begin)} on goes, the intact records after it, "
         f"too: up to {number_text(lost)}. logstore-dump repair keeps what it cuts, and "
         f"can skip the damage alone.",
     )

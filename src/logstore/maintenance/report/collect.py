@@ -21,7 +21,7 @@ from logstore.errors import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint.checkpoints import read_offsets, read_state
-from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -31,10 +31,16 @@ from logstore.io.layout import LOG, TopicPartition, parse_partition_directory
 from logstore.io.lock import holder_of
 from logstore.log import retention
 from logstore.maintenance.environment import doctor
-from logstore.maintenance.report.looks import Look, look_at, mark, segments_of, union
 from logstore.maintenance.report.model import PartitionFacts, StoreFacts, TopicFacts
 from logstore.maintenance.report.sampling import Interval, Sampler
 from logstore.maintenance.report.series import bounds_of, series_of, sum_of
+from logstore.maintenance.report.snapshots import (
+    PartitionSnapshot,
+    mark,
+    segments_of,
+    take_snapshot,
+    union,
+)
 from logstore.maintenance.report.units import size_text
 from logstore.maintenance.verify import Note, Problem, VerifyReport, verify
 from logstore.maintenance.verify.paths import no_log_directory
@@ -51,7 +57,7 @@ _PRODUCERS_MAX: Final = 200
 # Attempts to find a partition whose topic is created or deleted meanwhile.
 _TRIES: Final = 5
 # Kinds of problems that concern the records themselves (or may: an unreadable file);
-# the others concern the files derived from them, or the marks.
+# the others concern the files derived from them, or the ownership.
 LOG_KINDS: Final = frozenset(
     {
         "damaged-batch",
@@ -148,39 +154,39 @@ class _Collector:
 
     def run(self, only: str | None) -> None:
         """Collect everything; with `only`, from that partition directory alone."""
-        self._marks()
+        self._ownership()
         self._environment(only)
         names = [only] if only is not None else self.root.names()
         self.facts.foreign = [name for name in names if self._is_foreign(name)]
-        looks = [
-            look
+        snapshots = [
+            snapshot
             for name in names
             if only is not None or parse_partition_directory(name) is not None
-            if (look := look_at(self.root, name, self.points)) is not None
+            if (snapshot := take_snapshot(self.root, name, self.points)) is not None
         ]
         store, reason = self._open_store()
         with store or contextlib.nullcontext():
-            looks = self._open(store, looks, reason)
-            by_name = {look.facts.name: look for look in looks}
+            snapshots = self._open(store, snapshots, reason)
+            by_name = {snapshot.facts.name: snapshot for snapshot in snapshots}
             self._findings(self.verified.problems, by_name)
             self._findings(self.verified.notes, by_name)
-            self._sample(looks)
-            self._transactions(looks)
+            self._sample(snapshots)
+            self._transactions(snapshots)
         self.descriptors.close()
 
     # -- the root
 
-    def _marks(self) -> None:
-        marks = Marks(self.root)
+    def _ownership(self) -> None:
+        ownership = Ownership(self.root)
         with contextlib.suppress(LogStoreError):
-            marks.read_owner(_ignore)
-        if marks.is_own:
+            ownership.read_owner(_ignore)
+        if ownership.is_own:
             self.facts.writer = "logstore"
         elif self.root.exists(layout.META_PROPERTIES) or self.points:
             self.facts.writer = "kafka"
         self.facts.has_marker = self.root.exists(layout.CLEAN_SHUTDOWN)
         self.facts.has_meta = self.root.exists(layout.META_PROPERTIES)
-        self.facts.is_clean = marks.is_clean
+        self.facts.is_clean = ownership.is_clean
         with contextlib.suppress(OSError):
             self.facts.holder = holder_of(self.root)
 
@@ -235,20 +241,22 @@ class _Collector:
             return None, str(error)
         return store, ""
 
-    def _open(self, store: Store | None, looks: list[Look], reason: str) -> list[Look]:
+    def _open(
+        self, store: Store | None, snapshots: list[PartitionSnapshot], reason: str
+    ) -> list[PartitionSnapshot]:
         """Look at the partitions as a reader; returns those that still exist."""
         topics: dict[str, TopicFacts] = {}
         kept = []
-        for look in looks:
-            facts = look.facts
-            if not self._open_one(store, look, facts.error or reason):
+        for snapshot in snapshots:
+            facts = snapshot.facts
+            if not self._open_one(store, snapshot, facts.error or reason):
                 continue  # its topic is being created or deleted
             topic = topics.get(facts.topic)
             if topic is None:
                 topic = topics[facts.topic] = TopicFacts(facts.topic)
                 topic.settings = self._settings_of(store, facts.topic)
             topic.partitions.append(facts)
-            kept.append(look)
+            kept.append(snapshot)
         for topic in topics.values():
             topic.partitions.sort(key=lambda one: one.number)
         self.facts.topics = [topics[name] for name in sorted(topics)]
@@ -268,10 +276,12 @@ class _Collector:
             if getattr(config, field.name) != getattr(usual, field.name)
         }
 
-    def _open_one(self, store: Store | None, look: Look, reason: str) -> bool:
+    def _open_one(
+        self, store: Store | None, snapshot: PartitionSnapshot, reason: str
+    ) -> bool:
         """Look at a partition as a reader does; False if it does not exist any more,
         or not yet."""
-        facts = look.facts
+        facts = snapshot.facts
         infos: tuple[SegmentInfo, ...] = ()
         if facts.number < 0:
             facts.error = f"{facts.name} is not named as a partition: topic-number"
@@ -280,7 +290,7 @@ class _Collector:
         else:
             for _ in range(_TRIES):
                 try:
-                    infos = self._bounds(store, look)
+                    infos = self._bounds(store, snapshot)
                     facts.error = ""
                     break
                 except (TopicNotFoundError, PartitionNotFoundError) as error:
@@ -293,19 +303,21 @@ class _Collector:
             else:
                 if self.facts.holder is not None:
                     return False
-        look.segments = segments_of(look, infos)
-        facts.segments = [segment for segment, _ in look.segments]
+        snapshot.segments = segments_of(snapshot, infos)
+        facts.segments = [segment for segment, _ in snapshot.segments]
         facts.size_bytes = sum(segment.size_bytes for segment in facts.segments)
         facts.missing_indexes = sum(
-            name.replace(LOG, layout.INDEX) not in look.sizes
-            for _, name in look.segments
+            name.replace(LOG, layout.INDEX) not in snapshot.sizes
+            for _, name in snapshot.segments
         )
-        facts.other_bytes = max(sum(look.sizes.values()) - facts.size_bytes, 0)
+        facts.other_bytes = max(sum(snapshot.sizes.values()) - facts.size_bytes, 0)
         return True
 
-    def _bounds(self, store: Store, look: Look) -> tuple[SegmentInfo, ...]:
-        facts = look.facts
-        partition = look.partition = store.topic(facts.topic)[facts.number]
+    def _bounds(
+        self, store: Store, snapshot: PartitionSnapshot
+    ) -> tuple[SegmentInfo, ...]:
+        facts = snapshot.facts
+        partition = snapshot.partition = store.topic(facts.topic)[facts.number]
         infos = partition.segments
         facts.start_offset = partition.start_offset
         facts.end_offset = partition.end_offset
@@ -334,17 +346,19 @@ class _Collector:
             sum(one.segment.size_bytes for one in soon) - facts.retention_due_bytes
         )
 
-    def _transactions(self, looks: list[Look]) -> None:
+    def _transactions(self, snapshots: list[PartitionSnapshot]) -> None:
         """The last stable offsets, if there are transactions: this may take a walk."""
-        for look in looks:
-            if look.facts.has_transactions and look.partition is not None:
+        for snapshot in snapshots:
+            if snapshot.facts.has_transactions and snapshot.partition is not None:
                 with contextlib.suppress(LogStoreError):
-                    look.facts.stable_offset = look.partition.last_stable_offset()
+                    snapshot.facts.stable_offset = (
+                        snapshot.partition.last_stable_offset()
+                    )
 
     # -- the findings of verify
 
     def _findings(
-        self, found: Iterable[Problem | Note], looks: dict[str, Look]
+        self, found: Iterable[Problem | Note], snapshots: dict[str, PartitionSnapshot]
     ) -> None:
         lost: dict[str, list[tuple[int, int]]] = {}
         # The page shows the path of the store once.
@@ -352,27 +366,29 @@ class _Collector:
         for one in found:
             text = one.message.replace(prefix, "")
             inner = os.path.relpath(one.path, self.root.path).split(os.sep)
-            look = looks.get(inner[0])
-            if look is None:
+            snapshot = snapshots.get(inner[0])
+            if snapshot is None:
                 self.facts.root_notes.append((one.kind, text))
                 continue
             if isinstance(one, Note):
-                look.facts.notes.append((one.kind, text))
+                snapshot.facts.notes.append((one.kind, text))
                 continue
-            look.facts.problems.append((one.kind, text))
-            mark(look, one, inner[-1], text)
+            snapshot.facts.problems.append((one.kind, text))
+            mark(snapshot, one, inner[-1], text)
             if one.kind in LOG_KINDS and one.first_offset is not None:
                 last = one.last_offset
-                end = look.facts.end_offset - 1 if last is None else last
+                end = snapshot.facts.end_offset - 1 if last is None else last
                 lost.setdefault(inner[0], []).append((one.first_offset, end))
         for name, ranges in lost.items():
-            looks[name].facts.lost_records = union(ranges)
+            snapshots[name].facts.lost_records = union(ranges)
 
     # -- headers
 
-    def _sample(self, looks: list[Look]) -> None:
+    def _sample(self, snapshots: list[PartitionSnapshot]) -> None:
         facts = self.facts
-        segments = [segment for look in looks for segment in look.facts.segments]
+        segments = [
+            segment for snapshot in snapshots for segment in snapshot.facts.segments
+        ]
         sampler = Sampler(
             self.descriptors,
             sum(segment.size_bytes for segment in segments),
@@ -380,9 +396,9 @@ class _Collector:
             self.config.max_batch_decompressed_bytes,
         )
         found: dict[str, list[Interval]] = {}
-        for look in looks:
-            rows = sampler.walk(look.directory, look.facts, look.segments)
-            found.setdefault(look.facts.topic, []).extend(rows)
+        for snapshot in snapshots:
+            rows = sampler.walk(snapshot.directory, snapshot.facts, snapshot.segments)
+            found.setdefault(snapshot.facts.topic, []).extend(rows)
         sums = sampler.sums
         facts.is_sampled, facts.read_bytes = sums.is_sampled, sums.read_bytes
         facts.codecs = sorted(sums.codecs.values(), key=lambda one: -one.bytes)

@@ -17,7 +17,7 @@ from logstore.config import CODECS
 from logstore.errors import CorruptRecordError, LogStoreError, UnsupportedError
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.log.resync import next_sound
+from logstore.log.resync import next_valid
 from logstore.maintenance.report.model import (
     Codec,
     PartitionFacts,
@@ -26,7 +26,7 @@ from logstore.maintenance.report.model import (
 )
 from logstore.maintenance.verify.intact import RawSegment
 from logstore.record.decoder import Damage, open_payload
-from logstore.segment import Place
+from logstore.segment import OffsetPosition
 
 __all__ = ["Interval", "Sampler", "Sums"]
 
@@ -204,7 +204,11 @@ class Sampler:
         return parts
 
     def _headers(
-        self, raw: RawSegment, place: Place, buffer: native.Buffer, opened_max: int
+        self,
+        raw: RawSegment,
+        place: OffsetPosition,
+        buffer: native.Buffer,
+        opened_max: int,
     ) -> Iterator[_Seen]:
         """The intact batches from a place on, also those after damage."""
         last = place.last_offset
@@ -225,12 +229,12 @@ class Sampler:
                 return
             except (CorruptRecordError, UnsupportedError) as error:
                 at = error.position if error.position is not None else pos
-                found = next_sound(raw, max(at, pos), last)
+                found = next_valid(raw, max(at, pos), last)
                 if found is None:
                     return
                 base = found.header.base_offset
                 before = base - 1 if base >= 0 else native.OFFSET_UNKNOWN
-                place = Place(found.pos, before)
+                place = OffsetPosition(found.pos, before)
 
     def _open(self, header: native.BatchHeader, buffer: native.Buffer) -> int:
         """Decompress a batch, for the ratio; returns how many that were: 0 or 1."""

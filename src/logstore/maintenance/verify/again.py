@@ -60,8 +60,8 @@ def look_again(
     check: Callable[[Run], None],
 ) -> None:
     """Report to `run` the findings of a first check, without the problems that further
-    checks (`check`) do not find. `before`: the token of the directory (`seen`) when the
-    first check began."""
+    checks (`check`) do not find. `before`: the cache key of the directory (`seen`)
+    when the first check began."""
     for _ in range(LOOKS - 1):
         if not found.problems:
             break
@@ -87,7 +87,7 @@ def _place(problem: Problem) -> tuple[str, str, int | None]:
 
 
 def seen(directory: Directory) -> object:
-    """A token that changes whenever anything in a directory changes; None if the
+    """A value that changes whenever anything in a directory changes; None if the
     directory does not exist."""
     files = directory.files
     try:

@@ -23,7 +23,7 @@ class ContentsCheck:
         run_of: receives the findings.
         path: of the file.
         is_deep: whether the contents of compressed batches are checked.
-        is_sound: whether nothing in it was damaged.
+        is_intact: whether nothing in it was damaged.
         bad_ranges: position ranges of intact batches whose contents are wrong, and
         bad_offsets: offsets of records that are wrong.
         jumps: position -> first offset of intact wrappers that do not follow the batch
@@ -37,7 +37,7 @@ class ContentsCheck:
         self.run_of = run
         self.path = path
         self.is_deep = run.deep
-        self.is_sound = True
+        self.is_intact = True
         self.bad_ranges: list[tuple[int, int]] = []
         self.bad_offsets: list[int] = []
         self.jumps: dict[int, int] = {}
@@ -175,7 +175,7 @@ class ContentsCheck:
         *,
         is_bad: bool = True,
     ) -> None:
-        self.is_sound = False
+        self.is_intact = False
         if is_bad:
             self.bad_ranges.append((position, position + 1))
         self.run_of.problem(

@@ -12,11 +12,11 @@ from logstore.config import TopicConfig, from_stored
 from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.checkpoint.partition_state import (
+    PartitionMetadata,
     PartitionState,
     SealedRow,
-    Situation,
     was_closed,
 )
 from logstore.io.checkpoint.recovery_report import OTHER_WRITER, RecoveryAction
@@ -27,7 +27,7 @@ from logstore.maintenance.verify.report import CHECKPOINT, STATE, UNSUPPORTED, R
 
 _Read = TypeVar("_Read")
 
-# Maximum number of times the marks are read, while they change all the time.
+# Maximum number of times the ownership is read, while they change all the time.
 _LOOKS: Final = 10
 
 _METADATA_TEXT: Final = re.compile(
@@ -62,9 +62,9 @@ class Context:
         self.rows = {row[0]: row for row in sealed}
 
     @property
-    def situation(self) -> Situation:
+    def metadata(self) -> PartitionMetadata:
         """The same as opening knows it."""
-        return Situation(
+        return PartitionMetadata(
             self.state,
             self.clean,
             self.recovery_point,
@@ -90,11 +90,11 @@ class StoreFacts:
         self.root = root
         self.run = run
         for _ in range(_LOOKS):
-            # A writer that opens or closes the store changes the marks one by one.
-            self.token = marks_token(root)
+            # A writer that opens or closes the store changes these files one by one.
+            self.cache_key = ownership_key(root)
             self.run = None if run is None else run.child()
             self._read()
-            if marks_token(root) == self.token:
+            if ownership_key(root) == self.cache_key:
                 break
         if run is not None and self.run is not None:
             run.merge(self.run)
@@ -102,23 +102,23 @@ class StoreFacts:
 
     def _read(self) -> None:
         self.names = self.root.names()
-        marks = self._marks()
-        self.own, self.clean = marks.is_own, marks.is_clean
-        self.generation = marks.generation
+        ownership = self._ownership()
+        self.own, self.clean = ownership.is_own, ownership.is_clean
+        self.store_epoch = ownership.store_epoch
         self.points = self._offsets(layout.RECOVERY_CHECKPOINT)
         self.starts = self._offsets(layout.LOG_START_CHECKPOINT)
 
     def now(self, directory: Directory, run: Run | None) -> Context:
-        """The facts about a partition. Reads the marks again if these facts are old: a
-        writer may have opened or closed the store since."""
-        is_old = marks_token(self.root) != self.token
+        """The facts about a partition. Reads the ownership again if these facts are
+        old: a writer may have opened or closed the store since."""
+        is_old = ownership_key(self.root) != self.cache_key
         facts = StoreFacts(self.root) if is_old else self
         return facts.context(directory, run)
 
-    def _marks(self) -> Marks:
-        marks = Marks(self.root)
+    def _ownership(self) -> Ownership:
+        ownership = Ownership(self.root)
         try:
-            marks.read_owner(self._note)
+            ownership.read_owner(self._note)
         except UnsupportedError as error:
             if self.run is not None:
                 self.run.problem(
@@ -127,7 +127,7 @@ class StoreFacts:
         except OSError as error:
             if self.run is not None:
                 self.run.unreadable(self.root.path_of(layout.OWNER), error)
-        return marks
+        return ownership
 
     def _note(self, action: RecoveryAction) -> None:
         if self.run is None:
@@ -160,11 +160,13 @@ class StoreFacts:
         state = read_own(directory, layout.PARTITION_STATE, run, PartitionState.read)
         if key is None:
             return Context()
-        counts = self.own and state is not None and state.generation == self.generation
+        counts = (
+            self.own and state is not None and state.store_epoch == self.store_epoch
+        )
         clean = self.clean
         state = state if counts else None
         if self.own and not clean:
-            clean = was_closed(directory, self.generation, state)
+            clean = was_closed(directory, self.store_epoch, state)
         return Context(
             state,
             clean,
@@ -175,10 +177,10 @@ class StoreFacts:
         )
 
 
-def marks_token(root: Directory) -> object:
-    """A token that changes when a mark of a stop is replaced or removed."""
+def ownership_key(root: Directory) -> object:
+    """A value that changes when a file of the ownership is replaced or removed."""
     try:
-        return Marks(root).token()
+        return Ownership(root).cache_key()
     except OSError as error:
         return repr(error)
 

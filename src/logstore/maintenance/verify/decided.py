@@ -60,7 +60,7 @@ def plan_of(run: Run, directory: Directory, context: Context) -> tuple[Facts, Pl
         "",
         0,
         TopicConfig(),
-        context.situation,
+        context.metadata,
         writable=True,
     )
     found = survey(case)

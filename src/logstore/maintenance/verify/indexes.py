@@ -38,7 +38,7 @@ class WalkedLog(Protocol):
         run_of: receives the findings.
         is_last: it is the last segment.
         is_index_rebuilt: opening builds its indexes, or does not use all of them.
-        is_sound: nothing of it is damaged so far.
+        is_intact: nothing of it is damaged so far.
         is_skipped: it was not walked over.
         last_offset: of the batches so far; base - 1 if there are none.
         end: position after the last batch.
@@ -51,7 +51,7 @@ class WalkedLog(Protocol):
     run_of: Run
     is_last: bool
     is_index_rebuilt: bool
-    is_sound: bool
+    is_intact: bool
     is_skipped: bool
     last_offset: int
     end: int
@@ -239,7 +239,7 @@ class OffsetIndexCheck(IndexFile):
                 self.faults.add(
                     slot, f"has position {pos}, past the end of the log at {log.end}"
                 )
-        if self.slot == self.count and self.count and log.is_sound:
+        if self.slot == self.count and self.count and log.is_intact:
             last = log.base + self.offsets[self.count - 1]
             if last > log.last_offset:
                 self.faults.add(
@@ -317,7 +317,7 @@ class TimeIndexCheck(IndexFile):
         if self.missing:
             return
         for slot in range(self.slot, self.count):
-            if log.is_sound:
+            if log.is_intact:
                 self.faults.add(
                     slot,
                     f"has offset {log.base + self.entries[slot][1]}, past the last of "
@@ -328,7 +328,7 @@ class TimeIndexCheck(IndexFile):
             self.count
             and not self.faults.count
             and not log.is_last
-            and log.is_sound
+            and log.is_intact
             and self.entries[-1][0] != largest
         ):
             self.faults.add(

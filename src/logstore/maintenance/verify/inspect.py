@@ -32,13 +32,13 @@ from logstore.io.files import Files
 from logstore.io.filesystem import open_root
 from logstore.io.layout import INDEX, LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
 from logstore.log.read.transactions import parse_snapshot
-from logstore.log.resync import next_sound
+from logstore.log.resync import next_valid
 from logstore.maintenance.verify.indexes import used_bytes
 from logstore.maintenance.verify.intact import FRAME, RawSegment
 from logstore.maintenance.verify.paths import CHECKPOINT, STATE, kind_of_file
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import Damage, memoryview_slicer, open_payload
-from logstore.segment import FRAME_BYTES, Place, Segment
+from logstore.segment import FRAME_BYTES, OffsetPosition, Segment
 
 PathLike = str | os.PathLike[str]
 
@@ -241,7 +241,7 @@ def _log_entries(
         while pos < size:
             try:
                 for header, buffer, at in segment.headers(
-                    Place(pos, native.OFFSET_UNKNOWN)
+                    OffsetPosition(pos, native.OFFSET_UNKNOWN)
                 ):
                     data = buffer.raw[header.pos : header.pos + header.size]
                     pos, last = at + header.size, header.last_offset
@@ -253,7 +253,7 @@ def _log_entries(
                     if isinstance(error, CorruptRecordError)
                     else str(error)
                 )
-                found = next_sound(segment, pos, last)
+                found = next_valid(segment, pos, last)
                 end = segment.size if found is None else found.pos
                 yield _bad_entry(segment, pos, end, limit, reason)
                 pos = end

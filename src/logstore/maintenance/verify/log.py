@@ -9,7 +9,7 @@ from logstore import _native as native
 from logstore.index import INDEX_ENTRY_BYTES
 from logstore.io.directory import Directory
 from logstore.log.recover.plan import Tail
-from logstore.log.resync import Sound, next_sound
+from logstore.log.resync import Sound, next_valid
 from logstore.maintenance.verify.contents import ContentsCheck
 from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.indexes import (
@@ -35,7 +35,7 @@ from logstore.maintenance.verify.report import (
     Run,
 )
 from logstore.record.decoder import Columns
-from logstore.segment import Place
+from logstore.segment import OffsetPosition
 
 _RELATIVE_MAX: Final = (1 << 31) - 1
 # The head of a batch: offset, magic, and in magic 2 how far its last offset is.
@@ -114,7 +114,7 @@ class LogCheck(ContentsCheck):
         aborted: set[tuple[int, int]] | None = None,
     ) -> None:
         checks = native.CHECK_ALL
-        if context.state is not None and context.state.is_gapless:
+        if context.state is not None and context.state.is_contiguous:
             checks |= native.CHECK_OWN
         super().__init__(run, directory.path_of(name), checks, aborted)
         self.directory = directory
@@ -179,7 +179,7 @@ class LogCheck(ContentsCheck):
             return
         except OSError as error:
             run.unreadable(self.path, error)
-            self.is_sound, self.is_unreadable = False, True
+            self.is_intact, self.is_unreadable = False, True
             return
         finally:
             del self._planner
@@ -234,7 +234,7 @@ class LogCheck(ContentsCheck):
         if known == size:
             return
         assert state is not None  # it has fewer bytes
-        if not self.is_sound:
+        if not self.is_intact:
             self.last_offset = state.durable_offset - 1
             self._is_broken = True
         self._walk(fd, known, size)
@@ -377,7 +377,7 @@ class LogCheck(ContentsCheck):
         self.is_skipped = True
         if last > self.base + _RELATIVE_MAX:
             self.bad_ranges.append((file_pos + done, file_pos + end))
-        if not self.is_sound:
+        if not self.is_intact:
             return  # reported already: they lie below the base
         self.run_of.problem(
             OFFSETS,
@@ -421,15 +421,15 @@ class LogCheck(ContentsCheck):
                 return pos
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
-        found = next_sound(segment, pos, last, self.behind)
+        found = next_valid(segment, pos, last, self.behind)
         if found is None and self._forgiven >= 0:
             # A batch before may have claimed an offset that is far too large.
-            found = next_sound(segment, pos, self.base - 1, self.behind)
+            found = next_valid(segment, pos, self.base - 1, self.behind)
         if found is None:
             # So may the last one, and the batches after it may contradict it.
             before = self._before_last(segment, last)
             if before is not None:
-                found = next_sound(segment, pos, before, self.behind)
+                found = next_valid(segment, pos, before, self.behind)
                 last = last if found is None else before
         kind, reason = _kind_of(error, stop)
         end = size if found is None else found.pos
@@ -439,7 +439,7 @@ class LogCheck(ContentsCheck):
         following = self._following(found)
         if kind == UNSUPPORTED:
             self.is_foreign |= self._is_framed(segment, pos, last)
-        self.is_sound = False
+        self.is_intact = False
         has_offsets = following is None or following > last + 1
         to = "" if following is None else f" to {following - 1}"
         what = f", offsets from {last + 1}{to}," if has_offsets else " between offsets"
@@ -474,7 +474,7 @@ class LogCheck(ContentsCheck):
             return None
         run, first = self.runs[-1], -1
         before = self.runs[-2].last if len(self.runs) > 1 else self.base - 1
-        place = Place(run.begin, native.OFFSET_UNKNOWN)
+        place = OffsetPosition(run.begin, native.OFFSET_UNKNOWN)
         for header, _, at in segment.headers(place, checks=0):
             first = header.base_offset
             if at + header.size >= run.end:
@@ -484,7 +484,7 @@ class LogCheck(ContentsCheck):
 
     def _out_of_order(self, pos: int, last: int, header: native.BatchHeader) -> None:
         """Report an intact batch whose offsets are not the expected ones."""
-        self.is_sound, self.is_skipped = False, True
+        self.is_intact, self.is_skipped = False, True
         first = header.base_offset if header.base_offset >= 0 else header.last_offset
         where = (
             f"the segment begins at {self.base}"

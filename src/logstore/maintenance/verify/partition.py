@@ -82,7 +82,7 @@ class PartitionCheck(Check):
     def _row(self, log: LogCheck) -> SealedRow | None:
         """The row of logstore's state for a sealed segment that seems intact."""
         state = self.context.state
-        if state is None or not log.is_sound or log.is_gone:
+        if state is None or not log.is_intact or log.is_gone:
             return None
         return self.context.rows.get(log.base)
 
@@ -209,7 +209,7 @@ class PartitionCheck(Check):
     def _check_next_offset(self, log: LogCheck) -> None:
         """Whether a segment ends with the offset that logstore recorded."""
         state = self.context.state
-        if state is None or not state.is_gapless or not log.is_sound or log.is_gone:
+        if state is None or not state.is_contiguous or not log.is_intact or log.is_gone:
             return
         row = self.context.rows.get(log.base)
         noted = None if row is None else row[2]

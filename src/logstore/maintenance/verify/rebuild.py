@@ -36,7 +36,7 @@ from logstore.io.layout import (
 )
 from logstore.io.lock import StoreLock
 from logstore.log.recover.rebuild import index_segment, rebuild
-from logstore.log.resync import next_sound
+from logstore.log.resync import next_valid
 from logstore.log.scan import scan_log
 from logstore.maintenance.verify.context import topic_config
 from logstore.maintenance.verify.intact import RawSegment
@@ -193,7 +193,7 @@ def _set_end(
     try:
         size = directory.stat(name).size
         segment = RawSegment(directory, descriptors, name, base, size)
-        found = next_sound(segment, position, error.offset - 1, following)
+        found = next_valid(segment, position, error.offset - 1, following)
         end = following if found is None else found.first_offset()
     except (OSError, LogStoreError):
         return  # the log itself was readable a moment ago; its error stays

@@ -184,7 +184,7 @@ class StoreCheck(Check):
         run, publications = self.run_of, Publications(self.root)
         path = self.root.path_of(layout.PUBLICATION)
         try:
-            bases = publications.ceilings(publications.token())
+            bases = publications.high_watermarks(publications.cache_key())
         except (CorruptCheckpointError, UnsupportedError) as error:
             run.problem(STATE_FAULT, path, str(error))
             return
@@ -209,10 +209,10 @@ class StoreCheck(Check):
         """
         run, root = self.run_of, self.root
         for _ in range(LOOKS):
-            token, found = root.look(layout.TOPICS), run.child()
+            cache_key, found = root.stamp(layout.TOPICS), run.child()
             wanted = self._wanted(found, facts)
             missing = [name for name in wanted if not self._is_partition(name)]
-            if not missing or root.look(layout.TOPICS) == token:
+            if not missing or root.stamp(layout.TOPICS) == cache_key:
                 break
         run.merge(found)
         for name in missing:

@@ -62,7 +62,7 @@ def test_epochs_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
     os.utime(path, (1, 1))
     time.sleep(0.1)  # the time of this change is no one's to set back
     assert known.now(directory) is known
-    assert known.token is not None
+    assert known.cache_key is not None
     for text in ("damaged", "0\n1\n2147483648 0\n", f"0\n1\n0 {1 << 63}\n"):
         path.write_text(text)
         assert known.now(directory).rows == ()

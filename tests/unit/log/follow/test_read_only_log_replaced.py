@@ -222,11 +222,11 @@ def test_file_that_is_written_over_with_its_old_time_is_another(tmp_path: Path) 
     """As a copy that keeps times does it: inode, size and time are what they were."""
     (tmp_path / "file").write_bytes(b"old")
     directory = Directory.open_root(Unsynced(), str(tmp_path))
-    before, info = directory.look("file"), (tmp_path / "file").stat()
+    before, info = directory.stamp("file"), (tmp_path / "file").stat()
     time.sleep(0.05)
     (tmp_path / "file").write_bytes(b"new")
     os.utime(tmp_path / "file", ns=(info.st_atime_ns, info.st_mtime_ns))
-    assert directory.look("file") != before
+    assert directory.stamp("file") != before
     directory.close()
 
 

@@ -18,8 +18,8 @@ from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.checkpoint.partition_state import (
     STATE_FIELDS,
+    PartitionMetadata,
     PartitionState,
-    Situation,
 )
 from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
@@ -81,21 +81,23 @@ def state(
     return replace(own, **changes)
 
 
-def own(*, clean: bool = True, **changes: Any) -> Situation:
+def own(*, clean: bool = True, **changes: Any) -> PartitionMetadata:
     """logstore was the last writer."""
-    return Situation(state(**changes), clean, 0, 0, True, None, "generation")
+    return PartitionMetadata(state(**changes), clean, 0, 0, True, None, "generation")
 
 
-def kafka(*, clean: bool = True, point: int = 10, is_known: bool = True) -> Situation:
+def kafka(
+    *, clean: bool = True, point: int = 10, is_known: bool = True
+) -> PartitionMetadata:
     """A broker was."""
-    return Situation(None, clean, point, 0, False, is_point_known=is_known)
+    return PartitionMetadata(None, clean, point, 0, False, is_point_known=is_known)
 
 
-def facts(situation: Situation, **changes: Any) -> Facts:
+def facts(metadata: PartitionMetadata, **changes: Any) -> Facts:
     """Of a log of which nothing is wrong but for the `changes`."""
     found = Facts(
         "/orders-0",
-        situation,
+        metadata,
         is_writable=True,
         names=frozenset(NAMES),
         sizes={0: 100, 10: 50},
@@ -307,12 +309,14 @@ def test_read_only_opening_ends_the_log_where_writing_does(row: Row) -> None:
 
 
 @pytest.mark.parametrize(
-    "situation", [own(), own(clean=False), kafka(), kafka(clean=False), TRUNCATING],
+    "metadata", [own(), own(clean=False), kafka(), kafka(clean=False), TRUNCATING],
     ids=["closed", "killed", "Kafka's", "Kafka's, killed", "truncating"],
 )  # fmt: skip
-def test_log_of_which_nothing_is_wrong_has_no_findings(situation: Situation) -> None:
+def test_log_of_which_nothing_is_wrong_has_no_findings(
+    metadata: PartitionMetadata,
+) -> None:
     """Nothing is done but to make it durable, and all of it is served."""
-    found = facts(situation)
+    found = facts(metadata)
     found = replace(
         found, walks={**found.walks, LAST._replace(end=50): Walk(50, 50, 14)}
     )
@@ -320,7 +324,7 @@ def test_log_of_which_nothing_is_wrong_has_no_findings(situation: Situation) -> 
     assert plan.findings == ()
     assert (plan.start_offset, plan.end_offset) == (0, 15)
     assert plan.durable_offset == 15
-    assert (plan.rewritten_from is None) == situation.clean
+    assert (plan.rewritten_from is None) == metadata.clean
     assert [s.base_offset for s in plan.segments] == [0, 10]
 
 
@@ -346,8 +350,8 @@ def test_interrupted_truncation_is_finished() -> None:
 
 def test_interrupted_deletion_is_finished() -> None:
     """Segments below the first one of the state are deleted."""
-    situation = own(start_offset=10, sealed=[])
-    plan = decide(facts(situation))
+    metadata = own(start_offset=10, sealed=[])
+    plan = decide(facts(metadata))
     assert plan.deleted == (0,)
     assert [s.base_offset for s in plan.segments] == [10]
     assert plan.start_offset == 10

@@ -13,7 +13,7 @@ import pytest
 from faults import agreement, damages
 from faults.memory_files import ROOT, MemoryFiles
 from logstore import TopicConfig
-from logstore.io.checkpoint.ownership import Marks
+from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import LOG
@@ -27,16 +27,16 @@ KEY = ("orders", 0)
 
 def surveyed(files: MemoryFiles, *, writable: bool = True) -> Survey:
     root = Directory.open_root(files, ROOT)
-    marks = Marks(root)
+    marks = Ownership(root)
     marks.read(lambda action: None)
     directory = root.child("orders-0")
-    situation = marks.situation(directory, KEY)
+    metadata = marks.metadata(directory, KEY)
     case = Case(
         directory,
         Descriptors(files, 10),
         *KEY,
         TopicConfig(),
-        situation,
+        metadata,
         writable=writable,
     )
     return survey(case)
@@ -51,7 +51,7 @@ def test_survey_writes_nothing_and_repeats_itself(seed: int) -> None:
     first, again = (surveyed(files, writable=writable) for _ in range(2))
     assert files.tree() == MemoryFiles(tree).tree()
     # A store without an owner gets a new generation each time.
-    assert replace(first.facts, situation=again.facts.situation) == again.facts
+    assert replace(first.facts, metadata=again.facts.metadata) == again.facts
     assert first.plan == again.plan == decide(first.facts)
 
 

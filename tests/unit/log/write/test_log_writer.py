@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import logstore
-from logstore.log.write.extent import Barrier, Gate
+from logstore.log.write.extent import Visibility, VisibilityBarrier
 
 
-class _Turn(Gate):
+class _Turn(VisibilityBarrier):
     """An open gate; a publication begins right after a reader has looked at it."""
 
     __slots__ = ("begin",)
@@ -28,17 +28,19 @@ def test_reader_that_meets_a_publication_sees_none_of_it(tmp_path: Path) -> None
         partition = store.create_topic("a")[0]
         partition.append(b"x")
         log = partition._write()._log
-        before = log.barrier
+        before = log.visibility
 
         def begin() -> None:
-            log.set_barrier(Gate(is_open=False, publisher=log.lock), 1)
+            log.limit_visibility(
+                VisibilityBarrier(is_open=False, publisher=log.lock), 1
+            )
             log.extent = log.extent._replace(end=3)
 
-        gate = _Turn(is_open=True)
-        gate.begin = begin
-        log.barrier = Barrier(gate, 0)
+        barrier = _Turn(is_open=True)
+        barrier.begin = begin
+        log.visibility = Visibility(barrier, 0)
         seen = log.seen()
-        log.barrier, log.extent = before, log.extent._replace(end=1)
+        log.visibility, log.extent = before, log.extent._replace(end=1)
     assert seen.end == 1
 
 

@@ -20,11 +20,11 @@ from logstore.maintenance.verify import Problem
 from logstore.segment import SegmentInfo
 from logstore.store.partition import Partition
 
-__all__ = ["Look", "look_at", "mark", "segments_of", "union"]
+__all__ = ["PartitionSnapshot", "take_snapshot", "mark", "segments_of", "union"]
 
 
 @dataclasses.dataclass(slots=True)
-class Look:
+class PartitionSnapshot:
     """The result of one look at a partition's directory.
 
     Attributes:
@@ -40,9 +40,9 @@ class Look:
     partition: Partition | None = None
 
 
-def look_at(
+def take_snapshot(
     root: Directory, name: str, points: Mapping[TopicPartition, int]
-) -> Look | None:
+) -> PartitionSnapshot | None:
     """The files of a partition directory; None if it is not one, or was removed.
 
     Args:
@@ -71,11 +71,11 @@ def look_at(
         if parsed is not None and parsed.transition:
             known = facts.leftovers.get(parsed.transition, 0)
             facts.leftovers[parsed.transition] = known + 1
-    return Look(facts, directory, sizes, [])
+    return PartitionSnapshot(facts, directory, sizes, [])
 
 
 def segments_of(
-    look: Look, infos: tuple[SegmentInfo, ...]
+    snapshot: PartitionSnapshot, infos: tuple[SegmentInfo, ...]
 ) -> list[tuple[SegmentFacts, str]]:
     """The segments that readers see, followed by later ones that are only on disk."""
     found = []
@@ -92,7 +92,7 @@ def segments_of(
     end = infos[-1].base_offset if infos else -1
     others = sorted(
         (parsed.base_offset, name)
-        for name in look.sizes
+        for name in snapshot.sizes
         if (parsed := parse_segment_file(name)) is not None
         if parsed.suffix == LOG and not parsed.transition and parsed.base_offset > end
     )
@@ -100,26 +100,26 @@ def segments_of(
         after = others[at + 1][0] if at + 1 < len(others) else -1
         modified = -1
         with contextlib.suppress(OSError):
-            modified = look.directory.stat(name).mtime_ns // 1_000_000
-        segment = SegmentFacts(base, after, look.sizes[name], modified)
+            modified = snapshot.directory.stat(name).mtime_ns // 1_000_000
+        segment = SegmentFacts(base, after, snapshot.sizes[name], modified)
         found.append((segment, name))
     return found
 
 
-def mark(look: Look, problem: Problem, file: str, text: str) -> None:
+def mark(snapshot: PartitionSnapshot, problem: Problem, file: str, text: str) -> None:
     """Record a problem at the segment that the file belongs to."""
     parsed = parse_segment_file(file)
     if parsed is None:
         return
-    for segment, name in look.segments:
+    for segment, name in snapshot.segments:
         if segment.base_offset != parsed.base_offset:
             continue
         if parsed.suffix != LOG:
             segment.index_damage = segment.index_damage or text
             return
         # Damage after the end of the log that readers see is shown as well.
-        size = max(look.sizes.get(name, 0), segment.size_bytes)
-        look.facts.size_bytes += size - segment.size_bytes
+        size = max(snapshot.sizes.get(name, 0), segment.size_bytes)
+        snapshot.facts.size_bytes += size - segment.size_bytes
         segment.size_bytes = size
         if not segment.damage:
             if problem.position is not None and size:
