@@ -7,7 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from logstore import _native as native
-from logstore.errors import LogStoreError, is_system_error, storage_error
+from logstore.errors import (
+    is_system_error,
+    storage_error,
+    storage_errors,
+)
 from logstore.io.directory import Directory, held_open
 from logstore.io.files import PRIVATE
 from logstore.io.layout import LOG
@@ -94,16 +98,12 @@ class ExclusiveLog:
             writer = log.roll_or_undo(writer)
         saved = Savepoint(log.extent, writer, is_exchanged=True)
         directory, name = log.context.directory, staged.log.file
-        try:
+        what = "Nothing was published."
+        with storage_errors("publish", root.path_of(name), what):
             file = held_open(root.files, root.open(name, write=True))
             settle(root, file.fd, staged, base, epoch)
             if directory.access != PRIVATE:
                 root.files.set_access(file.fd, directory.access)
-        except OSError as error:
-            if isinstance(error, LogStoreError):
-                raise
-            what = "Nothing was published."
-            raise storage_error(error, "publish", root.path_of(name), what) from error
         try:
             self._exchange(root, staged, file)
         except BaseException as error:

@@ -16,7 +16,7 @@ from typing import Final
 
 from logstore import _native as native
 from logstore.config import StoreConfig, TopicConfig, worker_threads
-from logstore.errors import LogStoreError, storage_error
+from logstore.errors import storage_errors
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
 from logstore.io.parallel import side_by_side
@@ -152,18 +152,16 @@ def _examine(
         end += size
     if len(batches) // 2 * BATCH_BYTES_MIN > end:
         return None
-    try:
-        with root.opened(log.file, write=True) as fd:
-            # The runs follow one another and fill the file: it is a log, not parts of
-            # one.
-            if root.files.size(fd) != end or not _is_in_one_piece(log):
-                raise not_staged(root, log, end)
-            _give(root, fd)
-            _sync(root, fd, log)
-    except OSError as error:
-        if isinstance(error, LogStoreError):
-            raise
-        raise storage_error(error, "sync", root.path_of(log.file)) from error
+    with (
+        storage_errors("sync", root.path_of(log.file)),
+        root.opened(log.file, write=True) as fd,
+    ):
+        # The runs follow one another and fill the file: it is a log, not parts of
+        # one.
+        if root.files.size(fd) != end or not _is_in_one_piece(log):
+            raise not_staged(root, log, end)
+        _give(root, fd)
+        _sync(root, fd, log)
     return SegmentImport(
         log, state, index, times, batches, config, now_ms if is_stamped else None
     )

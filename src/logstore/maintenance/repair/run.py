@@ -9,9 +9,8 @@ import os
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import (
     ConfigError,
-    LogStoreError,
     StorageError,
-    storage_error,
+    storage_errors,
 )
 from logstore.io.directory import Directory
 from logstore.io.files import Files
@@ -101,32 +100,26 @@ def repair(
     files = files or Files()
     outside = None if quarantine is None else os.path.abspath(os.fspath(quarantine))
     full = os.path.abspath(os.fspath(path))
-    try:
-        with contextlib.ExitStack() as stack:
-            root, names, is_whole = _open(files, full, stack)
-            first: list[RepairAction] = []
-            if to is not None:
-                target = os.path.abspath(os.fspath(to))
-                made = files.make_root(target)
-                copy = open_root(files, target)
-                stack.callback(copy.close)
-                prepare_root(copy, store_config or StoreConfig(), made=made)
-                check_empty(copy)
-                stack.callback(StoreLock(copy).release)
-                first = copy_store(root, copy, None if is_whole else names[0], names)
-                root = copy
-            elif not dry_run:
-                prepare_root(root, store_config or StoreConfig())
-                stack.callback(StoreLock(root).release)
-            run = Run(files, True, on_progress, store_config)
-            repair_of = _StoreRepair(root, mode, outside, dry_run, run, config)
-            return repair_of.run(names, is_whole, first)
-    except OSError as error:
-        if isinstance(error, LogStoreError):
-            raise
-        raise storage_error(
-            error, "repair", full, "What was not done yet is as it was; try again."
-        ) from error
+    unchanged = "What was not done yet is as it was; try again."
+    with storage_errors("repair", full, unchanged), contextlib.ExitStack() as stack:
+        root, names, is_whole = _open(files, full, stack)
+        first: list[RepairAction] = []
+        if to is not None:
+            target = os.path.abspath(os.fspath(to))
+            made = files.make_root(target)
+            copy = open_root(files, target)
+            stack.callback(copy.close)
+            prepare_root(copy, store_config or StoreConfig(), made=made)
+            check_empty(copy)
+            stack.callback(StoreLock(copy).release)
+            first = copy_store(root, copy, None if is_whole else names[0], names)
+            root = copy
+        elif not dry_run:
+            prepare_root(root, store_config or StoreConfig())
+            stack.callback(StoreLock(root).release)
+        run = Run(files, True, on_progress, store_config)
+        repair_of = _StoreRepair(root, mode, outside, dry_run, run, config)
+        return repair_of.run(names, is_whole, first)
 
 
 def _open(
