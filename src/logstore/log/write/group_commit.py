@@ -45,7 +45,8 @@ class GroupCommit:
             with self._lock:
                 try:
                     self._is_syncing = True
-                    if not sync():
+                    # A thread that waited for the lock may find its sync done.
+                    if not is_done() and not sync():
                         return
                 finally:
                     self._is_syncing = False
