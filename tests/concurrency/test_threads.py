@@ -174,10 +174,10 @@ def test_close_beside_everything_is_a_named_error(tmp_path: Path) -> None:
         partition = topic[0]
         fill(partition, 50)
         told = [0]
-        started = threading.Visibility(4)
+        started = threading.Barrier(4)
 
         def until_closed(
-            use: Callable[[], object], started: threading.Visibility = started
+            use: Callable[[], object], started: threading.Barrier = started
         ) -> Callable[[], None]:
             def work() -> None:
                 started.wait()
@@ -193,7 +193,7 @@ def test_close_beside_everything_is_a_named_error(tmp_path: Path) -> None:
             told[0] = partition.append(b"x", durable=True) + 1
 
         def close(
-            store: logstore.Store = store, started: threading.Visibility = started
+            store: logstore.Store = store, started: threading.Barrier = started
         ) -> None:
             started.wait()
             store.close()

@@ -137,7 +137,7 @@ class _Companion:
     """
 
     def __init__(self, scene: Scene, rng: random.Random) -> None:
-        self.barrier = threading.Lock()
+        self.gate = threading.Lock()
         self._scene = scene
         self._rng = random.Random(rng.random())
         self._ends = False
@@ -150,7 +150,7 @@ class _Companion:
             for _ in range(_BESIDE):
                 if self._ends:
                     break
-                with self.barrier:
+                with self.gate:
                     self._one()
                 time.sleep(0.0005)
         except Broken as error:
@@ -202,7 +202,7 @@ def case(seed: int, folder: Path, watch: Watch) -> None:
     for _ in range(_CALLS):
         _one(scene, rng.choice(names), lengths, rng, companion)
         if rng.random() < 0.06:
-            with companion.barrier if companion else contextlib.nullcontext():
+            with companion.gate if companion else contextlib.nullcontext():
                 aftermath.reopen(scene, _close(scene, lengths, rng))
     if companion is not None:
         companion.end()
@@ -232,7 +232,7 @@ def _one(
     if not where:
         return
     scene.watch.say(f"a look after {where}")
-    with companion.barrier if companion else contextlib.nullcontext():
+    with companion.gate if companion else contextlib.nullcontext():
         if companion:
             companion.check()
         elsewhere(lambda: scene.settle(f"the store, after {where}"))

@@ -301,10 +301,11 @@ BUGS = (
         quick=True,
     ),
     Bug(
-        "a topic's deletion has no commit",
+        "a topic's deletion has no commit, and its directories have nothing of its id",
         "store/topic_changes.py",
         (('self._catalog.write_if_room(name, {**settings, "deleting": True})',
-          "pass"),),
+          "pass"),
+         ("mark = self._catalog.deletion_mark(name)", 'mark = "0" * 32')),
         "disk_states",
         ("create_topic", "delete_topic"),
         quick=True,

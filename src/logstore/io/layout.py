@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from logstore.errors import ConfigError
@@ -41,8 +41,11 @@ __all__ = [
     "TopicPartition",
     "check_new_topic_name",
     "check_topic_name",
+    "deleted_directory",
+    "deletion_mark",
     "digest_file",
     "is_partition_file",
+    "is_renamed_for_deletion",
     "is_store_file",
     "parse_digest_file",
     "parse_partition_directory",
@@ -253,3 +256,42 @@ def deleted_directory(topic: str, partition: int, unique: str) -> str:
     """Name of a partition directory that waits to be removed (32 hex digits)."""
     tail = f"-{partition}.{unique}-delete"
     return topic[: 255 - len(tail)] + tail
+
+
+def deletion_mark(topic_id: str, unique: str) -> str:
+    """32 hex digits for the names of a deleted topic's directories: the first half is
+    that of its id, if it has one, the rest that of `unique` (also 32 hex digits)."""
+    own = _own_mark(topic_id)
+    return own + unique[len(own) :]
+
+
+def _own_mark(topic_id: str) -> str:
+    """What the directories of a deleted topic have of its id; "" if it has none."""
+    own = topic_id[:16]
+    return own if re.fullmatch("[0-9a-f]{16}", own) else ""
+
+
+def is_renamed_for_deletion(
+    names: Iterable[str], topic: str, topic_id: str, missing: Container[int] | None
+) -> bool:
+    """Whether a topic whose settings do not say so is being deleted: the disk may have
+    been too full to write that.
+
+    Args:
+        names: those in the store's directory.
+        missing: the partitions that have no directory. One that was renamed is that of
+            this topic only if it has its id: an earlier one of its name may have been
+            deleted. None if there is no directory at all: then nothing can be lost, and
+            the name is enough.
+    """
+    own = _own_mark(topic_id)
+    for name in names:
+        match = _TRANSITION.fullmatch(name)
+        if match is None or match[4] != "delete":
+            continue
+        found, number, unique = match[1], int(match[2]), match[3]
+        if topic != found and not (len(found) > 200 and topic.startswith(found)):
+            continue
+        if missing is None or (own and unique.startswith(own) and number in missing):
+            return True
+    return False

@@ -7,7 +7,6 @@ or undoes, what was interrupted around it (docs/durability.md).
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Callable, Iterable
 
 from logstore._native.locks import logger
@@ -216,7 +215,8 @@ class TopicChanges:
             topic=name,
         )
         keys = [TopicPartition(name, number) for number in numbers]
-        moved = {key: layout.deleted_directory(*key, uuid.uuid4().hex) for key in keys}
+        mark = self._catalog.deletion_mark(name)
+        moved = {key: layout.deleted_directory(*key, mark) for key in keys}
         try:
             # Before the commit: after it nothing may be acknowledged, nor be loaded.
             for key in keys:

@@ -118,15 +118,18 @@ class Catalog:
     def check(self, note: Callable[[RecoveryAction], None]) -> None:
         """Compare the directories with the known topics: create those of a topic whose
         creation was interrupted, and note those that are lost."""
-        renamed = self._renamed_for_deletion()
+        renamed = [n for n in self._root.names() if n.endswith("-delete")]
         for topic, settings in list(self.settings.items()):
-            gone = topic in renamed and topic not in self.numbers
-            if gone or settings.get("deleting"):
-                # Without a directory there is nothing that this could lose.
-                self._finish_deletion(topic)
-                continue
             have = set(self.numbers.get(topic, ()))
             missing = [n for n in range(settings["partitions"]) if n not in have]
+            if settings.get("deleting") or layout.is_renamed_for_deletion(
+                renamed if missing or not have else (),
+                topic,
+                self.topic_id(topic),
+                set(missing) if have else None,
+            ):
+                self._finish_deletion(topic)
+                continue
             if settings.get("creating") and self._read_only:
                 # The owner will create them; until then only those before the first
                 # missing one exist.
@@ -199,19 +202,6 @@ class Catalog:
             self._write(self.settings)
             self._is_taken_over = False
 
-    def _renamed_for_deletion(self) -> set[str]:
-        """Topics (of which logstore has settings) that have ``-delete`` directories."""
-        found = map(layout.transition_topic, self._root.names())
-        prefixes = [parsed[0] for parsed in found if parsed and parsed[2] == "delete"]
-        return {
-            topic
-            for topic in self.settings
-            if any(
-                topic == prefix or (len(prefix) > 200 and topic.startswith(prefix))
-                for prefix in prefixes
-            )
-        }
-
     def _finish_deletion(self, topic: str) -> None:
         """Complete a deletion that was interrupted after its commit."""
         numbers = self.numbers.pop(topic, ())
@@ -221,10 +211,10 @@ class Catalog:
         for number in numbers:
             self._root.rename(
                 layout.partition_directory(topic, number),
-                layout.deleted_directory(topic, number, uuid.uuid4().hex),
+                layout.deleted_directory(topic, number, self.deletion_mark(topic)),
             )
         self._root.sync()
-        self.write(topic, None)
+        self.write_if_room(topic, None)
 
     def check_collision(self, name: str) -> None:
         """Raise `TopicExistsError` if Kafka could not distinguish two names."""
@@ -262,6 +252,10 @@ class Catalog:
         """Distinguishes a topic from an earlier one of its name; "" if it has none."""
         found: str = self.settings.get(topic, {}).get("id", "")
         return found
+
+    def deletion_mark(self, topic: str) -> str:
+        """For the name of a directory of a topic that is being deleted."""
+        return layout.deletion_mark(self.topic_id(topic), uuid.uuid4().hex)
 
     def with_id(self, topic: str, settings: dict[str, Any]) -> dict[str, Any]:
         """New settings of a topic, with its id: a new one if there is no such topic
@@ -304,13 +298,18 @@ class Catalog:
 
     def write_if_room(self, name: str, value: dict[str, Any] | None) -> None:
         """As `write`, but a full disk does not stop a deletion: `catch_up` then writes
-        them."""
+        them. Until then the names of the renamed directories say that it was begun;
+        those of several partitions do so only if the topic has an id.
+        """
         settings = self._changed(name, value)
         try:
             self._write(settings)
         except OSError as error:
             failed = storage_error(error, "write the settings in", self._root.path)
-            if not isinstance(failed, DiskFullError):
+            is_half_possible = value is not None and len(self.numbers[name]) > 1
+            if not isinstance(failed, DiskFullError) or (
+                is_half_possible and not self.topic_id(name)
+            ):
                 raise failed from error
             logger.warning("deleting topic %s goes on: %s", name, failed)
             self.settings = settings
@@ -335,7 +334,12 @@ class Catalog:
                 self._root.files.now_ms() - self._root.stat(name).ctime_ns // 1_000_000
             )
             (self.dying if 0 <= age_ms < delay_ms else over).append(name)
-        self.remove_directories(self.empty_directories(over))
+        emptied = self.empty_directories(over)
+        self.catch_up()
+        if self.is_behind:
+            self.dying += emptied  # their names say that nothing is lost
+        else:
+            self.remove_directories(emptied)
 
     def empty_directories(self, names: list[str]) -> list[str]:
         """Remove the files of partition directories that were renamed for deletion.

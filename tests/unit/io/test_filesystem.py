@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 import logstore
+from faults.checker import PATH, open_quietly
+from support.disk import MemoryDisk
+from support.power_cut import cuts
 from support.values import append_records, config_of
 
 
@@ -98,6 +102,9 @@ def test_opening_and_verify_agree_about_what_a_store_is(tmp_path: Path) -> None:
         ("stray", ["meta.properties", "00000000000000000000.log"], True),
         ("going", [f"orders-0.{0:032x}-delete/00000000000000000000.log"], True),
         ("of logstore", [".logstore-topics"], True),
+        ("begun", [".logstore-owner.tmp"], True),
+        ("begun by a broker", ["meta.properties.tmp"], True),
+        ("foreign", ["notes.tmp", ".logstore.txt"], False),
     ):
         for file in files:
             path = tmp_path / name / file
@@ -115,3 +122,25 @@ def test_opening_and_verify_agree_about_what_a_store_is(tmp_path: Path) -> None:
                 assert not is_store, name
             else:
                 assert is_store, name
+
+
+def test_store_whose_creation_was_cut_can_be_read_and_opened() -> None:
+    """Whatever a power cut in the first opening leaves: an empty directory is the only
+    state in which there is no store to read."""
+    disk = MemoryDisk()
+    moments = disk.record()
+    open_quietly(disk).create_topic("orders")
+    seen = set()
+    rng = random.Random(1)
+    for moment in moments:
+        for words, nodes in cuts(moment, rng, 12):
+            left = MemoryDisk(nodes)
+            left.make_root(PATH)
+            names = left.list(left.open_root(PATH))
+            seen.update([tuple(names)])
+            for read_only in (True, False, True):
+                if names or not read_only:
+                    with open_quietly(left, read_only=read_only) as store:
+                        assert not store.recovery_report.actions, (moment.what, words)
+            assert logstore.verify(PATH, files=left).ok, (moment.what, words)
+    assert {(), (".logstore-owner.tmp",)} <= seen

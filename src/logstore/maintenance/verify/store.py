@@ -210,8 +210,7 @@ class StoreCheck(Check):
         run, root = self.run_of, self.root
         for _ in range(LOOKS):
             cache_key, found = root.stamp(layout.TOPICS), run.child()
-            wanted = self._wanted(found, facts)
-            missing = [name for name in wanted if not self._is_partition(name)]
+            missing = self._missing(found, facts)
             if not missing or root.stamp(layout.TOPICS) == cache_key:
                 break
         run.merge(found)
@@ -219,16 +218,27 @@ class StoreCheck(Check):
             path = root.path_of(name)
             run.problem(LOST_SEGMENT, path, f"the directory {path} is gone")
 
-    def _wanted(self, run: Run, facts: StoreFacts) -> list[str]:
-        """The directories that must exist according to the list of topics."""
+    def _missing(self, run: Run, facts: StoreFacts) -> list[str]:
+        """The directories that the list of topics has and that do not exist."""
         value = own_state(self.root, layout.TOPICS, run)
         topics = value["topics"] if value and facts.own else {}
-        return [
-            layout.partition_directory(topic, number)
-            for topic, settings in topics.items()
-            if not settings.get("creating") and not settings.get("deleting")
-            for number in range(settings["partitions"])
-        ]
+        found: list[str] = []
+        for topic, settings in topics.items():
+            if settings.get("creating") or settings.get("deleting"):
+                continue
+            wanted = [
+                layout.partition_directory(topic, number)
+                for number in range(settings["partitions"])
+            ]
+            missing = [n for n, w in enumerate(wanted) if not self._is_partition(w)]
+            if missing and not layout.is_renamed_for_deletion(
+                self.root.names(),
+                topic,
+                settings.get("id", ""),
+                set(missing) if len(missing) < len(wanted) else None,
+            ):
+                found += [wanted[number] for number in missing]
+        return found
 
     def _check_names(self, names: list[str]) -> None:
         run, root = self.run_of, self.root

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 
@@ -311,6 +312,84 @@ def test_deletion_on_a_full_disk_is_durable() -> None:
     assert partition.delete_before(base) == base
     with opened(after_cut(disk)) as store:
         assert orders(store).start_offset == base
+
+
+@pytest.mark.parametrize("fault", ["full", "quota", "quota at the sync"])
+def test_topic_is_never_half_deleted_on_a_full_disk(fault: str) -> None:
+    """The settings cannot say that it is being deleted; the new names do."""
+    disk = MemoryDisk()
+    store = opened(disk)
+    store.create_topic("orders", 3)[1].append(b"v", durable=True)
+    store.create_topic("other")
+    moments = disk.record()
+    if fault == "full":
+        disk.fill(0)
+        store.delete_topic("orders")
+    else:
+        call = "sync_directory" if "sync" in fault else "write"
+        disk.fail(call, errno.EDQUOT, name="" if "sync" in fault else ".tmp")
+        with contextlib.suppress(logstore.DiskFullError):
+            store.delete_topic("orders")
+    counts = set()
+    rng = random.Random(1)
+    for moment in [*moments, disk.moment("the end")]:
+        for words, nodes in cuts(moment, rng, 30):
+            where = (moment.what, words)
+            assert logstore.verify(PATH, files=after_cut(disk, nodes)).ok, where
+            for left, read_only in ((1 << 20, True), (1 << 20, False), (0, False)):
+                again = after_cut(disk, nodes)
+                again.fill(left)
+                with opened(again, read_only=read_only) as found:
+                    assert labels(found) == [], where
+                    assert set(found.topics()) - {"orders"} == {"other"}
+                    if "orders" in found:
+                        topic = found.topic("orders")
+                        counts.add(len(topic))
+                        assert [r.value for r in topic[1].read()] == [b"v"], where
+                    else:
+                        counts.add(0)
+    assert counts == {0, 3}
+
+
+def test_full_disk_keeps_a_topic_without_an_id_whole() -> None:
+    """A broker made it: the names could not say that it is being deleted."""
+    disk = MemoryDisk()
+    with opened(disk) as store:
+        store.create_topic("one")
+        store.create_topic("two", 2).append(b"v", partition=1)
+    nodes = dict(disk.medium.nodes)
+    for number, node in nodes.items():
+        if isinstance(node, dict):
+            nodes[number] = {n: i for n, i in node.items() if ".logstore-" not in n}
+    disk = after_cut(disk, nodes)
+    with opened(disk) as store:
+        disk.fill(0)
+        with pytest.raises(logstore.DiskFullError):
+            store.delete_topic("two")
+        assert [r.value for r in store.topic("two")[1].read()] == [b"v"]
+        store.delete_topic("one")  # it has only one directory
+        disk.medium.budget = None
+        assert store.topics() == ["two"]
+        store.delete_topic("two")
+        assert store.topics() == []
+
+
+def test_directory_is_lost_though_an_earlier_topic_was_deleted() -> None:
+    """Only names with its own id say that a topic is being deleted."""
+    disk = MemoryDisk()
+    with opened(disk) as store:
+        store.create_topic("orders", 2)
+        store.delete_topic("orders")
+        store.create_topic("orders", 2).append(b"v", partition=1)
+    nodes = dict(disk.medium.nodes)
+    for number, node in nodes.items():
+        if isinstance(node, dict):
+            nodes[number] = {n: i for n, i in node.items() if n != "orders-0"}
+    disk = after_cut(disk, nodes)
+    assert not logstore.verify(PATH, files=disk.process()).ok
+    with opened(disk) as store:
+        assert labels(store) == ["lost-segment"]
+        assert [r.value for r in store.topic("orders")[1].read()] == [b"v"]
 
 
 def test_segment_of_unknown_size_that_cannot_be_opened_is_no_gap() -> None:
