@@ -1,0 +1,222 @@
+"""Opening a log that is damaged where it was durable: that is told, nothing is cut."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.store.store import open_store
+from support.damage import (
+    Unsynced,
+    append_garbage,
+    crash,
+    cut,
+    flip_bit,
+    frames,
+    logs_in,
+    overwrite,
+    zero,
+)
+from support.killed import COUNT, killed_store, labels, the_log
+from support.values import append_one, expected, few_formats, fill, write_store
+
+DAMAGE: dict[str, Callable[[Path, logstore.RecordBatch], None]] = {
+    "flip": lambda log, b: flip_bit(log, 8 * (b.position + b.size_bytes - 1)),
+    "zeros": lambda log, b: zero(log, b.position, b.position + b.size_bytes),
+    "length": lambda log, b: overwrite(log, b.position + 8, b"\x7f\xff\xff\xff"),
+    "cut": lambda log, b: cut(log, b.position + 5),
+    "cut between": lambda log, b: cut(log, b.position),
+}
+
+
+@few_formats
+@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize("clean", [False, True], ids=["killed", "closed"])
+def test_damage_below_the_durable_point_is_loud_and_nothing_is_cut(
+    tmp_path: Path, magic: int, codec: str, how: str, clean: bool
+) -> None:
+    """What was promised is not dropped in silence: reads raise where the damage is,
+    the file stays as it is; appends are refused where opening sees it (it does not read
+    what was durable)."""
+    if clean:
+        write_store(tmp_path / "killed", COUNT, magic, codec)
+        path = tmp_path / "killed"
+    else:
+        path = killed_store(tmp_path, magic, codec, durable=25, call=5)
+    log = the_log(path)
+    batches = list(
+        logstore.open(path, read_only=True).topic("orders")[0].read_batches()
+    )
+    bad = next(b for b in batches if b.base_offset >= 10)
+    DAMAGE[how](log, bad)
+    data = log.read_bytes()
+    for read_only in (True, False, False):
+        with logstore.open(path, read_only=read_only) as store:
+            partition = store.topic("orders")[0]
+            found = []
+            with pytest.raises(logstore.CorruptRecordError) as caught:
+                for record in partition.read():
+                    found.append(record)
+            assert found == expected(magic, 0, bad.base_offset)
+            assert caught.value.path == str(log)
+            assert caught.value.offset == bad.base_offset
+            assert partition.end_offset >= (COUNT if clean else 25)
+            if not read_only and how.startswith("cut"):
+                assert store.recovery_report
+                with pytest.raises(logstore.CorruptRecordError):
+                    append_one(partition)
+        assert log.read_bytes() == data
+
+
+def test_closed_store_that_lost_its_end_is_damaged_and_not_shorter(
+    tmp_path: Path,
+) -> None:
+    """Cut at any batch of any segment, the end offset stays, the rest is an error."""
+    directory = write_store(tmp_path / "data", COUNT, segment_bytes=500)
+    for log in logs_in(directory):
+        for frame in frames(log)[::2]:
+            target = tmp_path / "try"
+            shutil.copytree(tmp_path / "data", target)
+            cut(target / "orders-0" / log.name, frame.pos)
+            with logstore.open(target) as store:
+                assert {a.label for a in store.recovery_report.actions} == {"lost-end"}
+                partition = store.topic("orders")[0]
+                assert partition.end_offset == COUNT
+                with pytest.raises(logstore.CorruptRecordError):
+                    list(partition.read())
+                with pytest.raises(logstore.CorruptRecordError):
+                    append_one(partition)
+                found = partition.read(0, frame.offset)
+                assert list(found) == expected(1, 0, frame.offset)
+            shutil.rmtree(target)
+
+
+def test_closed_store_that_lost_a_segment_is_damaged(tmp_path: Path) -> None:
+    """Any segment that is gone is missed: the first, one in the middle, the last."""
+    directory = write_store(tmp_path / "data", COUNT, segment_bytes=500)
+    for log in logs_in(directory):
+        target = tmp_path / "try"
+        shutil.copytree(tmp_path / "data", target)
+        (target / "orders-0" / log.name).unlink()
+        for read_only in (True, False):
+            with logstore.open(target, read_only=read_only) as store:
+                partition = store.topic("orders")[0]
+                assert (partition.start_offset, partition.end_offset) == (0, COUNT)
+                with pytest.raises(logstore.CorruptRecordError):
+                    list(partition.read())
+                if not read_only:
+                    assert "lost-segment" in labels(store)
+                    with pytest.raises(logstore.CorruptRecordError):
+                        append_one(partition)
+        shutil.rmtree(target)
+
+
+def test_closed_store_that_grew_is_damaged_and_serves_what_it_had(
+    tmp_path: Path,
+) -> None:
+    """Nobody of us wrote behind the end of a closed log."""
+    directory = write_store(tmp_path, COUNT)
+    log = logs_in(directory)[0]
+    append_garbage(log)
+    with logstore.open(tmp_path) as store:
+        assert store.recovery_report
+        partition = store.topic("orders")[0]
+        assert list(partition.read()) == expected(1, 0, COUNT)
+        with pytest.raises(logstore.CorruptRecordError):
+            append_one(partition)
+
+
+GARBAGE = b"\1garbage" * 9
+
+
+def no_state(log: Path) -> bytes:
+    """logstore's own state is gone, too."""
+    (log.parent / ".logstore-state").unlink()
+    return GARBAGE
+
+
+def another_program(log: Path) -> bytes:
+    """Nothing says that logstore was the last writer."""
+    (log.parents[1] / ".logstore-owner").unlink()
+    return no_state(log)
+
+
+# What comes behind the end of a log that was closed.
+HURT: dict[str, Callable[[Path], bytes]] = {
+    "garbage": lambda log: GARBAGE,
+    "zeros": lambda log: bytes(300),
+    "a batch again": lambda log: log.read_bytes()[: frames(log)[0].size],
+    "no state": no_state,
+    "another program": another_program,
+}
+
+
+@pytest.mark.parametrize("hurt", HURT)
+def test_damage_seen_in_a_closed_store_is_not_forgotten(
+    tmp_path: Path, hurt: str
+) -> None:
+    """Where another partition is written to then, and the store is killed, or closed
+    without its marks, what lies behind the end of a closed log is no torn tail."""
+    live, store = tmp_path / "live", tmp_path / "store"
+    write_store(live, COUNT)
+    with logstore.open(live) as opened:
+        fill(opened.create_topic("other")[0], 3)
+    log = logs_in(live / "orders-0")[-1]
+    sound = log.read_bytes()
+    append_garbage(log, HURT[hurt](log))
+    damaged = log.read_bytes()
+    with open_store(live, files=Unsynced()) as opened:
+        with pytest.raises(logstore.CorruptRecordError):
+            append_one(opened.topic("orders")[0])
+        fill(opened.topic("other")[0], 3)
+        crash(live, store)
+    for path in (store, live):
+        log = logs_in(path / "orders-0")[-1]
+        for _ in range(2):
+            assert not logstore.verify(path).ok
+            with logstore.open(path, read_only=True) as opened:
+                assert list(opened.topic("orders")[0].read(0, COUNT)) == expected(
+                    1, 0, COUNT
+                )
+            with open_store(path, files=Unsynced()) as opened:
+                assert set(labels(opened)) == {"corrupt"}
+                with pytest.raises(logstore.CorruptRecordError):
+                    append_one(opened.topic("orders")[0])
+                fill(opened.topic("other")[0], 1)
+            assert log.read_bytes() == damaged
+    # By a repair, or by hand, it is a log as others are.
+    assert logstore.repair(store, "cut").ok
+    logs_in(live / "orders-0")[-1].write_bytes(sound)
+    for path in (store, live):
+        with open_store(path, files=Unsynced()) as opened:
+            fill(opened.topic("orders")[0], 5)
+            copy = crash(path, tmp_path / f"{path.name}-killed")
+        append_garbage(logs_in(copy / "orders-0")[-1], GARBAGE)
+        assert logstore.verify(copy).ok
+        with open_store(copy, files=Unsynced()) as opened:
+            assert labels(opened) == ["torn-tail"]
+            assert list(opened.topic("orders")[0].read()) == expected(1, 0, COUNT + 5)
+
+
+def test_a_partition_older_than_its_closed_store_stays_so(tmp_path: Path) -> None:
+    """Offsets were given out that it does not have: also behind an unclean stop."""
+    directory = write_store(tmp_path / "live", COUNT)
+    shutil.copytree(directory, tmp_path / "old")
+    with logstore.open(tmp_path / "live") as opened:
+        fill(opened.topic("orders")[0], 5)
+        fill(opened.create_topic("other")[0], 3)
+    shutil.rmtree(directory)
+    shutil.copytree(tmp_path / "old", directory)
+    with open_store(tmp_path / "live", files=Unsynced()) as opened:
+        opened.topic("orders")[0]
+        assert labels(opened) == ["lost-end"]
+        fill(opened.topic("other")[0], 3)
+        crash(tmp_path / "live", tmp_path / "store")
+    with logstore.open(tmp_path / "store") as opened:
+        assert labels(opened) == ["lost-end"]
+        with pytest.raises(logstore.CorruptRecordError):
+            append_one(opened.topic("orders")[0])

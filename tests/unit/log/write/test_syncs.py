@@ -1,0 +1,223 @@
+"""When appended records are synced: at once, after so many, or after some time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.io.scheduler import Scheduler
+from logstore.log.write.syncs import Syncs
+from logstore.store.store import open_store
+from support.appending import is_durable_in_time
+from support.damage import FaultyFiles, Unsynced
+from support.values import append_one, append_records, config_of, fill, new_partition
+
+
+def test_concurrent_durable_appends_share_syncs(tmp_path: Path) -> None:
+    """Callers that arrive while a sync goes on are served together by the next one."""
+    files = FaultyFiles()
+    threads, each = 8, 5
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        append_one(partition, durable=True)
+        files.forget()
+        files.before = lambda method, name: (
+            time.sleep(0.01) if (method, name[-4:]) == ("sync", ".log") else None
+        )
+        seen: list[int] = []
+
+        def work() -> None:
+            for _ in range(each):
+                offset = partition.append(b"x", durable=True)
+                assert partition.durable_offset > offset
+                seen.append(offset)
+
+        workers = [threading.Thread(target=work) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert sorted(seen) == list(range(1, 1 + threads * each))
+        syncs = files.count("sync", ".log")
+        assert each <= syncs < threads * each
+        assert partition.durable_offset == partition.end_offset
+
+
+def test_durable_append_of_what_is_durable_already_syncs_nothing(
+    tmp_path: Path,
+) -> None:
+    """A flush with nothing to flush costs no sync."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        append_one(partition, durable=True)
+        files.forget()
+        partition.flush()
+        partition.append_many([], durable=True)
+        assert files.count("sync", ".log") == 0
+
+
+def test_flush_messages_syncs_after_so_many_records(tmp_path: Path) -> None:
+    """At most M records lie between durable and end."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, flush_messages=10)
+        fill(partition, 9, call=1)
+        assert files.count("sync", ".log") == 0
+        append_one(partition)
+        assert files.count("sync", ".log") == 1
+        assert partition.durable_offset == 10
+        append_records(partition, 35)
+        assert partition.durable_offset == 45
+        assert files.count("sync", ".log") == 2
+
+
+def test_sync_beside_an_append_that_is_undone_later_counts(tmp_path: Path) -> None:
+    """What the append found not yet durable may be so when it is undone."""
+    files = FaultyFiles()
+    syncing, go_on, is_over = threading.Event(), threading.Event(), threading.Event()
+    config = logstore.TopicConfig(flush_messages=1 << 40, flush_ms=1 << 40)
+    with open_store(tmp_path, files=files) as store:
+        partition = store.create_topic("orders", config=config)[0]
+        partition.append_many([b"x"] * 10)
+        flusher = threading.Thread(target=partition.flush)
+
+        def before(method: str, name: str) -> None:
+            if threading.current_thread() is flusher:
+                if method == "sync" and name.endswith(".log"):
+                    syncing.set()
+                    assert go_on.wait(10)
+            elif method in ("write", "truncate") and not is_over.is_set():
+                raise KeyboardInterrupt  # also while it is undone
+
+        files.before = before
+        flusher.start()
+        assert syncing.wait(10)
+        with pytest.raises(KeyboardInterrupt):
+            partition.append_many([b"y"] * 10)
+        go_on.set()
+        flusher.join(10)
+        assert not flusher.is_alive()
+        is_over.set()
+        assert partition.append(b"z") == 10
+        assert partition.durable_offset == 10
+
+
+def test_flush_ms_syncs_without_a_further_append(tmp_path: Path) -> None:
+    """Records become durable by themselves after S."""
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, flush_ms=5)
+        for end in (3, 6):
+            append_records(partition, 3)
+            deadline = time.monotonic() + 20
+            while partition.durable_offset < end and time.monotonic() < deadline:
+                time.sleep(0.002)
+            assert partition.durable_offset == end
+
+
+def test_shorter_flush_ms_counts_for_what_is_appended_next(tmp_path: Path) -> None:
+    """Also where a sync was planned by the old settings, for an hour later; what was
+    appended under those is durable at once."""
+    hour = 3_600_000
+    with open_store(tmp_path, files=Unsynced()) as store:
+        partition = new_partition(store, flush_ms=hour)
+        topic = store.topic("orders")
+        for _ in range(2):
+            append_one(partition)
+            assert partition.durable_offset < partition.end_offset
+            topic.configure(config_of(flush_ms=5))
+            assert partition.durable_offset == partition.end_offset
+            append_one(partition)
+            assert is_durable_in_time(partition)
+            topic.configure(config_of(flush_ms=hour))
+
+
+def test_append_without_durable_syncs_nothing(tmp_path: Path) -> None:
+    """An append is a write; syncs come by policy."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        append_one(partition)
+        files.forget()
+        fill(partition, 50, call=1)
+        assert files.count("sync") == 0
+        assert files.count("write", ".log") == 50
+
+
+@pytest.mark.parametrize("call", ["append", "append_many", "flush"])
+def test_log_that_is_cut_in_front_of_a_sync_takes_more_appends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """By another thread, between an append and the sync that it waits for: what was cut
+    need not be synced."""
+    sync = Syncs.sync
+
+    with open_store(tmp_path) as store:
+        partition = new_partition(store)
+        append_one(partition)
+        append_one(partition)
+
+        def cut_and_sync(self: Syncs, upto: int) -> None:
+            monkeypatch.undo()
+            partition.truncate_to(1)
+            sync(self, upto)
+
+        monkeypatch.setattr(Syncs, "sync", cut_and_sync)
+        if call == "append":
+            assert partition.append(b"x", durable=True) == 2
+        elif call == "append_many":
+            assert partition.append_many([b"x"] * 4, durable=True) == range(2, 6)
+        else:
+            partition.flush()
+        assert partition.end_offset == 1
+        assert partition.append(b"x", durable=True) == 1
+        assert partition.durable_offset == 2
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+@pytest.mark.parametrize("at", ["its begin", "its plan"])
+def test_sync_by_time_that_has_no_memory_is_tried_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
+    error: type[Exception],
+) -> None:
+    """At its begin, or where it finds the partition busy and plans to come again: it is
+    the only one that is planned, and would not come any more."""
+    files = FaultyFiles()
+    busy, failed = threading.Event(), threading.Event()
+    later, flush_due = Scheduler.later, Syncs.flush_due
+
+    def begin(syncs: Syncs) -> None:
+        if at == "its begin" and not failed.is_set():
+            failed.set()
+            raise error
+        flush_due(syncs)
+
+    def plan(self: Scheduler, delay_ms: int, task: Callable[[], None]) -> None:
+        in_main = threading.current_thread() is threading.main_thread()
+        if not in_main and not failed.is_set():
+            failed.set()
+            raise error
+        later(self, delay_ms, task)
+
+    def before(method: str, name: str) -> None:
+        # The append goes on when the sync has met it.
+        if method == "write" and name.endswith(".log") and not busy.is_set():
+            busy.set()
+            assert failed.wait(20)
+
+    monkeypatch.setattr(Syncs, "flush_due", begin)
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, flush_ms=5)
+        if at == "its plan":
+            monkeypatch.setattr(Scheduler, "later", plan)
+            files.before = before
+        append_one(partition)
+        assert is_durable_in_time(partition)
+        assert failed.is_set()

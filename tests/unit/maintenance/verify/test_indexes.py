@@ -1,0 +1,119 @@
+"""Index files that are damaged, missing, or not those of their log."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+import logstore
+from support import verifying
+from support.damage import cut, flip_bit, logs_in, overwrite
+from support.verifying import forget_state, golden_with, kinds, note_kinds, the_problem
+
+# Fixtures.
+partition = verifying.partition
+
+
+def index_of(partition: Path, slot: int = 0, suffix: str = ".index") -> Path:
+    """The index of a segment."""
+    return logs_in(partition)[slot].with_suffix(suffix)
+
+
+def entry_bytes(path: Path) -> int:
+    return 8 if path.suffix == ".index" else 12
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize(
+    "damage", ["odd-size", "zero-tail", "swapped", "beyond", "changed"]
+)
+def test_a_bad_index_is_a_problem_in_a_sealed_segment(
+    partition: Path, suffix: str, damage: str
+) -> None:
+    """One problem a file, with the position of the first bad entry."""
+    path = index_of(partition, 0, suffix)
+    data, size = path.read_bytes(), entry_bytes(path)
+    count = len(data) // size
+    entries = [data[slot * size : (slot + 1) * size] for slot in range(count)]
+    expected = len(data)
+    if damage == "odd-size":
+        data += b"\1"
+    elif damage == "zero-tail":
+        data += bytes(4 * size)
+    elif damage == "swapped":
+        entries[1], entries[2] = entries[2], entries[1]
+        data, expected = b"".join(entries), None
+    elif damage == "beyond":
+        extra = (1 << 20, 1 << 20) if size == 8 else (1 << 60, 1 << 20)
+        data += struct.pack(">ii" if size == 8 else ">qi", *extra)
+    else:
+        number = int.from_bytes(entries[1], "big") ^ (1 if size == 8 else 1 << 40)
+        entries[1] = number.to_bytes(size, "big")
+        data, expected = b"".join(entries), size
+    path.write_bytes(data)
+    problem = the_problem(logstore.verify(partition))
+    kind = "offset-index" if suffix == ".index" else "time-index"
+    assert (problem.kind, problem.path) == (kind, str(path))
+    if expected is not None:
+        assert problem.position == expected
+    assert the_problem(logstore.verify(path)).position == problem.position
+
+
+def test_an_entry_whose_offset_lies_before_its_position_is_a_problem(
+    partition: Path,
+) -> None:
+    """A search for that offset would begin behind it."""
+    path = index_of(partition)
+    offset, pos = struct.unpack_from(">ii", path.read_bytes(), 8)
+    overwrite(path, 8, struct.pack(">ii", offset - 1, pos))
+    assert the_problem(logstore.verify(partition)).kind == "offset-index"
+
+
+def test_bad_indexes_of_an_active_segment_after_a_crash_are_notes(
+    partition: Path,
+) -> None:
+    """Opening makes them anew: zeros behind the entries, or entries past the log."""
+    forget_state(partition)
+    index, times = index_of(partition, -1), index_of(partition, -1, ".timeindex")
+    index.write_bytes(index.read_bytes() + struct.pack(">ii", 5000, 1 << 20))
+    times.write_bytes(times.read_bytes() + bytes(120))
+    report = logstore.verify(partition)
+    assert report.ok
+    assert sorted(note_kinds(report)) == ["offset-index", "zero-tail"]
+
+
+def test_a_missing_offset_index_is_a_note(partition: Path) -> None:
+    """Readers do without it until it is built; one for the time is like that, too."""
+    index_of(partition).unlink()
+    index_of(partition, 1, ".timeindex").unlink()
+    report = logstore.verify(partition)
+    assert report.ok
+    assert set(note_kinds(report)) == {"missing-index"}
+    assert len(report.notes) == 2
+
+
+def test_a_time_index_without_its_largest_timestamp_is_a_problem(
+    partition: Path,
+) -> None:
+    """Retention by time would go by an older one."""
+    path = index_of(partition, 0, ".timeindex")
+    path.write_bytes(path.read_bytes()[:-12])
+    assert the_problem(logstore.verify(partition)).kind == "time-index"
+
+
+@pytest.mark.parametrize("damage", ["cut", "version", "offset"])
+def test_a_bad_transaction_index_is_a_problem(tmp_path: Path, damage: str) -> None:
+    """Size, version, or an ABORT marker that is not there (`deep`)."""
+    path = golden_with(".txnindex", tmp_path)
+    size = path.stat().st_size
+    if damage == "cut":
+        cut(path, size - 1)
+    elif damage == "version":
+        overwrite(path, 0, b"\x00\x07")
+    else:
+        flip_bit(path, 8 * (size - 34 + 9))  # its producer id
+    report = logstore.verify(path.parent, deep=True)
+    assert kinds(report) == ["transaction-index"]
+    assert report.problems[0].path == str(path)

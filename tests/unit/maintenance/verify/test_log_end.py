@@ -1,0 +1,118 @@
+"""The end of a log: a torn tail is a note, the loss of what was durable a problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import logstore
+from support import verifying
+from support.damage import append_garbage, crash, cut, flip_bit, frames, logs_in
+from support.values import fill, new_partition
+from support.verifying import RECORDS, forget_state, kinds, note_kinds, the_problem
+
+# Fixtures.
+partition = verifying.partition
+
+
+def test_a_torn_tail_above_the_durable_point_is_a_note(tmp_path: Path) -> None:
+    """What opening would cut, in a copy of a store that is open."""
+    with logstore.open(tmp_path / "store") as store:
+        orders = new_partition(store)
+        fill(orders, 10)
+        orders.flush()
+        fill(orders, 10)
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+    path = logs_in(copy / "orders-0")[0]
+    last = frames(path)[-1]
+    cut(path, last.pos + 5)
+    report = logstore.verify(copy)
+    assert report.ok
+    [torn] = [note for note in report.notes if note.kind == "torn-tail"]
+    assert (torn.path, torn.position) == (str(path), last.pos)
+    assert torn.first_offset == 19
+
+
+def test_damage_below_the_durable_point_is_a_problem(tmp_path: Path) -> None:
+    """In the same segment, a record that was flushed."""
+    with logstore.open(tmp_path / "store") as store:
+        orders = new_partition(store)
+        fill(orders, 10)
+        orders.flush()
+        orders.roll()
+        fill(orders, 10)
+        orders.flush()
+        orders.roll()
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+    path = logs_in(copy / "orders-0")[1]
+    flip_bit(path, 8 * 20)
+    assert kinds(logstore.verify(copy)) == ["damaged-batch"]
+
+
+def test_a_tail_that_is_torn_in_a_closed_store_is_a_problem(partition: Path) -> None:
+    """Closing made it durable."""
+    path = logs_in(partition)[-1]
+    size = path.stat().st_size
+    cut(path, size - 3)
+    report = logstore.verify(partition.parent)
+    assert set(kinds(report)) == {"partial-batch", "lost-bytes"}
+    lost = next(p for p in report.problems if p.kind == "lost-bytes")
+    assert (lost.position, lost.last_offset) == (size - 3, RECORDS - 1)
+
+
+def test_bytes_behind_a_closed_log_are_a_problem(partition: Path) -> None:
+    """Nobody of us wrote them."""
+    path = logs_in(partition)[-1]
+    size = path.stat().st_size
+    append_garbage(path)
+    report = logstore.verify(partition)
+    extra = next(p for p in report.problems if p.kind == "extra-bytes")
+    assert extra.position == size
+
+
+@pytest.mark.parametrize(
+    "tail", [b"", b"\0" * 500, b"\1garbage" * 9, b"\xffgarbage" * 9]
+)
+def test_a_tail_of_another_program_s_log_is_a_note(
+    partition: Path, tail: bytes
+) -> None:
+    """Without any mark of a clean stop, the end may be torn."""
+    forget_state(partition)
+    path = logs_in(partition)[-1]
+    path.write_bytes(path.read_bytes() + tail)
+    report = logstore.verify(partition.parent)
+    assert report.ok
+    assert ("torn-tail" in note_kinds(report)) == bool(tail)
+    assert "unclean-stop" in note_kinds(report)
+
+
+def test_a_tail_that_may_be_of_a_newer_format_is_a_problem(partition: Path) -> None:
+    """Opening does not cut it, and takes no appends: where another program wrote last,
+    a magic above 2 may be its own."""
+    forget_state(partition)
+    append_garbage(logs_in(partition)[-1], b"garbage " * 9)
+    assert kinds(logstore.verify(partition.parent)) == ["unsupported"]
+    with logstore.open(partition.parent) as store:
+        labels = [action.label for action in store.recovery_report.actions]
+    assert labels == ["unsupported"]
+
+
+def test_damage_before_sound_batches_is_no_torn_tail(partition: Path) -> None:
+    """Where nothing tells how far the log is durable, what follows shows it."""
+    forget_state(partition)
+    path = logs_in(partition)[-1]
+    flip_bit(path, 8 * (frames(path)[0].pos + 20))
+    assert kinds(logstore.verify(partition)) == ["damaged-batch"]
+
+
+def test_a_log_that_ends_before_kafka_s_recovery_point_is_a_problem(
+    partition: Path,
+) -> None:
+    """Kafka had flushed more."""
+    forget_state(partition)
+    point = partition.parent / "recovery-point-offset-checkpoint"
+    point.write_text(f"0\n1\norders 0 {RECORDS + 7}\n")
+    problem = the_problem(logstore.verify(partition.parent))
+    assert problem.kind == "lost-bytes"
+    assert (problem.first_offset, problem.last_offset) == (RECORDS, RECORDS + 6)

@@ -1,0 +1,74 @@
+"""The small files of a store, of Kafka's and of logstore's own: checkpoints, producer
+snapshots, state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import logstore
+from support import verifying
+from support.damage import cut, flip_bit
+from support.verifying import golden_with, kinds, note_kinds
+
+# Fixtures.
+partition = verifying.partition
+
+
+def test_a_bad_producer_snapshot_is_a_problem_after_a_clean_stop(
+    tmp_path: Path,
+) -> None:
+    """And a note after a crash, which may leave a part of one."""
+    path = golden_with(".snapshot", tmp_path)
+    cut(path, path.stat().st_size - 1)
+    assert kinds(logstore.verify(tmp_path / "store")) == ["producer-snapshot"]
+    assert kinds(logstore.verify(path)) == ["producer-snapshot"]
+    (tmp_path / "store" / ".kafka_cleanshutdown").unlink()
+    report = logstore.verify(tmp_path / "store")
+    assert report.ok
+    assert "producer-snapshot" in note_kinds(report)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("recovery-point-offset-checkpoint", "0\n2\norders 0 5\n"),
+        ("log-start-offset-checkpoint", "7\n0\n"),
+        ("replication-offset-checkpoint", "0\n1\norders zero 5\n"),
+        ("cleaner-offset-checkpoint", "0\n1\norders 5\n"),
+        ("orders-0/leader-epoch-checkpoint", "0\n2\n5 10\n4 20\n"),
+        ("orders-0/partition.metadata", "version: 0\ntopic_id: short"),
+    ],
+)
+def test_a_bad_checkpoint_is_a_problem(partition: Path, name: str, text: str) -> None:
+    """In the store, in the partition, and by itself."""
+    path = partition.parent / name
+    path.write_text(text)
+    assert ("checkpoint", str(path)) in [
+        (p.kind, p.path) for p in logstore.verify(partition.parent).problems
+    ]
+    assert kinds(logstore.verify(path)) == ["checkpoint"]
+
+
+@pytest.mark.parametrize(
+    "name", [".logstore-owner", ".logstore-topics", "orders-0/.logstore-state"]
+)
+def test_damage_to_logstore_s_own_files_is_a_problem(
+    partition: Path, name: str
+) -> None:
+    """In the store, and by itself."""
+    path = partition.parent / name
+    flip_bit(path, 8 * 40)
+    report = logstore.verify(partition.parent)
+    assert ("state", str(path)) in [(p.kind, p.path) for p in report.problems]
+    assert kinds(logstore.verify(path)) == ["state"]
+
+
+def test_another_writer_is_noted(partition: Path) -> None:
+    """Then logstore's own state does not count."""
+    (partition.parent / ".kafka_cleanshutdown").write_bytes(b"")
+    (partition / ".logstore-state").unlink()
+    report = logstore.verify(partition.parent)
+    assert report.ok
+    assert note_kinds(report) == ["other-writer"]
