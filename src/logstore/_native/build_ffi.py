@@ -51,7 +51,7 @@ PYTHON_MODULES = {
     "_records": ["pyrecords.c"],
     "_locks": ["pylocks.c", "pylocks_file.c", "pylocks_thread.c"],
 }
-PYTHON_HEADERS = ["pylocks.h"]
+PYTHON_HEADERS = ["pylocks_thread.h"]
 
 
 def compile_args() -> list[str]:

@@ -20,7 +20,7 @@
  * Everything here runs with the GIL, but where a thread waits.  After a fork, in the child, all locks are free:
  * their holders are not there.
  */
-#include "pylocks.h"
+#include "pylocks_thread.h"
 
 #include <pthread.h>
 #include <pythread.h>

@@ -4,7 +4,7 @@
  * OpenFile(fd, close=None): a descriptor that is closed with the last reference, and not before: an object with a
  * `__del__` is finalized by the collector although another finalizer of the same garbage may still use it.
  */
-#include "pylocks.h"
+#include "pylocks_thread.h"
 
 #include <unistd.h>
 

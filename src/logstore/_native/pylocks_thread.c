@@ -2,7 +2,7 @@
  * pylocks_thread.c - what a thread holds, and the functions of the module `_locks`: calls that wait until a thread
  * holds no lock, threads that work for another one, and forks.  pylocks.c has the rules.
  */
-#include "pylocks.h"
+#include "pylocks_thread.h"
 
 #include <string.h>
 

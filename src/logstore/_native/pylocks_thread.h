@@ -1,8 +1,8 @@
 /*
- * pylocks.h - what the C files of the module `_locks` share.
+ * pylocks_thread.h - what a thread holds; all C files of the module `_locks` use it.
  */
-#ifndef PYLOCKS_H
-#define PYLOCKS_H
+#ifndef PYLOCKS_THREAD_H
+#define PYLOCKS_THREAD_H
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
