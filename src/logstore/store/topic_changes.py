@@ -26,7 +26,7 @@ from logstore.errors import (
     storage_errors,
 )
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint import checkpoints, publications
 from logstore.io.layout import TopicPartition
 from logstore.io.scheduler import weakly
 from logstore.log.write.writer import PartitionWriter
@@ -121,7 +121,9 @@ class TopicChanges:
         with storage_errors(f"create topic {name} in", self._context.path):
             for number in numbers:
                 self._writers.forget(TopicPartition(name, number))
-            self._forget_ownership(TopicPartition(name, number) for number in numbers)
+            keys = [TopicPartition(name, number) for number in numbers]
+            self._forget_ownership(keys)
+            publications.forget(self._context.root, keys)
             settings = self._catalog.with_id(
                 name, {"partitions": numbers[-1] + 1, "config": to_stored(config)}
             )

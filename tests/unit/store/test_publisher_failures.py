@@ -342,3 +342,27 @@ def test_topic_that_is_deleted_while_a_publication_looks_for_it_is_a_named_error
         with pytest.raises(logstore.TopicNotFoundError):
             store.publish([staged])
         assert store.topics() == []
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_publication_is_not_undone_in_a_later_topic_of_the_name(names: str) -> None:
+    """What was appended to that one was acknowledged; the others are as before."""
+    disk = MemoryDisk()
+    with open_quietly(disk) as store:
+        partitions = [store.create_topic(n, 1, config_of(WAY.magic))[0] for n in "ab"]
+        staged = stage(store, {p: 3 for p in partitions if p.topic in names})
+        disk.fail("rename", errno.EIO, name=layout.PUBLICATION)
+        disk.fail("truncate", errno.EIO)
+        with pytest.raises(logstore.LogStoreError):
+            store.publish([staged])
+        disk.heal()
+        assert layout.PUBLICATION in disk.list(disk.open_root(PATH))
+        store.delete_topic("a")
+        new = store.create_topic("a")[0]
+        for value in (b"new", b"newer"):
+            new.append(value, durable=True)
+        with open_quietly(disk.process(), read_only=True) as reading:
+            assert len(list(reading.topic("a")[0].read())) == 2
+    with open_quietly(disk) as store:
+        assert [r.value for r in store.topic("a")[0].read()] == [b"new", b"newer"]
+        assert store.topic("b")[0].end_offset == 0

@@ -11,7 +11,7 @@ removes all records after them. Renaming it to the second name is the commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, Final, NamedTuple
 
 from logstore.io import layout
@@ -20,7 +20,7 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 
-__all__ = ["Entry", "Publications", "bases_of", "is_of", "remembered"]
+__all__ = ["Entry", "Publications", "bases_of", "forget", "is_of", "remembered"]
 
 _QUIET: Final = None, None
 
@@ -103,6 +103,25 @@ def bases_of(value: Mapping[str, Any]) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic, number): base for topic, number, base in value["bases"]
     }
+
+
+def forget(root: Directory, keys: Container[TopicPartition]) -> None:
+    """Before there are new partitions with the names of deleted ones: a publication to
+    those that could not be undone must not be undone in the new ones.
+
+    Raises:
+        CorruptCheckpointError, OSError: the file cannot be read or written.
+    """
+    value = checkpoints.read_state(root, layout.PUBLICATION)
+    rows = [] if value is None else value["bases"]
+    left = [row for row in rows if TopicPartition(row[0], row[1]) not in keys]
+    if value is None or len(left) == len(rows):
+        return
+    if left:
+        checkpoints.write_state(root, layout.PUBLICATION, {**value, "bases": left})
+    else:
+        root.unlink(layout.PUBLICATION, missing_ok=True)
+        root.sync()
 
 
 def remembered(published: Mapping[str, Entry]) -> dict[str, Any]:
