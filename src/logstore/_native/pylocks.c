@@ -22,7 +22,6 @@
  */
 #include "pylocks_thread.h"
 
-#include <pthread.h>
 #include <pythread.h>
 
 static PyObject *pylocks_reentrant; /* logstore.errors.ReentrantCallError */
@@ -95,6 +94,9 @@ static int pylocks_take(pylocks_mutex *self, int top, int wait)
         }
         return 0;
     }
+    if (pylocks_ensure_me() < 0) {
+        return -1;
+    }
     if (pylocks_find(self->group) == NULL || (wait && self->rank < top)) {
         PyErr_Format(pylocks_reentrant,
                      "a call that needs %U came in from inside another one of this thread; nothing was changed",
@@ -130,11 +132,13 @@ static void pylocks_release(pylocks_mutex *self)
     if (self->forks != pylocks_forks || self->owner != PyThread_get_thread_ident()) {
         return; /* taken before a fork */
     }
-    pylocks_ranks *ranks = pylocks_find(self->group);
+    /* A thread that has ended may have taken it, if this one got its identifier. */
+    pylocks_ranks *ranks = pylocks_holds_any() ? pylocks_find(self->group) : NULL;
+    uint32_t bit = (uint32_t)1 << self->rank;
     self->owner = 0;
-    if (--ranks->count[self->rank] == 0) {
-        ranks->mask &= ~((uint32_t)1 << self->rank);
-        pylocks_me.held -= ranks->mask == 0;
+    if (ranks != NULL && (ranks->mask & bit) && --ranks->count[self->rank] == 0) {
+        ranks->mask &= ~bit;
+        pylocks_me->held -= ranks->mask == 0;
     }
     PyThread_release_lock(self->lock);
 }
@@ -435,8 +439,8 @@ PyMODINIT_FUNC PyInit__locks(void);
 
 PyMODINIT_FUNC PyInit__locks(void)
 {
-    if (pthread_atfork(NULL, NULL, pylocks_in_child) != 0) {
-        return PyErr_NoMemory();
+    if (pylocks_begin() < 0) {
+        return NULL;
     }
     PyObject *errors = PyImport_ImportModule("logstore.errors");
     if (errors == NULL) {

@@ -4,10 +4,65 @@
  */
 #include "pylocks_thread.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
-_Thread_local pylocks_thread pylocks_me;
+_Thread_local pylocks_thread *pylocks_me PYLOCKS_TLS;
 unsigned long pylocks_forks;
+static pthread_key_t pylocks_key; /* has the same pointer: its destructor frees what a thread had */
+
+/*
+ * At the end of a thread, without the GIL: what was deferred, if anything is left of it, cannot be freed here.  If
+ * the destructor of another library takes a lock after this, that allocates anew, and this is called again.
+ */
+static void pylocks_end_me(void *block)
+{
+    pylocks_me = NULL;
+    free(block);
+}
+
+int pylocks_make_me(void)
+{
+    pylocks_thread *block = calloc(1, sizeof *block);
+    if (block == NULL || pthread_setspecific(pylocks_key, block) != 0) {
+        free(block);
+        PyErr_NoMemory();
+        return -1;
+    }
+    pylocks_me = block;
+    return 0;
+}
+
+/*
+ * In the child of a fork, inside of fork() itself: before any Python runs there, finalizers that the collector calls
+ * among the handlers of os.register_at_fork too.  What was deferred is the parent's; freeing it is not safe here.
+ * The block itself stays: the fork may be that of a signal handler, in a thread that waits for a lock.
+ */
+static void pylocks_in_child(void)
+{
+    pylocks_forks++;
+    if (pylocks_me != NULL) {
+        memset(pylocks_me, 0, sizeof *pylocks_me);
+    }
+}
+
+/* Once in a process, though the module may be imported again after a failure. */
+int pylocks_begin(void)
+{
+    static int has_key, has_handler;
+    if (!has_key) {
+        has_key = pthread_key_create(&pylocks_key, pylocks_end_me) == 0;
+    }
+    if (has_key && !has_handler) {
+        has_handler = pthread_atfork(NULL, NULL, pylocks_in_child) == 0;
+    }
+    if (!has_handler) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    return 0;
+}
 
 /*
  * Call what was deferred, once no lock is held.  What a call raises is told and forgotten, as for a finalizer;
@@ -15,10 +70,11 @@ unsigned long pylocks_forks;
  */
 int pylocks_run_deferred(void)
 {
+    pylocks_thread *me = pylocks_me;
     PyObject *kind = NULL, *value = NULL, *trace = NULL;
-    while (pylocks_me.held == 0 && pylocks_me.deferred != NULL) {
-        PyObject *calls = pylocks_me.deferred;
-        pylocks_me.deferred = NULL;
+    while (me->held == 0 && me->deferred != NULL) {
+        PyObject *calls = me->deferred;
+        me->deferred = NULL;
         for (Py_ssize_t i = 0; i < PyList_Size(calls); i++) {
             PyObject *call = PyList_GetItem(calls, i);
             PyObject *result = PyObject_CallObject(PyTuple_GetItem(call, 0), PyTuple_GetItem(call, 1));
@@ -42,7 +98,7 @@ static PyObject *pylocks_held(PyObject *self, PyObject *unused)
 {
     (void)self;
     (void)unused;
-    return PyBool_FromLong(pylocks_me.held > 0);
+    return PyBool_FromLong(pylocks_holds_any());
 }
 
 static PyObject *pylocks_defer(PyObject *self, PyObject *args)
@@ -56,7 +112,7 @@ static PyObject *pylocks_defer(PyObject *self, PyObject *args)
     if (rest == NULL) {
         return NULL;
     }
-    if (pylocks_me.held == 0) {
+    if (!pylocks_holds_any()) {
         PyObject *result = PyObject_CallObject(PyTuple_GetItem(args, 0), rest);
         Py_DECREF(rest);
         Py_XDECREF(result);
@@ -70,16 +126,17 @@ static PyObject *pylocks_defer(PyObject *self, PyObject *args)
     if (call == NULL) {
         return NULL;
     }
-    if (pylocks_me.deferred == NULL) {
+    pylocks_thread *me = pylocks_me; /* there is one: it holds something */
+    if (me->deferred == NULL) {
         /* It may start the collector, and that a finalizer, which comes in here first. */
         PyObject *list = PyList_New(0);
-        if (pylocks_me.deferred == NULL) {
-            pylocks_me.deferred = list;
+        if (me->deferred == NULL) {
+            me->deferred = list;
         } else {
             Py_XDECREF(list);
         }
     }
-    int status = pylocks_me.deferred == NULL ? -1 : PyList_Append(pylocks_me.deferred, call);
+    int status = me->deferred == NULL ? -1 : PyList_Append(me->deferred, call);
     Py_DECREF(call);
     if (status < 0) {
         return NULL;
@@ -92,9 +149,10 @@ static PyObject *pylocks_places(PyObject *self, PyObject *unused)
 {
     (void)self;
     (void)unused;
+    pylocks_thread *me = pylocks_me;
     PyObject *found = PyList_New(0);
-    for (int i = 0; found != NULL && i < PYLOCKS_GROUPS; i++) {
-        pylocks_ranks *ranks = &pylocks_me.groups[i];
+    for (int i = 0; me != NULL && found != NULL && i < PYLOCKS_GROUPS; i++) {
+        pylocks_ranks *ranks = &me->groups[i];
         if (ranks->mask == 0) {
             continue;
         }
@@ -123,6 +181,9 @@ static PyObject *pylocks_assume(PyObject *self, PyObject *places)
         if (!PyArg_ParseTuple(PyTuple_GetItem(places, i), "ki", &group, &rank)) {
             return NULL;
         }
+        if (pylocks_ensure_me() < 0) {
+            return NULL;
+        }
         pylocks_ranks *ranks = pylocks_find(group);
         if (ranks == NULL || rank < 0 || rank >= PYLOCKS_RANKS) {
             PyErr_SetString(PyExc_ValueError, "no place for a rank");
@@ -138,21 +199,11 @@ static PyObject *pylocks_resign(PyObject *self, PyObject *unused)
 {
     (void)self;
     (void)unused;
-    memset(pylocks_me.groups, 0, sizeof pylocks_me.groups);
-    pylocks_me.held = 0;
+    if (pylocks_me != NULL) {
+        memset(pylocks_me->groups, 0, sizeof pylocks_me->groups);
+        pylocks_me->held = 0;
+    }
     return pylocks_left();
-}
-
-/*
- * In the child of a fork, inside of fork() itself: before any Python runs there, finalizers that the collector calls
- * among the handlers of os.register_at_fork too.  What was deferred is the parent's; freeing it is not safe here.
- */
-void pylocks_in_child(void)
-{
-    pylocks_forks++;
-    memset(pylocks_me.groups, 0, sizeof pylocks_me.groups);
-    pylocks_me.held = 0;
-    pylocks_me.deferred = NULL;
 }
 
 static PyObject *pylocks_fork_count(PyObject *self, PyObject *unused)

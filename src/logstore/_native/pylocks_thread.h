@@ -24,40 +24,71 @@ typedef struct {
     PyObject *deferred; /* a list of (function, args), or NULL */
 } pylocks_thread;
 
+/*
+ * glibc allocates the thread-local data of a library that was loaded at run time when a thread first touches it, and
+ * ends the process if it has no memory for them.  `initial-exec` data are part of each thread from its start; glibc
+ * has room only for a little of them, so it is a pointer.  Other C libraries need no such thing (macOS), or refuse
+ * it (musl, which allocates all of them when it starts a thread or loads a library).
+ */
+#ifdef __GLIBC__
+#define PYLOCKS_TLS __attribute__((tls_model("initial-exec")))
+#else
+#define PYLOCKS_TLS
+#endif
+
 #pragma GCC visibility push(hidden) /* so that the state of a thread is reached as in one file */
-extern _Thread_local pylocks_thread pylocks_me;
+/* What this thread holds.  NULL until it first takes a lock: it holds nothing, and nothing is deferred. */
+extern _Thread_local pylocks_thread *pylocks_me PYLOCKS_TLS;
 extern unsigned long pylocks_forks;   /* how often this process is the child of a fork */
 extern PyMethodDef pylocks_methods[]; /* the functions of the module: pylocks_thread.c */
 extern PyType_Spec pylocks_file_spec; /* OpenFile: pylocks_file.c */
+int pylocks_begin(void);
+int pylocks_make_me(void);
 int pylocks_run_deferred(void);
-void pylocks_in_child(void);
 #pragma GCC visibility pop
 
 /* ---------------------------------------------------------------- what a thread holds */
 
+/* Give this thread a place for what it holds, if it has none: before a lock is taken, since there may be no memory. */
+static inline int pylocks_ensure_me(void)
+{
+    return pylocks_me != NULL ? 0 : pylocks_make_me();
+}
+
+/* Whether this thread holds anything. */
+static inline int pylocks_holds_any(void)
+{
+    return pylocks_me != NULL && pylocks_me->held > 0;
+}
+
 /* Whether this thread holds a lock of another group. */
 static inline int pylocks_holds_others(unsigned long group)
 {
-    for (int i = 0; i < PYLOCKS_GROUPS; i++) {
-        if (pylocks_me.groups[i].mask != 0 && pylocks_me.groups[i].group != group) {
+    pylocks_thread *me = pylocks_me;
+    for (int i = 0; me != NULL && i < PYLOCKS_GROUPS; i++) {
+        if (me->groups[i].mask != 0 && me->groups[i].group != group) {
             return 1;
         }
     }
     return 0;
 }
 
-/* What this thread holds of a group; a free place where that is nothing; NULL where there is none. */
+/*
+ * What this thread holds of a group; a free place where that is nothing; NULL where there is none.  Only after
+ * pylocks_ensure_me().
+ */
 static inline pylocks_ranks *pylocks_find(unsigned long group)
 {
+    pylocks_thread *me = pylocks_me;
     pylocks_ranks *free_place = NULL;
     for (int i = 0; i < PYLOCKS_GROUPS; i++) {
-        pylocks_ranks *ranks = &pylocks_me.groups[i];
+        pylocks_ranks *ranks = &me->groups[i];
         if (ranks->mask == 0) {
             free_place = free_place == NULL ? ranks : free_place;
         } else if (ranks->group == group) {
             return ranks;
         }
-        if (pylocks_me.held == 0) {
+        if (me->held == 0) {
             break; /* the usual case */
         }
     }
@@ -66,7 +97,7 @@ static inline pylocks_ranks *pylocks_find(unsigned long group)
 
 static inline int pylocks_top(unsigned long group)
 {
-    pylocks_ranks *ranks = pylocks_me.held ? pylocks_find(group) : NULL;
+    pylocks_ranks *ranks = pylocks_holds_any() ? pylocks_find(group) : NULL;
     return ranks != NULL && ranks->mask ? 31 - __builtin_clz(ranks->mask) : -1;
 }
 
@@ -75,7 +106,7 @@ static inline void pylocks_count(pylocks_ranks *ranks, unsigned long group, int 
 {
     if (ranks->mask == 0) {
         ranks->group = group;
-        pylocks_me.held++;
+        pylocks_me->held++;
     }
     ranks->count[rank]++;
     ranks->mask |= (uint32_t)1 << rank;
@@ -84,7 +115,8 @@ static inline void pylocks_count(pylocks_ranks *ranks, unsigned long group, int 
 /* The result of a call that has let go of a lock: None, once what was deferred is done. */
 static inline PyObject *pylocks_left(void)
 {
-    if (pylocks_me.held == 0 && pylocks_me.deferred != NULL && pylocks_run_deferred() < 0) {
+    pylocks_thread *me = pylocks_me;
+    if (me != NULL && me->held == 0 && me->deferred != NULL && pylocks_run_deferred() < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

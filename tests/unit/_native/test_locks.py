@@ -6,13 +6,19 @@ import contextlib
 import gc
 import os
 import signal
+import struct
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+import logstore
 from logstore import ReentrantCallError
 from logstore import _native as native
+from logstore._native import _locks
 from logstore.io.parallel import side_by_side
 
 
@@ -316,6 +322,123 @@ def test_locks_are_free_in_the_child_of_a_fork() -> None:
                 os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     thread.join()
+
+
+def test_lock_of_a_thread_that_has_ended_can_be_let_go_of() -> None:
+    """By a thread that got its identifier and never took a lock: it holds nothing."""
+    mutex, held = native.Mutex(3, "a"), []
+
+    def let_go() -> None:
+        mutex.__exit__(None, None, None)
+        held.append((native.held(), native.places(), mutex.top))
+        with native.Mutex(3, "b"):
+            pass
+        held.append((native.held(), native.places(), mutex.top))
+
+    for work in (mutex.__enter__, let_go):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        time.sleep(0.1)  # `join` returns a little before the identifier is free
+    assert held == [(False, (), -1)] * 2
+
+
+# ------------------------------------------------------------ threads without memory
+
+# One arena, or each thread has room of its own. The threads wait for plain locks, which
+# need no memory; what is tried is tried while there is none.
+NO_MEMORY = """
+import resource, sys, _thread, time
+from logstore import _native as native
+
+THREADS = 20
+attempts = [mutex.attempt() for mutex in [native.Mutex(3, "a")] * THREADS]
+mutex, group = native.Mutex(4, "b"), native.Group([native.Mutex(5, "c")])
+places = ((7, 3),)
+told, after = [None] * THREADS, [None] * THREADS
+gates = [_thread.allocate_lock(), _thread.allocate_lock()]
+for gate in gates:
+    gate.acquire()
+
+def enter(manager):
+    with manager:
+        pass
+
+calls = [(enter, mutex), (enter, group), (native.assume, places)]
+
+def work(number):
+    call, argument = calls[number % 4] if number % 4 < 3 else (enter, attempts[number])
+    with gates[0]:
+        pass
+    try:
+        call(argument)
+        told[number] = "done"
+    except MemoryError:
+        told[number] = "held" if native.held() or mutex.is_mine else "refused"
+    with gates[1]:
+        call(argument)
+        native.resign()
+    after[number] = native.held()
+
+for number in range(THREADS):
+    _thread.start_new_thread(work, (number,))
+time.sleep(0.2)
+with open("/proc/self/statm", encoding="ascii") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 20), resource.RLIM_INFINITY))
+hoard = []
+for size in (1 << 20, 1 << 16, 1 << 12, 1024, 600):
+    try:
+        while True:
+            hoard.append(bytearray(size))
+    except MemoryError:
+        pass
+gates[0].release()
+while None in told:
+    time.sleep(0.01)
+hoard.clear()
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+gates[1].release()
+while None in after:
+    time.sleep(0.01)
+print(*sorted(set(told)), *set(after))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+def test_thread_that_takes_a_lock_without_memory_gets_a_memory_error() -> None:
+    """And holds nothing; it can take the lock once there is memory again. The C library
+    would end the process if it had to allocate what a thread holds."""
+    ended = subprocess.run(
+        [sys.executable, "-c", NO_MEMORY],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(logstore.__file__).parents[1]),
+            "MALLOC_ARENA_MAX": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "refused False\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the module is no ELF file")
+def test_thread_local_data_are_at_most_16_bytes() -> None:
+    """More may not fit into what the C library keeps for libraries loaded later."""
+    data = Path(_locks.__file__).read_bytes()
+    assert data[:5] == b"\x7fELF\x02"
+    order = "<" if data[5] == 1 else ">"
+    (first,) = struct.unpack_from(f"{order}Q", data, 32)
+    size, count = struct.unpack_from(f"{order}HH", data, 54)
+    headers = [
+        struct.unpack_from(f"{order}IIQQQQQQ", data, first + number * size)
+        for number in range(count)
+    ]
+    assert 1 in {header[0] for header in headers}  # PT_LOAD
+    assert sum(header[6] for header in headers if header[0] == 7) <= 16  # PT_TLS
 
 
 def test_bad_arguments_are_refused() -> None:
