@@ -12,6 +12,7 @@ for brokers work on a store unchanged. Metrics that a broker does not have are c
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,8 +23,7 @@ from logstore.errors import (
     LogStoreError,
     StoreNotFoundError,
     UnsupportedError,
-    is_system_error,
-    storage_error,
+    storage_errors,
 )
 from logstore.io.files import Files
 from logstore.io.filesystem import check_is_store, is_directory, is_store, open_root
@@ -152,16 +152,14 @@ def _holder(files: Files, path: str) -> int | None:
         raise StoreNotFoundError(f"{path} is a file, not a store", path=path)
     root = open_root(files, path)
     try:
-        check_is_store(root, must_exist=True)
-        if not is_store(root, root.names()):
-            raise StoreNotFoundError(f"{path} is no store: it has no log", path=path)
-        return holder_of(root)
-    except FileNotFoundError:
+        with storage_errors("look at", path), contextlib.suppress(FileNotFoundError):
+            check_is_store(root, must_exist=True)
+            if not is_store(root, root.names()):
+                raise StoreNotFoundError(
+                    f"{path} is no store: it has no log", path=path
+                )
+            return holder_of(root)
         return None
-    except OSError as error:
-        if not is_system_error(error):
-            raise
-        raise storage_error(error, "look at", path) from error
     finally:
         root.close()
 

@@ -246,7 +246,8 @@ BUGS = (
     Bug(
         "recovery syncs what lies past the durable point, and does not write it again",
         "log/recover/durable.py",
-        (("        copy(directory, fd, durable_pos, size, fd, durable_pos)\n", ""),),
+        (("        copy_bytes(directory, fd, durable_pos, size, fd, durable_pos)\n",
+          ""),),
         "failing_calls",
         ("append, durable", "flush"),
         quick=True,

@@ -16,8 +16,8 @@ from logstore.config import StoreConfig
 from logstore.errors import (
     ConfigError,
     StoreNotFoundError,
-    is_system_error,
     storage_error,
+    storage_errors,
 )
 from logstore.io import layout
 from logstore.io.directory import Directory
@@ -306,7 +306,7 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
         StoreNotFoundError: the message says what the directory is.
         StorageError: the system refuses.
     """
-    try:
+    with storage_errors("look at", root.path):
         names = root.names()
         if is_partition(root, names):
             parent, name = os.path.split(root.path)
@@ -326,10 +326,6 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
                 f"and neither a partition of a topic nor a file of logstore or Kafka",
                 path=root.path,
             )
-    except OSError as error:
-        if not is_system_error(error):
-            raise
-        raise storage_error(error, "look at", root.path) from error
 
 
 def prepare_root(root: Directory, config: StoreConfig, *, made: bool = False) -> None:
@@ -346,14 +342,10 @@ def prepare_root(root: Directory, config: StoreConfig, *, made: bool = False) ->
             and `config` does not allow that; nothing was changed.
         StorageError: the system refuses.
     """
-    try:
+    with storage_errors("look at", root.path):
         _check_owner(root, config)
         _check_file_system(root, config)
         root.access = _access(root, config, made)
-    except OSError as error:
-        if not is_system_error(error):
-            raise
-        raise storage_error(error, "look at", root.path) from error
 
 
 def _check_owner(root: Directory, config: StoreConfig) -> None:

@@ -234,9 +234,9 @@ class Publisher:
         return Publication(identity, sequence, records, offsets, note=note)
 
     def _end_earlier(self) -> None:
-        """Open the gate that an earlier publication, interrupted twice, left closed. If
-        that publication was committed or undone, all of its partitions show it from now
-        on; otherwise only one that is published to again would.
+        """Open the barrier that an earlier publication, interrupted twice, left closed.
+        If that publication was committed or undone, all of its partitions show it from
+        now on; otherwise only one that is published to again would.
 
         Raises:
             StorageError: it was neither committed nor undone.
@@ -299,8 +299,8 @@ class Publisher:
     ) -> None:
         """Publish, with the locks of the partitions held: no other thread appends.
 
-        A second interrupt, in the middle of undoing, leaves the gate closed: then each
-        of the partitions refuses appends, and opening the store again undoes the
+        A second interrupt, in the middle of undoing, leaves the barrier closed: then
+        each of the partitions refuses appends, and opening the store again undoes the
         publication.
         """
         # Before the first byte: the disk must have room for everything.

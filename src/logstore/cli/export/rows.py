@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
 import logstore
-from logstore.cli.lazy import import_package, pybase64
+from logstore.cli.lazy import orjson, pybase64
 from logstore.cli.schema import (
     JsonText,
     dumps,
@@ -71,8 +71,8 @@ class JsonRows:
     def __init__(self, payload: str, times: str) -> None:
         self._payload = payload
         self._times = times
-        self._dumps: Callable[[Any], bytes] = import_package("orjson").dumps
-        self._code: Callable[[bytes], bytes] = import_package("pybase64").b64encode
+        self._dumps: Callable[[Any], bytes] = orjson.dumps
+        self._code: Callable[[bytes], bytes] = pybase64.b64encode
 
     def head(self) -> bytes:
         return b""

@@ -32,7 +32,7 @@ from logstore.io.layout import (
     segment_file,
 )
 from logstore.log.recover.context import Case, RecoveredLog
-from logstore.log.recover.durable import begins, copy, cut_for_good, make_durable
+from logstore.log.recover.durable import begins, copy_bytes, cut_for_good, make_durable
 from logstore.log.recover.facts import ReadLog
 from logstore.log.recover.plan import Finding, Plan
 from logstore.log.recover.rebuild import index_segment, write_indexes
@@ -328,7 +328,7 @@ class _Work:
                 )
                 torn = directory.create(kept, exclusive=False)
                 try:
-                    copy(directory, fd, pos, end, torn)
+                    copy_bytes(directory, fd, pos, end, torn)
                     files.sync(torn)
                 finally:
                     files.close(torn)

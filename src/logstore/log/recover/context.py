@@ -36,7 +36,7 @@ class RecoveredLog:
         is_unclean: the state file does not record where the log ends.
         deleted: `.deleted` files that wait for their removal.
         digested: base offsets of the segments that have a digest.
-        cuts, is_gapless, is_truncating, log_id: as in `PartitionState`.
+        cuts, is_contiguous, is_truncating, log_id: as in `PartitionState`.
     """
 
     segments: list[Segment]

@@ -8,7 +8,7 @@ from logstore import _native as native
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 
-__all__ = ["begins", "copy", "cut_for_good", "make_durable"]
+__all__ = ["begins", "copy_bytes", "cut_for_good", "make_durable"]
 
 
 def make_durable(directory: Directory, log: str, size: int, durable_pos: int) -> None:
@@ -23,7 +23,7 @@ def make_durable(directory: Directory, log: str, size: int, durable_pos: int) ->
     them.
     """
     with directory.opened(log, write=True) as fd:
-        copy(directory, fd, durable_pos, size, fd, durable_pos)
+        copy_bytes(directory, fd, durable_pos, size, fd, durable_pos)
         cut_for_good(directory.files, fd, size)
     # This syncs the names of the files, including the state file: its content counts
     # from now on, and the sync after its rename may have failed.
@@ -39,19 +39,21 @@ def cut_for_good(files: Files, fd: int, size: int) -> None:
     files.sync(fd)
 
 
-def copy(
+def copy_bytes(
     directory: Directory, fd: int, begin: int, end: int, to_fd: int, to_pos: int = 0
-) -> None:
-    """Copy bytes [begin, end) of one file to another."""
+) -> int:
+    """Copy bytes [begin, end) of one open file to another; returns how many there
+    were."""
     files = directory.files
     buffer = native.Buffer(1 << 20)
     pos = begin
     while pos < end:
         n = files.read(fd, buffer.view[: min(buffer.capacity, end - pos)], pos)
         if n == 0:
-            return
+            break
         files.write(to_fd, buffer.view[:n], to_pos + pos - begin)
         pos += n
+    return pos - begin
 
 
 def begins(directory: Directory, name: str, fd: int, begin: int, end: int) -> bool:

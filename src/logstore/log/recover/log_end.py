@@ -3,6 +3,8 @@ tail or damage is decided here, and only here."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
@@ -24,6 +26,10 @@ from logstore.log.recover.plan import EXTRA_BYTES, Tail
 from logstore.log.recover.segments import SegmentsDraft
 
 __all__ = ["EndDraft"]
+
+_BUILT_AGAIN: Final = (
+    "{} or its time index is missing or short; built again from the log"
+)
 
 
 class EndDraft(SegmentsDraft):
@@ -217,8 +223,7 @@ class EndDraft(SegmentsDraft):
         walk = self.facts.walk(question)
         self.result["active_walk"] = question
         if is_rebuilt:
-            text = "{} or its time index is missing or short; built again from the log"
-            self.index_rebuilt(base, text)
+            self.index_rebuilt(base, _BUILT_AGAIN)
         if walk.refusal is not None:
             self.unreadable(base, walk.refusal)
             if self.state is None or not clean:
@@ -302,6 +307,5 @@ class EndDraft(SegmentsDraft):
         if files <= self.names and not is_rebuilt:
             return
         if not is_rebuilt:
-            text = "{} or its time index is missing or short; built again from the log"
-            self.index_rebuilt(base, text)
+            self.index_rebuilt(base, _BUILT_AGAIN)
         self.result["is_index_written"] = True

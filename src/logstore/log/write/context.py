@@ -57,7 +57,7 @@ class LogContext:
 
     Attributes:
         name: ``topic-partition``.
-        log_id, is_gapless: as in `PartitionState`.
+        log_id, is_contiguous: as in `PartitionState`.
     """
 
     __slots__ = (

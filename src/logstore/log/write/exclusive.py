@@ -50,7 +50,8 @@ class ExclusiveLog:
             raise writer.disk_full(size)
 
     def raise_barrier(self, barrier: VisibilityBarrier) -> None:
-        """Hide all that is appended from now on from readers until the gate is open."""
+        """Hide all that is appended from now on from readers until the barrier is
+        open."""
         self._log.limit_visibility(barrier, self._log.extent.end)
 
     def leader_epoch(self, base: int) -> int:

@@ -39,7 +39,7 @@ class VisibilityBarrier:
     barrier: it opens for all of them at once.
 
     Attributes:
-        publisher: held by the thread that publishes. A gate that is closed while no
+        publisher: held by the thread that publishes. A barrier that is closed while no
             thread publishes belongs to a publication that was interrupted.
     """
 
@@ -58,8 +58,8 @@ class VisibilityBarrier:
 
 
 class Visibility(NamedTuple):
-    """Readers stop at an offset while a gate is closed. A publication sets a new
-    barrier before it appends.
+    """Readers stop at an offset while a barrier is closed. A publication sets both
+    before it appends.
 
     Attributes:
         barrier: of the publication.

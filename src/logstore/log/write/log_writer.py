@@ -75,13 +75,13 @@ class Savepoint:
 
 class LogWriter:
     """The parts of a log that is being written, and every change that needs several of
-    them. Its users are `Appender`, `Syncs`, `Truncation` and others in this package.
+    them. Its users are `Appender`, `Syncs`, `truncate` and others in this package.
 
     Attributes:
         extent: where the log begins and ends; replaced in one assignment.
-        barrier: of the publication in progress, or of the last one.
         pending: what the next call must undo first.
         appended: set whenever there may be more to read, or the log was closed.
+        visibility: of the publication in progress, or of the last one.
     """
 
     __slots__ = (
@@ -191,7 +191,7 @@ class LogWriter:
         self.extent = self.extent._replace(cuts=cuts)
 
     def limit_visibility(self, barrier: VisibilityBarrier, high_watermark: int) -> None:
-        """Hide all records from an offset on from readers until the gate is open."""
+        """Hide all records from an offset on from readers until the barrier is open."""
         self.visibility = Visibility(barrier, high_watermark)
         # If the publication is interrupted, the next call must check.
         self.health.is_blocked = True
@@ -239,7 +239,7 @@ class LogWriter:
 
     @property
     def _has_reason(self) -> bool:
-        """Whether there is, or may be, a reason to refuse appends: a closed gate may
+        """Whether there is, or may be, a reason to refuse appends: a closed barrier may
         belong to a publication that was interrupted."""
         health, barrier = self.health, self.visibility.barrier
         return not barrier.is_open or health.has_ended or health.suspended is not None

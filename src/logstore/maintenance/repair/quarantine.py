@@ -15,12 +15,11 @@ import datetime
 import json
 from typing import Any, Final
 
-from logstore import _native as native
 from logstore.io.directory import Directory
 from logstore.io.layout import QUARANTINE_PREFIX
+from logstore.log.recover.durable import copy_bytes
 
 MANIFEST: Final = "manifest.json"
-_COPY_BYTES: Final = 1 << 20
 
 
 @dataclasses.dataclass(slots=True)
@@ -188,17 +187,3 @@ def _unused(directory: Directory, name: str) -> str:
         number += 1
         chosen = f"{name}.{number}"
     return chosen
-
-
-def copy_bytes(source: Directory, fd: int, begin: int, end: int, to_fd: int) -> int:
-    """Copy bytes [begin, end) of an open file to the start of another; how many."""
-    files = source.files
-    buffer = native.Buffer(_COPY_BYTES)
-    pos = begin
-    while pos < end:
-        n = files.read(fd, buffer.view[: min(buffer.capacity, end - pos)], pos)
-        if n == 0:
-            break
-        files.write(to_fd, buffer.view[:n], pos - begin)
-        pos += n
-    return pos - begin

@@ -16,8 +16,7 @@ from logstore.errors import (
     PartitionNotFoundError,
     StoreNotFoundError,
     TopicNotFoundError,
-    is_system_error,
-    storage_error,
+    storage_errors,
 )
 from logstore.io import layout
 from logstore.io.checkpoint.checkpoints import read_offsets, read_state
@@ -98,13 +97,10 @@ def collect(
     root_path = path if only is None else os.path.dirname(path)
     root = open_root(files, root_path)
     try:
-        facts = StoreFacts(path, root_path, version, files.now_ms())
-        facts.is_partition = only is not None
-        _Collector(root, facts, verified, config).run(only)
-    except OSError as error:
-        if not is_system_error(error):
-            raise
-        raise storage_error(error, "look at", root_path) from error
+        with storage_errors("look at", root_path):
+            facts = StoreFacts(path, root_path, version, files.now_ms())
+            facts.is_partition = only is not None
+            _Collector(root, facts, verified, config).run(only)
     finally:
         root.close()
     facts.verified_bytes, facts.verified_records = verified.bytes, verified.records
@@ -120,15 +116,12 @@ def _partition_of(files: Files, path: str) -> str | None:
     """
     directory = open_root(files, path)
     try:
-        names = directory.names()
-        is_one = is_partition(directory, names)
-        if not is_one and not is_store(directory, names):
-            raise no_log_directory(path)
-        return directory.name if is_one else None
-    except OSError as error:
-        if not is_system_error(error):
-            raise
-        raise storage_error(error, "read", path) from error
+        with storage_errors("read", path):
+            names = directory.names()
+            is_one = is_partition(directory, names)
+            if not is_one and not is_store(directory, names):
+                raise no_log_directory(path)
+            return directory.name if is_one else None
     finally:
         directory.close()
 
