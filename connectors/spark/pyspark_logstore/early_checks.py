@@ -49,8 +49,8 @@ def _add(kind: type, last: str, check: Check) -> None:
         return
     setattr(kind, _IS_WRAPPED, True)
     _replace(kind, "format", lambda given, source: given.update({_FORMAT: source}))
-    _replace(kind, "option", lambda given, key, value: _note(given, {key: value}))
-    _replace(kind, "options", lambda given, **options: _note(given, options))
+    _replace(kind, "option", lambda given, key, value: _record(given, {key: value}))
+    _replace(kind, "options", lambda given, **options: _record(given, options))
     for name in ("foreach", "foreachBatch"):  # these do not write to a store
         if hasattr(kind, name):
             _replace(kind, name, lambda given, f: given.pop(_FORMAT, None))
@@ -65,9 +65,9 @@ def _add(kind: type, last: str, check: Check) -> None:
             given[_FORMAT] = source
         for name in ("schema", "outputMode", "partitionBy", "queryName"):
             rest.pop(name, None)
-        _note(given, rest)
+        _record(given, rest)
         if isinstance(path, str):
-            _note(given, {"path": path})
+            _record(given, {"path": path})
         if str(given.pop(_FORMAT, "")).lower() == "logstore":
             check(given, self)
         return original(self, path, *others, **named)
@@ -75,24 +75,24 @@ def _add(kind: type, last: str, check: Check) -> None:
     setattr(kind, last, checked)
 
 
-def _replace(kind: type, name: str, note: Callable[..., object]) -> None:
+def _replace(kind: type, name: str, record: Callable[..., object]) -> None:
     original = getattr(kind, name)
 
     @functools.wraps(original)
-    def noted(self: Any, *arguments: Any, **named: Any) -> Any:
+    def wrapper(self: Any, *arguments: Any, **named: Any) -> Any:
         result = original(self, *arguments, **named)
-        note(_given(self), *arguments, **named)
+        record(_given(self), *arguments, **named)
         return result
 
-    setattr(kind, name, noted)
+    setattr(kind, name, wrapper)
 
 
-def _given(made: Any) -> dict[str, Any]:
-    given: dict[str, Any] = made.__dict__.setdefault(_GIVEN, {})
+def _given(builder: Any) -> dict[str, Any]:
+    given: dict[str, Any] = builder.__dict__.setdefault(_GIVEN, {})
     return given
 
 
-def _note(given: dict[str, Any], options: Mapping[str, Any]) -> None:
+def _record(given: dict[str, Any], options: Mapping[str, Any]) -> None:
     """Record options as Spark does: names in lower case, without None values."""
     for name, value in options.items():
         if value is not None:

@@ -73,22 +73,24 @@ def lags_of(progress: Any) -> list[Lag]:
     """
     if not isinstance(progress, dict):
         progress = json.loads(progress.json)
-    found = []
+    lags = []
     for number, source in enumerate(progress.get("sources", ())):
-        read, there = _offsets(source, "endOffset"), _offsets(source, "latestOffset")
-        if read is None or there is None:
+        read, latest = _offsets(source, "endOffset"), _offsets(source, "latestOffset")
+        if read is None or latest is None:
             continue
-        behind = {name: max(0, there[name] - read.get(name, 0)) for name in there}
-        found.append(
+        by_partition = {
+            name: max(0, latest[name] - read.get(name, 0)) for name in latest
+        }
+        lags.append(
             Lag(
                 str(progress["id"]),
                 progress.get("name") or "",
                 int(progress["batchId"]),
                 number,
-                behind,
+                by_partition,
             )
         )
-    return found
+    return lags
 
 
 def _offsets(source: Mapping[str, Any], field: str) -> dict[str, int] | None:

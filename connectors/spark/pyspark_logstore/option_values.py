@@ -55,17 +55,17 @@ def _shown(value: object) -> str:
 
 
 def refuse_unknown(
-    key: str, value: str, canonical: Mapping[str, str], known: Iterable[str]
+    key: str, value: str, canonical: Mapping[str, str], names: Iterable[str]
 ) -> NoReturn:
     """Raise `ConfigError` for an option that does not exist.
 
     Args:
         canonical: all names that have a meaning, by their lower case.
-        known: the names that the message lists.
+        names: the names that the message lists.
     """
     near = difflib.get_close_matches(key.lower(), canonical, n=1)
     hint = f"did you mean {canonical[near[0]]}?" if near else "there is no such option."
-    refuse(key, value, f"{hint} Known are {', '.join(known)}")
+    refuse(key, value, f"{hint} Known are {', '.join(names)}")
 
 
 def given_as_text(given: Mapping[str, Any]) -> dict[str, str]:
@@ -82,10 +82,10 @@ def given_as_text(given: Mapping[str, Any]) -> dict[str, str]:
 
 def integer(text: str) -> int | None:
     """A decimal number; None: the text is none, or has too many digits."""
-    found = re.fullmatch(r"([+-]?)0*([0-9]+)", text)
-    if found is None or len(found[2]) > _DIGITS_MAX:
+    match = re.fullmatch(r"([+-]?)0*([0-9]+)", text)
+    if match is None or len(match[2]) > _DIGITS_MAX:
         return None
-    return int(found[1] + found[2])
+    return int(match[1] + match[2])
 
 
 class Values:
@@ -134,9 +134,9 @@ class Values:
         """Milliseconds."""
         if name not in self._values:
             return default
-        found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", self.text(name).lower())
-        unit = found[2] or "ms" if found else ""
-        count = integer(found[1]) if found else None
+        match = re.fullmatch(r"([0-9]+)\s*([a-z]*)", self.text(name).lower())
+        unit = match[2] or "ms" if match else ""
+        count = integer(match[1]) if match else None
         if count is None or unit not in _UNIT_MS:
             allowed = ", ".join(_UNIT_MS)
             refuse(
@@ -152,7 +152,7 @@ class Values:
         if name not in self._values:
             return None
         example = '{"topic": {"0": 23}}'
-        found = {}
+        values = {}
         for topic, numbers in self.json_object(name, example).items():
             if topic == MARKS:
                 continue  # the progress of a query, given to another one
@@ -169,8 +169,8 @@ class Values:
                         f"be the number of a partition and an integer of at least "
                         f"{low} and at most {INT64_MAX}",
                     )
-                found[TopicPartition(topic, index)] = number
-        return found
+                values[TopicPartition(topic, index)] = number
+        return values
 
     def json_object(self, name: str, example: str) -> dict[str, Any]:
         try:
@@ -195,9 +195,9 @@ def partition_number(text: str) -> int | None:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON. A repeated name is an error: only one value would be kept."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"{_shown(twice)} is there twice")
-    return found
+    return members

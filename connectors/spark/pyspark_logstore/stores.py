@@ -46,7 +46,7 @@ __all__ = [
     "find_time",
     "identity_of",
     "settled",
-    "store_anew",
+    "reopen_store",
     "store_at",
 ]
 
@@ -60,7 +60,7 @@ DELETED: Final = (TopicNotFoundError, PartitionNotFoundError)
 
 STORES_MAX: Final = 8
 # How often the ends of all partitions are read until no publication intervenes.
-_LOOKS_MAX: Final = 100
+_ATTEMPTS_MAX: Final = 100
 # Kafka's own topics, which Kafka's consumers also exclude from patterns.
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 
@@ -86,10 +86,10 @@ class Identity(NamedTuple):
     inode: int
     names: tuple[tuple[str, str], ...] = ()
 
-    def is_same(self, later: Identity) -> bool:
+    def is_same(self, other: Identity) -> bool:
         """Whether it can be the same directory at a later time, or seen from another
         host: a name may be added, but none is removed or changed."""
-        return self.inode == later.inode and set(self.names) <= set(later.names)
+        return self.inode == other.inode and set(self.names) <= set(other.names)
 
     def __str__(self) -> str:
         names = "".join(f", {name} in {file}" for file, name in self.names)
@@ -124,11 +124,11 @@ def identity_of(path: str, *, names: bool = False) -> Identity | None:
 def _names(path: str) -> tuple[tuple[str, str], ...]:
     """Names by file, without files that are missing or invalid: code that needs their
     content reports the error."""
-    found = {
+    names = {
         OWNER: _generation(_text(os.path.join(path, OWNER))),
         META_PROPERTIES: _broker(_text(os.path.join(path, META_PROPERTIES))),
     }
-    return tuple((file, name) for file, name in found.items() if name)
+    return tuple((file, name) for file, name in names.items() if name)
 
 
 def _text(path: str) -> str:
@@ -158,10 +158,10 @@ def _generation(text: str) -> str:
 
 def _broker(text: str) -> str:
     """Kafka's id of a log directory; before 3.7, that of the broker it belongs to."""
-    found = dict(re.findall(r"^(directory\.id|cluster\.id)=(.+?)\s*$", text, re.M))
-    name: str = found.get("directory.id") or found.get("cluster.id", "")
+    properties = dict(re.findall(r"^(directory\.id|cluster\.id)=(.+?)\s*$", text, re.M))
+    name: str = properties.get("directory.id") or properties.get("cluster.id", "")
     number = re.search(r"^(?:node|broker)\.id=(\d+)", text, re.M)
-    if name and number and "directory.id" not in found:
+    if name and number and "directory.id" not in properties:
         name += f"/{number[1]}"
     return name
 
@@ -182,20 +182,20 @@ class OpenStore:
         """The existing partitions, in order. None of a topic that does not exist."""
         topics = self.store.topics()
         if selection.assigned:
-            wanted = {p.topic for p in selection.assigned}
+            requested = {p.topic for p in selection.assigned}
         elif selection.pattern is not None:
             matches = selection.pattern.fullmatch
-            wanted = {t for t in topics if matches(t) and t not in INTERNAL_TOPICS}
+            requested = {t for t in topics if matches(t) and t not in INTERNAL_TOPICS}
         else:
-            wanted = set(selection.topics)
-        found = [
+            requested = set(selection.topics)
+        partitions = [
             TopicPartition(topic, number)
-            for topic in sorted(wanted.intersection(topics))
+            for topic in sorted(requested.intersection(topics))
             for number in self.store.topic(topic).numbers
         ]
         if selection.assigned:
-            found = [p for p in found if p in selection.assigned]
-        return found
+            partitions = [p for p in partitions if p in selection.assigned]
+        return partitions
 
     def check_selected(self, selection: Selection) -> list[TopicPartition]:
         """As `select`.
@@ -203,31 +203,31 @@ class OpenStore:
         Raises:
             ConfigError: a topic or partition given by name does not exist.
         """
-        found = self.select(selection)
-        there = ", ".join(self.store.topics()) or "none"
-        missing = sorted(set(selection.topics) - {p.topic for p in found})
+        partitions = self.select(selection)
+        topics = ", ".join(self.store.topics()) or "none"
+        missing = sorted(set(selection.topics) - {p.topic for p in partitions})
         if missing:
             raise ConfigError(
                 f"option subscribe: the store {self.path} has no topic "
-                f"{', '.join(missing)}; its topics: {there}",
+                f"{', '.join(missing)}; its topics: {topics}",
                 name="subscribe",
                 value=missing[0],
             )
-        absent = sorted(selection.assigned - set(found))
+        absent = sorted(selection.assigned - set(partitions))
         if absent:
             raise ConfigError(
                 f"option assign: the store {self.path} has no partition "
-                f"{', '.join(map(str, absent))}; its topics: {there}",
+                f"{', '.join(map(str, absent))}; its topics: {topics}",
                 name="assign",
                 value=str(absent[0]),
             )
-        if not found:
+        if not partitions:
             logger.warning(
                 "option subscribePattern matches no topic of %s; there are: %s",
                 self.path,
-                there,
+                topics,
             )
-        return found
+        return partitions
 
     def partition(self, partition: TopicPartition) -> Partition:
         """An open partition.
@@ -267,11 +267,11 @@ class OpenStore:
 
     def starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The start offsets of those partitions that exist."""
-        found = {}
+        starts = {}
         for name in partitions:
             with contextlib.suppress(*DELETED):
-                found[name] = self.partition(name).start_offset
-        return found
+                starts[name] = self.partition(name).start_offset
+        return starts
 
     def bounds(
         self,
@@ -288,21 +288,21 @@ class OpenStore:
                 if damage hides them: a reader of the log finds the damage.
         """
         partitions = tuple(partitions)
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_ATTEMPTS_MAX):
             token = publication_key(self.store)
-            found = {}
+            bounds = {}
             for name in partitions:
                 with contextlib.suppress(*DELETED):
-                    found[name] = self._bounds_of(name, options, skip_damage)
+                    bounds[name] = self._bounds_of(name, options, skip_damage)
             if publication_key(self.store) == token:
                 break
-        return found
+        return bounds
 
     def _bounds_of(
         self, name: TopicPartition, options: SourceOptions, skip_damage: bool
     ) -> Bounds:
         partition = self.partition(name)
-        for attempt in range(_LOOKS_MAX):
+        for attempt in range(_ATTEMPTS_MAX):
             # The mark first: a later comparison detects a cut made after it.
             mark = self.mark(name, partition)
             end = partition.end_offset
@@ -310,7 +310,7 @@ class OpenStore:
                 if options.isolation == "read_committed":
                     end = min(end, self._stable_end(name, partition, end, mark))
             except OffsetOutOfRangeError:  # deleted or cut meanwhile
-                if attempt + 1 == _LOOKS_MAX:
+                if attempt + 1 == _ATTEMPTS_MAX:
                     raise
                 continue
             except CorruptRecordError:
@@ -327,11 +327,11 @@ class OpenStore:
     ) -> int:
         """`Partition.last_stable_offset`, which may read the whole log: called again
         only if the log has changed. The end of a transaction is a record, too."""
-        found = self._stable.get(name)
-        if found is None or found[0] != (end, mark):
+        entry = self._stable.get(name)
+        if entry is None or entry[0] != (end, mark):
             stable = partition.last_stable_offset()
-            found = self._stable[name] = (end, mark), stable
-        return found[1]
+            entry = self._stable[name] = (end, mark), stable
+        return entry[1]
 
 
 class StoreCache:
@@ -354,26 +354,26 @@ class StoreCache:
             identity = identity_of(path, names=True) or Identity(-1)
         except OSError:
             identity = Identity(-1)  # opening it raises the error
-        found = self._open.get(path)
-        if found is not None and (
-            not found.identity.is_same(identity) or found.process != os.getpid()
+        opened = self._open.get(path)
+        if opened is not None and (
+            not opened.identity.is_same(identity) or opened.process != os.getpid()
         ):
             self.drop(path)
-            found = None
-        if found is None:
-            found = OpenStore(path, identity)
-            self._open[path] = found
-        found.identity = identity
+            opened = None
+        if opened is None:
+            opened = OpenStore(path, identity)
+            self._open[path] = opened
+        opened.identity = identity
         self._open.move_to_end(path)
         while len(self._open) > self._capacity:
             self.drop(next(iter(self._open)))
-        return found
+        return opened
 
     def drop(self, path: str) -> None:
         """Close the store at a path, if it is open."""
-        found = self._open.pop(path, None)
-        if found is not None and found.process == os.getpid():
-            found.store.close()
+        opened = self._open.pop(path, None)
+        if opened is not None and opened.process == os.getpid():
+            opened.store.close()
 
 
 _CACHE: Final = StoreCache()
@@ -386,17 +386,17 @@ def store_at(path: str, partitions: Iterable[TopicPartition] = ()) -> OpenStore:
     was deleted and created again.
     """
     partitions = tuple(partitions)
-    found = _CACHE.get(path)
-    others = [name for name in partitions if not found.is_same(name)]
+    opened = _CACHE.get(path)
+    others = [name for name in partitions if not opened.is_same(name)]
     if others:
         _CACHE.drop(path)
-        found = _CACHE.get(path)
+        opened = _CACHE.get(path)
         for name in partitions:
-            found.is_same(name)  # records it before it is opened
-    return found
+            opened.is_same(name)  # records it before it is opened
+    return opened
 
 
-def store_anew(path: str) -> OpenStore:
+def reopen_store(path: str) -> OpenStore:
     """As `store_at`, but opened now; the store open in this process is closed."""
     _CACHE.drop(path)
     return _CACHE.get(path)
@@ -420,21 +420,21 @@ def check_store(path: str, expected: Identity) -> None:
     """
     where = f"option path: {path} on host {platform.node()}, where a task runs,"
     try:
-        found = identity_of(path, names=True)
+        identity = identity_of(path, names=True)
     except OSError as error:
         raise NotSharedError(
             f"{where} cannot be looked at: {error.strerror} (user {os.geteuid()}); the "
             f"driver sees a store there. {ADVICE}, and be open to the user that the "
             f"executors run as"
         ) from error
-    if found is None:
+    if identity is None:
         raise NotSharedError(
             f"option path: there is no directory {path} on host {platform.node()}, "
             f"where a task runs; the driver sees one. {ADVICE}"
         )
-    if not expected.is_same(found):
+    if not expected.is_same(identity):
         raise NotSharedError(
-            f"{where} is not the directory that the driver saw ({found}; not "
+            f"{where} is not the directory that the driver saw ({identity}; not "
             f"{expected}). {ADVICE}; or it was replaced since the query was planned, "
             f"then load it again"
         )
@@ -491,7 +491,7 @@ def check_partition(
 def settled(plan: Callable[[], Result]) -> Result:
     """The result of `plan`, which is called again if data that it was about to read was
     deleted meanwhile: nothing has been promised yet."""
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_ATTEMPTS_MAX):
         with contextlib.suppress(*DELETED, OffsetOutOfRangeError):
             return plan()
     return plan()

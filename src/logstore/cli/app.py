@@ -54,10 +54,10 @@ class _Suggesting(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            wanted = error.option_name
-            close = difflib.get_close_matches(wanted, self._shown(ctx), 1)
+            name = error.option_name
+            close = difflib.get_close_matches(name, self._shown(ctx), 1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise click.UsageError(f"no option {wanted}{hint}", ctx) from None
+            raise click.UsageError(f"no option {name}{hint}", ctx) from None
 
     def _shown(self, ctx: click.Context) -> list[str]:
         return [
@@ -157,20 +157,20 @@ def command(
     text = f"{summary}\n\n{name_of} is {path}." if path else summary
 
     def decorate(function: Callable[..., int]) -> click.Command:
-        made = click.command(
+        subcommand = click.command(
             name, cls=Command, help=text, examples=examples, short_help=summary
         )(function)
-        cli.add_command(made)
-        return made
+        cli.add_command(subcommand)
+        return subcommand
 
     return decorate
 
 
 def store_config(given: dict[str, Any]) -> logstore.StoreConfig:
     """The settings of the store that the subcommand has options for."""
-    found = {name: given.get(name) or None for name in _FLAGS}
-    found[_LIMIT] = given.get(_LIMIT)
-    return logstore.StoreConfig(**{k: v for k, v in found.items() if v is not None})
+    settings = {name: given.get(name) or None for name in _FLAGS}
+    settings[_LIMIT] = given.get(_LIMIT)
+    return logstore.StoreConfig(**{k: v for k, v in settings.items() if v is not None})
 
 
 def usage_text(error: click.UsageError) -> tuple[str, str]:

@@ -65,8 +65,10 @@ def _all_batches(
     sources: Sources, start: Bound, stop: Bound, isolation: str
 ) -> Iterator[Located]:
     for partition in sources.partitions:
-        found = sources.read(partition, start, stop, isolation, partition.read_batches)
-        for batch in with_bar(sources, partition, found, _offset_of):
+        batches = sources.read(
+            partition, start, stop, isolation, partition.read_batches
+        )
+        for batch in with_bar(sources, partition, batches, _offset_of):
             yield partition.topic, partition.number, batch
     for source in sources.files:
         with bar(sources, source.name or source.path) as progress:
@@ -104,8 +106,8 @@ def batches(path: str, **given: Any) -> int:
     with opened_sources(path, damage, given) as sources:
         if given["kafka"]:
             return dump_files(sources, printer, deep=False)
-        found = _all_batches(sources, first, stop, given["isolation"])
-        for topic, number, batch in shown(found, given["skip"], given["limit"]):
+        rows = _all_batches(sources, first, stop, given["isolation"])
+        for topic, number, batch in shown(rows, given["skip"], given["limit"]):
             if given["form"] == "jsonl":
                 printer.json(batch_line(topic, number, batch, given["times"]))
             else:

@@ -130,15 +130,15 @@ class DamageLog:
                     )
                     return
                 except logstore.CorruptRecordError as error:
-                    found = self._met(partition, error, at, stop)
-                if self.is_strict or found is None:
+                    next_offset = self._met(partition, error, at, stop)
+                if self.is_strict or next_offset is None:
                     return
-                if at is not None and found <= at:
+                if at is not None and next_offset <= at:
                     # These parts cannot be distinguished any more: read the rest
                     # without its damaged parts.
                     self._is_inexact, on_corruption = True, "skip"
                 else:
-                    at = found
+                    at = next_offset
         except logstore.CorruptionError as error:
             self.damaged.add(name)
             self._raise_status(PROBLEMS)
@@ -156,11 +156,11 @@ class DamageLog:
         if isinstance(stop, datetime.datetime):
             stop = beginning(partition, stop).offset
         if isinstance(start, datetime.datetime):
-            found = beginning(partition, start)
-            for damaged in found.damage:
+            begin = beginning(partition, start)
+            for damaged in begin.damage:
                 self._met_before(partition, damaged, stop)
-            start = found.offset
-            is_over = self.is_strict and found.is_unsure
+            start = begin.offset
+            is_over = self.is_strict and begin.is_unsure
             end = partition.end_offset if stop is None else stop
             if is_over and start < end:
                 self._has_ended = True
@@ -222,10 +222,10 @@ class DamageLog:
     def in_file(self, source: DamagedFile, entry: Any, *, is_end: bool) -> None:
         """Damaged bytes of a file; `is_end`: it is not read any further."""
         self._raise_status(PROBLEMS)
-        left = source.size_bytes - entry.position if is_end else entry.size_bytes
+        size = source.size_bytes - entry.position if is_end else entry.size_bytes
         self._warn(
             f"{source.path} at byte {entry.position}: damaged ({entry.damage}); "
-            f"{counted(left, 'byte')} left out"
+            f"{counted(size, 'byte')} left out"
         )
 
     def in_batch(
@@ -260,9 +260,9 @@ class DamageLog:
         if self.missing:
             for one in self.missing:
                 self._warn(f"missing: {_missing_text(one)}", "problem")
-            known = [m for m in self.missing if m.next_offset is not None]
-            count = sum((m.next_offset or 0) - m.first for m in known)
-            least = self._is_inexact or len(known) < len(self.missing)
+            ranges = [m for m in self.missing if m.next_offset is not None]
+            count = sum((m.next_offset or 0) - m.first for m in ranges)
+            least = self._is_inexact or len(ranges) < len(self.missing)
             names = {m.name for m in self.missing}
             text = f"{counted(count, 'offset')} of {counted(len(names), 'partition')}"
             self._warn(

@@ -47,7 +47,7 @@ def doctor(path: str, **given: Any) -> int:
             }
             printer.json(line("finding", topic=None, partition=None, **values))
     else:
-        for one in sorted(seen, key=lambda found: _ORDER.get(found.level, 0)):
+        for one in sorted(seen, key=lambda one: _ORDER.get(one.level, 0)):
             text = f"{one.level}: {one.kind}: {escape(relative(one.message))}"
             printer.line(text, one.level)
     return 0 if report.ok else 1

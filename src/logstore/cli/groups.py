@@ -31,7 +31,7 @@ _DERIVED: Final = frozenset(
     {"offset-index", "time-index", "transaction-index", "producer-snapshot"}
 )
 _FEW: Final = 3  # as many problems or actions that say the same are a line each
-_BEHIND: Final = "it lies behind the first damage"
+_AFTER_DAMAGE: Final = "it lies behind the first damage"
 
 
 def note_lines(notes: Iterable[logstore.Note], *, verbose: bool) -> Iterator[str]:
@@ -63,8 +63,8 @@ def _group_text(kind: str, notes: list[logstore.Note]) -> str:
 
 def _is_named(kind: str, message: str) -> bool:
     """Whether the words for a kind fit: some kinds have several messages."""
-    wanted = {"in-use": "being written to", "foreign": "is no partition"}
-    return wanted.get(kind, "") in message
+    phrases = {"in-use": "being written to", "foreign": "is no partition"}
+    return phrases.get(kind, "") in message
 
 
 def problem_lines(
@@ -109,12 +109,12 @@ def action_lines(
 
 def _actions_text(some: list[logstore.RepairAction]) -> str:
     first = some[0]
-    if not first.message.endswith(_BEHIND):
+    if not first.message.endswith(_AFTER_DAMAGE):
         return f"{first.message} (and {grouped(len(some) - 1)} more like it)"
     offsets: list[Any] = [one.first_offset for one in some]
     offsets += [one.last_offset for one in some]
-    known = [offset for offset in offsets if offset is not None]
-    between = f", offsets {min(known)} to {max(known)}" if known else ""
+    offsets = [offset for offset in offsets if offset is not None]
+    between = f", offsets {min(offsets)} to {max(offsets)}" if offsets else ""
     size = size_text(sum(one.bytes for one in some))
     return (
         f"{grouped(len(some))} segments of {os.path.dirname(first.path)}{between}, "

@@ -20,7 +20,7 @@ from logstore.cli.schema import partition_of
 
 _OFFSET_MAX: Final = (1 << 63) - 1
 
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 class Asked(NamedTuple):
@@ -97,8 +97,8 @@ class FileSource:
         """The offset of the `count`-th last record; 0 if there are fewer."""
         if not count:
             return max((b.next_offset for b in self._quiet().batches()), default=0)
-        found = self._quiet().records(None, None)
-        offsets = deque((r.offset for r in found), maxlen=min(count, 1 << 31))
+        records = self._quiet().records(None, None)
+        offsets = deque((r.offset for r in records), maxlen=min(count, 1 << 31))
         return offsets[0] if len(offsets) == count else 0
 
     def _offset_at(self, since: int) -> int:
@@ -108,11 +108,11 @@ class FileSource:
         for batch in quiet.batches():
             if batch.max_timestamp_ms < since:
                 continue
-            found = quiet._records_of(batch, EVERYTHING)
-            if found is None:
+            records = quiet._records_of(batch, EVERYTHING)
+            if records is None:
                 # Its header is intact and says that one of its records is meant.
                 return batch.base_offset
-            for record in found:
+            for record in records:
                 if record.timestamp_ms >= since:
                     return record.offset
         return _OFFSET_MAX
@@ -120,18 +120,18 @@ class FileSource:
     # -------------------------------------------------------------- reading
 
     def batches(
-        self, asked: Asked = EVERYTHING, tell: Tell | None = None
+        self, asked: Asked = EVERYTHING, on_progress: OnProgress | None = None
     ) -> Iterator[logstore.RecordBatch]:
         """The intact batches that have an offset in `asked`. With ``raise`` they end at
-        the first damage in it; a torn end is reported and is no damage. `tell` is
-        called with the bytes done and in all."""
+        the first damage in it; a torn end is reported and is no damage. `on_progress`
+        is called with the bytes done and in all."""
         last = -1
         broken: list[Any] = []
         for entry in self.entries():
             if asked.stop is not None and last + 1 >= asked.stop:
                 return
-            if tell is not None:
-                tell(entry.position, self.size_bytes)
+            if on_progress is not None:
+                on_progress(entry.position, self.size_bytes)
             if entry.damage is None:
                 batch = entry.batch
                 if self._ends_at(broken, last + 1, batch.base_offset, asked):
@@ -198,18 +198,18 @@ class FileSource:
             return None
 
     def records(
-        self, start: Bound, stop: Bound, tell: Tell | None = None
+        self, start: Bound, stop: Bound, on_progress: OnProgress | None = None
     ) -> Iterator[logstore.Record]:
-        """The records of the intact batches, between two bounds. `tell`: as in
+        """The records of the intact batches, between two bounds. `on_progress`: as in
         `batches`."""
         asked = self.asked(start, stop)
         end = _OFFSET_MAX if asked.stop is None else asked.stop
-        for batch in self.batches(asked, tell):
-            found = self._records_of(batch, asked)
-            if found is None:
+        for batch in self.batches(asked, on_progress):
+            records = self._records_of(batch, asked)
+            if records is None:
                 if self._damage.is_strict_in_files:
                     return
                 continue
-            for record in found:
+            for record in records:
                 if asked.first <= record.offset < end:
                     yield record

@@ -54,16 +54,16 @@ def beginning(partition: logstore.Partition, when: datetime.datetime) -> Beginni
         met = error.offset
     offset = _first(partition, when, "skip", end)
     damage = tuple(_damage(partition, when, met, offset))
-    behind = damage[-1].next_offset if damage else offset
-    older = partition.read(behind, offset, on_corruption="skip", limit=1)
+    start = damage[-1].next_offset if damage else offset
+    older = partition.read(start, offset, on_corruption="skip", limit=1)
     return Beginning(offset, damage, bool(damage) and next(older, None) is None)
 
 
 def _first(
     partition: logstore.Partition, when: datetime.datetime, mode: str, end: int
 ) -> int:
-    found = partition.read(when, on_corruption=mode, limit=1)
-    return next((record.offset for record in found), end)
+    records = partition.read(when, on_corruption=mode, limit=1)
+    return next((record.offset for record in records), end)
 
 
 def _damage(

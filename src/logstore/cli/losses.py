@@ -71,17 +71,16 @@ def loss_of(report: logstore.RepairReport) -> Loss:
     """The data that a report's actions take out. For a dry run, this also reads the
     records that can still be read, and counts them."""
     losing = [a for a in report.actions if a.label in _LOSING]
-    known = [a for a in losing if a.first_offset is not None]
     offsets = {
         (os.path.dirname(a.path), a.first_offset, a.last_offset)
-        for a in known
-        if a.last_offset is not None
+        for a in losing
+        if a.first_offset is not None and a.last_offset is not None
     }
     return Loss(
         report.mode,
         len(report.actions),
         len({os.path.dirname(action.path) for action in losing}),
-        sum(last - first + 1 for _, first, last in offsets if first is not None),
+        sum(last - first + 1 for _, first, last in offsets),
         sum(_readable(action) for action in losing) if report.dry_run else 0,
         sum(action.bytes for action in report.actions),
         all(_is_known(action) for action in losing),

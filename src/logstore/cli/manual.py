@@ -49,23 +49,23 @@ def manual(group: click.Command) -> str:
     parts = [_HEAD.format(version=logstore.__version__), _text(group.help or "")]
     parts.append(".SH SUBCOMMANDS\n")
     for name in group.list_commands(context):
-        made = group.get_command(context, name)
-        if isinstance(made, Command):
-            parts += _subcommand(made, click.Context(made, context, name))
+        subcommand = group.get_command(context, name)
+        if isinstance(subcommand, Command):
+            parts += _subcommand(subcommand, click.Context(subcommand, context, name))
     return "".join([*parts, _TAIL])
 
 
-def _subcommand(made: Command, context: click.Context) -> Iterator[str]:
-    usage = " ".join(made.collect_usage_pieces(context))
-    yield f".SS {_escaped(f'{made.name} {usage}')}\n"
-    yield _text(made.help or "")
-    for parameter in made.params:
+def _subcommand(subcommand: Command, context: click.Context) -> Iterator[str]:
+    usage = " ".join(subcommand.collect_usage_pieces(context))
+    yield f".SS {_escaped(f'{subcommand.name} {usage}')}\n"
+    yield _text(subcommand.help or "")
+    for parameter in subcommand.params:
         record = parameter.get_help_record(context)
         if record is not None and record[1]:
             yield f".TP\n.B {_escaped(record[0])}\n{_escaped(record[1])}\n"
-    if made.examples:
+    if subcommand.examples:
         yield ".PP\nExamples:\n.PP\n.nf\n"
-        for example in made.examples:
+        for example in subcommand.examples:
             yield f"    {_escaped(f'logstore-dump {example}')}\n"
         yield ".fi\n"
 

@@ -170,7 +170,7 @@ class TopicType(_ParamType):
         except OSError:
             return []
         parsed = (_PARTITION.fullmatch(name) for name in names)
-        topics = sorted({found[1] for found in parsed if found})
+        topics = sorted({match[1] for match in parsed if match})
         return [CompletionItem(name) for name in topics if name.startswith(incomplete)]
 
 

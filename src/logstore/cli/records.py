@@ -44,7 +44,7 @@ TAIL_EXAMPLES: Final = [
 ]
 
 
-class Found(NamedTuple):
+class Row(NamedTuple):
     """A record and its place: topic and partition are None if no name has them."""
 
     topic: str | None
@@ -69,12 +69,12 @@ def payload_text(data: bytes | None, payload: str) -> str:
     return quoted(data)
 
 
-def record_text(found: Found, payload: str) -> str:
+def record_text(row: Row, payload: str) -> str:
     """A record as a line of text."""
-    record = found.record
+    record = row.record
     parts = []
-    if found.topic is not None:
-        parts.append(escape(f"{found.topic}-{found.partition}"))
+    if row.topic is not None:
+        parts.append(escape(f"{row.topic}-{row.partition}"))
     parts += [
         str(record.offset),
         time_text(record.timestamp_ms) if record.timestamp_type >= 0 else "-",
@@ -99,25 +99,25 @@ class Style:
     times: str
     template: str | None = None
 
-    def printing(self, printer: Printer) -> Callable[[Found], None]:
+    def printing(self, printer: Printer) -> Callable[[Row], None]:
         """A function that prints a record."""
         if self.template is not None:
             return self._by_template(printer, self.template)
         if self.form == "jsonl":
-            return lambda found: printer.raw(
-                dumps(record_line(*found, self.payload, self.times)) + b"\n"
+            return lambda row: printer.raw(
+                dumps(record_line(*row, self.payload, self.times)) + b"\n"
             )
-        return lambda found: printer.line(record_text(found, self.payload))
+        return lambda row: printer.line(record_text(row, self.payload))
 
     @staticmethod
-    def _by_template(printer: Printer, text: str) -> Callable[[Found], None]:
+    def _by_template(printer: Printer, text: str) -> Callable[[Row], None]:
         render = compiled(text)
         if not is_terminal(printer.out):
-            return lambda found: printer.raw(render(*found))
+            return lambda row: printer.raw(render(*row))
 
-        def shown(found: Found) -> None:
+        def shown(row: Row) -> None:
             # Print line ends and tabs as they are; escape other control characters.
-            parts = re.split(r"([\n\t])", decode(render(*found)))
+            parts = re.split(r"([\n\t])", decode(render(*row)))
             clean = "".join(p if p in ("\n", "\t") else escape(p) for p in parts)
             printer.raw(clean.encode("utf-8", "backslashreplace"))
 
@@ -125,34 +125,34 @@ class Style:
 
 
 def matching(
-    records: Iterator[Found], pattern: re.Pattern[bytes] | None
-) -> Iterator[Found]:
+    records: Iterator[Row], pattern: re.Pattern[bytes] | None
+) -> Iterator[Row]:
     """The records whose key or value has a match."""
     if pattern is None:
         yield from records
         return
     search = pattern.search
-    for found in records:
-        record = found.record
+    for row in records:
+        record = row.record
         if any(
             data is not None and search(data) for data in (record.key, record.value)
         ):
-            yield found
+            yield row
 
 
 def all_records(
     sources: Sources, start: Bound, stop: Bound, isolation: str
-) -> Iterator[Found]:
+) -> Iterator[Row]:
     """All records, partition after partition, with a bar if it takes long."""
     for partition in sources.partitions:
         topic, number = partition.topic, partition.number
-        found = sources.read(partition, start, stop, isolation, partition.read)
-        for record in with_bar(sources, partition, found, _offset_of):
-            yield Found(topic, number, record)
+        records = sources.read(partition, start, stop, isolation, partition.read)
+        for record in with_bar(sources, partition, records, _offset_of):
+            yield Row(topic, number, record)
     for source in sources.files:
         with bar(sources, source.name or source.path) as progress:
             for record in source.records(start, stop, progress):
-                yield Found(source.topic, source.partition, record)
+                yield Row(source.topic, source.partition, record)
 
 
 def _offset_of(record: logstore.Record) -> int:
@@ -162,7 +162,7 @@ def _offset_of(record: logstore.Record) -> int:
 def with_bar(
     sources: Sources,
     partition: logstore.Partition,
-    found: Iterator[_Item],
+    items: Iterator[_Item],
     offset_of: Callable[[_Item], int],
 ) -> Iterator[_Item]:
     """What is read of a partition, with a bar if it takes long.
@@ -172,7 +172,7 @@ def with_bar(
     """
     with bar(sources, partition.name, "offsets") as progress:
         low = end = 0
-        for count, one in enumerate(found):
+        for count, one in enumerate(items):
             if count == 0:
                 low, end = offset_of(one), partition.end_offset
             if count % _STEP == 0:
@@ -215,8 +215,8 @@ def records(path: str, **given: Any) -> int:
     with opened_sources(path, damage, given) as sources:
         if given["kafka"]:
             return dump_files(sources, printer, deep=True)
-        found = all_records(sources, first, stop, given["isolation"])
-        chosen = matching(found, given["grep"])
+        rows = all_records(sources, first, stop, given["isolation"])
+        chosen = matching(rows, given["grep"])
         for one in shown(chosen, given["skip"], given["limit"]):
             put(one)
     printer.flush()
@@ -257,10 +257,10 @@ def style_of(given: dict[str, Any]) -> Style:
     return Style(form, given["payload"], given["times"], template)
 
 
-def shown(found: Iterator[Any], skip: int, limit: int | None) -> Iterator[Any]:
+def shown(items: Iterator[Any], skip: int, limit: int | None) -> Iterator[Any]:
     """The items that remain after ``--skip`` and ``--limit``."""
     return itertools.islice(
-        found, skip, None if limit is None else min(skip + limit, (1 << 63) - 1)
+        items, skip, None if limit is None else min(skip + limit, (1 << 63) - 1)
     )
 
 
@@ -318,7 +318,7 @@ def tail(path: str, **given: Any) -> int:
                 # Until all of it is known: its end says where the last ones begin.
                 last_ones = list(source.records(FromEnd(count), None, progress))
             for record in last_ones:
-                put(Found(source.topic, source.partition, record))
+                put(Row(source.topic, source.partition, record))
         ends = {p.name: p.end_offset for p in sources.partitions}
         for partition in sources.partitions:
             end = ends[partition.name]
@@ -326,7 +326,7 @@ def tail(path: str, **given: Any) -> int:
                 partition, FromEnd(count), end, isolation, partition.read
             )
             for record in with_bar(sources, partition, last, _offset_of):
-                put(Found(partition.topic, partition.number, record))
+                put(Row(partition.topic, partition.number, record))
         if given["follow"]:
             _follow(sources, ends, isolation, put, printer)
     printer.flush()
@@ -337,7 +337,7 @@ def _follow(
     sources: Sources,
     ends: dict[str, int],
     isolation: str,
-    put: Callable[[Found], None],
+    put: Callable[[Row], None],
     printer: Printer,
 ) -> None:
     """Print what is appended, until interrupted."""
@@ -353,9 +353,9 @@ def _follow(
                     f"were deleted before they were read"
                 )
                 at = partition.start_offset
-            found = sources.read(partition, at, end, isolation, partition.read)
-            for record in found:
-                put(Found(partition.topic, partition.number, record))
+            records = sources.read(partition, at, end, isolation, partition.read)
+            for record in records:
+                put(Row(partition.topic, partition.number, record))
                 at, any_read = record.offset + 1, True
             # Records that are not committed yet may still be delivered.
             ends[partition.name] = at if committed else max(at, end)
@@ -363,4 +363,4 @@ def _follow(
             time.sleep(_POLL_SECONDS)
 
 
-__all__ = ["Found", "offset_from_end", "records", "tail"]
+__all__ = ["Row", "offset_from_end", "records", "tail"]

@@ -26,7 +26,7 @@ EXAMPLES: Final = [
     "repair data --mode skip --copy-to data.salvaged",
 ]
 MODES: Final = ("cut", "skip")
-_TELL: Final = {True: "would do", False: "done"}
+_VERBS: Final = {True: "would do", False: "done"}
 _COLUMNS: Final = (
     Column("mode", lambda loss: loss.mode),
     Column("partitions", lambda loss: loss.partitions, grouped, True),
@@ -207,7 +207,7 @@ def _print(
     if given["form"] == "jsonl":
         _print_json(printer, report)
         return
-    how = _TELL[report.dry_run]
+    how = _VERBS[report.dry_run]
     verbose = given["verbose"]
     for text, kept_at in action_lines(report.actions, verbose=verbose):
         printer.line(escape(relative(f"{how}: {text}")))
@@ -218,5 +218,5 @@ def _print(
             printer.line(escape(relative(f"problem: {text}")), "problem")
     loss = loss_of(report)
     counts = f"{counted(len(report.actions), 'action')}, {loss.text}"
-    left = counted(len(report.remaining), "problem")
-    printer.line(f"{how}: {counts}" + ("" if report.dry_run else f", {left} left"))
+    remaining = counted(len(report.remaining), "problem")
+    printer.line(f"{how}: {counts}" + ("" if report.dry_run else f", {remaining} left"))

@@ -24,12 +24,12 @@ METRICS_EXAMPLES: Final = ["metrics data", "metrics data --format jsonl"]
 _library: Any = logstore
 
 
-def made_report(path: str, printer: Printer, **options: Any) -> logstore.Report:
+def report_of(path: str, printer: Printer, **options: Any) -> logstore.Report:
     """What `logstore.report` makes of a path, with a bar if that takes long."""
     kind_of(os.path.abspath(path), path)
     with Progress("verifying", printer.err) as progress:
-        made: logstore.Report = _library.report(path, on_progress=progress, **options)
-    return made
+        result: logstore.Report = _library.report(path, on_progress=progress, **options)
+    return result
 
 
 def check_target(printer: Printer, output: str | None) -> None:
@@ -92,9 +92,9 @@ def report(path: str, output: str | None) -> int:
     """`logstore-dump report`."""
     printer = Printer()
     check_target(printer, output)
-    made = made_report(path, printer)
-    write_html(printer, made.to_html(), output)
-    return 0 if made.ok else 1
+    result = report_of(path, printer)
+    write_html(printer, result.to_html(), output)
+    return 0 if result.ok else 1
 
 
 @command(

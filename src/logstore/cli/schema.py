@@ -132,10 +132,10 @@ def _refuse(constant: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("a name stands twice in one object")
-    return found
+    return members
 
 
 def parsed_json(data: bytes) -> str | None:

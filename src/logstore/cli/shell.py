@@ -26,10 +26,10 @@ VARIABLE: Final = "_LOGSTORE_DUMP_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
     """`logstore-dump completion`."""
-    found: Any = get_completion_class(shell)
-    made = found(cli, {}, PROGRAM, VARIABLE)
+    completion_class: Any = get_completion_class(shell)
+    shell_completion = completion_class(cli, {}, PROGRAM, VARIABLE)
     # Not `source()`, which starts bash to ask for its version.
-    Printer().line(made.source_template % made.source_vars())
+    Printer().line(shell_completion.source_template % shell_completion.source_vars())
     return 0
 
 

@@ -97,22 +97,22 @@ class Sources:
             self._find_partitions(store, sorted(os.listdir(full)))
 
     def _find_partitions(self, store: logstore.Store, names: list[str]) -> None:
-        for topic in self._chosen(store.topics()):
-            found = store.topic(topic)
-            numbers = _numbers(names, topic)
+        for name in self._chosen(store.topics()):
+            topic = store.topic(name)
+            numbers = _numbers(names, name)
             for number in sorted(self._numbers) or numbers:
                 if number not in numbers:
                     continue
                 try:
-                    self.partitions.append(found[number])
+                    self.partitions.append(topic[number])
                 except logstore.LogStoreError as error:
-                    self.damage.broken(topic, number, error)
+                    self.damage.broken(name, number, error)
         if self._numbers and not (self.partitions or self.damage.has_broken):
-            wanted = min(self._numbers)
+            lowest = min(self._numbers)
             raise logstore.PartitionNotFoundError(
-                f"{self.path} has no partition {wanted} of what --topic chooses",
+                f"{self.path} has no partition {lowest} of what --topic chooses",
                 topic=", ".join(self._topics),
-                partition=wanted,
+                partition=lowest,
             )
 
     def _chosen(self, names: list[str]) -> list[str]:
@@ -121,12 +121,12 @@ class Sources:
             return names
         chosen: set[str] = set()
         for pattern in self._topics:
-            found = fnmatch.filter(names, pattern)
-            if not found:
+            matches = fnmatch.filter(names, pattern)
+            if not matches:
                 raise logstore.TopicNotFoundError(
                     _no_topic(self.path, pattern, names), topic=pattern
                 )
-            chosen.update(found)
+            chosen.update(matches)
         return [name for name in names if name in chosen]
 
     def _file(self, path: str) -> FileSource:
@@ -201,14 +201,14 @@ def offset_from_end(partition: logstore.Partition, count: int, isolation: str) -
     # No offset has two records.
     while stop - start > missing:
         first = max(end - reach, start)
-        found = _count_records(partition, first, stop, isolation)
-        if found >= missing:
+        record_count = _count_records(partition, first, stop, isolation)
+        if record_count >= missing:
             records = partition.read(
                 first, stop, isolation=isolation, on_corruption="skip"
             )
-            record = next(itertools.islice(records, found - missing, None), None)
+            record = next(itertools.islice(records, record_count - missing, None), None)
             return first if record is None else record.offset
-        missing, stop, reach = missing - found, first, reach * 4
+        missing, stop, reach = missing - record_count, first, reach * 4
     return start
 
 
@@ -256,4 +256,4 @@ def _listed(names: list[str]) -> str:
 
 def _numbers(directories: list[str], topic: str) -> list[int]:
     parsed = (_DIRECTORY.fullmatch(name) for name in directories)
-    return sorted(int(found[2]) for found in parsed if found and found[1] == topic)
+    return sorted(int(match[2]) for match in parsed if match and match[1] == topic)

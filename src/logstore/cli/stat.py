@@ -252,14 +252,14 @@ def _read(
     sources: Sources,
     partition: logstore.Partition,
     tally: Tally,
-    tell: Callable[[int], None],
+    on_progress: Callable[[int], None],
 ) -> None:
     batches = sources.read(
         partition, None, None, "read_uncommitted", partition.read_batches
     )
     for batch in batches:
         tally.add(batch)
-        tell(tally.batch_bytes)
+        on_progress(tally.batch_bytes)
 
 
 def _file_tally(source: FileSource) -> Tally:

@@ -42,10 +42,10 @@ class _Escaped(dict[str, str]):
     _KEPT_MAX: Final = 1 << 16
 
     def __missing__(self, char: str) -> str:
-        found = _escaped(char)
+        value = _escaped(char)
         if len(self) < self._KEPT_MAX:
-            self[char] = found
-        return found
+            self[char] = value
+        return value
 
 
 def _escaped(char: str) -> str:
@@ -155,10 +155,10 @@ def offsets_text(
 def relative(text: str) -> str:
     """A text whose paths below the working directory are relative to it."""
     try:
-        here = os.getcwd()
+        directory = os.getcwd()
     except OSError:
         return text
-    if here == os.sep or here not in text:
+    if directory == os.sep or directory not in text:
         return text
-    text = re.sub(rf"(?<![\w./-]){re.escape(here)}/", "", text)
-    return re.sub(rf"(?<![\w./-]){re.escape(here)}(?![\w./-])", ".", text)
+    text = re.sub(rf"(?<![\w./-]){re.escape(directory)}/", "", text)
+    return re.sub(rf"(?<![\w./-]){re.escape(directory)}(?![\w./-])", ".", text)

@@ -11,7 +11,7 @@ from logstore.cli import options
 from logstore.cli.app import command, store_config
 from logstore.cli.groups import note_lines, problem_lines
 from logstore.cli.output import Printer, Progress
-from logstore.cli.report import check_target, made_report, write_html
+from logstore.cli.report import check_target, report_of, write_html
 from logstore.cli.schema import finding, line
 from logstore.cli.text import counted, escape, relative, size_text
 
@@ -46,15 +46,15 @@ def verify(paths: tuple[str, ...], **given: Any) -> int:
     printer = Printer()
     if form == "html":
         check_target(printer, output)
-        made = made_report(
+        result = report_of(
             paths[0],
             printer,
             deep=given["deep"],
             threads=given["threads"],
             store_config=store_config(given),
         )
-        write_html(printer, made.to_html(), output)
-        return 0 if made.ok else 1
+        write_html(printer, result.to_html(), output)
+        return 0 if result.ok else 1
     with Progress("verifying", printer.err) as progress:
         report = logstore.verify(
             paths,

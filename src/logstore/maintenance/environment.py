@@ -118,10 +118,10 @@ def doctor(
         raise storage_error(error, "open", full) from error
     try:
         with storage_errors("look at", full):
-            found = [*_Doctor(root).checks()]
+            findings = [*_Doctor(root).checks()]
             if write_test:
-                found.append(_write_test(root))
-            return EnvironmentReport(full, tuple(found))
+                findings.append(_write_test(root))
+            return EnvironmentReport(full, tuple(findings))
     finally:
         root.close()
 
@@ -259,10 +259,10 @@ class _Doctor:
             is_partition = info.is_directory and (
                 parsed is not None or layout.transition_topic(name) is not None
             )
-            known = is_partition or (
+            is_known = is_partition or (
                 not info.is_directory and layout.is_store_file(name)
             )
-            tally.add(name, info, is_known=known)
+            tally.add(name, info, is_known=is_known)
             if is_partition:
                 self._partition(name, tally)
         yield from tally.findings()
@@ -280,8 +280,8 @@ class _Doctor:
         for inner in names[:_ENTRIES_MAX]:
             info = self._stat(directory, inner)
             if info is not None:
-                known = layout.is_partition_file(inner)
-                tally.add(f"{name}/{inner}", info, is_known=known)
+                is_known = layout.is_partition_file(inner)
+                tally.add(f"{name}/{inner}", info, is_known=is_known)
 
     def _stat(self, directory: Directory, name: str) -> Any:
         with contextlib.suppress(OSError):

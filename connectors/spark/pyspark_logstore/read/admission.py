@@ -47,9 +47,9 @@ def limit_bytes(
     weights = {p: max(1, sizes[p].between(start[p], end[p])) for p in waiting}
     if sum(weights.values()) <= limit:
         return dict(end)
-    found = dict(end)
+    offsets = dict(end)
     for partition, part in share(limit, weights).items():
         of, first = sizes[partition], start[partition]
         at = of.offset_at(of.up_to(first) + part)
-        found[partition] = min(max(at, first + 1), end[partition])
-    return found
+        offsets[partition] = min(max(at, first + 1), end[partition])
+    return offsets

@@ -61,12 +61,12 @@ class Mark(NamedTuple):
         Raises:
             ValueError: it is something else.
         """
-        found = re.fullmatch(
+        match = re.fullmatch(
             r"([0-9a-f]{1,64})\.([0-9]{1,19})\.([0-9]{1,20})", str(text)
         )
-        if found is None:
+        if match is None:
             raise ValueError(f"not a mark of a log: {text!r}")
-        return cls(found[1], int(found[2]), int(found[3]))
+        return cls(match[1], int(match[2]), int(match[3]))
 
 
 Marks = dict[TopicPartition, Mark]
@@ -113,20 +113,20 @@ def to_json(
 ) -> dict[str, dict[str, Any]]:
     """``{"topic": {"0": 23}}``, always in the same order: Spark compares the text. The
     marks of the logs are under a separate name."""
-    found = _by_topic(offsets)
+    by_topic = _by_topic(offsets)
     if marks:
-        found[MARKS] = {
+        by_topic[MARKS] = {
             str(name): str(marks[name]) for name in sorted(marks) if name in offsets
         }
-    return found
+    return by_topic
 
 
 def _by_topic(values: Mapping[TopicPartition, int]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    by_topic: dict[str, dict[str, Any]] = {}
     for topic, number in sorted(values):
         name = TopicPartition(topic, number)
-        found.setdefault(topic, {})[str(number)] = values[name]
-    return found
+        by_topic.setdefault(topic, {})[str(number)] = values[name]
+    return by_topic
 
 
 def from_json(value: Mapping[str, Mapping[str, Any]]) -> Offsets:
@@ -135,7 +135,7 @@ def from_json(value: Mapping[str, Mapping[str, Any]]) -> Offsets:
     Raises:
         ConfigError: it is something else.
     """
-    found = {}
+    offsets = {}
     try:
         for topic, numbers in value.items():
             if topic == MARKS:
@@ -146,10 +146,10 @@ def from_json(value: Mapping[str, Mapping[str, Any]]) -> Offsets:
                     raise ValueError(f"{text!r}: {offset!r}")
                 if not 0 <= offset <= INT64_MAX:
                     raise ValueError(f"{offset} is no offset")
-                found[TopicPartition(topic, number)] = offset
+                offsets[TopicPartition(topic, number)] = offset
     except (AttributeError, TypeError, ValueError) as error:
         raise _not_ours(value) from error
-    return found
+    return offsets
 
 
 def marks_from_json(value: Mapping[str, Mapping[str, Any]]) -> Marks:
@@ -159,11 +159,11 @@ def marks_from_json(value: Mapping[str, Mapping[str, Any]]) -> Marks:
         ConfigError: it is something else.
     """
     try:
-        known = value.get(MARKS, {})
+        texts = value.get(MARKS, {})
         return {
-            name: Mark.parse(known[str(name)])
+            name: Mark.parse(texts[str(name)])
             for name in from_json(value)
-            if str(name) in known
+            if str(name) in texts
         }
     except (AttributeError, TypeError, ValueError) as error:
         raise _not_ours(value) from error
@@ -200,23 +200,23 @@ def resolve_start(
             record is that late.
         DataLossError: a given offset is outside its partition.
     """
-    found = {}
-    for partition, wanted in _wanted(bound, bounds).items():
+    offsets = {}
+    for partition, value in _values_of(bound, bounds).items():
         high = bounds[partition].end
-        if isinstance(wanted, _Time):
-            offset = find_time(partition, wanted.ms)
+        if isinstance(value, _Time):
+            offset = find_time(partition, value.ms)
             if offset is None and strategy == "error":
                 raise ConfigError(
                     f"option {bound.option}: {partition} has no record at or after "
-                    f"{wanted.ms} ms; with startingOffsetsByTimestampStrategy=latest "
+                    f"{value.ms} ms; with startingOffsetsByTimestampStrategy=latest "
                     f"reading starts at its end",
                     name=bound.option,
-                    value=wanted.ms,
+                    value=value.ms,
                 )
-            found[partition] = high if offset is None else offset
+            offsets[partition] = high if offset is None else offset
         else:
-            found[partition] = _place(bound, partition, wanted, bounds, loss)
-    return found
+            offsets[partition] = _place(bound, partition, value, bounds, loss)
+    return offsets
 
 
 def resolve_end(
@@ -227,22 +227,22 @@ def resolve_end(
 ) -> Offsets:
     """The end offset in each partition, exclusive; the end of the partition if no
     record is as late as a timestamp. Raises: as `resolve_start`."""
-    found = {}
-    for partition, wanted in _wanted(bound, bounds).items():
-        if isinstance(wanted, _Time):
-            offset = find_time(partition, wanted.ms)
+    offsets = {}
+    for partition, value in _values_of(bound, bounds).items():
+        if isinstance(value, _Time):
+            offset = find_time(partition, value.ms)
             high = bounds[partition].end
-            found[partition] = high if offset is None else min(offset, high)
+            offsets[partition] = high if offset is None else min(offset, high)
         else:
-            found[partition] = _place(bound, partition, wanted, bounds, loss)
-    return found
+            offsets[partition] = _place(bound, partition, value, bounds, loss)
+    return offsets
 
 
 class _Time(NamedTuple):
     ms: int
 
 
-def _wanted(
+def _values_of(
     bound: Bound, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int | _Time]:
     """The value of the option for each partition: an offset, -1, -2, or a time."""
@@ -263,10 +263,10 @@ def _check_names(
     given: Iterable[TopicPartition],
     partitions: Iterable[TopicPartition],
 ) -> None:
-    given, there = set(given), set(partitions)
-    if given != there:
-        missing = ", ".join(map(str, sorted(there - given))) or "none"
-        unknown = ", ".join(map(str, sorted(given - there))) or "none"
+    given, existing = set(given), set(partitions)
+    if given != existing:
+        missing = ", ".join(map(str, sorted(existing - given))) or "none"
+        unknown = ", ".join(map(str, sorted(given - existing))) or "none"
         raise ConfigError(
             f"option {bound.option} must name all partitions that are read, and no "
             f"others; not named: {missing}; not read: {unknown}. In offsets, -2 stands "
@@ -278,21 +278,21 @@ def _check_names(
 def _place(
     bound: Bound,
     partition: TopicPartition,
-    wanted: int,
+    offset: int,
     bounds: Mapping[TopicPartition, Bounds],
     loss: LossPolicy,
 ) -> int:
     low, high, _ = bounds[partition]
-    if wanted == EARLIEST:
+    if offset == EARLIEST:
         return low
-    if wanted == LATEST:
+    if offset == LATEST:
         return high
-    if not low <= wanted <= high:
+    if not low <= offset <= high:
         loss.report(
             f"option {bound.option}: {partition} has the offsets {low} to {high}, and "
-            f"not {wanted}"
+            f"not {offset}"
         )
-    return min(max(wanted, low), high)
+    return min(max(offset, low), high)
 
 
 # ---------------------------------------------------------------------- admission

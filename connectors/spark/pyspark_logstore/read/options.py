@@ -166,7 +166,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         ConfigError: an option is unknown, missing, or has an invalid value; the message
             names it and the allowed values.
     """
-    values = _known(given, streaming=streaming)
+    values = _values_by_name(given, streaming=streaming)
     read = Values(values)
     start, end = _bounds(read, streaming=streaming)
     max_offsets = read.number("maxOffsetsPerTrigger")
@@ -234,7 +234,7 @@ def check_any(given: Mapping[str, str]) -> None:
         parse(given, streaming=True)
 
 
-def _known(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
+def _values_by_name(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
     """Values by documented name, of the options that have a meaning here."""
     values = {}
     for key, value in given_as_text(given).items():
@@ -277,32 +277,32 @@ def path_of(path: str, given: Mapping[str, str]) -> str:
 def _local_path(name: str, path: str) -> str:
     """A path without ``file:``; its target is not checked."""
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", path)
-    found = path
+    local_path = path
     if scheme is not None:
         if scheme[1].lower() != "file":
             refuse(name, path, "it must be on a file system that is mounted here")
-        found = path[len("file:") :]
-        if found.startswith("//"):
-            host, slash, rest = found[2:].partition("/")
+        local_path = path[len("file:") :]
+        if local_path.startswith("//"):
+            host, slash, rest = local_path[2:].partition("/")
             if host.lower() not in ("", "localhost"):
                 refuse(name, path, f"it is on the host {host}; it must be mounted here")
-            found = re.sub(r"^/+", "/", slash + rest)
+            local_path = re.sub(r"^/+", "/", slash + rest)
     try:
-        is_path = "\0" not in os.fsdecode(os.fsencode(found))
+        is_path = "\0" not in os.fsdecode(os.fsencode(local_path))
     except UnicodeError:
         is_path = False
-    if not found or not is_path:
+    if not local_path or not is_path:
         refuse(name, path, "it is no path that a file system can have")
-    return found
+    return local_path
 
 
 def _selection(read: Values) -> Selection:
     given = [n for n in ("assign", "subscribe", "subscribePattern") if read.has(n)]
     if len(given) != 1:
-        found = " and ".join(given) or "none"
+        names = " and ".join(given) or "none"
         raise ConfigError(
             f"exactly one of the options assign, subscribe and subscribePattern says "
-            f"what is read; given: {found}",
+            f"what is read; given: {names}",
             name=given[0] if given else "subscribe",
         )
     (name,) = given

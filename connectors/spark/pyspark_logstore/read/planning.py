@@ -96,7 +96,7 @@ class Sizes:
         return self._offsets[at - 1] + count * (position - low) // (high - low)
 
 
-class _Wanted(NamedTuple):
+class _Target(NamedTuple):
     tasks: int
     share: float
 
@@ -130,14 +130,13 @@ def plan(
         cut_at: the offset at a share of the bytes of a range; None: by offsets.
     """
     ranges = [r for r in ranges if r.count > 0]
-    wanted = _wanted(ranges, core_count, min_tasks)
+    target = _target(ranges, core_count, min_tasks)
     tasks: list[list[LogRange]] = [[]]
-    room = wanted.share
-    for found in ranges:
-        rest = found
+    room = target.share
+    for rest in ranges:
         while rest.count > 0:
             weight = _weight(rest)
-            if weight <= room + SNAP * wanted.share or len(tasks) >= wanted.tasks:
+            if weight <= room + SNAP * target.share or len(tasks) >= target.tasks:
                 tasks[-1].append(rest)
                 room -= weight
                 break
@@ -146,71 +145,71 @@ def plan(
                 tasks[-1].append(head)
             if tail.count > 0:
                 tasks.append([])
-                room = wanted.share
+                room = target.share
             rest = tail
-        if room <= SNAP * wanted.share and len(tasks) < wanted.tasks:
+        if room <= SNAP * target.share and len(tasks) < target.tasks:
             tasks.append([])
-            room = wanted.share
+            room = target.share
     if max_records is not None:
         tasks = [part for task in tasks for part in _at_most(task, max_records)]
     return [tuple(task) for task in tasks if task]
 
 
-def _weight(found: LogRange) -> float:
+def _weight(log_range: LogRange) -> float:
     # A constant for every record: it costs time even if it has hardly any bytes.
-    return found.bytes + 16.0 * found.count
+    return log_range.bytes + 16.0 * log_range.count
 
 
-def _wanted(
+def _target(
     ranges: Sequence[LogRange], core_count: int, min_tasks: int | None
-) -> _Wanted:
+) -> _Target:
     total = sum(map(_weight, ranges))
     tasks = min(TASKS_PER_CORE * core_count, math.ceil(total / TASK_BYTES_MIN))
     tasks = max(1, tasks, math.ceil(total / TASK_BYTES_MAX), min_tasks or 0)
-    return _Wanted(tasks, max(total / tasks, 1.0))
+    return _Target(tasks, max(total / tasks, 1.0))
 
 
 def _cut(
-    found: LogRange,
+    log_range: LogRange,
     part: float,
     align: Align,
     cut_at: Callable[[LogRange, float], int] | None,
 ) -> tuple[LogRange, LogRange]:
     """Cut a range in two; the first has about `part` of it. One may be empty."""
     if cut_at is None:
-        at = found.start + int(found.count * part)
+        at = log_range.start + int(log_range.count * part)
     else:
-        at = cut_at(found, part)
-    at = min(max(at, found.start), found.stop)
-    if found.start < at < found.stop:
-        at = max(align(found.partition, at), found.start)
-    return _split(found, at)
+        at = cut_at(log_range, part)
+    at = min(max(at, log_range.start), log_range.stop)
+    if log_range.start < at < log_range.stop:
+        at = max(align(log_range.partition, at), log_range.start)
+    return _split(log_range, at)
 
 
-def _split(found: LogRange, at: int) -> tuple[LogRange, LogRange]:
-    size = found.bytes * (at - found.start) // max(1, found.count)
+def _split(log_range: LogRange, at: int) -> tuple[LogRange, LogRange]:
+    size = log_range.bytes * (at - log_range.start) // max(1, log_range.count)
     return (
-        dataclasses.replace(found, stop=at, bytes=size),
-        dataclasses.replace(found, start=at, bytes=found.bytes - size),
+        dataclasses.replace(log_range, stop=at, bytes=size),
+        dataclasses.replace(log_range, start=at, bytes=log_range.bytes - size),
     )
 
 
 def _at_most(task: Sequence[LogRange], limit: int) -> list[list[LogRange]]:
     """A task in equal parts with no more than `limit` offsets each."""
-    total = sum(found.count for found in task)
+    total = sum(log_range.count for log_range in task)
     parts = -(-total // limit)
     if parts <= 1:
         return [list(task)]
     ends = [total * (i + 1) // parts for i in range(parts)]
-    found: list[list[LogRange]] = [[]]
+    pieces: list[list[LogRange]] = [[]]
     seen = 0
     for rest in task:
         while rest.count > 0:
             head, tail = _split(rest, min(rest.stop, rest.start + ends[0] - seen))
-            found[-1].append(head)
+            pieces[-1].append(head)
             seen += head.count
             rest = tail
             if seen == ends[0] and len(ends) > 1:
                 ends.pop(0)
-                found.append([])
-    return found
+                pieces.append([])
+    return pieces

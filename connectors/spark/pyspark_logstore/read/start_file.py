@@ -50,10 +50,10 @@ class StartFile:
             return None
         try:
             with open(self._path, encoding="utf-8") as file:
-                found: dict[str, dict[str, Any]] = json.load(file)
-            from_json(found)
-            marks_from_json(found)
-            return found
+                value: dict[str, dict[str, Any]] = json.load(file)
+            from_json(value)
+            marks_from_json(value)
+            return value
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -77,8 +77,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         self._start_file = StartFile.of(options)
         self._initial: OffsetText | None = None
         self._latest: Ends = {}
-        # The directories of the partitions at the last look.
-        self._known: dict[TopicPartition, Identity] = {}
+        # The directories of the partitions when their bounds were last read.
+        self._identities: dict[TopicPartition, Identity] = {}
         # With AvailableNow: the end of the query, once it is known.
         self._stops_at_target = False
         self._target: Ends | None = None
@@ -141,19 +141,21 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             DataLossError: partitions, or the end of one, are gone.
         """
         if start is None:  # before Spark 4.2
-            self._latest = self._look()
+            self._latest = self._selected_bounds()
             return to_json(_ends_of(self._latest), _marks_of(self._latest))
         read_up_to = from_json(start)
-        self._latest = self._look() if self._target is None else self._look_at_target()
+        self._latest = (
+            self._selected_bounds() if self._target is None else self._target_bounds()
+        )
         if self._stops_at_target and self._target is None:
             self._target = self._latest
-        self._check_gone(read_up_to, self._latest)
+        self._check_deleted(read_up_to, self._latest)
         begin = self._begin(read_up_to, marks_from_json(start), self._latest)
         for name in sorted(begin.keys() & self._latest.keys()):
-            there = self._latest[name].end
-            if begin[name] == read_up_to[name] > there:
+            latest_end = self._latest[name].end
+            if begin[name] == read_up_to[name] > latest_end:
                 self._loss.report(
-                    f"{name}: it ends at {there} and was read up to {begin[name]} "
+                    f"{name}: it ends at {latest_end} and was read up to {begin[name]} "
                     f"already: its tail was cut, or its topic was created anew"
                 )
         end = self._admit(begin, _ends_of(self._latest), limit)
@@ -162,44 +164,44 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             return same  # the identical text: Spark compares it
         return to_json(end, _marks_of(self._latest))
 
-    def _look(self) -> Ends:
+    def _selected_bounds(self) -> Ends:
         """The bounds of the selected partitions now."""
         selected = self._open().select(self._options.selection)
         opened = store_at(self._path, selected)
-        found = self._bounds(opened, selected)
-        for name in found:
+        bounds = self._bounds(opened, selected)
+        for name in bounds:
             seen = opened.identity_seen(name)
             if seen is not None:
-                self._known[name] = seen
-        return found
+                self._identities[name] = seen
+        return bounds
 
-    def _look_at_target(self) -> Ends:
+    def _target_bounds(self) -> Ends:
         """The target of AvailableNow, as far as it still exists: records cut from it
         are not read, and records that replaced them are left to the next run."""
-        found = {}
-        now, target = self._look(), self._target or {}
+        ends = {}
+        now, target = self._selected_bounds(), self._target or {}
         for name in now.keys() & target.keys():
-            bounds, wanted = now[name], target[name]
-            below = self._unchanged_below(name, wanted.mark, bounds.mark)
-            end = min(bounds.end, wanted.end, max(below, bounds.start))
-            found[name] = bounds._replace(end=end)
-        return found
+            bounds, target_bounds = now[name], target[name]
+            below = self._unchanged_below(name, target_bounds.mark, bounds.mark)
+            end = min(bounds.end, target_bounds.end, max(below, bounds.start))
+            ends[name] = bounds._replace(end=end)
+        return ends
 
     def _open(self) -> OpenStore:
         """The store; reports partitions that were deleted and created again."""
-        self._tell_others()
+        self._report_replaced()
         return store_at(self._path)
 
-    def _tell_others(self) -> set[TopicPartition]:
-        """Report the partitions that have another directory than at the last look, each
+    def _report_replaced(self) -> set[TopicPartition]:
+        """Report the partitions that have another directory than when last read, each
         of them once; returns them."""
-        opened = store_at(self._path, self._known)
+        opened = store_at(self._path, self._identities)
         others = set()
-        for name, seen in list(self._known.items()):
+        for name, seen in list(self._identities.items()):
             now = opened.identity_of(name)
             if now is not None and now != seen:
                 others.add(name)
-                self._known[name] = now
+                self._identities[name] = now
         if others:
             names = ", ".join(map(str, sorted(others)))
             self._loss.report(f"{names}: deleted and created again while it was read")
@@ -221,10 +223,10 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             return 0
         return INT64_MAX if below is None else below
 
-    def _check_gone(self, start: Offsets, latest: Ends) -> None:
-        gone = sorted(start.keys() - latest.keys())
-        if gone:
-            names = ", ".join(map(str, gone))
+    def _check_deleted(self, start: Offsets, latest: Ends) -> None:
+        deleted = sorted(start.keys() - latest.keys())
+        if deleted:
+            names = ", ".join(map(str, deleted))
             self._loss.report(f"{names}: deleted since the last batch")
 
     def _begin(self, start: Offsets, marks: Marks, planned: Ends) -> Offsets:
@@ -290,13 +292,13 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         self, names: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Sizes]:
         """Bytes by offset of the partitions that exist."""
-        opened, found = self._open(), {}
+        opened, sizes = self._open(), {}
         for name in names:
             try:
-                found[name] = sizes_of(opened.partition(name))
+                sizes[name] = sizes_of(opened.partition(name))
             except DELETED as error:
                 self._loss.report(f"{name}: deleted before it was read: {error}")
-        return found
+        return sizes
 
     def _is_due(self, waiting: Mapping[TopicPartition, int]) -> bool:
         """Whether enough records are waiting, or the delay is over; always true with
@@ -329,7 +331,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         """
         begin, stop = from_json(start), from_json(end)
         marks = marks_from_json(end)
-        others = self._tell_others()
+        others = self._report_replaced()
         new = self._starts_of_new(begin, stop)
         for name, offset in new.items():
             if offset > 0:
@@ -341,11 +343,11 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             self._loss.report(f"{name}: deleted since the last batch")
         opened = store_at(self._path, stop)
         selected = set(opened.select(self._options.selection))
-        there = opened.starts(selected & stop.keys())
-        for name in sorted(stop.keys() - there.keys()):
+        starts = opened.starts(selected & stop.keys())
+        for name in sorted(stop.keys() - starts.keys()):
             self._loss.report(f"{name}: deleted before it was read")
-        planned = {n: Bounds(there[n], stop[n], marks.get(n)) for n in there}
-        read_up_to = {name: begin[name] for name in begin.keys() & there.keys()}
+        planned = {n: Bounds(starts[n], stop[n], marks.get(n)) for n in starts}
+        read_up_to = {name: begin[name] for name in begin.keys() & starts.keys()}
         begin = self._begin(read_up_to, marks_from_json(start), planned)
         for name in sorted(begin):
             if begin[name] == read_up_to[name] > stop[name]:
@@ -355,7 +357,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
                     f"first batch, and startingOffsets=latest now means another offset "
                     f"(readerId and stateDir keep it)"
                 )
-        begin.update((name, new[name]) for name in new.keys() & there.keys())
+        begin.update((name, new[name]) for name in new.keys() & starts.keys())
         for name in others - marks.keys():
             begin.pop(name, None)  # these are offsets of the previous partition
         return plan_tasks(opened, begin, stop, marks, self._options, self._loss)
@@ -374,11 +376,11 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         return read_task(partition, self._schema, self._path, self._options)
 
 
-def _ends_of(bounds: Ends) -> Offsets:
-    return {name: found.end for name, found in bounds.items()}
+def _ends_of(ends: Ends) -> Offsets:
+    return {name: bounds.end for name, bounds in ends.items()}
 
 
-def _marks_of(bounds: Ends) -> Marks:
+def _marks_of(ends: Ends) -> Marks:
     return {
-        name: found.mark for name, found in bounds.items() if found.mark is not None
+        name: bounds.mark for name, bounds in ends.items() if bounds.mark is not None
     }

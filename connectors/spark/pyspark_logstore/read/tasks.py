@@ -33,7 +33,7 @@ from pyspark_logstore.stores import (
     OpenStore,
     check_partition,
     check_store,
-    store_anew,
+    reopen_store,
     store_at,
 )
 
@@ -116,12 +116,14 @@ def plan_tasks(
         records = batch_records(stop - first, size) if size else BATCH_RECORDS
         ranges.append(LogRange(name, first, stop, size, records))
 
-    def cut_at(found: LogRange, part: float) -> int:
-        of = sizes.get(found.partition)
+    def cut_at(log_range: LogRange, part: float) -> int:
+        of = sizes.get(log_range.partition)
         if of is None:
-            return found.start + int(found.count * part)
-        before = of.up_to(found.start)
-        return of.offset_at(before + int(of.between(found.start, found.stop) * part))
+            return log_range.start + int(log_range.count * part)
+        before = of.up_to(log_range.start)
+        return of.offset_at(
+            before + int(of.between(log_range.start, log_range.stop) * part)
+        )
 
     planned = plan(
         ranges,
@@ -165,8 +167,8 @@ def read_task(
     """
     shaper = BatchShaper(schema)
     loss = LossPolicy(options.fail_on_data_loss)
-    for found in task.ranges:
-        name = found.partition
+    for log_range in task.ranges:
+        name = log_range.partition
         identity, mark = task.partitions[name], task.marks.get(name)
         check_store(path, task.store)
         stands_below = functools.partial(
@@ -174,13 +176,13 @@ def read_task(
         )
         try:
             check_partition(path, name, identity, loss)
-            partition = _opened(path, found, mark)
+            partition = _opened(path, log_range, mark)
         except DELETED as error:
             loss.report(f"{name} was deleted before it was read: {error}")
             continue
         try:
             for batch in _read_range(
-                partition, found, shaper, options, loss, stands_below
+                partition, log_range, shaper, options, loss, stands_below
             ):
                 for piece in sliced(batch):
                     yield shaper.shape(piece, name)
@@ -188,15 +190,15 @@ def read_task(
             loss.report(f"{name} was deleted while it was read: {error}")
 
 
-def _opened(path: str, found: LogRange, mark: Mark | None) -> Partition:
+def _opened(path: str, log_range: LogRange, mark: Mark | None) -> Partition:
     """The partition of a range; reopened if it seems to have less than the driver saw:
     a network file system may show changes of another host only after the files are
     reopened."""
-    partition = store_at(path, [found.partition]).partition(found.partition)
+    partition = store_at(path, [log_range.partition]).partition(log_range.partition)
     now = partition.mark() if mark is not None else None
     is_old = now is not None and mark is not None and now.serial < mark.serial
-    if is_old or partition.end_offset < found.stop:
-        partition = store_anew(path).partition(found.partition)
+    if is_old or partition.end_offset < log_range.stop:
+        partition = reopen_store(path).partition(log_range.partition)
     return partition
 
 
@@ -230,7 +232,7 @@ def _stands_below(
 
 def _read_range(
     partition: Partition,
-    found: LogRange,
+    log_range: LogRange,
     shaper: BatchShaper,
     options: SourceOptions,
     loss: LossPolicy,
@@ -245,32 +247,32 @@ def _read_range(
         stands_below: returns the offset below which the log is unchanged since the
             range was planned; raises if it is another log.
     """
-    offset, stop = found.start, found.stop
+    offset, stop = log_range.start, log_range.stop
     while offset < stop:
         batches = None
         try:
             low, high = partition.start_offset, partition.end_offset
             if low > offset:
                 loss.report(
-                    f"{found.partition}: offsets {offset} to {min(low, stop) - 1} "
+                    f"{log_range.partition}: offsets {offset} to {min(low, stop) - 1} "
                     f"were deleted before they were read; it starts at {low} now"
                 )
                 offset = low
             if high < stop:
                 loss.report(
-                    f"{found.partition}: it ends at {high} now, and was to be read up "
-                    f"to {stop}: its tail was cut"
+                    f"{log_range.partition}: it ends at {high} now, and was to be read "
+                    f"up to {stop}: its tail was cut"
                 )
                 stop = high
             if offset >= stop:
                 return
-            batches = _Batches(partition, found, offset, stop, shaper, options)
+            batches = _Batches(partition, log_range, offset, stop, shaper, options)
             # Called after the read has begun: the read detects any later cut.
             below = stands_below(partition)
             if below < stop:
                 loss.report(
-                    f"{found.partition}: its tail was cut at {below}, and it was to be "
-                    f"read up to {stop}: what is there now are other records"
+                    f"{log_range.partition}: its tail was cut at {below}, and it was "
+                    f"to be read up to {stop}: what is there now are other records"
                 )
                 stop = below
                 continue
@@ -283,11 +285,11 @@ def _read_range(
             if low <= offset:
                 # Cut. It may have grown again: the new records were not planned.
                 loss.report(
-                    f"{found.partition}: its tail was cut while it was read, up to "
+                    f"{log_range.partition}: its tail was cut while it was read, up to "
                     f"{offset} of {stop}: {error}"
                 )
                 return
-            loss.report(f"{found.partition}: deleted while it was read: {error}")
+            loss.report(f"{log_range.partition}: deleted while it was read: {error}")
             offset = low
 
 
@@ -301,7 +303,7 @@ class _Batches:
     def __init__(
         self,
         partition: Partition,
-        found: LogRange,
+        log_range: LogRange,
         offset: int,
         stop: int,
         shaper: BatchShaper,
@@ -309,7 +311,7 @@ class _Batches:
     ) -> None:
         self.offset = offset
         self._partition = partition
-        self._found = found
+        self._range = log_range
         self._stop = stop
         self._columns = shaper.columns
         self._options = options
@@ -330,7 +332,7 @@ class _Batches:
                 offset,
                 stop,
                 columns=self._columns,
-                batch_records=self._found.batch_records,
+                batch_records=self._range.batch_records,
                 isolation=self._options.isolation,
                 on_corruption=on_corruption,
             )
@@ -350,19 +352,19 @@ class _Batches:
                     damage = error
             # Read the intact records on both sides of the damage, then continue as
             # before.
-            behind = self._behind(damage, self.offset)
+            next_offset = self._offset_after(damage, self.offset)
             if self._options.isolation == "read_committed":
                 # The damage may be before or after the records being read: at the end
                 # of a transaction.
-                behind = self._stop
+                next_offset = self._stop
                 self._report_all(self.offset)
             else:
-                self._report(damage, self.offset, behind)
-            yield from self._counted(self._read(self.offset, behind, "skip"))
-            self.offset = behind
-            if behind >= self._stop:
+                self._report(damage, self.offset, next_offset)
+            yield from self._counted(self._read(self.offset, next_offset, "skip"))
+            self.offset = next_offset
+            if next_offset >= self._stop:
                 return
-            self._batches = self._read(behind, self._stop, "raise")
+            self._batches = self._read(next_offset, self._stop, "raise")
 
     def _report_all(self, offset: int) -> None:
         """Report all damage from an offset to the end of the range."""
@@ -373,17 +375,17 @@ class _Batches:
                 return
             except CorruptRecordError as damage:
                 first = max(offset, damage.offset or 0)
-                offset = self._behind(damage, first)
+                offset = self._offset_after(damage, first)
                 if first < self._stop:  # else it is in the batch after the range
                     self._report(damage, first, offset)
 
-    def _report(self, damage: CorruptRecordError, first: int, behind: int) -> None:
+    def _report(self, damage: CorruptRecordError, first: int, next_offset: int) -> None:
         logger.warning(
             "%s: damage in the offsets %d to %d is skipped, as onCorruption is skip: "
             "%s",
-            self._found.partition,
+            self._range.partition,
             first,
-            behind - 1,
+            next_offset - 1,
             damage,
         )
 
@@ -392,10 +394,10 @@ class _Batches:
             self.offset = batch.column("offset")[-1].as_py() + 1
             yield batch
 
-    def _behind(self, damage: CorruptRecordError, offset: int) -> int:
+    def _offset_after(self, damage: CorruptRecordError, offset: int) -> int:
         """The offset at which reading continues after damage. If it is unknown, the end
         of the range: all of the rest is then read without its damaged parts."""
-        behind = damage.next_offset
-        if behind is None or behind <= offset:
+        next_offset = damage.next_offset
+        if next_offset is None or next_offset <= offset:
             return self._stop
-        return min(behind, self._stop)
+        return min(next_offset, self._stop)

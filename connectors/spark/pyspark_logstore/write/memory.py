@@ -123,15 +123,17 @@ class Turn(NamedTuple):
         if last is None or self.sequence != last.sequence:
             return memory.with_run(run_id, self.bytes)
         if self._is_other(last, memory):
-            self._tell(last, memory, fails=self.run_id is not None and not allow_rewind)
+            self._report(
+                last, memory, fails=self.run_id is not None and not allow_rewind
+            )
         # The number of bytes remains that of the rows in the log.
         return memory.with_run(run_id, memory.bytes)
 
     def _is_other(self, last: Publication, memory: Memory) -> bool:
-        known = memory.bytes not in (UNKNOWN_BYTES, self.bytes)
-        return self.records != last.records or known
+        is_other_size = memory.bytes not in (UNKNOWN_BYTES, self.bytes)
+        return self.records != last.records or is_other_size
 
-    def _tell(self, last: Publication, memory: Memory, *, fails: bool) -> None:
+    def _report(self, last: Publication, memory: Memory, *, fails: bool) -> None:
         of = "" if memory.bytes == UNKNOWN_BYTES else f" of {memory.bytes} bytes"
         what = (
             f"{self.identity!r}: {last.sequence} was published before, with "

@@ -110,7 +110,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         ConfigError: an option is unknown, missing, or has an invalid value; the message
             names it and the allowed values.
     """
-    values = _known(given, streaming=streaming)
+    values = _values_by_name(given, streaming=streaming)
     read = Values(values)
     if read.flag(ASYNC_PROGRESS, False):
         refuse(
@@ -138,7 +138,7 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     )
 
 
-def _known(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
+def _values_by_name(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:
     """Values by documented name, of the options that have a meaning here."""
     values = {}
     for key, value in given_as_text(given).items():
@@ -168,8 +168,8 @@ def _is_of_async_progress(lowered: str) -> bool:
 def _refuse_unknown(key: str, value: str) -> NoReturn:
     if key.lower() in _OF_THE_SOURCE:
         refuse(key, value, "it is for reading; to write, use topic")
-    known = (*SINK_BOTH, *SINK_BATCH_ONLY, *TOPIC_SETTINGS)
-    refuse_unknown(key, value, _CANONICAL, known)
+    names = (*SINK_BOTH, *SINK_BATCH_ONLY, *TOPIC_SETTINGS)
+    refuse_unknown(key, value, _CANONICAL, names)
 
 
 def _settings(values: Mapping[str, str]) -> dict[str, object]:

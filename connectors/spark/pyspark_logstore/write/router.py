@@ -164,14 +164,14 @@ class Router:
             waiting.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
-            if rows >= self._rows_wanted(batch.schema) or size >= GATHER_BYTES:
+            if rows >= self._rows_to_gather(batch.schema) or size >= GATHER_BYTES:
                 for gathered in _joined(waiting):
                     yield from self.pieces(gathered)
                 waiting, rows, size = [], 0, 0
         for gathered in _joined(waiting):
             yield from self.pieces(gathered)
 
-    def _rows_wanted(self, schema: Any) -> int:
+    def _rows_to_gather(self, schema: Any) -> int:
         """How many rows to gather before they are distributed."""
         names = {"key", "partition", "topic"} - ({"topic"} if self._topic else set())
         if names.isdisjoint(schema.names):
@@ -194,9 +194,9 @@ class Router:
             target = self._target(topic)
             chosen = self._choose(target, rows)
             names = [name for name in _STORED if name in rows.schema.names]
-            for index, found in _groups(chosen, rows.select(names)):
+            for index, group in _groups(chosen, rows.select(names)):
                 number = target.numbers[index]
-                yield Destination(topic, number, target.config), found
+                yield Destination(topic, number, target.config), group
         self._turn += 1
 
     def _by_topic(self, batch: Any) -> Iterator[tuple[str, Any]]:
@@ -268,9 +268,9 @@ def _joined(batches: list[Any]) -> list[Any]:
 def _indices(target: _Target, given: Any) -> Any:
     """A column ``partition`` as indices into the partitions of the topic."""
     numbers = pa.array(target.numbers, pa.int32())
-    found = pc.index_in(given, value_set=numbers, skip_nulls=True)
-    if found.null_count > given.null_count:
-        wrong = pc.filter(given, pc.and_(pc.is_null(found), pc.is_valid(given)))
+    indices = pc.index_in(given, value_set=numbers, skip_nulls=True)
+    if indices.null_count > given.null_count:
+        wrong = pc.filter(given, pc.and_(pc.is_null(indices), pc.is_valid(given)))
         raise ConfigError(
             f"the column partition has {wrong[0].as_py()}, and the topic "
             f"{target.topic} has {len(numbers)} partitions: allowed are "
@@ -278,7 +278,7 @@ def _indices(target: _Target, given: Any) -> Any:
             name="partition",
             value=wrong[0].as_py(),
         )
-    return found
+    return indices
 
 
 def _ranges(numbers: tuple[int, ...]) -> str:

@@ -27,14 +27,14 @@ def batches_of(rows: Iterable[Any], schema: Any) -> Iterator[Any]:
     """
     names = schema.fieldNames()
     places = [at for at, name in enumerate(names) if name in used(names)]
-    wanted = arrow_schema(types.StructType([schema.fields[at] for at in places]))
+    output_schema = arrow_schema(types.StructType([schema.fields[at] for at in places]))
     waiting = iter(rows)
-    while taken := list(itertools.islice(waiting, BATCH_ROWS)):
+    while chunk := list(itertools.islice(waiting, BATCH_ROWS)):
         columns = [
-            pa.array([_plain(row[at]) for row in taken], field.type)
-            for at, field in zip(places, wanted, strict=True)
+            pa.array([_plain(row[at]) for row in chunk], field.type)
+            for at, field in zip(places, output_schema, strict=True)
         ]
-        yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+        yield pa.RecordBatch.from_arrays(columns, schema=output_schema)
 
 
 def _plain(value: Any) -> Any:

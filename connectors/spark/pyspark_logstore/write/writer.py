@@ -115,7 +115,7 @@ class _Sink:
                 if not options.topic or options.topic in store.topics():
                     _check_format(store, options.topic)
                     return
-                there = ", ".join(store.topics()) or "none"
+                topics = ", ".join(store.topics()) or "none"
         except StoreNotFoundError:
             if not options.topic or not options.create_topic:
                 raise
@@ -125,7 +125,7 @@ class _Sink:
                     "topic",
                     options.topic,
                     f"the store {self._path} has no such topic, and createTopic=false; "
-                    f"its topics: {there}",
+                    f"its topics: {topics}",
                 )
         config = options.topic_config(with_headers=with_headers)
         with self._open_for_writing(create=True) as store:
@@ -143,10 +143,10 @@ class _Sink:
                     self._path, create=create, config=self._options.store_config
                 )
             except StoreLockedError as error:
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     raise _still_locked(error, timeout_ms) from error
-            time.sleep(min(pause, left))
+            time.sleep(min(pause, remaining))
             pause = min(2 * pause, PAUSE_S_MAX)
 
     def _publish(

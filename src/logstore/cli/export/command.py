@@ -79,12 +79,12 @@ def export(path: str, **given: Any) -> int:
             for job in _jobs(sources, output, given):
                 before = done
 
-                def tell(count: int, before: int = before) -> None:
+                def on_progress(count: int, before: int = before) -> None:
                     progress(before + count, max(total, before + count))
 
-                count = _Export(sources, job, given, bounds, printer).run(tell)
+                count = _Export(sources, job, given, bounds, printer).run(on_progress)
                 done += count
-                _tell_written(printer, given, job, count)
+                _report_written(printer, given, job, count)
     printer.flush()
     return damage.finish()
 
@@ -93,10 +93,10 @@ def _output_of(given: dict[str, Any]) -> str:
     output, alias = given["output"], given["output_alias"]
     if output is not None and alias is not None:
         raise click.UsageError("--to is another name of --output; give one of them")
-    found: str | None = output or alias
-    if found is None:
+    path: str | None = output or alias
+    if path is None:
         raise click.UsageError("where to? -o FILE, or -o - for standard output")
-    return found
+    return path
 
 
 def _jobs(sources: Sources, output: str, given: dict[str, Any]) -> Iterator[Job]:
@@ -123,7 +123,7 @@ def _jobs(sources: Sources, output: str, given: dict[str, Any]) -> Iterator[Job]
     yield from jobs
 
 
-def _tell_written(
+def _report_written(
     printer: Printer, given: dict[str, Any], job: Job, count: int
 ) -> None:
     target = job.target
@@ -158,12 +158,12 @@ class _Export:
         self._start, self._stop = bounds
         self._count = 0
 
-    def run(self, tell: Callable[[int], None]) -> int:
+    def run(self, on_progress: Callable[[int], None]) -> int:
         """Write it; returns the number of records."""
         target = self._job.target
         write = self._text if target.kind in TEXT_KINDS else self._columns
         with target.opened(self._printer) as file:
-            whole = sum(write(file, tell))
+            whole = sum(write(file, on_progress))
             places = len(self._job.partitions) + len(self._job.files)
             # A file without any complete data would look like an export.
             damage = self._sources.damage
@@ -176,7 +176,9 @@ class _Export:
     def _is_whole(self, name: str) -> bool:
         return name not in self._sources.damage.damaged
 
-    def _text(self, file: BinaryIO, tell: Callable[[int], None]) -> Iterator[bool]:
+    def _text(
+        self, file: BinaryIO, on_progress: Callable[[int], None]
+    ) -> Iterator[bool]:
         given = self._given
         rows = rows_of(self._job.target.kind, given["payload"], given["times"])
         file.write(rows.head())
@@ -186,15 +188,15 @@ class _Export:
                 data = rows.encode(topic, number, chunk)
                 file.write(data)
                 self._count += len(chunk)
-                tell(self._count)
+                on_progress(self._count)
                 size = min(len(chunk) * _CHUNK_BYTES // len(data), _CHUNK_RECORDS) or 1
             yield self._is_whole(name)
 
     def _records(self) -> Iterator[tuple[str, Any, Any, Iterator[Any]]]:
         start, stop, isolation = self._start, self._stop, self._isolation
         for p in self._job.partitions:
-            found = self._sources.read(p, start, stop, isolation, p.read)
-            yield p.name, p.topic, p.number, found
+            records = self._sources.read(p, start, stop, isolation, p.read)
+            yield p.name, p.topic, p.number, records
         for f in self._job.files:
             yield f.name or f.path, f.topic, f.partition, f.records(start, stop)
 
@@ -202,7 +204,9 @@ class _Export:
     def _isolation(self) -> str:
         return str(self._given["isolation"])
 
-    def _columns(self, file: BinaryIO, tell: Callable[[int], None]) -> Iterator[bool]:
+    def _columns(
+        self, file: BinaryIO, on_progress: Callable[[int], None]
+    ) -> Iterator[bool]:
         start, stop = self._start, self._stop
         with ColumnWriter(self._job.target.kind, file) as writer:
             for p in self._job.partitions:
@@ -210,11 +214,11 @@ class _Export:
                     self._sources, p, start, stop, self._isolation
                 ):
                     self._count += writer.add(p.topic, p.number, batch)
-                    tell(self._count)
+                    on_progress(self._count)
                 yield self._is_whole(p.name)
             for f in self._job.files:
                 records = f.records(start, stop)
                 while chunk := list(itertools.islice(records, _CHUNK_RECORDS)):
                     self._count += writer.add_rows(f, chunk)
-                    tell(self._count)
+                    on_progress(self._count)
                 yield self._is_whole(f.name or f.path)

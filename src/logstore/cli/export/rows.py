@@ -37,7 +37,7 @@ _NOT_UTF8: Final = re.compile(
     rb"\A[\x80-\xbf]|[\xc0\xc1\xf5-\xff]|[\xc2-\xf4][\0-\x7f\xc0-\xff]"
     rb"|[\0-\x7f][\x80-\xbf]"
 )
-_LOOK_BYTES: Final = 64
+_PROBE_BYTES: Final = 64
 
 # Bytes that are joined, of one key or value.
 _Parts: TypeAlias = tuple[bytes, ...]
@@ -115,28 +115,28 @@ class JsonRows:
         # finds nearly all binary data. Text needs neither: only what follows binary
         # data is looked at.
         is_binary = False
-        found: list[_Parts] = []
+        parts: list[_Parts] = []
         for data in column:
             if data is None:
-                found.append(null)
+                parts.append(null)
                 continue
-            if not (is_binary and is_invalid(data, 0, _LOOK_BYTES)):
+            if not (is_binary and is_invalid(data, 0, _PROBE_BYTES)):
                 try:
-                    found.append((plain, encode(str(data, "utf-8"))))
+                    parts.append((plain, encode(str(data, "utf-8"))))
                     is_binary = False
                     continue
                 except UnicodeDecodeError:
                     is_binary = True
-            found.append((coded, code(data), b'"'))
-        return found
+            parts.append((coded, code(data), b'"'))
+        return parts
 
     def _other(self, name: str, column: list[bytes | None]) -> list[_Parts]:
-        found: list[_Parts] = []
+        parts: list[_Parts] = []
         for data in column:
             value: dict[str, Any] = {}
             put_payload(value, name, data, self._payload)
-            found.append((dumps(value)[1:-1],))
-        return found
+            parts.append((dumps(value)[1:-1],))
+        return parts
 
     def _headers(self, headers: tuple[tuple[str, bytes | None], ...]) -> bytes:
         return b",%b}\n" % dumps(headers_value(headers, self._payload))[1:-1]
@@ -209,9 +209,9 @@ class CsvRows:
         value, value64 = _auto_cells(record.value)
         headers = headers64 = b""
         if record.headers:
-            found = headers_value(record.headers, "auto")
-            headers = _json_cell(found.get("headers"))
-            headers64 = _json_cell(found.get("headersBase64"))
+            fields = headers_value(record.headers, "auto")
+            headers = _json_cell(fields.get("headers"))
+            headers64 = _json_cell(fields.get("headersBase64"))
         return b"%b,%b,%b,%b,%b,%b" % (
             key,
             value,
@@ -223,8 +223,8 @@ class CsvRows:
 
     def _other(self, record: logstore.Record) -> bytes:
         cells = [self._payload_cell(data) for data in (record.key, record.value)]
-        found = headers_value(record.headers, self._payload)["headers"]
-        cells.append(_json_cell(found) if record.headers else b"")
+        headers = headers_value(record.headers, self._payload)["headers"]
+        cells.append(_json_cell(headers) if record.headers else b"")
         return b",".join(cells)
 
     def _payload_cell(self, data: bytes | None) -> bytes:

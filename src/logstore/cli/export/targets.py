@@ -33,10 +33,10 @@ def kind_of_name(name: str, kind: str | None) -> tuple[str, str]:
     for suffix in _CODECS:
         if name.lower().endswith(suffix):
             stem, codec = name[: -len(suffix)], suffix
-    found = os.path.splitext(stem)[1].lower().removeprefix(".")
+    extension = os.path.splitext(stem)[1].lower().removeprefix(".")
     if kind is None and name == STDOUT:
         return "jsonl", ""
-    if kind is None and found not in KINDS:
+    if kind is None and extension not in KINDS:
         raise logstore.ConfigError(
             f"--output {name}: the name ends with none of "
             f"{', '.join('.' + k for k in KINDS)} (and .gz or .zst); --kind says what "
@@ -44,7 +44,7 @@ def kind_of_name(name: str, kind: str | None) -> tuple[str, str]:
             name="--output",
             value=name,
         )
-    chosen = kind or found
+    chosen = kind or extension
     if codec and chosen not in TEXT_KINDS:
         raise logstore.ConfigError(
             f"--output {name}: {chosen} files are compressed inside; leave {codec} out",

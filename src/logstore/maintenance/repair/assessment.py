@@ -7,7 +7,7 @@ import os
 
 from logstore.io.directory import Directory
 from logstore.io.layout import INDEX, TIME_INDEX, parse_segment_file
-from logstore.maintenance.repair.plan import Found
+from logstore.maintenance.repair.plan import Source
 from logstore.maintenance.verify import Note, Problem
 from logstore.maintenance.verify.context import Context, StoreFacts
 from logstore.maintenance.verify.log import LogCheck
@@ -40,7 +40,7 @@ class Assessment:
 
     Attributes:
         context: the facts from outside its log.
-        found: its segments, in order of their names.
+        segments: its segments, in order of their names.
         problems, notes: as `verify` with ``deep`` reports them.
         foreign: segments with contents that are not understood, or that the system
             refuses to read: (path, message). The log then stays as it is.
@@ -48,7 +48,7 @@ class Assessment:
     """
 
     context: Context
-    found: list[Found]
+    segments: list[Source]
     problems: list[Problem]
     notes: list[Note]
     foreign: list[tuple[str, str]]
@@ -111,7 +111,7 @@ class Assessment:
             if finding.kind in _SMALL_KINDS
         }
 
-    def lost(self) -> list[Problem]:
+    def losses(self) -> list[Problem]:
         """Bytes and segments that no longer exist."""
         return [p for p in self.problems if p.kind in (LOST_BYTES, LOST_SEGMENT)]
 
@@ -130,23 +130,22 @@ def assess(
     """Check a partition and collect the facts for a decision."""
     context = facts.context(directory, run)
     state = context.state
-    known = {row[0]: row for row in state.sealed} if state else {}
     seen = Assessment(context, [], run.problems, run.notes, [], [])
 
-    def note(log: LogCheck) -> None:
-        if log.is_foreign or log.is_unreadable or log.is_gone:
+    def record(log: LogCheck) -> None:
+        if log.is_foreign or log.is_unreadable or log.is_deleted:
             reasons = [f.message for f in seen.findings if f.path == log.path]
             seen.foreign.append((log.path, next(iter(reasons), log.path)))
             return
-        known_size = known_next = None
-        if log.base in known:
-            _, known_size, known_next, *_ = known[log.base]
+        min_size = next_offset = None
+        if (row := context.rows.get(log.base)) is not None:
+            _, min_size, next_offset, *_ = row
         elif state is not None and log.base == state.active["base_offset"]:
-            known_size = state.active["size"]
+            min_size = state.active["size"]
             if context.clean:
-                known_next = state.durable_offset
-        seen.found.append(
-            Found(
+                next_offset = state.durable_offset
+        seen.segments.append(
+            Source(
                 directory,
                 run.descriptors,
                 log.base,
@@ -156,14 +155,16 @@ def assess(
                 log.bad_ranges,
                 log.bad_offsets,
                 log.jumps,
-                known_size,
-                known_next,
+                min_size,
+                next_offset,
             )
         )
 
-    check = PartitionCheck(run, directory, context, note)
+    check = PartitionCheck(run, directory, context, record)
     run_jobs(check.jobs(), threads, run.meter.stop)
-    told = {path for path, _ in seen.foreign}
-    seen.foreign += [(p.path, p.message) for p in seen.refused() if p.path not in told]
+    reported = {path for path, _ in seen.foreign}
+    seen.foreign += [
+        (p.path, p.message) for p in seen.refused() if p.path not in reported
+    ]
     seen.missing = [s.base_offset for s in check.decided.plan.segments if s.is_lost]
     return seen

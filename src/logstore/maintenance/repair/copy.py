@@ -52,7 +52,7 @@ def copy_store(
             if file.startswith(layout.OWN_PREFIX):
                 continue
             path = source.path_of(file)
-            actions.append(_left_out(path, None, 0, f"{path} is not a regular file"))
+            actions.append(_omission(path, None, 0, f"{path} is not a regular file"))
         target.sync()
     to.sync()
     return actions
@@ -80,7 +80,7 @@ def _copy_file(
         fd = source.open(name)
     except OSError as error:
         message = str(storage_error(error, "open", path))
-        actions.append(_left_out(path, None, 0, message))
+        actions.append(_omission(path, None, 0, message))
         return
     try:
         to_fd = to.create(name)
@@ -98,7 +98,7 @@ def _copy_file(
                     view = buffer.view[:n]
                     view[:] = bytes(n)
                     message = str(storage_error(error, "read", path))
-                    actions.append(_left_out(path, pos, n, message))
+                    actions.append(_omission(path, pos, n, message))
                 if n == 0:
                     break
                 files.write(to_fd, view[:n], pos)
@@ -111,7 +111,7 @@ def _copy_file(
         files.close(fd)
 
 
-def _left_out(path: str, pos: int | None, size: int, message: str) -> RepairAction:
+def _omission(path: str, pos: int | None, size: int, message: str) -> RepairAction:
     return RepairAction(LEFT_OUT, path, pos, size, None, None, None, message)
 
 

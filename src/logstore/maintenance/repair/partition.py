@@ -47,7 +47,7 @@ from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.recover.survey import survey
 from logstore.maintenance.repair.assessment import Assessment, assess
 from logstore.maintenance.repair.ownership import RepairedOwnership
-from logstore.maintenance.repair.plan import Found, Target, plan_cut, plan_skip
+from logstore.maintenance.repair.plan import Source, Target, plan_cut, plan_skip
 from logstore.maintenance.repair.quarantine import Quarantine
 from logstore.maintenance.repair.report import (
     CUT,
@@ -80,7 +80,7 @@ class Plan:
     """
 
     targets: list[Target]
-    removed: list[Found]
+    removed: list[Source]
     empty: int | None
     start: int
     end: int
@@ -94,14 +94,14 @@ class Plan:
     @property
     def lowest_change(self) -> int:
         """The offset from which the log may differ from before."""
-        lowest = [found.base for found in self.removed]
+        lowest = [source.base for source in self.removed]
         for target in self.targets:
             if not target.is_changed:
                 continue
-            if target.is_prefix and target.base == target.found.base:
+            if target.is_prefix and target.base == target.source.base:
                 lowest.append(max(target.last + 1, target.base))
             else:
-                lowest.append(min(target.base, target.found.base))
+                lowest.append(min(target.base, target.source.base))
         return min(lowest, default=self.end)
 
 
@@ -144,7 +144,9 @@ class PartitionRepair:
         seen = assess(run, self.facts, self.directory, threads)
         if seen.foreign:
             for path, message in seen.foreign:
-                self._note(LEFT_ALONE, path, f"{message}. The partition was left alone")
+                self._report(
+                    LEFT_ALONE, path, f"{message}. The partition was left alone"
+                )
             return seen
         plan = self._decide(seen)
         bad_files, bad_indexes = seen.bad_files(), seen.bad_indexes()
@@ -152,7 +154,7 @@ class PartitionRepair:
             plan.is_change
             or bad_files
             or bad_indexes
-            or seen.lost()
+            or seen.losses()
             or seen.problems
             or self._must_write
         ):
@@ -166,7 +168,7 @@ class PartitionRepair:
         except OSError:
             self.quarantine.give_up()
             raise
-        self._tell_indexes(plan, bad_indexes)
+        self._report_indexes(plan, bad_indexes)
         if not self.dry_run:
             self._change(seen, plan, bad_indexes)
             self.end = plan.end
@@ -194,44 +196,44 @@ class PartitionRepair:
         for finding in plan.findings:
             if finding.label in (SWAP_FINISHED, LEFTOVERS_REMOVED):
                 path = directory.path_of(finding.name)
-                self._note(TIDIED, path, finding.message)
+                self._report(TIDIED, path, finding.message)
 
     # -- 2. deciding
 
     def _decide(self, seen: Assessment) -> Plan:
-        found, floor = seen.found, seen.floor
+        segments, floor = seen.segments, seen.floor
         contiguous = seen.is_contiguous
         if self.mode == "cut":
-            targets = plan_cut(found, seen.missing, is_contiguous=contiguous)
+            targets = plan_cut(segments, seen.missing, is_contiguous=contiguous)
         else:
-            targets = plan_skip(found, is_contiguous=contiguous, end=seen.closed_end)
+            targets = plan_skip(segments, is_contiguous=contiguous, end=seen.closed_end)
         end = _end_of(targets)
         start = max(seen.start, 0)
         if self.mode == "cut" and end < start:
             # The log ends before its start: like a broker, keep nothing.
             targets, end = [], start
-        wanted = max(end, floor) if self.mode == "skip" else end
+        log_end = max(end, floor) if self.mode == "skip" else end
         if not targets:
             # Without a state only the first file name says where the log starts.
-            is_named = found and self.mode == "cut" and seen.context.state is None
-            wanted = max(wanted, start, found[0].base if is_named else 0)
+            is_named = segments and self.mode == "cut" and seen.context.state is None
+            log_end = max(log_end, start, segments[0].base if is_named else 0)
         empty = None
-        had_log = found or wanted > 0 or seen.lost()
-        if wanted > end or (not targets and had_log):
-            empty = wanted
-        kept = {id(target.found) for target in targets}
-        removed = [f for f in found if id(f) not in kept]
-        first_base = targets[0].base if targets else wanted
+        had_log = segments or log_end > 0 or seen.losses()
+        if log_end > end or (not targets and had_log):
+            empty = log_end
+        kept = {id(target.source) for target in targets}
+        removed = [f for f in segments if id(f) not in kept]
+        first_base = targets[0].base if targets else log_end
         return Plan(
-            targets, removed, empty, min(max(start, first_base), wanted), wanted
+            targets, removed, empty, min(max(start, first_base), log_end), log_end
         )
 
     # -- 4. keeping
 
     def _keep(self, seen: Assessment, plan: Plan, bad_files: dict[str, str]) -> None:
         """Put everything that will be removed into the quarantine; report it."""
-        for problem in seen.lost():
-            self._note(
+        for problem in seen.losses():
+            self._report(
                 LOST,
                 problem.path,
                 problem.message,
@@ -240,23 +242,23 @@ class PartitionRepair:
                 position=problem.position,
             )
         self._keep_ranges(seen, plan)
-        for found in plan.removed:
-            path = self.directory.path_of(found.name)
-            reason = seen.reason(path, 0, max(found.size, 1), self._default_reason)
-            first, last = _offsets_of(seen, found)
-            kept = self._move(found.name, first, last, reason)
-            message = f"{path}, {found.size} bytes, goes as a whole: {reason}"
-            self._note(
+        for source in plan.removed:
+            path = self.directory.path_of(source.name)
+            reason = seen.reason(path, 0, max(source.size, 1), self._default_reason)
+            first, last = _offsets_of(seen, source)
+            kept = self._move(source.name, first, last, reason)
+            message = f"{path}, {source.size} bytes, goes as a whole: {reason}"
+            self._report(
                 REMOVED,
                 path,
                 message,
-                size=found.size,
+                size=source.size,
                 first=first,
                 last=last,
                 kept=kept,
             )
-            if self.directory.exists(segment_file(found.base, TXN_INDEX)):
-                self._move(segment_file(found.base, TXN_INDEX), None, None, reason)
+            if self.directory.exists(segment_file(source.base, TXN_INDEX)):
+                self._move(segment_file(source.base, TXN_INDEX), None, None, reason)
         for name, reason in bad_files.items():
             path = self.directory.path_of(name)
             if not self.directory.exists(name):
@@ -266,14 +268,14 @@ class PartitionRepair:
                 message = f"{reason}. Made anew from the log"
                 if not self.facts.own:
                     message = f"{reason}. It did not count: another program wrote last"
-                self._note(STATE_BUILT, path, message, kept=kept)
+                self._report(STATE_BUILT, path, message, kept=kept)
             else:
-                self._note(PUT_ASIDE, path, f"{reason}. Done without", kept=kept)
+                self._report(PUT_ASIDE, path, f"{reason}. Done without", kept=kept)
         if plan.is_change:
             self._keep_derived(plan, set(bad_files))
         if plan.empty is not None:
             name = segment_file(plan.empty, LOG)
-            self._note(
+            self._report(
                 END_KEPT,
                 self.directory.path_of(name),
                 f"the log goes on at offset {plan.empty}, in a new segment {name}",
@@ -283,18 +285,18 @@ class PartitionRepair:
         """Keep the bytes that are taken out of segments that stay."""
         last_before: int | None = None
         for slot, target in enumerate(plan.targets):
-            found, name = target.found, target.found.name
+            source, name = target.source, target.source.name
             path = self.directory.path_of(name)
-            if target.base != found.base:
+            if target.base != source.base:
                 to = segment_file(target.base, LOG)
                 message = f"{path} has offsets from {target.base} on: renamed to {to}"
-                self._note(RENAMED, path, message)
-            behind = [t.base for t in plan.targets[slot + 1 :]]
-            behind += [f.base for f in plan.removed if f.base > target.base]
-            following = min(behind, default=_end_of_last(seen, found))
+                self._report(RENAMED, path, message)
+            higher_bases = [t.base for t in plan.targets[slot + 1 :]]
+            higher_bases += [f.base for f in plan.removed if f.base > target.base]
+            following = min(higher_bases, default=_end_of_last(seen, source))
             for begin, end in target.dropped():
                 reason = seen.reason(path, begin, end, self._default_reason)
-                before, after = self._offsets_around(found, target, begin, end)
+                before, after = self._offsets_around(source, target, begin, end)
                 first = target.base if before is None else before + 1
                 if before is None and last_before is not None:
                     first = max(first, last_before + 1)
@@ -309,8 +311,8 @@ class PartitionRepair:
                     kept = self.quarantine.copy(
                         name, begin, end, first_or_none, last, reason
                     )
-                self._note(
-                    CUT if end == found.size and target.is_prefix else SKIPPED,
+                self._report(
+                    CUT if end == source.size and target.is_prefix else SKIPPED,
                     path,
                     f"bytes {begin} to {end} of {path} go: {reason}",
                     position=begin,
@@ -322,12 +324,12 @@ class PartitionRepair:
             last_before = target.last if target.last >= 0 else last_before
 
     def _offsets_around(
-        self, found: Found, target: Target, begin: int, end: int
+        self, source: Source, target: Target, begin: int, end: int
     ) -> tuple[int | None, int | None]:
         """Last offset that stays before a dropped range, first one after it."""
         before: int | None = None
         after: int | None = None
-        for run in found.runs:
+        for run in source.runs:
             if not any(
                 low < run.end and run.begin < high for low, high in target.ranges
             ):
@@ -339,7 +341,7 @@ class PartitionRepair:
                     after = run.first if run.first >= 0 else None
             else:
                 # A part of a run: look at its batches.
-                for low, high, first, last in found.batches(run):
+                for low, high, first, last in source.batches(run):
                     if high <= begin:
                         before = last
                     elif low >= end and after is None and first >= 0:
@@ -361,7 +363,7 @@ class PartitionRepair:
                 reason = "it speaks of offsets that are no more"
                 kept = self._move(name, None, None, reason)
                 path = directory.path_of(name)
-                self._note(PUT_ASIDE, path, f"{path}: {reason}", kept=kept)
+                self._report(PUT_ASIDE, path, f"{path}: {reason}", kept=kept)
         if layout.LEADER_EPOCHS in bad or self.dry_run:
             return
         epochs = checkpoints.read_epochs(directory)
@@ -386,11 +388,13 @@ class PartitionRepair:
 
     # -- 5. to 8. changing
 
-    def _tell_indexes(self, plan: Plan, bad: set[int]) -> None:
+    def _report_indexes(self, plan: Plan, bad: set[int]) -> None:
         for target in plan.targets:
-            if target.found.base in bad:
+            if target.source.base in bad:
                 path = self.directory.path_of(segment_file(target.base, INDEX))
-                self._note(INDEX_BUILT, path, f"{path} and its time index: built anew")
+                self._report(
+                    INDEX_BUILT, path, f"{path} and its time index: built anew"
+                )
 
     def _change(self, seen: Assessment, plan: Plan, bad_indexes: set[int]) -> None:
         directory = self.directory
@@ -405,7 +409,7 @@ class PartitionRepair:
         rewrite = Rewrite(directory, self.quarantine)
         rewrite.remove(plan.removed)
         rewrite.cut(plan.targets)
-        made = rewrite.rewrite(plan.targets)
+        rewritten = rewrite.rewrite(plan.targets)
         if plan.is_change:
             self._cut_epochs(plan.end)
         if plan.empty is not None:
@@ -414,9 +418,9 @@ class PartitionRepair:
         if plan.empty is not None:
             bases.append(plan.empty)
         for target in plan.targets:
-            changed = target.is_changed or target in made
-            changed |= target.found.base in bad_indexes
-            was_last = target.found is seen.found[-1]
+            changed = target.is_changed or target in rewritten
+            changed |= target.source.base in bad_indexes
+            was_last = target.source is seen.segments[-1]
             if target.base != bases[-1] and (changed or was_last):
                 rebuild(directory, target.base, self.config)
             if changed or target.base == bases[-1]:
@@ -476,11 +480,10 @@ class PartitionRepair:
             if plan.is_change:
                 directory.unlink(layout.PARTITION_STATE, missing_ok=True)
             return
-        known = {row[0]: row for row in own.sealed} if own else {}
         sealed = []
         for target, following in zip(plan.targets, bases[1:], strict=False):
             size = sum(end - begin for begin, end in target.ranges)
-            row = known.get(target.base)
+            row = seen.context.rows.get(target.base)
             largest, at = UNKNOWN_TIMESTAMP, -1
             if row is not None and not target.is_changed:
                 largest, at = row[3], row[4]
@@ -523,7 +526,7 @@ class PartitionRepair:
 
     # -- reporting
 
-    def _note(
+    def _report(
         self,
         label: str,
         path: str,
@@ -540,23 +543,23 @@ class PartitionRepair:
         )
 
 
-def _offsets_of(seen: Assessment, found: Found) -> tuple[int, int | None]:
+def _offsets_of(seen: Assessment, source: Source) -> tuple[int, int | None]:
     """First and last offset that are lost with a whole segment."""
-    first = found.base
-    if found.runs and found.runs[0].begin == 0:
-        first = max(found.runs[0].first, first)
-    behind = [other.base for other in seen.found if other.base > found.base]
-    following = min(behind, default=_end_of_last(seen, found))
+    first = source.base
+    if source.runs and source.runs[0].begin == 0:
+        first = max(source.runs[0].first, first)
+    higher_bases = [other.base for other in seen.segments if other.base > source.base]
+    following = min(higher_bases, default=_end_of_last(seen, source))
     return first, None if following is None else max(following - 1, first)
 
 
-def _end_of_last(seen: Assessment, found: Found) -> int | None:
+def _end_of_last(seen: Assessment, source: Source) -> int | None:
     """The end of the offsets of the last segment, now or when it was closed; None:
     unknown."""
     if seen.context.closed_end is not None:
         return seen.context.closed_end
-    if found.runs and found.runs[-1].end == found.size:
-        return found.runs[-1].last + 1
+    if source.runs and source.runs[-1].end == source.size:
+        return source.runs[-1].last + 1
     return None
 
 

@@ -1,7 +1,7 @@
 """Which parts of a log stay: decided from the findings of `verify`, before any change.
 
-`Found` is a segment as it is, `Target` a segment after the repair. Both modes produce a
-list of targets; bytes that no target holds are taken out. Neither mode invents
+`Source` is a segment as it is, `Target` a segment after the repair. Both modes produce
+a list of targets; bytes that no target holds are taken out. Neither mode invents
 anything: no batch is changed, none is moved before another.
 
 A checksum does not cover the offset of a batch. So an intact batch may claim any
@@ -26,7 +26,7 @@ from logstore.segment import OffsetPosition
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class Found:
+class Source:
     """A segment as `verify` found it.
 
     Attributes:
@@ -35,8 +35,8 @@ class Found:
         bad_ranges: position ranges of intact batches whose contents are wrong, and
         bad_offsets: offsets of records that are wrong.
         jumps: as in `LogCheck`.
-        known_size: its minimum size, and
-        known_next: the offset at which its offsets must end; None if unknown.
+        min_size: its minimum size, and
+        next_offset: the offset at which its offsets must end; None if unknown.
     """
 
     directory: Directory
@@ -48,8 +48,8 @@ class Found:
     bad_ranges: list[tuple[int, int]]
     bad_offsets: list[int]
     jumps: dict[int, int]
-    known_size: int | None = None
-    known_next: int | None = None
+    min_size: int | None = None
+    next_offset: int | None = None
 
     def batches(
         self, run: SoundRun, *, deep: bool = False
@@ -79,7 +79,7 @@ class Piece(NamedTuple):
         fits: whether they end at the offset where the next segment begins.
     """
 
-    found: Found
+    source: Source
     run: SoundRun
     fits: bool = False
 
@@ -89,14 +89,14 @@ class Target:
     """A segment after the repair.
 
     Attributes:
-        found: the segment it is made from.
+        source: the segment it is made from.
         base: its base offset after the repair.
         ranges: the bytes that stay, in order.
         first, last: its offsets; first -1 if it is unknown, last -1 if the segment is
             empty.
     """
 
-    found: Found
+    source: Source
     base: int
     ranges: list[tuple[int, int]]
     first: int = -1
@@ -105,7 +105,7 @@ class Target:
     @property
     def is_whole(self) -> bool:
         """Whether all bytes of the file stay."""
-        whole = [(0, self.found.size)] if self.found.size else []
+        whole = [(0, self.source.size)] if self.source.size else []
         return self.ranges == whole
 
     @property
@@ -115,28 +115,28 @@ class Target:
 
     @property
     def is_changed(self) -> bool:
-        return not self.is_whole or self.base != self.found.base
+        return not self.is_whole or self.base != self.source.base
 
     def dropped(self) -> list[tuple[int, int]]:
         """The bytes of the file that do not stay."""
-        return complement(self.ranges, self.found.size)
+        return complement(self.ranges, self.source.size)
 
 
 def complement(ranges: Sequence[tuple[int, int]], size: int) -> list[tuple[int, int]]:
     """The ranges of [0, size) between those given."""
-    left, pos = [], 0
+    gaps, pos = [], 0
     for begin, end in [*ranges, (size, size)]:
         if begin > pos:
-            left.append((pos, begin))
+            gaps.append((pos, begin))
         pos = end
-    return left
+    return gaps
 
 
 # ------------------------------------------------------------------ cut
 
 
 def plan_cut(
-    found: Sequence[Found], missing: Sequence[int], *, is_contiguous: bool
+    sources: Sequence[Source], missing: Sequence[int], *, is_contiguous: bool
 ) -> list[Target]:
     """The log up to its first damage.
 
@@ -145,47 +145,47 @@ def plan_cut(
     targets: list[Target] = []
     next_offset = -1  # of the log so far
     before = -1
-    for slot, here in enumerate(found):
-        is_hole = is_contiguous and targets and here.base != next_offset
-        lost = bisect.bisect_right(missing, before)
-        is_lost = lost < len(missing) and missing[lost] < here.base
-        if here.base < next_offset or is_hole or is_lost:
+    for slot, source in enumerate(sources):
+        is_hole = is_contiguous and targets and source.base != next_offset
+        index = bisect.bisect_right(missing, before)
+        is_missing = index < len(missing) and missing[index] < source.base
+        if source.base < next_offset or is_hole or is_missing:
             break
-        before = here.base
-        runs = _limited(here)
+        before = source.base
+        runs = _limited(source)
         if not runs:
-            if here.size == 0 and not here.known_size:
-                targets.append(Target(here, here.base, []))
-                next_offset = max(next_offset, here.base)
+            if source.size == 0 and not source.min_size:
+                targets.append(Target(source, source.base, []))
+                next_offset = max(next_offset, source.base)
                 continue
             break
-        if _is_misplaced(runs[0], here.base, is_contiguous=is_contiguous):
+        if _is_misplaced(runs[0], source.base, is_contiguous=is_contiguous):
             break
-        run = _uncontradicted(here, runs)
+        run = _uncontradicted(source, runs)
         if run is None:
             break
-        following = found[slot + 1].base if slot + 1 < len(found) else None
-        is_known = following is None or here.known_next is not None
+        following = sources[slot + 1].base if slot + 1 < len(sources) else None
+        is_known = following is None or source.next_offset is not None
         if following is not None and not is_known and run.last >= following:
-            run = _tail_cut(here, run, following)
+            run = _tail_cut(source, run, following)
         if run is None:
             break
         targets.append(
-            Target(here, here.base, [(0, run.end)], max(run.first, -1), run.last)
+            Target(source, source.base, [(0, run.end)], max(run.first, -1), run.last)
         )
         next_offset = run.last + 1
-        if run.end < max(here.size, here.known_size or 0):
+        if run.end < max(source.size, source.min_size or 0):
             break
     return targets
 
 
-def _uncontradicted(here: Found, runs: list[SoundRun]) -> SoundRun | None:
+def _uncontradicted(source: Source, runs: list[SoundRun]) -> SoundRun | None:
     """The first of some runs, without its last batch if that jumps ahead of the batches
     after it: then the offset of that batch is wrong."""
     run = runs[0]
     if len(runs) == 1:
         return run
-    return _without_jump(here, run, here.base - 1, runs[1].lowest)
+    return _without_jump(source, run, source.base - 1, runs[1].lowest)
 
 
 def _is_misplaced(run: SoundRun, base: int, *, is_contiguous: bool) -> bool:
@@ -195,40 +195,40 @@ def _is_misplaced(run: SoundRun, base: int, *, is_contiguous: bool) -> bool:
     return is_contiguous and run.first >= 0 and run.first != base
 
 
-def _limited(found: Found, *, bounded: bool = True) -> list[SoundRun]:
+def _limited(source: Source, *, bounded: bool = True) -> list[SoundRun]:
     """The runs of a segment, without batches that are wrong inside, and without those
     past the known end of its offsets (some of these may be a single stray batch)."""
     runs: list[SoundRun] = []
-    for run in found.runs:
-        for part in _without_bad(found, run):
+    for run in source.runs:
+        for part in _without_bad(source, run):
             kept: SoundRun | None = part
-            limit = found.known_next if bounded else None
+            limit = source.next_offset if bounded else None
             if limit is not None and part.last >= limit:
-                kept = _tail_cut(found, part, limit)
+                kept = _tail_cut(source, part, limit)
             if kept is not None:
                 runs.append(kept)
     return runs
 
 
-def _without_bad(found: Found, run: SoundRun) -> Iterator[SoundRun]:
+def _without_bad(source: Source, run: SoundRun) -> Iterator[SoundRun]:
     """The parts of a run between batches that are wrong inside, or that jump."""
-    touched = [r for r in found.bad_ranges if r[0] < run.end and run.begin < r[1]]
-    is_touched = touched or any(run.begin <= pos < run.end for pos in found.jumps)
-    if not is_touched and not any(o <= run.last for o in found.bad_offsets):
+    touched = [r for r in source.bad_ranges if r[0] < run.end and run.begin < r[1]]
+    is_touched = touched or any(run.begin <= pos < run.end for pos in source.jumps)
+    if not is_touched and not any(o <= run.last for o in source.bad_offsets):
         yield run
         return
     part: SoundRun | None = None
-    for begin, end, first, last in found.batches(run):
+    for begin, end, first, last in source.batches(run):
         if any(low <= begin < high for low, high in touched) or any(
-            first <= offset <= last for offset in found.bad_offsets
+            first <= offset <= last for offset in source.bad_offsets
         ):
             if part is not None:
                 yield part
             part = None
-        elif part is None or begin in found.jumps:
+        elif part is None or begin in source.jumps:
             if part is not None:
                 yield part
-            first = found.jumps.get(begin, first)
+            first = source.jumps.get(begin, first)
             part = SoundRun(begin, end, first, last, end - begin, last)
         else:
             part = part._replace(end=end, last=last)
@@ -240,51 +240,53 @@ def _without_bad(found: Found, run: SoundRun) -> Iterator[SoundRun]:
 
 
 def plan_skip(
-    found: Sequence[Found], *, is_contiguous: bool, end: int | None = None
+    sources: Sequence[Source], *, is_contiguous: bool, end: int | None = None
 ) -> list[Target]:
     """The log without its damaged parts.
 
     `end`: the end of the log when it was closed, which can decide between offsets that
     contradict each other; None if unknown.
     """
-    keys = _true_bases(found)
-    ordered = sorted(found, key=lambda f: (keys[f.base], f.base != keys[f.base]))
+    keys = _true_bases(sources)
+    ordered = sorted(sources, key=lambda f: (keys[f.base], f.base != keys[f.base]))
     pieces: list[Piece] = []
-    for here in ordered:
-        base = keys[here.base]
-        following = min((f.base for f in found if f.base > base), default=None)
+    for source in ordered:
+        base = keys[source.base]
+        following = min((f.base for f in sources if f.base > base), default=None)
         is_known = following is not None
         limit = following if is_known else end
         for piece in _believed(
-            here, base, limit, is_known=is_known, is_contiguous=is_contiguous
+            source, base, limit, is_known=is_known, is_contiguous=is_contiguous
         ):
             _settle_overlaps(pieces, piece)
     return _targets(ordered, pieces)
 
 
-def _true_bases(found: Sequence[Found]) -> dict[int, int]:
+def _true_bases(sources: Sequence[Source]) -> dict[int, int]:
     """The base offset of each segment: that of its name, unless most of the segment has
     offsets that cannot be there."""
     keys = {}
-    for slot, here in enumerate(found):
-        keys[here.base] = here.base
-        runs = _limited(here, bounded=False)
+    for slot, source in enumerate(sources):
+        keys[source.base] = source.base
+        runs = _limited(source, bounded=False)
         if not runs:
             continue
         home = max(runs, key=lambda run: run.end - run.begin)
-        at = home.lowest if home.lowest >= here.base else _lowest_borne_out(here, home)
-        following = found[slot + 1].base if slot + 1 < len(found) else None
+        at = home.lowest
+        if at < source.base:
+            at = _lowest_borne_out(source, home)
+        following = sources[slot + 1].base if slot + 1 < len(sources) else None
         beyond = following is not None and at >= following
         # A damaged single batch is more likely than a misnamed segment.
-        if (at < here.base or beyond) and not home.is_single:
-            keys[here.base] = at
+        if (at < source.base or beyond) and not home.is_single:
+            keys[source.base] = at
     return keys
 
 
-def _lowest_borne_out(here: Found, run: SoundRun) -> int:
+def _lowest_borne_out(source: Source, run: SoundRun) -> int:
     """The offset of the first batch of a run that the next batch continues."""
     before = -1, -1  # lowest, last
-    for begin, _, first, last in here.batches(run):
+    for begin, _, first, last in source.batches(run):
         if begin == run.begin:
             first = run.first
         if before[1] >= 0 and first in (-1, before[1] + 1):
@@ -294,7 +296,7 @@ def _lowest_borne_out(here: Found, run: SoundRun) -> int:
 
 
 def _believed(
-    here: Found, base: int, limit: int | None, *, is_known: bool, is_contiguous: bool
+    source: Source, base: int, limit: int | None, *, is_known: bool, is_contiguous: bool
 ) -> Iterator[Piece]:
     """The runs of a segment whose offsets are possible there.
 
@@ -302,59 +304,65 @@ def _believed(
     contradict those of the next run.
     """
     pos, last = 0, base - 1
-    # `known_next` was recorded under the name: ignore it if the name is wrong.
-    runs = _limited(here, bounded=base == here.base)
+    # `next_offset` was recorded under the name: ignore it if the name is wrong.
+    runs = _limited(source, bounded=base == source.base)
     for slot, run in enumerate(runs):
-        if is_contiguous and run.begin == pos and _is_stray(here, run, last):
+        if is_contiguous and run.begin == pos and _is_stray(source, run, last):
             continue
-        behind = runs[slot + 1] if slot + 1 < len(runs) else None
+        following = runs[slot + 1] if slot + 1 < len(runs) else None
         is_borne_out = run.begin == pos and run.lowest == last + 1
         if (
             is_contiguous
             and not is_borne_out
-            and _is_contradicted(here, run, behind, last)
+            and _is_contradicted(source, run, following, last)
         ):
             continue
         kept: SoundRun | None = run
         if run.lowest < base:
-            kept = _head_cut(here, run, base - 1)
-        is_limited = is_known or (behind is not None and behind.lowest <= run.last)
+            kept = _head_cut(source, run, base - 1)
+        is_limited = is_known or (
+            following is not None and following.lowest <= run.last
+        )
         if kept is not None and limit is not None and is_limited:
-            kept = _without_jump(here, kept, last, limit)
+            kept = _without_jump(source, kept, last, limit)
         if kept is None:
             continue
         pos, last = kept.end, kept.last
-        yield Piece(here, kept, is_known and kept.last + 1 == limit)
+        yield Piece(source, kept, is_known and kept.last + 1 == limit)
 
 
-def _is_stray(here: Found, run: SoundRun, last: int) -> bool:
+def _is_stray(source: Source, run: SoundRun, last: int) -> bool:
     """Whether a run is a single batch that jumps ahead, in a log without gaps, although
     no byte before it is damaged. Then its offset is damaged, unless the batch ends at
-    `known_next`."""
+    `next_offset`."""
     if not run.is_single or run.first <= last + 1:
         return False
-    return here.known_next is None or run.last + 1 != here.known_next
+    return source.next_offset is None or run.last + 1 != source.next_offset
 
 
 def _is_contradicted(
-    here: Found, run: SoundRun, behind: SoundRun | None, last: int
+    source: Source, run: SoundRun, following: SoundRun | None, last: int
 ) -> bool:
     """Whether the offset of a run after damage is wrong, in a log without gaps. The run
     is a single batch, and the run right after it does not continue its offsets. It is
     wrong if that next run has several batches that follow each other; or if only
     another offset would leave some for the damage between `last`, the last offset
     before, and this batch."""
-    if not run.is_single or behind is None or behind.begin != run.end:
+    if not run.is_single or following is None or following.begin != run.end:
         return False
-    first, first_behind = (next(here.batches(r, deep=True))[2] for r in (run, behind))
-    if first_behind < 0 or first_behind == run.last + 1:
+    first, first_following = (
+        next(source.batches(r, deep=True))[2] for r in (run, following)
+    )
+    if first_following < 0 or first_following == run.last + 1:
         return False
     # The offset at which it would begin if the next run continued from it.
-    right = first_behind - (run.last - first + 1)
-    return not behind.is_single or last + 1 == first < right
+    right = first_following - (run.last - first + 1)
+    return not following.is_single or last + 1 == first < right
 
 
-def _without_jump(here: Found, run: SoundRun, last: int, limit: int) -> SoundRun | None:
+def _without_jump(
+    source: Source, run: SoundRun, last: int, limit: int
+) -> SoundRun | None:
     """A run without its last batch, if only that batch jumps to a limit or beyond.
 
     `last`: the last offset before the run.
@@ -362,19 +370,19 @@ def _without_jump(here: Found, run: SoundRun, last: int, limit: int) -> SoundRun
     if run.last < limit:
         return run
     before = last
-    for _, _, first, last_of in here.batches(run, deep=True):
+    for _, _, first, last_of in source.batches(run, deep=True):
         if last_of >= limit:
             if last_of != run.last or first in (-1, before + 1):
                 return run
             break
         before = last_of
-    return _tail_cut(here, run, limit)
+    return _tail_cut(source, run, limit)
 
 
-def _head_cut(here: Found, run: SoundRun, last: int) -> SoundRun | None:
+def _head_cut(source: Source, run: SoundRun, last: int) -> SoundRun | None:
     """A run without its batches that begin at or below `last`."""
     head: tuple[int, int, int, int] | None = None
-    for batch in here.batches(run, deep=True):
+    for batch in source.batches(run, deep=True):
         first = batch[2] if batch[2] >= 0 else batch[3]
         if first > last:
             head = batch
@@ -386,10 +394,10 @@ def _head_cut(here: Found, run: SoundRun, last: int) -> SoundRun | None:
     )
 
 
-def _tail_cut(here: Found, run: SoundRun, offset: int) -> SoundRun | None:
+def _tail_cut(source: Source, run: SoundRun, offset: int) -> SoundRun | None:
     """A run up to, and without, its first batch that reaches `offset`."""
     end, last = run.begin, -1
-    for batch in here.batches(run):
+    for batch in source.batches(run):
         if batch[3] >= offset:
             break
         end, last = batch[1], batch[3]
@@ -403,37 +411,37 @@ def _settle_overlaps(pieces: list[Piece], new: Piece) -> None:
     if the side before is one batch that would fit exactly in its place with another
     offset, its offset is wrong: drop it. So one batch with a wrong offset can neither
     remove all batches that follow nor take another's place."""
-    here, run, fits = new
+    source, run, fits = new
     while pieces:
-        there, other, _ = pieces[-1]
+        other_source, other, _ = pieces[-1]
         first = run.lowest
         if first > other.last:
             break
-        head = _price_of_head(here, run, other.last, fits=fits)
-        tail_price = _price_of_tail(there, other, first)
+        head = _price_of_head(source, run, other.last, fits=fits)
+        tail_price = _price_of_tail(other_source, other, first)
         if tail_price < head or (tail_price == (1, False) and _fits(pieces, first)):
             pieces.pop()
-            tail = _tail_cut(there, other, first)
+            tail = _tail_cut(other_source, other, first)
             if tail is not None:
-                pieces.append(Piece(there, tail))
+                pieces.append(Piece(other_source, tail))
             continue
-        rest = _head_cut(here, run, other.last)
+        rest = _head_cut(source, run, other.last)
         if rest is None:
             return
         run = rest
-    pieces.append(Piece(here, run, fits))
+    pieces.append(Piece(source, run, fits))
 
 
 def _fits(pieces: list[Piece], offset: int) -> bool:
     """Whether the last batch of the pieces has exactly as many offsets as there are
     between the last offset right before it in its file, and `offset`."""
-    here, run, _ = pieces[-1]
-    before = None if run.begin else here.base - 1
+    source, run, _ = pieces[-1]
+    before = None if run.begin else source.base - 1
     for piece in pieces[-2:-1]:
-        if piece.found is here and piece.run.end == run.begin:
+        if piece.source is source and piece.run.end == run.begin:
             before = piece.run.last
     first, last = run.first, run.last
-    for begin, _, first_of, last_of in here.batches(run, deep=True):
+    for begin, _, first_of, last_of in source.batches(run, deep=True):
         if begin > run.begin:
             before = last
         first, last = first_of, last_of
@@ -441,23 +449,23 @@ def _fits(pieces: list[Piece], offset: int) -> bool:
 
 
 def _price_of_head(
-    here: Found, run: SoundRun, last: int, *, fits: bool
+    source: Source, run: SoundRun, last: int, *, fits: bool
 ) -> tuple[int, bool]:
     """(batches of a run that begin at or below `last`, whether the batch after the last
     of them, or the segment after the run, continues from it)."""
     count, before = 0, -1
-    for _, _, first, last_of in here.batches(run, deep=True):
+    for _, _, first, last_of in source.batches(run, deep=True):
         if (first if first >= 0 else last_of) > last:
             return count, first in (-1, before + 1)
         count, before = count + 1, last_of
     return count, count > 1 or fits
 
 
-def _price_of_tail(here: Found, run: SoundRun, offset: int) -> tuple[int, bool]:
+def _price_of_tail(source: Source, run: SoundRun, offset: int) -> tuple[int, bool]:
     """(batches of a run from the first that reaches `offset` on, whether that continues
     from the one before it)."""
     count, before, follows = 0, -1, True
-    for begin, _, first, last_of in here.batches(run, deep=True):
+    for begin, _, first, last_of in source.batches(run, deep=True):
         if not count and last_of < offset:
             before = last_of
             continue
@@ -467,19 +475,19 @@ def _price_of_tail(here: Found, run: SoundRun, offset: int) -> tuple[int, bool]:
     return count, follows or (before < 0 and count > 1)
 
 
-def _targets(ordered: Sequence[Found], pieces: Sequence[Piece]) -> list[Target]:
+def _targets(ordered: Sequence[Source], pieces: Sequence[Piece]) -> list[Target]:
     """The segments that hold the pieces; those that were empty stay."""
     targets: list[Target] = []
     last = -1
-    for here in ordered:
-        runs = [piece.run for piece in pieces if piece.found is here]
+    for source in ordered:
+        runs = [piece.run for piece in pieces if piece.source is source]
         if not runs:
-            if here.size == 0 and here.base > last:
-                targets.append(Target(here, here.base, []))
-                last = here.base - 1
+            if source.size == 0 and source.base > last:
+                targets.append(Target(source, source.base, []))
+                last = source.base - 1
             continue
         first = runs[0].first
-        base = here.base if last < here.base <= runs[0].lowest else first
+        base = source.base if last < source.base <= runs[0].lowest else first
         if base < 0:
             base = last + 1
         ranges: list[tuple[int, int]] = []
@@ -489,5 +497,5 @@ def _targets(ordered: Sequence[Found], pieces: Sequence[Piece]) -> list[Target]:
             else:
                 ranges.append((run.begin, run.end))
         last = runs[-1].last
-        targets.append(Target(here, base, ranges, first, last))
+        targets.append(Target(source, base, ranges, first, last))
     return targets

@@ -68,7 +68,7 @@ class Quarantine:
             files.now_ms() / 1000, tz=datetime.timezone.utc
         ).strftime("%Y%m%dT%H%M%SZ")
         if self.outside is None and self.is_root:
-            found = source
+            directory = source
             self._prefix = _unused(source, f"{QUARANTINE_PREFIX}{when}") + "-"
             self.path = source.path_of(self._prefix)
         else:
@@ -81,11 +81,11 @@ class Quarantine:
             name = _unused(parent, name)
             parent.make(name)
             parent.sync()
-            found = parent.child(name)
-            self.path = found.path
-        self._is_same_device = found.info().device == source.info().device
-        self._directory = found
-        return found
+            directory = parent.child(name)
+            self.path = directory.path
+        self._is_same_device = directory.info().device == source.info().device
+        self._directory = directory
+        return directory
 
     # -- filling it
 
@@ -181,9 +181,9 @@ class Quarantine:
 
 def _unused(directory: Directory, name: str) -> str:
     """The name, with a number appended if it is taken."""
-    taken = directory.names()
+    names = directory.names()
     number, chosen = 1, name
-    while any(found == chosen or found.startswith(f"{chosen}-") for found in taken):
+    while any(other == chosen or other.startswith(f"{chosen}-") for other in names):
         number += 1
         chosen = f"{name}.{number}"
     return chosen

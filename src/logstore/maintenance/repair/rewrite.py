@@ -22,7 +22,7 @@ from logstore.io.layout import (
     segment_file,
 )
 from logstore.log.recover.rebuild import cut_transactions
-from logstore.maintenance.repair.plan import Found, Target
+from logstore.maintenance.repair.plan import Source, Target
 from logstore.maintenance.repair.quarantine import Quarantine
 
 _COPY_BYTES = 1 << 20
@@ -35,11 +35,11 @@ class Rewrite:
         self.directory = directory
         self.quarantine = quarantine
 
-    def remove(self, removed: list[Found]) -> None:
+    def remove(self, removed: list[Source]) -> None:
         """Remove whole segments, the last one first."""
-        for found in sorted(removed, key=lambda f: -f.base):
-            self._unlink_indexes(found.base)
-            self.quarantine.take_out(found.name)
+        for source in sorted(removed, key=lambda f: -f.base):
+            self._unlink_indexes(source.base)
+            self.quarantine.take_out(source.name)
 
     def cut(self, targets: list[Target]) -> None:
         """Cut the segments of which a prefix stays, the last one first.
@@ -48,30 +48,30 @@ class Rewrite:
         """
         directory = self.directory
         for target in reversed(targets):
-            if target.base != target.found.base or target.is_whole:
+            if target.base != target.source.base or target.is_whole:
                 continue
             if not target.is_prefix:
                 continue
             self._unlink_indexes(target.base)
             size = target.ranges[0][1] if target.ranges else 0
-            with directory.opened(target.found.name, write=True) as fd:
+            with directory.opened(target.source.name, write=True) as fd:
                 directory.files.truncate(fd, size)
                 directory.files.sync(fd)
             cut_transactions(directory, target.base, target.last + 1)
 
     def rewrite(self, targets: list[Target]) -> list[Target]:
         """Rewrite the other changed segments, group by group; returns the new ones."""
-        made = self._rename(targets)
-        renamed = [t for t in targets if t.base != t.found.base and t not in made]
+        rewritten = self._rename(targets)
+        renamed = [t for t in targets if t.base != t.source.base and t not in rewritten]
         group = _closure(targets, renamed)
         if group:
             self._swap(group)
-        made += group
+        rewritten += group
         for target in reversed(targets):
-            if target not in made and not target.is_whole and not target.is_prefix:
+            if target not in rewritten and not target.is_whole and not target.is_prefix:
                 self._swap([target])
-                made.append(target)
-        return made
+                rewritten.append(target)
+        return rewritten
 
     def _rename(self, targets: list[Target]) -> list[Target]:
         """Rename the segments that stay whole and whose right name is free. There is
@@ -82,23 +82,23 @@ class Rewrite:
         directory = self.directory
         done: list[Target] = []
         while True:
-            taken = set(directory.names())
+            names = set(directory.names())
             free = [
                 target
                 for target in targets
-                if target.base != target.found.base
+                if target.base != target.source.base
                 and target.is_whole
                 and target not in done
-                and segment_file(target.base, LOG) not in taken
+                and segment_file(target.base, LOG) not in names
             ]
             if not free:
                 return done
             target = free[0]
-            self._unlink_indexes(target.found.base)
-            directory.rename(target.found.name, segment_file(target.base, LOG))
+            self._unlink_indexes(target.source.base)
+            directory.rename(target.source.name, segment_file(target.base, LOG))
             with contextlib.suppress(FileNotFoundError):
                 directory.rename(
-                    segment_file(target.found.base, TXN_INDEX),
+                    segment_file(target.source.base, TXN_INDEX),
                     segment_file(target.base, TXN_INDEX),
                 )
             directory.sync()
@@ -123,10 +123,10 @@ class Rewrite:
         the work that was not committed and finishes the work that was.
         """
         directory = self.directory
-        made: list[str] = []
+        names: list[str] = []
         try:
             for target in group:
-                made += self._write_cleaned(target)
+                names += self._write_cleaned(target)
             directory.sync()
         except BaseException:
             with contextlib.suppress(OSError):
@@ -135,26 +135,26 @@ class Rewrite:
                         name = segment_file(target.base, suffix) + CLEANED
                         directory.unlink(name, missing_ok=True)
             raise
-        for name in sorted(made, reverse=True):
+        for name in sorted(names, reverse=True):
             directory.rename(name + CLEANED, name + SWAP)
         directory.sync()
         for target in group:
-            self._unlink_indexes(target.found.base)
+            self._unlink_indexes(target.source.base)
             directory.unlink(
-                segment_file(target.found.base, TXN_INDEX), missing_ok=True
+                segment_file(target.source.base, TXN_INDEX), missing_ok=True
             )
-            directory.unlink(target.found.name, missing_ok=True)
-        for name in sorted(made):
+            directory.unlink(target.source.name, missing_ok=True)
+        for name in sorted(names):
             directory.rename(name + SWAP, name)
         directory.sync()
 
     def _write_cleaned(self, target: Target) -> list[str]:
         """Write the bytes of a segment that stay; the names without `.cleaned`."""
         directory, files = self.directory, self.directory.files
-        made = [segment_file(target.base, LOG)]
+        names = [segment_file(target.base, LOG)]
         buffer = native.Buffer(_COPY_BYTES)
-        with directory.opened(target.found.name) as fd:
-            to_fd = directory.create(made[0] + CLEANED, exclusive=False)
+        with directory.opened(target.source.name) as fd:
+            to_fd = directory.create(names[0] + CLEANED, exclusive=False)
             try:
                 at = 0
                 for begin, end in target.ranges:
@@ -163,7 +163,7 @@ class Rewrite:
                         view = buffer.view[: min(buffer.capacity, end - pos)]
                         n = files.read(fd, view, pos)
                         if n == 0:
-                            raise OSError(f"{target.found.name} became shorter")
+                            raise OSError(f"{target.source.name} became shorter")
                         files.write(to_fd, view[:n], at)
                         pos, at = pos + n, at + n
                 files.sync(to_fd)
@@ -172,21 +172,21 @@ class Rewrite:
         transactions = self._transactions(target)
         if transactions is not None:
             name = segment_file(target.base, TXN_INDEX)
-            made.append(name)
+            names.append(name)
             directory.write_file(name + CLEANED, transactions)
-        return made
+        return names
 
     def _transactions(self, target: Target) -> bytes | None:
         """The aborted transactions of a segment whose markers stay; None: no file."""
-        name = segment_file(target.found.base, TXN_INDEX)
+        name = segment_file(target.source.base, TXN_INDEX)
         try:
             data = self.directory.read_file(name)
         except FileNotFoundError:
             return None
         entries = parse_txn_index(data, self.directory.path_of(name))
         markers: set[int] = set()
-        for run in target.found.runs:
-            for begin, end, first, last in target.found.batches(run):
+        for run in target.source.runs:
+            for begin, end, first, last in target.source.batches(run):
                 if any(low <= begin and end <= high for low, high in target.ranges):
                     markers.update(
                         e.last_offset for e in entries if first <= e.last_offset <= last
@@ -206,18 +206,18 @@ def _closure(targets: list[Target], renamed: list[Target]) -> list[Target]:
     """
     if not renamed:
         return []
-    low = min(min(t.base, t.found.base) for t in renamed)
-    high = max(max(t.last, t.base, t.found.base) for t in renamed)
+    low = min(min(t.base, t.source.base) for t in renamed)
+    high = max(max(t.last, t.base, t.source.base) for t in renamed)
     while True:
         group = [
             t
             for t in targets
-            if low <= t.found.base <= high
+            if low <= t.source.base <= high
             or (t.base <= high and low <= max(t.last, t.base))
         ]
         wider = (
-            min(low, *(min(t.base, t.found.base) for t in group)),
-            max(high, *(max(t.last, t.base, t.found.base) for t in group)),
+            min(low, *(min(t.base, t.source.base) for t in group)),
+            max(high, *(max(t.last, t.base, t.source.base) for t in group)),
         )
         if wider == (low, high):
             return group

@@ -204,7 +204,7 @@ class _StoreRepair:
             self._repair_partition(name, facts, ownership, ends)
         if not self.dry_run:
             ownership.finish(ends)
-            self._look_again(names, is_whole)
+            self._verify(names, is_whole)
         return RepairReport(
             tuple(self.actions),
             tuple(dict.fromkeys(self.problems)),
@@ -259,7 +259,7 @@ class _StoreRepair:
         if self.dry_run:
             self.problems += seen.problems
 
-    def _look_again(self, names: list[str], is_whole: bool) -> None:
+    def _verify(self, names: list[str], is_whole: bool) -> None:
         """The findings of `verify` after the repair."""
         run = self.run_of
         if is_whole:

@@ -39,8 +39,8 @@ _NAMED_MAX: Final = 3
 
 def findings_of(facts: StoreFacts) -> list[Finding]:
     """All findings, the worst first, in the order of the rules within a level."""
-    found = [finding for rule in _RULES for finding in rule(facts)]
-    return sorted(found, key=lambda one: _ORDER[one.level])
+    findings = [finding for rule in _RULES for finding in rule(facts)]
+    return sorted(findings, key=lambda one: _ORDER[one.level])
 
 
 def _unreadable(facts: StoreFacts) -> Iterator[Finding]:
@@ -60,15 +60,15 @@ def _damage(facts: StoreFacts) -> Iterator[Finding]:
         log = [text for kind, text in partition.problems if kind in LOG_KINDS]
         if not log:
             continue
-        lost = "Which records are lost cannot be told."
+        loss = "Which records are lost cannot be told."
         if partition.lost_records:
             noun = "offset cannot" if partition.lost_records == 1 else "offsets cannot"
-            lost = f"{number_text(partition.lost_records)} {noun} be read."
+            loss = f"{number_text(partition.lost_records)} {noun} be read."
         yield Finding(
             CRITICAL,
             "damage",
             f"{partition.name} is damaged in {count_text(len(log), 'place')}",
-            f"{lost} {_first(log)}",
+            f"{loss} {_first(log)}",
             f"logstore-dump repair {_quoted(partition.path)}",
             partition.name,
         )
@@ -127,12 +127,12 @@ def _unclean(facts: StoreFacts) -> Iterator[Finding]:
 
 
 def _unsynced(facts: StoreFacts) -> Iterator[Finding]:
-    behind = [one for one in facts.partitions if one.unsynced]
-    if not behind:
+    partitions = [one for one in facts.partitions if one.unsynced]
+    if not partitions:
         return
-    behind.sort(key=lambda one: -one.unsynced)
-    total = sum(one.unsynced for one in behind)
-    named = _named([f"{one.name} ({number_text(one.unsynced)})" for one in behind])
+    partitions.sort(key=lambda one: -one.unsynced)
+    total = sum(one.unsynced for one in partitions)
+    named = _named([f"{one.name} ({number_text(one.unsynced)})" for one in partitions])
     if facts.writer == "kafka":
         level = INFO
         why = (
@@ -153,9 +153,9 @@ def _unsynced(facts: StoreFacts) -> Iterator[Finding]:
         level,
         "unsynced",
         f"{count_text(total, 'record')} not known to be synced in "
-        f"{count_text(len(behind), 'partition')}",
+        f"{count_text(len(partitions), 'partition')}",
         f"{why} Most in {named}.",
-        where=behind[0].name,
+        where=partitions[0].name,
     )
 
 
@@ -198,19 +198,19 @@ def _rule(rule: str) -> str:
 
 def _skew(facts: StoreFacts) -> Iterator[Finding]:
     for topic in facts.topics:
-        found = _heaviest(topic)
-        if found is None:
+        heaviest = _heaviest(topic)
+        if heaviest is None:
             continue
         count = len(topic.partitions)
         yield Finding(
             WARNING,
             "skew",
-            f"{found.name} holds {percent_text(found.size_bytes, topic.size_bytes)} of "
-            f"{topic.name}",
-            f"{size_text(found.size_bytes)} of {size_text(topic.size_bytes)}; an even "
-            f"share of {count} partitions is {percent_text(1, count)}. One key may "
-            f"carry most records.",
-            where=found.name,
+            f"{heaviest.name} holds "
+            f"{percent_text(heaviest.size_bytes, topic.size_bytes)} of {topic.name}",
+            f"{size_text(heaviest.size_bytes)} of {size_text(topic.size_bytes)}; an "
+            f"even share of {count} partitions is {percent_text(1, count)}. One key "
+            f"may carry most records.",
+            where=heaviest.name,
         )
 
 
@@ -219,9 +219,9 @@ def _heaviest(topic: TopicFacts) -> PartitionFacts | None:
     count, total = len(topic.partitions), topic.size_bytes
     if count < 2 or total < _SKEW_BYTES_MIN:
         return None
-    found = max(topic.partitions, key=lambda one: one.size_bytes)
+    heaviest = max(topic.partitions, key=lambda one: one.size_bytes)
     limit = _SKEW_OF_TWO if count == 2 else min(_SKEW / count, 0.9)
-    return found if found.size_bytes > limit * total else None
+    return heaviest if heaviest.size_bytes > limit * total else None
 
 
 def _clock(facts: StoreFacts) -> Iterator[Finding]:

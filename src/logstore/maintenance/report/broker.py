@@ -28,34 +28,34 @@ _NAMED_MAX: Final = 5
 
 def broker_facts(facts: StoreFacts) -> BrokerFacts:
     """The steps of a broker's start."""
-    found = BrokerFacts()
-    found.steps += _start(facts)
-    found.steps += _recovery(facts, found)
-    found.steps += _logs(facts)
-    found.level = max((step.level for step in found.steps), key=_rank, default="ok")
-    found.verdict = _verdict(found)
-    return found
+    broker = BrokerFacts()
+    broker.steps += _start(facts)
+    broker.steps += _recovery(facts, broker)
+    broker.steps += _logs(facts)
+    broker.level = max((step.level for step in broker.steps), key=_rank, default="ok")
+    broker.verdict = _verdict(broker)
+    return broker
 
 
 def _rank(level: str) -> int:
     return _RANK[level]
 
 
-def _verdict(found: BrokerFacts) -> str:
-    if any(step.title.startswith("It refuses") for step in found.steps):
+def _verdict(broker: BrokerFacts) -> str:
+    if any(step.title.startswith("It refuses") for step in broker.steps):
         return "A Kafka broker would not start on this directory as it is."
-    if found.cut_records:
+    if broker.cut_records:
         return (
             f"A Kafka broker would start, and cut off up to "
-            f"{count_text(found.cut_records, 'record')}: repair with logstore first."
+            f"{count_text(broker.cut_records, 'record')}: repair with logstore first."
         )
-    if found.level == "critical":
+    if broker.level == "critical":
         return "A Kafka broker would start, and its consumers would meet damage."
-    if found.recovered_segments:
+    if broker.recovered_segments:
         return (
             f"A Kafka broker would start, and read "
-            f"{count_text(found.recovered_segments, 'segment')} "
-            f"({size_text(found.recovered_bytes)}) again first."
+            f"{count_text(broker.recovered_segments, 'segment')} "
+            f"({size_text(broker.recovered_bytes)}) again first."
         )
     return "A Kafka broker would take the logs as they are."
 
@@ -82,7 +82,7 @@ def _start(facts: StoreFacts) -> Iterator[BrokerStep]:
         )
 
 
-def _recovery(facts: StoreFacts, found: BrokerFacts) -> Iterator[BrokerStep]:
+def _recovery(facts: StoreFacts, broker: BrokerFacts) -> Iterator[BrokerStep]:
     if facts.has_marker:
         yield BrokerStep(
             "ok",
@@ -92,17 +92,17 @@ def _recovery(facts: StoreFacts, found: BrokerFacts) -> Iterator[BrokerStep]:
     else:
         for partition in facts.partitions:
             read = _recovered(partition)
-            found.recovered_segments += len(read)
-            found.recovered_bytes += sum(segment.size_bytes for segment in read)
+            broker.recovered_segments += len(read)
+            broker.recovered_bytes += sum(segment.size_bytes for segment in read)
         yield BrokerStep(
-            "info" if found.recovered_segments else "ok",
+            "info" if broker.recovered_segments else "ok",
             "It finds no marker of a clean stop",
             f"Each log is read from its recovery point on: "
-            f"{count_text(found.recovered_segments, 'segment')}, "
-            f"{size_text(found.recovered_bytes)}; their indexes are built anew.",
+            f"{count_text(broker.recovered_segments, 'segment')}, "
+            f"{size_text(broker.recovered_bytes)}; their indexes are built anew.",
         )
     for partition in facts.partitions:
-        yield from _damaged(partition, found, has_marker=facts.has_marker)
+        yield from _damaged(partition, broker, has_marker=facts.has_marker)
 
 
 def _recovered(partition: PartitionFacts) -> list[SegmentFacts]:
@@ -113,7 +113,7 @@ def _recovered(partition: PartitionFacts) -> list[SegmentFacts]:
 
 
 def _damaged(
-    partition: PartitionFacts, found: BrokerFacts, *, has_marker: bool
+    partition: PartitionFacts, broker: BrokerFacts, *, has_marker: bool
 ) -> Iterator[BrokerStep]:
     damaged = [segment for segment in partition.segments if segment.damage]
     if not damaged:
@@ -136,14 +136,14 @@ def _damaged(
         return
     # If the offset is unknown, it is in the first batch of the segment.
     begin = max(first.damage_offset, first.base_offset)
-    lost = max(partition.end_offset, first.next_offset, begin) - begin
-    found.cut_records += lost
+    cut_records = max(partition.end_offset, first.next_offset, begin) - begin
+    broker.cut_records += cut_records
     yield BrokerStep(
         "critical",
         f"{partition.name}: it cuts the log at the damage",
         f"All from offset {number_text(begin)} on goes, the intact records after it, "
-        f"too: up to {number_text(lost)}. logstore-dump repair keeps what it cuts, and "
-        f"can skip the damage alone.",
+        f"too: up to {number_text(cut_records)}. logstore-dump repair keeps what it "
+        f"cuts, and can skip the damage alone.",
     )
 
 

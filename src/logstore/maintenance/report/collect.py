@@ -351,12 +351,14 @@ class _Collector:
     # -- the findings of verify
 
     def _findings(
-        self, found: Iterable[Problem | Note], snapshots: dict[str, PartitionSnapshot]
+        self,
+        findings: Iterable[Problem | Note],
+        snapshots: dict[str, PartitionSnapshot],
     ) -> None:
-        lost: dict[str, list[tuple[int, int]]] = {}
+        lost_offsets: dict[str, list[tuple[int, int]]] = {}
         # The page shows the path of the store once.
         prefix = self.root.path.rstrip(os.sep) + os.sep
-        for one in found:
+        for one in findings:
             text = one.message.replace(prefix, "")
             inner = os.path.relpath(one.path, self.root.path).split(os.sep)
             snapshot = snapshots.get(inner[0])
@@ -371,8 +373,8 @@ class _Collector:
             if one.kind in LOG_KINDS and one.first_offset is not None:
                 last = one.last_offset
                 end = snapshot.facts.end_offset - 1 if last is None else last
-                lost.setdefault(inner[0], []).append((one.first_offset, end))
-        for name, ranges in lost.items():
+                lost_offsets.setdefault(inner[0], []).append((one.first_offset, end))
+        for name, ranges in lost_offsets.items():
             snapshots[name].facts.lost_records = union(ranges)
 
     # -- headers
@@ -388,10 +390,10 @@ class _Collector:
             len(segments),
             self.config.max_batch_decompressed_bytes,
         )
-        found: dict[str, list[Interval]] = {}
+        intervals: dict[str, list[Interval]] = {}
         for snapshot in snapshots:
             rows = sampler.walk(snapshot.directory, snapshot.facts, snapshot.segments)
-            found.setdefault(snapshot.facts.topic, []).extend(rows)
+            intervals.setdefault(snapshot.facts.topic, []).extend(rows)
         sums = sampler.sums
         facts.is_sampled, facts.read_bytes = sums.is_sampled, sums.read_bytes
         facts.codecs = sorted(sums.codecs.values(), key=lambda one: -one.bytes)
@@ -400,10 +402,10 @@ class _Collector:
         facts.producers = by_records[:_PRODUCERS_MAX]
         facts.batch_sizes = dict(sorted(sums.batch_sizes.items()))
         facts.record_sizes = dict(sorted(sums.record_sizes.items()))
-        everything = [one for rows in found.values() for one in rows]
+        everything = [one for rows in intervals.values() for one in rows]
         bounds = bounds_of(everything)
         for topic in facts.topics:
-            rows = found.get(topic.name, [])
+            rows = intervals.get(topic.name, [])
             topic.series = series_of(rows, bounds, topic.records)
         facts.series = sum_of([topic.series for topic in facts.topics])
 

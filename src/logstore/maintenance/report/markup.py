@@ -38,9 +38,9 @@ def printable(text: str) -> str:
 def _visible(char: str) -> str:
     if char.isprintable():
         return char
-    known = _VISIBLE.get(char)
-    if known is not None:
-        return known
+    replacement = _VISIBLE.get(char)
+    if replacement is not None:
+        return replacement
     try:
         data = char.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -63,8 +63,8 @@ class Report:
         """All facts as plain values, for JSON; see docs/report.md. Counts of records
         are floats if they are estimates. Raw times are Unix milliseconds."""
         facts = dataclasses.asdict(self._facts)
-        for codec, known in zip(facts["codecs"], self._facts.codecs, strict=True):
-            codec["ratio"] = known.ratio
+        for fields, codec in zip(facts["codecs"], self._facts.codecs, strict=True):
+            fields["ratio"] = codec.ratio
         return {"schema_version": SCHEMA_VERSION, "ok": self.ok, **facts}
 
     def to_html(self) -> str:
@@ -80,14 +80,14 @@ class Report:
             StorageError: the system refuses; an existing file is unchanged.
         """
         full = os.path.abspath(os.fspath(path))
-        beside = f"{full}.{os.getpid()}.tmp"
+        temporary = f"{full}.{os.getpid()}.tmp"
         try:
-            with open(beside, "w", encoding="utf-8", newline="\n") as out:
+            with open(temporary, "w", encoding="utf-8", newline="\n") as out:
                 out.write(self.to_html())
-            os.replace(beside, full)
+            os.replace(temporary, full)
         except OSError as error:
             with contextlib.suppress(OSError):
-                os.unlink(beside)
+                os.unlink(temporary)
             raise storage_error(error, "write", full) from error
         return full
 

@@ -75,10 +75,10 @@ class Sums:
 
     def codec(self, name: str) -> Codec:
         """The sums of a codec."""
-        found = self.codecs.get(name)
-        if found is None:
-            found = self.codecs[name] = Codec(name)
-        return found
+        codec = self.codecs.get(name)
+        if codec is None:
+            codec = self.codecs[name] = Codec(name)
+        return codec
 
 
 class Sampler:
@@ -124,7 +124,7 @@ class Sampler:
         Returns records and bytes by time. Damaged parts that cannot be read are left
         out: `verify` has reported them.
         """
-        found: list[Interval] = []
+        intervals: list[Interval] = []
         facts.is_counted = True
         for segment, name in segments:
             if not segment.size_bytes:
@@ -140,8 +140,8 @@ class Sampler:
             if segment.next_offset > segment.base_offset:
                 raw.next_offset = segment.next_offset
             with contextlib.suppress(OSError, LogStoreError):
-                found += self._segment(raw, facts, segment.last_time_ms)
-        return found
+                intervals += self._segment(raw, facts, segment.last_time_ms)
+        return intervals
 
     # -- one segment
 
@@ -180,8 +180,8 @@ class Sampler:
 
     def _stretches_of(self, raw: RawSegment, opened_max: int) -> list[list[_Seen]]:
         """Batches from a few positions of a segment."""
-        known = raw.next_offset < native.OFFSET_MAX
-        count = self._stretches if known else 1
+        is_end_known = raw.next_offset < native.OFFSET_MAX
+        count = self._stretches if is_end_known else 1
         span = raw.next_offset - raw.base_offset
         parts = []
         end = 0  # of the stretch before
@@ -229,12 +229,12 @@ class Sampler:
                 return
             except (CorruptRecordError, UnsupportedError) as error:
                 at = error.position if error.position is not None else pos
-                found = next_valid(raw, max(at, pos), last)
-                if found is None:
+                next_batch = next_valid(raw, max(at, pos), last)
+                if next_batch is None:
                     return
-                base = found.header.base_offset
+                base = next_batch.header.base_offset
                 before = base - 1 if base >= 0 else native.OFFSET_UNKNOWN
-                place = OffsetPosition(found.pos, before)
+                place = OffsetPosition(next_batch.pos, before)
 
     def _open(self, header: native.BatchHeader, buffer: native.Buffer) -> int:
         """Decompress a batch, for the ratio; returns how many that were: 0 or 1."""
@@ -308,16 +308,16 @@ class Sampler:
         last_ms: int,
     ) -> None:
         producer_id = max(header.producer_id, -1)
-        found = self.sums.producers.get(producer_id)
-        if found is None:
-            found = self.sums.producers[producer_id] = Producer(producer_id)
-        found.epoch = max(found.epoch, header.producer_epoch)
-        found.is_transactional |= header.is_transactional
-        found.records += records
-        found.bytes += size
-        found.last_time_ms = max(found.last_time_ms, last_ms)
-        if not found.partitions or found.partitions[-1] != facts.name:
-            found.partitions.append(facts.name)
+        producer = self.sums.producers.get(producer_id)
+        if producer is None:
+            producer = self.sums.producers[producer_id] = Producer(producer_id)
+        producer.epoch = max(producer.epoch, header.producer_epoch)
+        producer.is_transactional |= header.is_transactional
+        producer.records += records
+        producer.bytes += size
+        producer.last_time_ms = max(producer.last_time_ms, last_ms)
+        if not producer.partitions or producer.partitions[-1] != facts.name:
+            producer.partitions.append(facts.name)
 
 
 def _points(seen: list[_Seen]) -> list[Interval]:
@@ -336,7 +336,7 @@ def _spread(
 ) -> list[Interval]:
     """The interval that each stretch represents: the time from its start to that of the
     next one, or to the last one of the segment."""
-    found = []
+    intervals = []
     parts = [part for part in stretches if part]
     times = [
         [one.header.max_timestamp for one in part if one.header.max_timestamp >= 0]
@@ -352,5 +352,5 @@ def _spread(
             last = max(last, min(times[at + 1]))
         records = sum(one.records for one in part) * weight
         size = sum(one.header.size for one in part) * weight
-        found.append(Interval(first, last, records, size))
-    return found
+        intervals.append(Interval(first, last, records, size))
+    return intervals

@@ -80,10 +80,10 @@ def series_of(
     step = step_of(bounds[1] - bounds[0])
     start = bounds[0] // step * step
     count = (bounds[1] - start) // step + 1
-    found = Series(start, step, [0.0] * count, [0.0] * count, untimed=untimed)
+    series = Series(start, step, [0.0] * count, [0.0] * count, untimed=untimed)
     for one in intervals:
-        _put(found, one, bounds)
-    return found
+        _put(series, one, bounds)
+    return series
 
 
 def sum_of(parts: Sequence[Series]) -> Series:

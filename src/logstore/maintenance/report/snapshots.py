@@ -69,8 +69,8 @@ def take_snapshot(
     for one in sizes:
         parsed = parse_segment_file(one)
         if parsed is not None and parsed.transition:
-            known = facts.leftovers.get(parsed.transition, 0)
-            facts.leftovers[parsed.transition] = known + 1
+            count = facts.leftovers.get(parsed.transition, 0)
+            facts.leftovers[parsed.transition] = count + 1
     return PartitionSnapshot(facts, directory, sizes, [])
 
 
@@ -78,7 +78,7 @@ def segments_of(
     snapshot: PartitionSnapshot, infos: tuple[SegmentInfo, ...]
 ) -> list[tuple[SegmentFacts, str]]:
     """The segments that readers see, followed by later ones that are only on disk."""
-    found = []
+    segments = []
     for info in infos:
         last = info.max_timestamp_ms
         segment = SegmentFacts(
@@ -88,7 +88,7 @@ def segments_of(
             info.modified_ms if last < 0 else last,
             is_active=info.is_active,
         )
-        found.append((segment, os.path.basename(info.path)))
+        segments.append((segment, os.path.basename(info.path)))
     end = infos[-1].base_offset if infos else -1
     others = sorted(
         (parsed.base_offset, name)
@@ -102,8 +102,8 @@ def segments_of(
         with contextlib.suppress(OSError):
             modified = snapshot.directory.stat(name).mtime_ns // 1_000_000
         segment = SegmentFacts(base, after, snapshot.sizes[name], modified)
-        found.append((segment, name))
-    return found
+        segments.append((segment, name))
+    return segments
 
 
 def mark(snapshot: PartitionSnapshot, problem: Problem, file: str, text: str) -> None:

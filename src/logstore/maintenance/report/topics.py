@@ -164,19 +164,21 @@ def _row(partition: PartitionFacts, widest: int, scale: MapScale) -> Html:
 
 
 def _problems(partitions: list[PartitionFacts]) -> Html:
-    found = [(one.name, text) for one in partitions for _, text in one.problems]
-    found += [(one.name, one.error) for one in partitions if one.error]
-    if not found:
+    problems = [(one.name, text) for one in partitions for _, text in one.problems]
+    problems += [(one.name, one.error) for one in partitions if one.error]
+    if not problems:
         return join()
     rows = [
-        tag("li", tag("b", name), " ", text) for name, text in found[:_PROBLEMS_MAX]
+        tag("li", tag("b", name), " ", text) for name, text in problems[:_PROBLEMS_MAX]
     ]
-    rest = len(found) - _PROBLEMS_MAX
+    rest = len(problems) - _PROBLEMS_MAX
     if rest > 0:
         rows.append(tag("li", f"{number_text(rest)} more: run logstore-dump verify"))
     return tag(
         "details",
-        tag("summary", f"{count_text(len(found), 'problem')} in detail", cls="small"),
+        tag(
+            "summary", f"{count_text(len(problems), 'problem')} in detail", cls="small"
+        ),
         tag("ul", rows, cls="small"),
     )
 

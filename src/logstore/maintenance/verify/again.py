@@ -21,10 +21,10 @@ from logstore.maintenance.verify.parallel import Job, run_jobs
 from logstore.maintenance.verify.partition import PartitionCheck
 from logstore.maintenance.verify.report import IN_USE, Problem, Run
 
-__all__ = ["LOOKS", "look_again", "partition_jobs", "seen"]
+__all__ = ["CHECKS_MAX", "partition_jobs", "report_confirmed", "seen"]
 
 # Maximum number of checks of a partition that changes all the time.
-LOOKS: Final = 6
+CHECKS_MAX: Final = 6
 
 
 def partition_jobs(
@@ -35,12 +35,12 @@ def partition_jobs(
     `context_of`: returns the facts from outside the partition at the time of the call;
     it reports faults of their files to its argument.
     """
-    found = run.child()
+    findings = run.child()
     before = seen(directory)
     try:
-        yield from PartitionCheck(found, directory, context_of(found)).jobs()
+        yield from PartitionCheck(findings, directory, context_of(findings)).jobs()
     except OSError as error:
-        found.unreadable(directory.path, error)
+        findings.unreadable(directory.path, error)
 
     def check(run: Run) -> None:
         try:
@@ -49,12 +49,12 @@ def partition_jobs(
         except OSError as error:
             run.unreadable(directory.path, error)
 
-    yield Job(None, partial(look_again, run, found, directory, before, check))
+    yield Job(None, partial(report_confirmed, run, findings, directory, before, check))
 
 
-def look_again(
+def report_confirmed(
     run: Run,
-    found: Run,
+    findings: Run,
     directory: Directory,
     before: object,
     check: Callable[[Run], None],
@@ -62,24 +62,24 @@ def look_again(
     """Report to `run` the findings of a first check, without the problems that further
     checks (`check`) do not find. `before`: the cache key of the directory (`seen`)
     when the first check began."""
-    for _ in range(LOOKS - 1):
-        if not found.problems:
+    for _ in range(CHECKS_MAX - 1):
+        if not findings.problems:
             break
         now = seen(directory)
         if now is None and parse_partition_directory(directory.name):
-            found.problems = []
+            findings.problems = []
             text = f"{directory.path} went away meanwhile"
-            found.note(IN_USE, directory.path, text)
+            findings.note(IN_USE, directory.path, text)
             break
         if now == before:
             break
         before = now
         again = run.child()
         check(again)
-        known = set(map(_place, found.problems))
-        again.problems = [p for p in again.problems if _place(p) in known]
-        found = again
-    run.merge(found)
+        places = set(map(_place, findings.problems))
+        again.problems = [p for p in again.problems if _place(p) in places]
+        findings = again
+    run.merge(findings)
 
 
 def _place(problem: Problem) -> tuple[str, str, int | None]:

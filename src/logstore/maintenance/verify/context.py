@@ -28,7 +28,7 @@ from logstore.maintenance.verify.report import CHECKPOINT, STATE, UNSUPPORTED, R
 _Read = TypeVar("_Read")
 
 # Maximum number of times the ownership is read, while they change all the time.
-_LOOKS: Final = 10
+_READS_MAX: Final = 10
 
 _METADATA_TEXT: Final = re.compile(
     r"version:\s*[0-9]+\s*\n\s*topic_id:\s*[A-Za-z0-9_-]{22}\s*"
@@ -89,7 +89,7 @@ class StoreFacts:
     def __init__(self, root: Directory, run: Run | None = None) -> None:
         self.root = root
         self.run = run
-        for _ in range(_LOOKS):
+        for _ in range(_READS_MAX):
             # A writer that opens or closes the store changes these files one by one.
             self.cache_key = ownership_key(root)
             self.run = None if run is None else run.child()
@@ -118,7 +118,7 @@ class StoreFacts:
     def _ownership(self) -> Ownership:
         ownership = Ownership(self.root)
         try:
-            ownership.read_owner(self._note)
+            ownership.read_owner(self._report)
         except UnsupportedError as error:
             if self.run is not None:
                 self.run.problem(
@@ -129,7 +129,7 @@ class StoreFacts:
                 self.run.unreadable(self.root.path_of(layout.OWNER), error)
         return ownership
 
-    def _note(self, action: RecoveryAction) -> None:
+    def _report(self, action: RecoveryAction) -> None:
         if self.run is None:
             return
         if action.label == OTHER_WRITER:
@@ -190,7 +190,7 @@ def own_state(
 ) -> dict[str, Any] | None:
     """A state file of logstore's; None if it is missing or (reported) bad."""
     return read_own(
-        directory, name, run, lambda found: checkpoints.read_state(found, name)
+        directory, name, run, lambda parent: checkpoints.read_state(parent, name)
     )
 
 

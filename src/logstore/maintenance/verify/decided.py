@@ -63,8 +63,8 @@ def plan_of(run: Run, directory: Directory, context: Context) -> tuple[Facts, Pl
         context.metadata,
         writable=True,
     )
-    found = survey(case)
-    return found.facts, found.plan
+    result = survey(case)
+    return result.facts, result.plan
 
 
 class Decided:
@@ -82,9 +82,9 @@ class Decided:
         self.context = context
         self.facts, self.plan = plan_of(run, directory, context)
         facts, plan = self.facts, self.plan
-        found = classify(facts.names, readable(facts.swap_ends)).logs
-        gone = {*plan.dropped, *plan.deleted}
-        self.logs = {base: end for base, end in found.items() if base not in gone}
+        logs = classify(facts.names, readable(facts.swap_ends)).logs
+        removed = {*plan.dropped, *plan.deleted}
+        self.logs = {base: end for base, end in logs.items() if base not in removed}
         self.rebuilt = {f.base for f in plan.findings if f.label == INDEX_REBUILT}
         self.indexed = set(plan.indexed)
         self._next = {s.base_offset: s.next_offset for s in plan.segments}
@@ -134,7 +134,7 @@ class Decided:
 
     # -- findings
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Report what does not depend on the contents of the segments."""
         plan, run, directory = self.plan, self.run_of, self.directory
         removed = [segment_file(base, LOG) for base in plan.dropped]
@@ -166,9 +166,9 @@ class Decided:
         )
 
     def _lost_segments(self) -> None:
-        lost = [f for f in self.plan.findings if f.label == SEGMENT_IS_LOST]
-        deleted = self._deleted_since([f.base for f in lost if f.base >= 0])
-        for finding in lost:
+        findings = [f for f in self.plan.findings if f.label == SEGMENT_IS_LOST]
+        deleted = self._deleted_since([f.base for f in findings if f.base >= 0])
+        for finding in findings:
             if finding.base in deleted:
                 continue
             path, message = self.directory.path_of(finding.name), finding.message
@@ -199,23 +199,23 @@ class Decided:
                 break
             except OSError:
                 state = None
-            known = {row[0] for row in state.sealed} if state else set()
-            known |= {state.active["base_offset"]} if state else set()
+            listed = {row[0] for row in state.sealed} if state else set()
+            listed |= {state.active["base_offset"]} if state else set()
             start = None if state is None else state.start_offset
             deleted.update(
                 base
                 for base in bases
-                if base not in known and (start is None or base < start)
+                if base not in listed and (start is None or base < start)
             )
         return deleted
 
-    def tell_rest(self, last: LogCheck | None) -> None:
+    def report_rest(self, last: LogCheck | None) -> None:
         """Report what is left when all segments were checked.
 
         Args:
             last: the last segment; None: there is none.
         """
-        told = {problem.path for problem in self.run_of.problems}
+        reported = {problem.path for problem in self.run_of.problems}
         for finding in self.plan.findings:
             path = self._path(finding)
             if CASES[finding.label] != TAKES_NO_APPENDS:
@@ -223,7 +223,7 @@ class Decided:
             if _is_size(finding):
                 if finding.base == self._last_base:
                     self._size(finding, last)
-            elif finding.label != SEGMENT_IS_LOST and path not in told:
+            elif finding.label != SEGMENT_IS_LOST and path not in reported:
                 # Usually the check of the file has found it, too, and says more.
                 self.run_of.problem(
                     {CORRUPT: DAMAGED_BATCH}.get(finding.label, finding.label),
@@ -254,7 +254,7 @@ class Decided:
                 f"it was closed or sealed",
                 position=position,
             )
-        elif last is not None and not last.is_gone:
+        elif last is not None and not last.is_deleted:
             state = self.context.state
             durable = self.context.recovery_point
             if state is not None:

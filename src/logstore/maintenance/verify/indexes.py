@@ -128,20 +128,20 @@ class IndexFile:
             used = size if whole == size and not self._is_empty_log() else 0
         self.count = used // size
         if len(self.data) != whole:
-            self.tell(whole, f"has {len(self.data)} bytes, no multiple of {size}")
+            self.report(whole, f"has {len(self.data)} bytes, no multiple of {size}")
         elif used != whole:
             message = f"{self.what} {self.path} ends with {whole - used} bytes of zeros"
             if log.is_index_rebuilt:
                 run.note(ZERO_TAIL, self.path, message, position=used)
             else:
-                self.tell(used, f"ends with {whole - used} bytes of zeros")
+                self.report(used, f"ends with {whole - used} bytes of zeros")
 
     def _is_empty_log(self) -> bool:
         with contextlib.suppress(OSError):
             return self.log.directory.stat(self.log.name).size == 0
         return True
 
-    def tell(self, position: int, reason: str) -> None:
+    def report(self, position: int, reason: str) -> None:
         """Report a problem; a note if the next opening rebuilds the index anyway."""
         log = self.log
         (log.run_of.note if log.is_index_rebuilt else log.run_of.problem)(
@@ -162,7 +162,7 @@ class IndexFile:
         if faults.first is not None:
             slot, reason = faults.first
             more = f" ({faults.count} of {self.count} entries are bad)"
-            self.tell(
+            self.report(
                 slot * self.entry_bytes,
                 f"contradicts the log: entry {slot} {reason}"
                 + (more if faults.count > 1 else ""),
@@ -286,17 +286,17 @@ class TimeIndexCheck(IndexFile):
         Inside a batch, any timestamp from the largest before it to its own is right.
         """
         timestamp, offset = entry
-        slot, found, at = -1, *self.largest
+        slot, largest, at = -1, *self.largest
         if count:
             slot, t, o = native.time_index_floor(table.times, count, timestamp)
             if slot >= 0:
-                found, at = t, o
+                largest, at = t, o
         after = self._entry_of(table, slot + 1, count)
-        if found == timestamp:
+        if largest == timestamp:
             if at > offset:
                 return self._is_inside(table, offset, at)
             return after is None or after[1] > offset
-        if found > timestamp or after is None:
+        if largest > timestamp or after is None:
             return False
         return at <= offset and self._is_inside(table, offset, after[1])
 

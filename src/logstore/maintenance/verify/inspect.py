@@ -119,12 +119,12 @@ class LogEntry(NamedTuple):
                 position=self.position,
                 offset=max(batch.base_offset, 0),
             ) from damage
-        found, pos = [], 0
+        crcs, pos = [], 0
         while pos + _MESSAGE.size <= len(payload):
             _, length, crc = _MESSAGE.unpack_from(payload, pos)
-            found.append(crc)
+            crcs.append(crc)
             pos += max(length, 0) + FRAME.size
-        return found
+        return crcs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -253,8 +253,8 @@ def _log_entries(
                     if isinstance(error, CorruptRecordError)
                     else str(error)
                 )
-                found = next_valid(segment, pos, last)
-                end = segment.size if found is None else found.pos
+                next_batch = next_valid(segment, pos, last)
+                end = segment.size if next_batch is None else next_batch.pos
                 yield _bad_entry(segment, pos, end, limit, reason)
                 pos = end
     finally:
@@ -272,13 +272,13 @@ def _log_entry(
     batch: RecordBatch | None = None
 
     def named(inside: Damage) -> Exception:
-        found = Damage(
+        fault = Damage(
             inside.reason,
             0,
             unsupported=inside.unsupported,
             too_large=inside.too_large,
         )
-        return segment.error_of(found, pos, max(header.base_offset, 0))
+        return segment.error_of(fault, pos, max(header.base_offset, 0))
 
     try:
         batch = RecordBatch(header._replace(pos=0), data, pos, limit, named)
@@ -293,14 +293,14 @@ def _log_entry(
 _BAD_BATCH_BYTES_MAX: Final = 64 << 20
 
 
-def _is_torn(frame: bytes, left: int) -> bool:
+def _is_torn(frame: bytes, remaining: int) -> bool:
     """Whether the last bytes of a file begin as an incomplete batch, or with zeros:
     other bytes were never a batch."""
-    if left <= FRAME_BYTES or not frame.strip(b"\0"):
+    if remaining <= FRAME_BYTES or not frame.strip(b"\0"):
         return True
     offset, length = FRAME.unpack_from(frame)
     magic = frame[FRAME_BYTES - 1]
-    return offset >= 0 and magic <= _MAGIC_MAX and length + FRAME.size > left
+    return offset >= 0 and magic <= _MAGIC_MAX and length + FRAME.size > remaining
 
 
 def _bad_entry(

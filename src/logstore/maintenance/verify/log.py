@@ -87,12 +87,12 @@ class LogCheck(ContentsCheck):
     """One pass over a `.log` file, also after damage, with its indexes.
 
     Attributes:
-        behind: first offset after it; None: unknown.
+        next_offset: first offset after it; None: unknown.
         last_before: last offset of the segments before.
         last_offset: last offset seen; ``base - 1`` while there is none.
         end: end of the intact log.
         is_skipped: whether a part before the present run was damaged.
-        is_gone: whether the file was deleted before it could be opened.
+        is_deleted: whether the file was deleted before it could be opened.
         index_names: the index files to be compared with it, if any.
         runs: the intact batches, run by run, also those past the end of the log.
         size: bytes of the file when its end was decided.
@@ -122,14 +122,14 @@ class LogCheck(ContentsCheck):
         self.base = base
         self.context = context
         self.is_last = following is None
-        self.behind = context.closed_end if following is None else following
+        self.next_offset = context.closed_end if following is None else following
         self.decided = LogEnd() if end is None else end
         self.index: OffsetIndexCheck | None = None
         self.times: TimeIndexCheck | None = None
         self.last_before = -1
         self.last_offset = base - 1
         self.size = self.end = self.batches = 0
-        self.is_skipped, self.is_gone = False, False
+        self.is_skipped, self.is_deleted = False, False
         self._gaps: list[tuple[int, int]] = []
         self._forgiven = -1
         self.index_names: tuple[str, str] | None = None
@@ -175,7 +175,7 @@ class LogCheck(ContentsCheck):
                 grown = self.directory.files.size(fd) != self.size
         except FileNotFoundError:
             run.note(IN_USE, self.path, f"{self.path} went away meanwhile")
-            self.is_gone = True
+            self.is_deleted = True
             return
         except OSError as error:
             run.unreadable(self.path, error)
@@ -196,12 +196,12 @@ class LogCheck(ContentsCheck):
             return self.size != row[1]
         if state is None or self.base != state.active["base_offset"]:
             return False
-        known = state.active["size"]
-        return self.size < known or (self.context.clean and self.size > known)
+        size = state.active["size"]
+        return self.size < size or (self.context.clean and self.size > size)
 
     def conclude(self) -> None:
         """The other checks, when `last_before` is known. Releases the indexes."""
-        if not self.is_gone and not self.is_unreadable:
+        if not self.is_deleted and not self.is_unreadable:
             self._check_overlap()
             for companion in (self.index, self.times):
                 if companion is not None:
@@ -227,17 +227,17 @@ class LogCheck(ContentsCheck):
         damaged, the rest is checked from the offset on that the state knows, as opening
         does."""
         state = self.context.state
-        known = size
+        recorded_size = size
         if state is not None and state.active["base_offset"] == self.base:
-            known = min(size, state.active["size"])
-        self._walk(fd, 0, known)
-        if known == size:
+            recorded_size = min(size, state.active["size"])
+        self._walk(fd, 0, recorded_size)
+        if recorded_size == size:
             return
         assert state is not None  # it has fewer bytes
         if not self.is_intact:
             self.last_offset = state.durable_offset - 1
             self._is_broken = True
-        self._walk(fd, known, size)
+        self._walk(fd, recorded_size, size)
 
     def _walk(self, fd: int, pos: int, size: int) -> None:
         files, run = self.directory.files, self.run_of
@@ -250,7 +250,7 @@ class LogCheck(ContentsCheck):
                 break
             end, error, stop = self._decode(buffer, n, pos)
             if end:
-                self._note_run(buffer, n, pos, pos + end)
+                self._record_run(buffer, n, pos, pos + end)
                 self._tabulate(buffer, end, pos)
                 run.meter.advance(end)
                 pos = self.end = pos + end
@@ -273,7 +273,7 @@ class LogCheck(ContentsCheck):
             self.name,
             self.base,
             self.context,
-            None if self.is_last else self.behind,
+            None if self.is_last else self.next_offset,
         )
         rest.size, rest.is_deep = self.size, self.is_deep
         rest.last_offset = tail.first_offset - 1
@@ -298,7 +298,7 @@ class LogCheck(ContentsCheck):
             last=last if last >= tail.first_offset else None,
         )
 
-    def _note_run(self, buffer: native.Buffer, n: int, pos: int, end: int) -> None:
+    def _record_run(self, buffer: native.Buffer, n: int, pos: int, end: int) -> None:
         """Record the intact batches of [pos, end)."""
         last = self.run_of.decoder.last_offset
         if not self._is_broken:
@@ -350,13 +350,13 @@ class LogCheck(ContentsCheck):
         done = 0
         while done < end:
             before = int(state.raw.last_offset) - self.base
-            taken, stop = planner.plan(state, buffer.c + done, end - done)
-            if not taken:
+            size, stop = planner.plan(state, buffer.c + done, end - done)
+            if not size:
                 self._beyond_relative(buffer, done, end, file_pos, stop)
                 break
             index, times = planner.entries()
             planner.commit(state)
-            done += taken
+            done += size
             self.batches += len(index) // INDEX_ENTRY_BYTES
             if index and (self.index is not None or self.times is not None):
                 table = numbers(index)
@@ -408,35 +408,35 @@ class LogCheck(ContentsCheck):
         # A compressed batch may contain bytes that look like a message after an invalid
         # offset: reject an offset that no segment can have.
         segment.next_offset = min(self.base + _RELATIVE_MAX + 1, native.OFFSET_MAX)
-        here = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
-        if error is not None and error.status == native.E_OFFSET and here is not None:
-            is_known = here[0].base_offset >= 0
-            stored = here[0].base_offset if is_known else here[0].last_offset
+        batch = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
+        if error is not None and error.status == native.E_OFFSET and batch is not None:
+            is_known = batch[0].base_offset >= 0
+            stored = batch[0].base_offset if is_known else batch[0].last_offset
             if self._forgiven != pos and stored >= 0:
                 # An intact batch in the wrong place: report it, and continue from it.
                 self._forgiven = pos
-                self._out_of_order(pos, last, here[0])
+                self._out_of_order(pos, last, batch[0])
                 # The first offset of a wrapper is inside of it.
                 decoder.begin(stored - 1 if is_known else native.OFFSET_UNKNOWN)
                 return pos
         if error is not None and error.status == native.E_CODEC:
             return self._step_over(buffer, pos, last, error)
-        found = next_valid(segment, pos, last, self.behind)
-        if found is None and self._forgiven >= 0:
+        next_batch = next_valid(segment, pos, last, self.next_offset)
+        if next_batch is None and self._forgiven >= 0:
             # A batch before may have claimed an offset that is far too large.
-            found = next_valid(segment, pos, self.base - 1, self.behind)
-        if found is None:
+            next_batch = next_valid(segment, pos, self.base - 1, self.next_offset)
+        if next_batch is None:
             # So may the last one, and the batches after it may contradict it.
             before = self._before_last(segment, last)
             if before is not None:
-                found = next_valid(segment, pos, before, self.behind)
-                last = last if found is None else before
+                next_batch = next_valid(segment, pos, before, self.next_offset)
+                last = last if next_batch is None else before
         kind, reason = _kind_of(error, stop)
-        end = size if found is None else found.pos
+        end = size if next_batch is None else next_batch.pos
         self.is_skipped = True
         self._gaps.append((pos, end))
         self.state.raw.bytes_since = 1
-        following = self._following(found)
+        following = self._following(next_batch)
         if kind == UNSUPPORTED:
             self.is_foreign |= self._is_framed(segment, pos, last)
         self.is_intact = False
@@ -452,20 +452,20 @@ class LogCheck(ContentsCheck):
             first=last + 1 if has_offsets else None,
             last=following - 1 if has_offsets and following is not None else None,
         )
-        if found is not None:
-            base = found.header.base_offset
-            known = base > decoder.last_offset
-            decoder.begin(base - 1 if known else native.OFFSET_UNKNOWN)
+        if next_batch is not None:
+            base = next_batch.header.base_offset
+            is_in_order = base > decoder.last_offset
+            decoder.begin(base - 1 if is_in_order else native.OFFSET_UNKNOWN)
         return end
 
-    def _following(self, found: Sound | None) -> int | None:
+    def _following(self, next_batch: Sound | None) -> int | None:
         """The first offset after a damaged part: that of the next intact batch, else
         that of what follows the segment. None: unknown."""
-        if found is not None:
-            first = found.first_offset()
+        if next_batch is not None:
+            first = next_batch.first_offset()
             return None if first < 0 else first
         row = self.context.rows.get(self.base)
-        return self.behind if row is None else row[2]
+        return self.next_offset if row is None else row[2]
 
     def _before_last(self, segment: RawSegment, last: int) -> int | None:
         """The last offset before that of the last intact batch, if that batch jumps

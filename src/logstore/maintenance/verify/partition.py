@@ -73,7 +73,7 @@ class PartitionCheck(Check):
     def jobs(self) -> Iterator[Job]:
         names = self._regular(self.directory.names())
         self.decided = Decided(self.run_of, self.directory, self.context)
-        self.decided.tell()
+        self.decided.report()
         for base in self.decided.bases(names):
             log = self._segment(base)
             yield Job(partial(self._walk, log), partial(self._take, log))
@@ -82,7 +82,7 @@ class PartitionCheck(Check):
     def _row(self, log: LogCheck) -> SealedRow | None:
         """The row of logstore's state for a sealed segment that seems intact."""
         state = self.context.state
-        if state is None or not log.is_intact or log.is_gone:
+        if state is None or not log.is_intact or log.is_deleted:
             return None
         return self.context.rows.get(log.base)
 
@@ -99,7 +99,7 @@ class PartitionCheck(Check):
             digest = read_digest(self.directory, log.base)
             if digest is None:
                 return
-            found = hash_log(self.directory, log.base, log.size)
+            xxh3 = hash_log(self.directory, log.base, log.size)
         except FileNotFoundError:
             return
         except (CorruptCheckpointError, UnsupportedError) as error:
@@ -108,12 +108,12 @@ class PartitionCheck(Check):
         except OSError as error:
             run.unreadable(path, error)
             return
-        if (digest.size, digest.xxh3) != (log.size, found):
+        if (digest.size, digest.xxh3) != (log.size, xxh3):
             run.problem(
                 DIGEST,
                 path,
                 f"{log.path} is not what it was when it was sealed: {log.size} bytes "
-                f"with digest {found}, not {digest.size} with {digest.xxh3}, and "
+                f"with digest {xxh3}, not {digest.size} with {digest.xxh3}, and "
                 f"nothing else is wrong with it"
                 + ("" if log.is_deep else " (not looked into compressed batches)"),
                 first=log.base,
@@ -128,9 +128,9 @@ class PartitionCheck(Check):
         except OSError:
             return  # reported with the index
         path = self.directory.path_of(name)
-        told = any(problem.path == path for problem in log.run_of.problems)
-        known = digest not in (UNKNOWN_DIGEST, STALE_DIGEST)
-        if known and digest != digest_of(data) and not told:
+        is_reported = any(problem.path == path for problem in log.run_of.problems)
+        is_recorded = digest not in (UNKNOWN_DIGEST, STALE_DIGEST)
+        if is_recorded and digest != digest_of(data) and not is_reported:
             log.run_of.problem(
                 TIME_INDEX_FAULT,
                 path,
@@ -156,7 +156,7 @@ class PartitionCheck(Check):
     def _finish(self, names: list[str]) -> None:
         """The remaining checks when all segments are done."""
         try:
-            self.decided.tell_rest(self._last)
+            self.decided.report_rest(self._last)
             self._check_others(names)
         except OSError as error:
             self.run_of.unreadable(self.directory.path, error)
@@ -173,14 +173,14 @@ class PartitionCheck(Check):
             except OSError as error:
                 run.unreadable(path, error)
                 continue
-            known = parse_segment_file(name) or name in (
+            is_partition_file = parse_segment_file(name) or name in (
                 layout.LEADER_EPOCHS,
                 layout.PARTITION_METADATA,
                 layout.PARTITION_STATE,
             )
             if info.is_file:
                 kept.append(name)
-            elif known:
+            elif is_partition_file:
                 run.problem(NOT_REGULAR, path, f"{path} is not a regular file")
         return kept
 
@@ -209,32 +209,32 @@ class PartitionCheck(Check):
     def _check_next_offset(self, log: LogCheck) -> None:
         """Whether a segment ends with the offset that logstore recorded."""
         state = self.context.state
-        if state is None or not state.is_contiguous or not log.is_intact or log.is_gone:
+        if not (state and state.is_contiguous and log.is_intact) or log.is_deleted:
             return
         row = self.context.rows.get(log.base)
-        noted = None if row is None else row[2]
+        expected = None if row is None else row[2]
         active = state.active
         if log.base == active["base_offset"] and (
             self.context.clean and log.size == active["size"]
         ):
-            noted = state.durable_offset
-        if noted is not None and log.last_offset + 1 != noted:
+            expected = state.durable_offset
+        if expected is not None and log.last_offset + 1 != expected:
             self.run_of.problem(
                 OFFSETS,
                 log.path,
-                f"{log.path} ends with offset {log.last_offset}, not {noted - 1}",
+                f"{log.path} ends with offset {log.last_offset}, not {expected - 1}",
                 position=log.end,
-                first=min(log.last_offset + 1, noted),
-                last=max(log.last_offset, noted - 1),
+                first=min(log.last_offset + 1, expected),
+                last=max(log.last_offset, expected - 1),
             )
 
     def _check_others(self, names: list[str]) -> None:
         """Check files that are neither a log nor an index of one."""
         run, directory = self.run_of, self.directory
         plan = self.decided.plan
-        gone = {*plan.superseded, *plan.leftovers, *plan.waiting}
+        obsolete = {*plan.superseded, *plan.leftovers, *plan.waiting}
         for name in names:
-            if name in gone:
+            if name in obsolete:
                 continue
             parsed = parse_segment_file(name)
             if parsed is None:
@@ -258,8 +258,8 @@ class PartitionCheck(Check):
             parse_snapshot(self.directory.read_file(name), path)
         except CorruptCheckpointError as error:
             # Not synced before its name appears: a crash may leave a part of it.
-            tell = run.problem if self.context.clean else run.note
-            tell(PRODUCER_SNAPSHOT, path, str(error))
+            report = run.problem if self.context.clean else run.note
+            report(PRODUCER_SNAPSHOT, path, str(error))
         except OSError as error:
             run.unreadable(path, error)
 

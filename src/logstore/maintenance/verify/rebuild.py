@@ -127,9 +127,9 @@ def rebuild_index(
                 partition.access = root.access
             stack.callback(StoreLock(root).release)
         failures: list[LogStoreError] = []
-        tell = failures.append if on_damage is None else on_damage
+        report = failures.append if on_damage is None else on_damage
         meter = Meter(on_progress)
-        built = _rebuild_all(root, partitions, base, dry_run, config, tell, meter)
+        built = _rebuild_all(root, partitions, base, dry_run, config, report, meter)
     if failures:
         raise failures[0]
     return built
@@ -141,7 +141,7 @@ def _rebuild_all(
     only: int | None,
     dry_run: bool,
     config: TopicConfig | None,
-    tell: OnDamage,
+    on_damage: OnDamage,
     meter: Meter,
 ) -> tuple[tuple[str, int, int], ...]:
     built: list[tuple[str, int, int]] = []
@@ -164,18 +164,18 @@ def _rebuild_all(
                     counts = _rebuild_one(directory, base, chosen, dry_run=dry_run)
                 except CorruptRecordError as error:
                     _set_end(error, directory, base, following)
-                    tell(error)
+                    on_damage(error)
                     continue
                 except UnsupportedError as error:
-                    tell(error)
+                    on_damage(error)
                     continue
                 name = segment_file(base, LOG)
                 built.append((directory.path_of(name), *counts))
                 meter.advance(directory.stat(name).size)
         except LogStoreError as error:
-            tell(error)
+            on_damage(error)
         except OSError as error:
-            tell(storage_error(error, "rebuild the indexes of", directory.path))
+            on_damage(storage_error(error, "rebuild the indexes of", directory.path))
     if not is_found:
         path = partitions[0].path_of(segment_file(only or 0, LOG))
         raise StoreNotFoundError(f"there is no log {path}", path=path)
@@ -193,8 +193,8 @@ def _set_end(
     try:
         size = directory.stat(name).size
         segment = RawSegment(directory, descriptors, name, base, size)
-        found = next_valid(segment, position, error.offset - 1, following)
-        end = following if found is None else found.first_offset()
+        next_batch = next_valid(segment, position, error.offset - 1, following)
+        end = following if next_batch is None else next_batch.first_offset()
     except (OSError, LogStoreError):
         return  # the log itself was readable a moment ago; its error stays
     finally:

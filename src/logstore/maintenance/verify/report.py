@@ -183,10 +183,10 @@ class Run:
     @property
     def decoder(self) -> native.Decoder:
         """The decoder of this thread."""
-        found: native.Decoder | None = getattr(self._decoders, "decoder", None)
-        if found is None:
-            found = self._decoders.decoder = native.Decoder()
-        return found
+        decoder: native.Decoder | None = getattr(self._decoders, "decoder", None)
+        if decoder is None:
+            decoder = self._decoders.decoder = native.Decoder()
+        return decoder
 
     def child(self) -> Run:
         """A run of the same call without findings."""

@@ -31,7 +31,12 @@ from logstore.io.layout import (
     parse_segment_file,
     segment_file,
 )
-from logstore.maintenance.verify.again import LOOKS, look_again, partition_jobs, seen
+from logstore.maintenance.verify.again import (
+    CHECKS_MAX,
+    partition_jobs,
+    report_confirmed,
+    seen,
+)
 from logstore.maintenance.verify.context import (
     Context,
     StoreFacts,
@@ -208,12 +213,12 @@ class StoreCheck(Check):
         read again: the topic may be deleted by now, and even created again.
         """
         run, root = self.run_of, self.root
-        for _ in range(LOOKS):
-            cache_key, found = root.stamp(layout.TOPICS), run.child()
-            missing = self._missing(found, facts)
+        for _ in range(CHECKS_MAX):
+            cache_key, findings = root.stamp(layout.TOPICS), run.child()
+            missing = self._missing(findings, facts)
             if not missing or root.stamp(layout.TOPICS) == cache_key:
                 break
-        run.merge(found)
+        run.merge(findings)
         for name in missing:
             path = root.path_of(name)
             run.problem(LOST_SEGMENT, path, f"the directory {path} is gone")
@@ -222,23 +227,23 @@ class StoreCheck(Check):
         """The directories that the list of topics has and that do not exist."""
         value = own_state(self.root, layout.TOPICS, run)
         topics = value["topics"] if value and facts.own else {}
-        found: list[str] = []
+        names: list[str] = []
         for topic, settings in topics.items():
             if settings.get("creating") or settings.get("deleting"):
                 continue
-            wanted = [
+            expected = [
                 layout.partition_directory(topic, number)
                 for number in range(settings["partitions"])
             ]
-            missing = [n for n, w in enumerate(wanted) if not self._is_partition(w)]
+            missing = [n for n, w in enumerate(expected) if not self._is_partition(w)]
             if missing and not layout.is_renamed_for_deletion(
                 self.root.names(),
                 topic,
                 settings.get("id", ""),
-                set(missing) if len(missing) < len(wanted) else None,
+                set(missing) if len(missing) < len(expected) else None,
             ):
-                found += [wanted[number] for number in missing]
-        return found
+                names += [expected[number] for number in missing]
+        return names
 
     def _check_names(self, names: list[str]) -> None:
         run, root = self.run_of, self.root
@@ -249,11 +254,11 @@ class StoreCheck(Check):
             except OSError:
                 continue
             special = not info.is_file and not info.is_directory
-            known = name in layout.NOT_PARTITIONS or parse_partition_directory(name)
-            if special and (known or name in (*OFFSET_CHECKPOINTS, layout.LOCK)):
-                what = "a directory" if known else "a regular file"
+            is_valid = name in layout.NOT_PARTITIONS or parse_partition_directory(name)
+            if special and (is_valid or name in (*OFFSET_CHECKPOINTS, layout.LOCK)):
+                what = "a directory" if is_valid else "a regular file"
                 run.problem(NOT_REGULAR, path, f"{path} is not {what}")
-            if not info.is_directory or known:
+            if not info.is_directory or is_valid:
                 continue
             moved = layout.transition_topic(name)
             if moved is not None:
@@ -296,11 +301,13 @@ class FileCheck(Check):
         return segment_file(self.parsed.base_offset, LOG) + self.parsed.transition
 
     def jobs(self) -> Iterator[Job]:
-        found, before = self.run_of.child(), seen(self.root)
-        yield Job(None, partial(self._check, found))
+        findings, before = self.run_of.child(), seen(self.root)
+        yield Job(None, partial(self._check, findings))
         yield Job(
             None,
-            partial(look_again, self.run_of, found, self.root, before, self._check),
+            partial(
+                report_confirmed, self.run_of, findings, self.root, before, self._check
+            ),
         )
 
     def _check(self, run: Run) -> None:
