@@ -32,7 +32,7 @@ from logstore.io.checkpoint.recovery_report import (
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.parallel import side_by_side
-from logstore.log.recover import Case, RecoveredLog, load
+from logstore.log.recover import RecoveredLog, RecoveryContext, load
 from logstore.log.write.context import Host
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.topics import Catalog
@@ -212,7 +212,7 @@ class PartitionWriters:
         topic, number = key
         directory = self._directory(key)
         try:
-            case = Case(
+            context = RecoveryContext(
                 directory,
                 self._host.descriptors,
                 topic,
@@ -222,7 +222,7 @@ class PartitionWriters:
                 writable=True,
                 on_checked=count.add,
             )
-            return load(case)
+            return load(context)
         except LogStoreError as error:
             return error
         except OSError as error:

@@ -43,7 +43,7 @@ from logstore.log.follow.file_identity import LogFiles
 from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.signs import PartitionStamp, cut_stamp, partition_stamp
 from logstore.log.read.view import Bounds
-from logstore.log.recover import Case, RecoveredLog, load
+from logstore.log.recover import RecoveredLog, RecoveryContext, load
 from logstore.segment import Segment
 
 __all__ = ["ATTEMPTS", "ReadOnlyLog"]
@@ -149,7 +149,7 @@ class ReadOnlyLog:
                     epochs = LeaderEpochs.of(self.directory)
                 else:
                     epochs = LeaderEpochs()
-                case = Case(
+                context = RecoveryContext(
                     self.directory,
                     self.descriptors,
                     self.topic,
@@ -158,7 +158,7 @@ class ReadOnlyLog:
                     metadata,
                     writable=False,
                 )
-                loaded = load(case)
+                loaded = load(context)
                 is_same = files.have_stayed(loaded.segments)
                 if is_same:
                     # Before the second stamp: the bytes must be of this log.

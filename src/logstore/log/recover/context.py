@@ -16,7 +16,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.segment import Segment
 
-__all__ = ["Case", "RecoveredLog"]
+__all__ = ["RecoveryContext", "RecoveredLog"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -61,7 +61,7 @@ class RecoveredLog:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Case:
+class RecoveryContext:
     """A partition that is to be loaded.
 
     Attributes:
