@@ -475,11 +475,11 @@ BUGS = (
     Bug(
         "a sync counts as scheduled before it is",
         "log/write/syncs.py",
-        (("            context.host.call_later(self.flush_due, "
+        (("            context.services.call_later(self.flush_due, "
           "context.config.flush_ms)\n"
           "            self.is_scheduled = True\n",
           "            self.is_scheduled = True\n"
-          "            context.host.call_later(self.flush_due, "
+          "            context.services.call_later(self.flush_due, "
           "context.config.flush_ms)\n"),),
         "limits",
     ),

@@ -229,7 +229,7 @@ class _Application:
             reading.times,
             damage=self.damage,
             actions=self.actions,
-            is_written_down=state is not None,
+            is_recorded=state is not None,
             is_unclean=not metadata.clean,
             deleted=self.deleted,
             digested=set(plan.digested),
