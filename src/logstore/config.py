@@ -268,7 +268,7 @@ class TopicConfig:
 # The value of a setting that a topics file (docs/format.md) leaves out: the file is
 # written whole at each change. These values never change: a later default of
 # `TopicConfig` is for new topics only. `retention_ms` is not here, see `from_stored`.
-_LEFT_OUT: Final[Mapping[str, Any]] = {
+_STORED_DEFAULTS: Final[Mapping[str, Any]] = {
     "segment_bytes": 1_073_741_824,
     "segment_ms": 604_800_000,
     "segment_jitter_ms": 0,
@@ -295,7 +295,7 @@ def to_stored(config: TopicConfig) -> dict[str, Any]:
     return {
         name: value
         for name, value in config.to_dict().items()
-        if name not in _LEFT_OUT or _LEFT_OUT[name] != value
+        if name not in _STORED_DEFAULTS or _STORED_DEFAULTS[name] != value
     }
 
 
@@ -317,14 +317,14 @@ def from_stored(settings: Mapping[str, Any]) -> TopicConfig:
     Raises:
         ConfigError, TypeError: the settings are invalid.
     """
-    known = TopicConfig.__dataclass_fields__
-    kept = {name: value for name, value in settings.items() if name in known}
+    fields = TopicConfig.__dataclass_fields__
+    kept = {name: value for name, value in settings.items() if name in fields}
     policy = kept.get("cleanup_policy")
     if isinstance(policy, str):
         parts = [part.strip() for part in policy.split(",")]
         if "compact" in parts:
             kept["cleanup_policy"] = "delete" if "delete" in parts else ""
-    return TopicConfig(**{"retention_ms": -1, **_LEFT_OUT, **kept})
+    return TopicConfig(**{"retention_ms": -1, **_STORED_DEFAULTS, **kept})
 
 
 def _parse(name: str, text: object, kind: object) -> object:

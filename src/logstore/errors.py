@@ -85,12 +85,12 @@ def partly_done(
 ) -> LogStoreError:
     """The same error, for a call that had appended to some partitions before."""
     _, (kind, args, facts) = error.__reduce__()
-    there = ", ".join(
+    spans = ", ".join(
         f"offsets {span.start} to {span.stop - 1} of partition {number}"
         for number, span in appended
         if span
     )
-    text = f"{error}. Appended before that, and there: {there}"
+    text = f"{error}. Appended before that, and there: {spans}"
     return _made_again(kind, (text, *args[1:]), {**facts, "appended": appended})
 
 

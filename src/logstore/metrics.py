@@ -142,8 +142,8 @@ def of_directory(
     full = os.path.abspath(os.fspath(path))
     holder = _holder(files, full)
     with open_store(full, read_only=True, config=store_config, files=files) as store:
-        found = store.metrics()
-    return {**found, "holder_pid": holder, "is_held": holder is not None}
+        values = store.metrics()
+    return {**values, "holder_pid": holder, "is_held": holder is not None}
 
 
 def _holder(files: Files, path: str) -> int | None:
@@ -239,7 +239,7 @@ class _Shared:
         self._store = weakref.ref(store)
         self._files = store._context.files
         self._until = 0.0
-        self._found: dict[str, Any] | None = None
+        self._values: dict[str, Any] | None = None
 
     def now(self) -> dict[str, Any] | None:
         store = self._store()
@@ -248,12 +248,12 @@ class _Shared:
         now = self._files.monotonic()
         try:
             store._context.check_open()
-            if self._found is None or now >= self._until:
-                self._found = store.metrics()
+            if self._values is None or now >= self._until:
+                self._values = store.metrics()
                 self._until = now + _SHARED_S
         except LogStoreError:
-            self._found = None
-        return self._found
+            self._values = None
+        return self._values
 
 
 def opentelemetry(store: Store, meter: Any = None) -> tuple[Any, ...]:
@@ -284,8 +284,8 @@ def opentelemetry(store: Store, meter: Any = None) -> tuple[Any, ...]:
 
     def of_store(key: str) -> Callable[[Any], Iterator[Any]]:
         def observe(options: Any) -> Iterator[Any]:
-            found = shared.now()
-            value = None if found is None else found.get(key)
+            values = shared.now()
+            value = None if values is None else values.get(key)
             if value is not None:
                 yield api.Observation(_plain(value), {"logstore.path": path})
 
@@ -293,8 +293,8 @@ def opentelemetry(store: Store, meter: Any = None) -> tuple[Any, ...]:
 
     def of_partitions(key: str) -> Callable[[Any], Iterator[Any]]:
         def observe(options: Any) -> Iterator[Any]:
-            found = shared.now()
-            for row in found["partitions"] if found is not None else ():
+            values = shared.now()
+            for row in values["partitions"] if values is not None else ():
                 if row.get(key) is not None:
                     labels = {
                         "logstore.path": path,

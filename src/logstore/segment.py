@@ -210,7 +210,7 @@ class Segment:
         try:
             file = self.borrow()
         except FileNotFoundError as error:
-            raise self._gone(pos) from error
+            raise self._removed_error(pos) from error
         except OSError as error:
             if error.errno == errno.ESTALE:
                 raise self._replaced(pos) from error
@@ -282,7 +282,7 @@ class Segment:
             next_offset=damage.next_offset,
         )
 
-    def _gone(self, pos: int) -> SegmentGoneError:
+    def _removed_error(self, pos: int) -> SegmentGoneError:
         """The error for a missing file: its writer has deleted it from the head of the
         log, or it is lost (`View.again` decides)."""
         return SegmentGoneError(
@@ -387,7 +387,7 @@ class Segment:
         pos, last_offset = place
         while pos < self.size:
             n = self.read(buffer.view, pos)
-            found, scan = native.seek_batch(
+            batch_pos, scan = native.seek_batch(
                 buffer.c,
                 n,
                 pos=0,
@@ -395,8 +395,8 @@ class Segment:
                 checks=self.checks,
                 offset=offset,
             )
-            if found >= 0:
-                return OffsetPosition(pos + found, scan.last_offset)
+            if batch_pos >= 0:
+                return OffsetPosition(pos + batch_pos, scan.last_offset)
             if scan.error is not None:
                 damage = Damage(
                     scan.error.reason,
@@ -458,12 +458,12 @@ class Segment:
 
     def last_batch_at(self) -> int | None:
         """The position of its last batch; None if it cannot be found."""
-        found = None
+        last = None
         with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
             place = self.locate(self.next_offset - 1)
             for _, _, pos in self.headers(place, checks=0):
-                found = pos
-        return found
+                last = pos
+        return last
 
     # -- lookups
 
@@ -533,18 +533,18 @@ class Segment:
         self, pos: int, offset: int, relative: int, buffer: native.Buffer
     ) -> OffsetPosition | None:
         """The place at `pos`, if a batch there begins at or before `offset`."""
-        found = self.first_header(pos, buffer)
-        if found is None:
+        first = self.first_header(pos, buffer)
+        if first is None:
             return None
-        header = found[0]
+        header = first[0]
         if header.last_offset < self.base_offset:
             return None
         if self.is_contiguous and header.last_offset != self.base_offset + relative:
             return None
         if header.base_offset < 0:
             # The first offset of a wrapper is unknown; a last one below is sufficient.
-            known = header.last_offset <= offset
-            return OffsetPosition(pos, native.OFFSET_UNKNOWN) if known else None
+            is_before = header.last_offset <= offset
+            return OffsetPosition(pos, native.OFFSET_UNKNOWN) if is_before else None
         if header.base_offset > offset:
             return None
         return OffsetPosition(pos, header.base_offset - 1)
@@ -594,9 +594,9 @@ class Segment:
         largest, place = -1, self.start
         if entries.count:
             timestamp, relative = entries.entry(entries.count - 1)
-            found = self._place_of_time_entry(timestamp, relative)
-            if found is not None:
-                largest, place = timestamp, found
+            entry_place = self._place_of_time_entry(timestamp, relative)
+            if entry_place is not None:
+                largest, place = timestamp, entry_place
         for header, _, _ in self.headers(place):
             if header.max_timestamp > largest:
                 largest = header.max_timestamp

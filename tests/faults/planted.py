@@ -196,10 +196,10 @@ BUGS = (
     Bug(
         "an index is trusted by readers",
         "segment.py",
-        (("        found = self.first_header(pos, buffer)\n        if found is None:\n"
+        (("        first = self.first_header(pos, buffer)\n        if first is None:\n"
           "            return None\n        header",
           "        return OffsetPosition(pos, native.OFFSET_UNKNOWN)\n"
-          "        found = self.first_header(pos, buffer)\n        if found is None:\n"
+          "        first = self.first_header(pos, buffer)\n        if first is None:\n"
           "            return None\n        header"),),
         "lying_disk",
         (".index",),
@@ -351,8 +351,9 @@ BUGS = (
     Bug(
         "readers do not stop at a publication",
         "io/checkpoint/publications.py",
-        (("            self._found = cache_key, found\n        return found",
-          "            self._found = cache_key, found\n        return {}"),),
+        (("            self._cached = cache_key, high_watermarks\n"
+          "        return high_watermarks",
+          "            self._cached = cache_key, high_watermarks\n        return {}"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
         quick=True,
@@ -474,11 +475,11 @@ BUGS = (
     Bug(
         "a sync counts as scheduled before it is",
         "log/write/syncs.py",
-        (("            context.host.call_later(self.flush_due, "
+        (("            context.services.call_later(self.flush_due, "
           "context.config.flush_ms)\n"
           "            self.is_scheduled = True\n",
           "            self.is_scheduled = True\n"
-          "            context.host.call_later(self.flush_due, "
+          "            context.services.call_later(self.flush_due, "
           "context.config.flush_ms)\n"),),
         "limits",
     ),
@@ -525,10 +526,10 @@ BUGS = (
     Bug(
         "an index is believed where it is a file's own",
         "segment.py",
-        (("        found = self.first_header(pos, buffer)\n        if found is None:\n"
+        (("        first = self.first_header(pos, buffer)\n        if first is None:\n"
           "            return None\n        header",
           "        return OffsetPosition(pos, native.OFFSET_UNKNOWN)\n"
-          "        found = self.first_header(pos, buffer)\n        if found is None:\n"
+          "        first = self.first_header(pos, buffer)\n        if first is None:\n"
           "            return None\n        header"),),
         "lying_input",
         ("derived",),

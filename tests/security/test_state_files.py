@@ -18,7 +18,7 @@ from logstore.io import files as _files
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
-from logstore.io.checkpoint.recovery_report import LOST_TOLD
+from logstore.io.checkpoint.recovery_report import LOST_REPORTED_MAX
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.io.layout import OFFSET_MAX
@@ -393,9 +393,9 @@ def test_opening_tells_very_many_lost_segments_together(
         if not read_only:
             actions = opened.recovery_report.actions
             lost = [a for a in actions if a.label == "lost-segment"]
-            assert len(lost) == LOST_TOLD + 1
-            assert lost[-1].first_offset == first + LOST_TOLD
-            assert f"{ROWS - LOST_TOLD} more segment" in lost[-1].message
+            assert len(lost) == LOST_REPORTED_MAX + 1
+            assert lost[-1].first_offset == first + LOST_REPORTED_MAX
+            assert f"{ROWS - LOST_REPORTED_MAX} more segment" in lost[-1].message
             with pytest.raises(logstore.CorruptRecordError):
                 append_one(partition)
 
@@ -406,8 +406,8 @@ def test_verify_tells_very_many_lost_segments_together(hollow: Path) -> None:
     files = FaultyFiles()
     report = logstore.verify(hollow, files=files)
     lost = [p for p in report.problems if p.kind == "lost-segment"]
-    assert len(lost) == LOST_TOLD + 1
-    assert f"{ROWS - LOST_TOLD} more segments" in lost[-1].message
+    assert len(lost) == LOST_REPORTED_MAX + 1
+    assert f"{ROWS - LOST_REPORTED_MAX} more segments" in lost[-1].message
     assert lost[-1].first_offset == lost[-2].first_offset + 1
     assert lost[-1].last_offset > lost[0].first_offset + ROWS - 1
     assert files.count("open", ".logstore-state") <= 5
@@ -419,7 +419,7 @@ def test_repair_tells_very_many_lost_segments_together(hollow: Path, mode: str) 
     files = FaultyFiles()
     report = logstore.repair(hollow, mode, files=files)
     lost = [a for a in report.actions if a.label == "lost-accepted"]
-    assert len(lost) == LOST_TOLD + 1
+    assert len(lost) == LOST_REPORTED_MAX + 1
     assert report.remaining == ()
     assert files.count("open", ".logstore-state") <= 10
     with logstore.open(hollow) as opened:

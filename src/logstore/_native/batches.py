@@ -75,10 +75,10 @@ def seek_batch(
                     low = middle + 1
                 else:
                     high = middle
-            found = int(out[low].pos)
+            batch_pos = int(out[low].pos)
             if low:
                 before = int(out[low - 1].last_offset)
-            return found, Scan([], found, before, STOP_OFFSET, None)
+            return batch_pos, Scan([], batch_pos, before, STOP_OFFSET, None)
         error = native_error(status, walk.error) if status < 0 else None
         if error is not None or walk.stop != STOP_FULL:
             return -1, Scan([], walk.pos, walk.last_offset, walk.stop, error)

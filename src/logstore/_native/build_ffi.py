@@ -15,7 +15,7 @@ import tempfile
 from cffi import FFI
 from setuptools import Extension, setup
 
-HERE = os.path.relpath(os.path.dirname(os.path.abspath(__file__)))
+SOURCE_DIR = os.path.relpath(os.path.dirname(os.path.abspath(__file__)))
 
 SOURCES = [
     "ls_append.c",
@@ -88,7 +88,7 @@ def link_args() -> list[str]:
 
 
 def declarations() -> str:
-    with open(os.path.join(HERE, "ls_api.h"), encoding="utf-8") as file:
+    with open(os.path.join(SOURCE_DIR, "ls_api.h"), encoding="utf-8") as file:
         return file.read()
 
 
@@ -97,9 +97,9 @@ ffibuilder.cdef(declarations())
 ffibuilder.set_source(
     "logstore._native._ls",
     '#include <stdint.h>\n#include "ls_api.h"\n',
-    sources=[os.path.join(HERE, name) for name in SOURCES],
-    depends=[os.path.join(HERE, name) for name in HEADERS],
-    include_dirs=[HERE],
+    sources=[os.path.join(SOURCE_DIR, name) for name in SOURCES],
+    depends=[os.path.join(SOURCE_DIR, name) for name in HEADERS],
+    include_dirs=[SOURCE_DIR],
     extra_compile_args=compile_args(),
     extra_link_args=link_args(),
 )
@@ -109,8 +109,8 @@ def python_extensions() -> list[Extension]:
     return [
         Extension(
             f"logstore._native.{name}",
-            [os.path.join(HERE, source) for source in sources],
-            depends=[os.path.join(HERE, header) for header in PYTHON_HEADERS],
+            [os.path.join(SOURCE_DIR, source) for source in sources],
+            depends=[os.path.join(SOURCE_DIR, header) for header in PYTHON_HEADERS],
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             py_limited_api=True,
             extra_compile_args=compile_args(),

@@ -189,7 +189,7 @@ def make_tuples(
     def at(pointer: Any) -> int:
         return int(ffi.cast("uintptr_t", pointer))
 
-    made = _records.make(
+    tuples = _records.make(
         tuple if _TUPLES_KEEP_HASH else kind,
         len(part),
         at(base),
@@ -202,7 +202,9 @@ def make_tuples(
         headers,
         types,
     )
-    return list(map(tuple.__new__, repeat(kind), made)) if _TUPLES_KEEP_HASH else made
+    return (
+        list(map(tuple.__new__, repeat(kind), tuples)) if _TUPLES_KEEP_HASH else tuples
+    )
 
 
 # Only their own type can make such tuples: see pyrecords.c.

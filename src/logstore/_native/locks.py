@@ -121,15 +121,15 @@ class Waiter:
 
 
 def wait_for_any(
-    signals: Sequence[Signal], is_there: Callable[[], bool], seconds: float
+    signals: Sequence[Signal], is_ready: Callable[[], bool], seconds: float
 ) -> None:
     """Sleep until one of the signals is set, at most `seconds`; return at once if
-    `is_there` returns True."""
+    `is_ready` returns True."""
     waiter = signals[0].register()
     try:
         for signal in signals[1:]:
             signal.join(waiter)
-        if not is_there():
+        if not is_ready():
             waiter.wait(seconds)
     finally:
         for signal in signals:

@@ -222,10 +222,12 @@ def time_index_floor(
     entries: ReadableBuffer, count: int, timestamp: int
 ) -> tuple[int, int, int]:
     """(slot, timestamp, relative offset) of the greatest entry <= target; slot -1."""
-    found = ffi.new("int64_t *")
+    entry_timestamp = ffi.new("int64_t *")
     offset = ffi.new("int64_t *")
-    slot = lib.ls_time_index_floor(pointer(entries), count, timestamp, found, offset)
-    return slot, found[0], offset[0]
+    slot = lib.ls_time_index_floor(
+        pointer(entries), count, timestamp, entry_timestamp, offset
+    )
+    return slot, entry_timestamp[0], offset[0]
 
 
 def offset_index_check(entries: ReadableBuffer, count: int, file_size: int) -> int:

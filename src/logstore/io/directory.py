@@ -130,7 +130,7 @@ class Directory:
         file = self._file
         if file is not None:
             # The same as `use` for the root, without a context manager: a reader calls
-            # this several times in each look.
+            # this several times in each refresh.
             return self.files.stat_name(file.fd, name)
         with self.use() as fd:
             return self.files.stat_name(fd, name)
@@ -145,13 +145,13 @@ class Directory:
         return stamp_of(info)
 
     def info_and_stamp(self, name: str) -> tuple[FileInfo, FileStamp | None]:
-        """`info` and `look` together: a directory in another one is opened once for
+        """`info` and `stamp` together: a directory in another one is opened once for
         both. Raises an error if the directory does not exist."""
         with self.use() as fd:
-            info, found = self.files.stat(fd), None
+            info, stamp = self.files.stat(fd), None
             with contextlib.suppress(FileNotFoundError):
-                found = stamp_of(self.files.stat_name(fd, name))
-        return info, found
+                stamp = stamp_of(self.files.stat_name(fd, name))
+        return info, stamp
 
     def free_bytes(self) -> int:
         """Bytes that this user may still write on its file system."""
@@ -180,11 +180,11 @@ class Directory:
         with self.use() as fd:
             self.files.make_directory(fd, name)
             if self.access != PRIVATE:
-                made = self.files.open_directory(fd, name)
+                child_fd = self.files.open_directory(fd, name)
                 try:
-                    self.files.set_access(made, self.access)
+                    self.files.set_access(child_fd, self.access)
                 finally:
-                    self.files.close(made)
+                    self.files.close(child_fd)
 
     def remove(self, name: str) -> None:
         with self.use() as fd:
@@ -201,14 +201,14 @@ class Directory:
 
     def create(self, name: str, *, exclusive: bool = True) -> int:
         with self.use() as fd:
-            made = self.files.create(fd, name, exclusive=exclusive)
+            file_fd = self.files.create(fd, name, exclusive=exclusive)
         if self.access != PRIVATE:
             try:
-                self.files.set_access(made, self.access)
+                self.files.set_access(file_fd, self.access)
             except BaseException:
-                self.files.close(made)
+                self.files.close(file_fd)
                 raise
-        return made
+        return file_fd
 
     @contextlib.contextmanager
     def opened(self, name: str, *, write: bool = False) -> Iterator[int]:

@@ -48,8 +48,8 @@ class Descriptors:
         self._indexes: OrderedDict[tuple[int, str], tuple[Any, int]] = OrderedDict()
         self._index_bytes = 0
         self._closed = False
-        # Owners that are gone; removed when a thread next has the lock.
-        self._gone: deque[int] = deque()
+        # Owners that no longer exist; removed when a thread next has the lock.
+        self._forgotten: deque[int] = deque()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -68,29 +68,29 @@ class Descriptors:
             OSError: as opening does; ESTALE if it is another file.
             StoreClosedError: after `close`.
         """
-        found = self._open.get(owner)
-        if found is not None:
+        file = self._open.get(owner)
+        if file is not None:
             # Another thread may drop it right now: it is still open.
             with contextlib.suppress(KeyError):
                 self._open.move_to_end(owner)
-            return found
+            return file
         if self._closed:
             raise StoreClosedError(f"the store of {directory.path} is closed")
         # Make the system calls without the lock.
-        file = held_open(self.files, _open_first(directory, names, is_it))
+        opened = held_open(self.files, _open_first(directory, names, is_it))
         dropped: list[OpenFile] = []
         with self._lock:
-            self._drop_gone()
-            found = self._open.get(owner)
-            if found is None:
+            self._drop_forgotten()
+            file = self._open.get(owner)
+            if file is None:
                 dropped = self._evict(self.max_open - 1)
-                found = file
+                file = opened
                 if not self._closed:
                     self._open[owner] = file
         del dropped
         if len(self._open) > self.max_open:
             self._let_rest()
-        return found
+        return file
 
     def insert(self, owner: int, file: OpenFile, rest: Callable[[], bool]) -> None:
         """Let readers use the file of a writer, in place of the owner's present file.
@@ -100,7 +100,7 @@ class Descriptors:
             rest: a method that asks the writer to do so; returns whether it has.
         """
         with self._lock:
-            self._drop_gone()
+            self._drop_forgotten()
             dropped = self._evict(self.max_open - 1)
             if not self._closed:
                 # The last reader of the owner's previous file closes it.
@@ -117,7 +117,7 @@ class Descriptors:
         """Make room for a file before it is opened for a writer."""
         if len(self._open) >= self.max_open:
             with self._lock:
-                self._drop_gone()
+                self._drop_forgotten()
                 dropped = self._evict(self.max_open - 1)
             del dropped
             if len(self._open) >= self.max_open:
@@ -141,10 +141,10 @@ class Descriptors:
         It never waits: the garbage collector may call it at any line of any thread,
         even of the thread that holds the lock. Then the next call does the work.
         """
-        self._gone.append(owner)
+        self._forgotten.append(owner)
         with self._lock.attempt() as is_mine:
             if is_mine:
-                self._drop_gone()
+                self._drop_forgotten()
 
     def close(self) -> None:
         """Close every file; a file in use is closed when its last user is done."""
@@ -155,9 +155,9 @@ class Descriptors:
             self._indexes.clear()
             self._index_bytes = 0
 
-    def _drop_gone(self) -> None:
-        while self._gone:
-            owner = self._gone.popleft()
+    def _drop_forgotten(self) -> None:
+        while self._forgotten:
+            owner = self._forgotten.popleft()
             self._open.pop(owner, None)
             self._writers.pop(owner, None)
             for kind in (INDEX, TIME_INDEX):
@@ -176,15 +176,15 @@ class Descriptors:
 
     def index(self, owner: int, kind: str) -> Any:
         with self._lock:
-            found = self._indexes.get((owner, kind))
-            if found is None:
+            cached = self._indexes.get((owner, kind))
+            if cached is None:
                 return None
             self._indexes.move_to_end((owner, kind))
-            return found[0]
+            return cached[0]
 
     def keep_index(self, owner: int, kind: str, entries: Any, size: int) -> None:
         with self._lock:
-            self._drop_gone()
+            self._drop_forgotten()
             self._drop_index((owner, kind))
             self._indexes[owner, kind] = entries, size
             self._index_bytes += size
@@ -192,9 +192,9 @@ class Descriptors:
                 self._drop_index(next(iter(self._indexes)))
 
     def _drop_index(self, key: tuple[int, str]) -> None:
-        found = self._indexes.pop(key, None)
-        if found is not None:
-            self._index_bytes -= found[1]
+        dropped = self._indexes.pop(key, None)
+        if dropped is not None:
+            self._index_bytes -= dropped[1]
 
 
 def _open_first(

@@ -143,14 +143,14 @@ class Files:
             self.make_root(parent)
         fd = os.open(parent or ".", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            made = False
+            is_created = False
             with contextlib.suppress(FileExistsError):
                 self.make_directory(fd, os.path.basename(path))
-                made = True
+                is_created = True
             os.fsync(fd)
         finally:
             os.close(fd)
-        return made
+        return is_created
 
     def open_root(self, path: str) -> int:
         """Open the directory of a store (the only call that takes a whole path)."""
@@ -306,11 +306,11 @@ class Files:
         if access.uid >= 0:
             os.fchown(fd, access.uid, access.gid)
         mode = os.fstat(fd).st_mode
-        wanted = access.file_mode
+        permissions = access.file_mode
         if stat_module.S_ISDIR(mode):
             # Keep setgid, which passes the group on to new entries.
-            wanted = access.directory_mode | (mode & 0o7000)
-        os.fchmod(fd, wanted)
+            permissions = access.directory_mode | (mode & 0o7000)
+        os.fchmod(fd, permissions)
 
     def free_bytes(self, fd: int) -> int:
         """Bytes that this user may still write on the file system of `fd`."""
@@ -337,8 +337,8 @@ class Files:
             table = _read_text("/proc/self/mountinfo")
         except OSError:
             return -1, ""
-        found = re.search(r"^mnt_id:\s*([0-9]+)$", about, re.MULTILINE)
-        return (int(found[1]) if found else -1), table
+        match = re.search(r"^mnt_id:\s*([0-9]+)$", about, re.MULTILINE)
+        return (int(match[1]) if match else -1), table
 
     def user(self) -> int:
         """The effective user id of this process."""

@@ -133,9 +133,9 @@ def parse_mounts(table: str) -> list[Mount]:
     """The lines of a mountinfo file (proc(5)); other lines are ignored."""
     mounts = []
     for line in table.split("\n"):
-        before, found, after = line.partition(" - ")
+        before, separator, after = line.partition(" - ")
         left, right = before.split(" "), after.split(" ")
-        if not found or len(left) < 6 or len(right) < 3 or not left[0].isdigit():
+        if not separator or len(left) < 6 or len(right) < 3 or not left[0].isdigit():
             continue
         options = (*left[5].split(","), *right[2].split(","))
         mounts.append(
@@ -152,7 +152,7 @@ def parse_mounts(table: str) -> list[Mount]:
 
 def _unescaped(text: str) -> str:
     """The text without the octal escapes of spaces and the like."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def mount_of(root: Directory) -> Mount | None:
@@ -247,16 +247,16 @@ def is_store(root: Directory, names: list[str]) -> bool:
         if layout.parse_partition_directory(name):
             child = root.child(name)
             try:
-                found = child.names()
+                child_names = child.names()
             except FileNotFoundError:
                 return True  # its owner is deleting it
             except OSError:
                 continue
             finally:
                 child.close()
-            if _has_log(found):
+            if _has_log(child_names):
                 return True
-            inside += found
+            inside += child_names
     return not inside and _is_empty_store(names)
 
 
@@ -328,7 +328,7 @@ def check_is_store(root: Directory, *, must_exist: bool) -> None:
             )
 
 
-def prepare_root(root: Directory, config: StoreConfig, *, made: bool = False) -> None:
+def prepare_root(root: Directory, config: StoreConfig, *, is_new: bool = False) -> None:
     """Before a store is written to, check its place and set the modes of new files.
 
     1. Check the owner. 2. Check the file system. 3. Set `root.access`: group bits, and
@@ -345,7 +345,7 @@ def prepare_root(root: Directory, config: StoreConfig, *, made: bool = False) ->
     with storage_errors("look at", root.path):
         _check_owner(root, config)
         _check_file_system(root, config)
-        root.access = _access(root, config, made)
+        root.access = _access(root, config, is_new)
 
 
 def _check_owner(root: Directory, config: StoreConfig) -> None:
@@ -386,12 +386,12 @@ def _check_file_system(root: Directory, config: StoreConfig) -> None:
         )
 
 
-def _access(root: Directory, config: StoreConfig, made: bool) -> Access:
+def _access(root: Directory, config: StoreConfig, is_new: bool) -> Access:
     info = root.info()
     group = 0
     if config.group_access:
         group = info.mode & 0o070
-        if made:
+        if is_new:
             group = CREATED_FOR_GROUP
             with root.use() as fd:
                 root.files.set_access(fd, Access(group))
@@ -409,7 +409,7 @@ def staging_access(root: Directory, config: StoreConfig) -> Access:
         StorageError: the system refuses.
     """
     try:
-        access = _access(root, config, made=False)
+        access = _access(root, config, is_new=False)
         with contextlib.suppress(FileNotFoundError):
             group = root.stat(OWNER).mode & 0o060
             access = access._replace(group=access.group | group)

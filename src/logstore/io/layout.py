@@ -196,8 +196,8 @@ def parse_segment_file(name: str) -> SegmentFile | None:
 
 def is_store_file(name: str) -> bool:
     """Whether Kafka or logstore use this name for a file in the root of a store."""
-    known = name.removesuffix(".tmp") in KAFKA_STORE_FILES
-    return known or name.startswith(f"{OWN_PREFIX}-")
+    is_kafka_file = name.removesuffix(".tmp") in KAFKA_STORE_FILES
+    return is_kafka_file or name.startswith(f"{OWN_PREFIX}-")
 
 
 def is_partition_file(name: str) -> bool:
@@ -289,8 +289,8 @@ def is_renamed_for_deletion(
         match = _TRANSITION.fullmatch(name)
         if match is None or match[4] != "delete":
             continue
-        found, number, unique = match[1], int(match[2]), match[3]
-        if topic != found and not (len(found) > 200 and topic.startswith(found)):
+        prefix, number, unique = match[1], int(match[2]), match[3]
+        if topic != prefix and not (len(prefix) > 200 and topic.startswith(prefix)):
             continue
         if missing is None or (own and unique.startswith(own) and number in missing):
             return True

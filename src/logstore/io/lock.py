@@ -56,7 +56,7 @@ class StoreLock:
     def _take(self, root: Directory) -> None:
         files = root.files
         with contextlib.suppress(FileNotFoundError):
-            opened_at = _holder_here(root.stat(LOCK))
+            opened_at = _holder_in_process(root.stat(LOCK))
             if opened_at is not None:
                 raise _locked(root, os.getpid(), opened_at)
         try:
@@ -111,7 +111,7 @@ _held: weakref.WeakValueDictionary[tuple[int, int], StoreLock]
 _held = weakref.WeakValueDictionary()
 
 
-def _holder_here(info: FileInfo) -> str | None:
+def _holder_in_process(info: FileInfo) -> str | None:
     """The place where this process locked a file ("": unknown); None if it did not."""
     lock = _held.get((info.device, info.inode))
     return lock.opened_at if lock is not None and lock.is_held else None
@@ -141,7 +141,7 @@ def holder_of(root: Directory) -> int | None:
         OSError: as the system gives it; there may be no lock file at all.
     """
     with _guard:
-        if _holder_here(root.stat(LOCK)) is not None:
+        if _holder_in_process(root.stat(LOCK)) is not None:
             return os.getpid()
         with root.opened(LOCK) as fd:
             return root.files.lock_holder(fd)

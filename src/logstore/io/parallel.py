@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # The longest sleep before checking again, in case a wake-up was missed.
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 class Task(Generic[Result]):
@@ -101,7 +101,7 @@ class Workers:
         while self._at_work:
             waiter = self._has_ended.register()
             if self._at_work:
-                waiter.wait(_LOOK_S)
+                waiter.wait(_POLL_S)
             else:
                 waiter.cancel()
 
@@ -128,7 +128,7 @@ class Workers:
             if task.is_done():
                 waiter.cancel()
                 break
-            woken = waiter.wait(_LOOK_S if seconds is None else seconds)
+            woken = waiter.wait(_POLL_S if seconds is None else seconds)
             self._is_late = not woken
             if seconds is not None and not woken:
                 break
@@ -158,7 +158,7 @@ class Workers:
                 if self._waiting or self._is_stopped:
                     waiter.cancel()
                 else:
-                    waiter.wait(_LOOK_S)
+                    waiter.wait(_POLL_S)
         finally:
             self._at_work.pop()
             self._asked.pop()
@@ -180,7 +180,7 @@ def side_by_side(
     work: Callable[[Item], Result],
     threads: int,
     *,
-    look_s: float = 1.0,
+    poll_s: float = 1.0,
     stop: Callable[[], None] | None = None,
 ) -> Generator[Done[Item, Result] | None]:
     """Work on items in several threads. Yields them in their order as they are done,
@@ -196,7 +196,7 @@ def side_by_side(
         )
         while tasks:
             item, task = tasks[0]
-            if workers.wait(task, look_s):
+            if workers.wait(task, poll_s):
                 tasks.popleft()
                 yield Done(item, task.result())
             else:

@@ -41,10 +41,10 @@ _Task = tuple[float, int, Callable[[], None]]
 def weakly(method: Callable[..., object], *arguments: object) -> Callable[[], None]:
     """A task that calls a method if its object still exists then: the task does not
     keep the object alive."""
-    found = weakref.WeakMethod(method)
+    reference = weakref.WeakMethod(method)
 
     def call() -> None:
-        alive = found()
+        alive = reference()
         if alive is not None:
             alive(*arguments)
 
@@ -101,7 +101,7 @@ class Scheduler:
                 action="start a thread for",
             ) from error
 
-    def later(self, delay_ms: int, task: Callable[[], None]) -> None:
+    def call_later(self, delay_ms: int, task: Callable[[], None]) -> None:
         """Run `task` after `delay_ms`, unless stopped before.
 
         Raises:
@@ -146,23 +146,23 @@ class Scheduler:
 
         Never raises: a task that cannot be run is done at the next opening.
         """
-        left = [weakref.ref(user) for user in users]
+        references = [weakref.ref(user) for user in users]
 
-        def look() -> None:
-            while left and left[-1]() is None:
-                left.pop()
-            if not left:
+        def run_if_unused() -> None:
+            while references and references[-1]() is None:
+                references.pop()
+            if not references:
                 task()
                 return
             with contextlib.suppress(StorageError):
-                self.later(_IN_USE_MS, look)
+                self.call_later(_IN_USE_MS, run_if_unused)
 
         if delay_ms == 0:
             # After the present call ends: its local variables do not count as users.
-            native.defer(look)
+            native.defer(run_if_unused)
             return
         try:
-            self.later(delay_ms, look)
+            self.call_later(delay_ms, run_if_unused)
         except StorageError as error:
             logger.warning("files of %s stay until the next opening: %s", self.name,
                            error)  # fmt: skip

@@ -104,13 +104,13 @@ def next_valid_batch(
     inside: Sound | None = None
     for size in _sizes(segment, bad_pos):
         end = bad_pos + size
-        behind = _valid_at(segment, end, offset) if end < segment.size else None
-        if behind is None and end != segment.size:
+        next_batch = _valid_at(segment, end, offset) if end < segment.size else None
+        if next_batch is None and end != segment.size:
             continue
-        after = following if behind is None else behind.first_offset()
-        head = _inside(segment, bad_pos, end, offset, after, behind)
+        after = following if next_batch is None else next_batch.first_offset()
+        head = _inside(segment, bad_pos, end, offset, after, next_batch)
         if head is None:
-            return behind
+            return next_batch
         inside = inside or head
     if inside is not None:
         return inside
@@ -126,8 +126,8 @@ def next_valid(
     `following`: the first offset after the segment, if it is known.
     """
     at = _skip_zeros(segment, pos)
-    behind = -1 if following is None else following
-    return next_valid_batch(segment, at, last + 1, following=behind)
+    following = -1 if following is None else following
+    return next_valid_batch(segment, at, last + 1, following=following)
 
 
 def _skip_zeros(segment: Segment, pos: int) -> int:
@@ -172,7 +172,12 @@ def _bytes_at(segment: Segment, pos: int, size: int) -> bytes:
 
 
 def _inside(
-    segment: Segment, pos: int, end: int, offset: int, after: int, behind: Sound | None
+    segment: Segment,
+    pos: int,
+    end: int,
+    offset: int,
+    after: int,
+    next_batch: Sound | None,
 ) -> Sound | None:
     """The first valid batch in [pos, end), if the damaged one does not end at `end`;
     None if it does, as far as can be determined.
@@ -191,7 +196,9 @@ def _inside(
         return None
     limit = after
     if after < 0:
-        limit = segment.next_offset if behind is None else behind.header.last_offset
+        limit = (
+            segment.next_offset if next_batch is None else next_batch.header.last_offset
+        )
     # The damaged batch had at least one offset.
     lowest = stated.first if offset <= stated.first < limit else offset
     is_known = offset <= stated.first <= stated.last < limit
@@ -345,10 +352,10 @@ def _valid_between(
 def _valid_at(segment: Segment, pos: int, offset: int) -> Sound | None:
     """A valid batch at `pos` whose last offset is `offset` or above, and in the
     segment."""
-    found = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
-    if found is None or not offset <= found[0].last_offset < segment.next_offset:
+    first = segment.first_header(pos, native.Buffer(_LOOKUP_BYTES))
+    if first is None or not offset <= first[0].last_offset < segment.next_offset:
         return None
-    return Sound(pos, *found)
+    return Sound(pos, *first)
 
 
 def _candidates(data: bytes) -> Iterator[int]:

@@ -147,14 +147,14 @@ class RetainFreeSpace(RetentionPolicy):
 
 def policies_of(config: TopicConfig) -> list[RetentionPolicy]:
     """The policies that a topic's settings ask for."""
-    found: list[RetentionPolicy] = []
+    policies: list[RetentionPolicy] = []
     if "delete" not in config.cleanup_policy:
-        return found
+        return policies
     if config.retention_bytes >= 0:
-        found.append(RetainBytes(config.retention_bytes))
+        policies.append(RetainBytes(config.retention_bytes))
     if config.retention_ms >= 0:
-        found.append(RetainAge(config.retention_ms))
-    return found
+        policies.append(RetainAge(config.retention_ms))
+    return policies
 
 
 def may_be_due(

@@ -74,8 +74,8 @@ def take_batches(
     """
     done = stop = 0
     while done < size:
-        taken, stop = planner.plan(state, data + done, size - done, now_ms)
-        if not taken:
+        planned, stop = planner.plan(state, data + done, size - done, now_ms)
+        if not planned:
             break
         entries, time_entries = planner.entries()
         planner.commit(state)
@@ -83,7 +83,7 @@ def take_batches(
             index.append(entries)
         if times is not None:
             times.append(time_entries)
-        done += taken
+        done += planned
     return done, stop
 
 
@@ -113,16 +113,16 @@ def scan_log(
     while True:
         pos = state.size
         n = files.read(fd, buffer.view[: max(0, min(buffer.capacity, size - pos))], pos)
-        end, last_offset, count, stop, error, found = native.walk_batches(
+        end, last_offset, count, stop, error, has_wrappers = native.walk_batches(
             buffer.c, n, pos=0, last_offset=last_offset, checks=checks
         )
-        wrappers |= found
+        wrappers |= has_wrappers
         batches += count
         try:
-            taken, why = take_batches(planner, state, buffer.c, end, index, times)
-            if taken < end:
+            planned, why = take_batches(planner, state, buffer.c, end, index, times)
+            if planned < end:
                 base = state.raw.base_offset
-                raise native.NativeError(native.E_OFFSET, taken, -1, base, why)
+                raise native.NativeError(native.E_OFFSET, planned, -1, base, why)
         except native.NativeError as refused:
             last_offset = state.last_offset
             return TailScan(

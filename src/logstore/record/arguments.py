@@ -52,20 +52,20 @@ def refuse_pickling(thing: object, path: str, rest: str = "") -> NoReturn:
     )
 
 
-def as_integer(name: str, value: Any, wanted: str) -> int:
+def as_integer(name: str, value: Any, expected: str) -> int:
     """An integer, also from another type with ``__index__``."""
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} is {type(value).__name__}, not {wanted}") from None
+        raise TypeError(f"{name} is {type(value).__name__}, not {expected}") from None
 
 
 def as_offset(name: str, value: Any, *, or_time: bool = False) -> int:
     """An offset; with `or_time`, the argument could also have been a time."""
-    wanted = "an offset (int)"
+    expected = "an offset (int)"
     if or_time:
-        wanted += f", {_TIMES}"
-    return as_integer(name, value, wanted)
+        expected += f", {_TIMES}"
+    return as_integer(name, value, expected)
 
 
 def as_limit(value: Any) -> int | None:

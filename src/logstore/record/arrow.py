@@ -212,25 +212,25 @@ class BatchMaker:
     def _headers_of(self, run: Columns, first: int, n: int) -> tuple[list[Any], int]:
         """(headers of as many of the next n records as there is room for, upper bound
         of their bytes)."""
-        found: list[Any] = []
+        headers: list[Any] = []
         used = 0
         if "headers" not in self.columns:
-            return found, used
+            return headers, used
         d = run.decoder
         counts = d.unpack(d.header_count + first, n)
         places = d.unpack(d.header_pos + first, n)
         for place, count in zip(places, counts, strict=True):
             if not count:
-                found.append([])
+                headers.append([])
                 continue
             pairs = read_headers(run.c, run.raw, run.size, place, count)
             more = sum(len(k) * 4 + len(v or b"") for k, v in pairs)
-            is_first = not found and not self._count
+            is_first = not headers and not self._count
             if self._header_bytes + used + more > _DATA_BYTES_MAX and not is_first:
                 break
             used += more
-            found.append([{"key": k, "value": v} for k, v in pairs])
-        return found, used
+            headers.append([{"key": k, "value": v} for k, v in pairs])
+        return headers, used
 
     def _copy(self, run: Columns, first: int, n: int, headers: list[Any]) -> None:
         """Append n records to the batch: all of each, or nothing."""
@@ -341,13 +341,13 @@ def tables_of(data: Any) -> Iterator[Any]:
         yield from data
     else:
         try:
-            found = pa.RecordBatchReader.from_stream(data)
+            reader = pa.RecordBatchReader.from_stream(data)
         except (TypeError, pa.ArrowInvalid) as error:
             raise TypeError(
                 f"append_arrow takes a RecordBatch, Table or RecordBatchReader, not "
                 f"{type(data).__name__}; nothing was written"
             ) from error
-        yield from found
+        yield from reader
 
 
 def _column_names(batch: Any) -> None:

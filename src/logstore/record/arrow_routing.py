@@ -77,8 +77,8 @@ def _given(batch: Any, number_of: Callable[[Any], int]) -> list[int | None]:
             name="partition",
         )
     given = column.to_pylist()
-    known = {number: number_of(number) for number in set(given) if number is not None}
-    return [None if number is None else known[number] for number in given]
+    numbers = {number: number_of(number) for number in set(given) if number is not None}
+    return [None if number is None else numbers[number] for number in given]
 
 
 def _payloads(batch: Any, name: str) -> Any:

@@ -298,8 +298,8 @@ class Chunk:
 
     def __iter__(self) -> Iterator[Record]:
         capacity = min(16384, len(self.buffer) // 12 + 1)
-        wanted = None if self._delivered is None else _Decided(self._delivered)
-        reader = ChunkReader(self._limit, wanted=wanted, capacity=capacity)
+        batch_filter = None if self._delivered is None else _Decided(self._delivered)
+        reader = ChunkReader(self._limit, batch_filter=batch_filter, capacity=capacity)
         reader.begin(self._before, self._checks)
         data = self.buffer.obj
         c = native.pointer(data)
@@ -314,7 +314,7 @@ class Chunk:
         """The same chunk with only its first `limit` records: `next_offset` is one past
         the last of them. The bytes in `buffer` do not change."""
         records = iter(self)
-        taken = list(itertools.islice(records, limit))
+        head = list(itertools.islice(records, limit))
         # Ignore damage after them: a later read reports it.
         with contextlib.suppress(LogStoreError):
             if next(records, None) is None:
@@ -322,7 +322,7 @@ class Chunk:
         chunk = Chunk.__new__(Chunk)
         for name in self.__slots__:
             setattr(chunk, name, getattr(self, name))
-        chunk._stop = chunk.next_offset = taken[-1].offset + 1 if taken else self._start
+        chunk._stop = chunk.next_offset = head[-1].offset + 1 if head else self._start
         return chunk
 
     def __len__(self) -> int:

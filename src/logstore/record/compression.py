@@ -218,11 +218,11 @@ def _snappy_block(block: memoryview, out: _Output) -> bytearray:
     # and is detected before memory is taken for it.
     if size > 64 * len(block) + 64:
         raise CodecError(f"snappy block of {len(block)} bytes claims {size}")
-    made = bytearray(size)
-    count = cramjam.snappy.decompress_raw_into(block, made)
+    content = bytearray(size)
+    count = cramjam.snappy.decompress_raw_into(block, content)
     if count != size:
         raise CodecError(f"snappy block has {count} bytes, not {size}")
-    return made
+    return content
 
 
 def _snappy_decompress(data: memoryview, limit: int) -> bytes | bytearray:
@@ -276,10 +276,10 @@ def _lz4_decompress(data: memoryview, magic: int, limit: int) -> bytes | bytearr
     is_end = False
     while not is_end:
         want = min(out.room + 1, _PIECE_BYTES)
-        piece, taken, is_end = lz4.frame.decompress_chunk(context, rest, want)
+        piece, consumed, is_end = lz4.frame.decompress_chunk(context, rest, want)
         out.add(piece)
-        rest = rest[taken:]
-        if not is_end and not piece and not taken:
+        rest = rest[consumed:]
+        if not is_end and not piece and not consumed:
             raise CodecError("lz4 frame ends early")
     return out.whole()
 

@@ -20,10 +20,17 @@ if TYPE_CHECKING:
 
     from logstore.record.record import Headers
 
-__all__ = ["ChunkReader", "Columns", "Damage", "StopReading", "Wanted", "iter_records"]
+__all__ = [
+    "ChunkReader",
+    "Columns",
+    "Damage",
+    "StopReading",
+    "BatchFilter",
+    "iter_records",
+]
 
 
-class Wanted(Protocol):
+class BatchFilter(Protocol):
     """Decides which batches of transactions to deliver (``read_committed``)."""
 
     def __call__(self, header: native.BatchHeader) -> bool:
@@ -112,12 +119,12 @@ class ChunkReader:
         limit: int,
         *,
         with_headers: bool = True,
-        wanted: Wanted | None = None,
+        batch_filter: BatchFilter | None = None,
         capacity: int = 16384,
     ) -> None:
         self.limit = limit
         self.decoder = native.Decoder(capacity, with_headers=with_headers)
-        self.wanted = wanted
+        self.batch_filter = batch_filter
         self.pos = 0
         self.stop = native.STOP_END
         self.ended = False
@@ -133,8 +140,8 @@ class ChunkReader:
         self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int
     ) -> Iterator[Columns]:
         """Records with start <= offset < stop of the batches in c[pos, size)."""
-        if self.wanted is not None:
-            yield from self._columns_wanted(c, raw, size, pos, start, stop)
+        if self.batch_filter is not None:
+            yield from self._filtered_columns(c, raw, size, pos, start, stop)
             return
         decoder = self.decoder
         while True:
@@ -209,11 +216,11 @@ class ChunkReader:
         if decoder.error is not None:
             raise damage_of(decoder.error)
 
-    def _columns_wanted(
+    def _filtered_columns(
         self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int
     ) -> Iterator[Columns]:
-        wanted = self.wanted
-        assert wanted is not None
+        batch_filter = self.batch_filter
+        assert batch_filter is not None
         last_offset = self.decoder.last_offset
         while True:
             scan = native.scan_batches(
@@ -228,7 +235,7 @@ class ChunkReader:
                 if deliver and header.is_transactional:
                     # Not asked below `start`: the markers there have not been read.
                     try:
-                        deliver = wanted(header)
+                        deliver = batch_filter(header)
                     except StopReading:
                         self.ended = True
                         self.stop = native.STOP_OFFSET

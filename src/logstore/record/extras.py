@@ -34,9 +34,9 @@ def frames_module(name: str) -> Any:
 
 
 def _pyarrow(name: str) -> Any:
-    found = sys.modules.get(name)
-    if found is not None and hasattr(found, "IS_COMPLETE"):
-        return found
+    module = sys.modules.get(name)
+    if module is not None and hasattr(module, "IS_COMPLETE"):
+        return module
     thread = get_ident()
     if thread in _importing:
         raise ReentrantCallError(

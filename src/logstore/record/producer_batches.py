@@ -113,10 +113,10 @@ class Prepared:
             for header, count in zip(part.headers(), part.counts, strict=True):
                 last = offset + count - 1
                 if part.payload is not None:
-                    made = _rewrapped(
+                    batch = _rewrapped(
                         header, part.payload, offset, last, -1, self._max_bytes
                     )
-                    runs.append(memoryview(made))
+                    runs.append(memoryview(batch))
                 else:
                     first = offset if header.magic == 2 else last
                     native.assign_offset(c, header, first, leader_epoch)
@@ -164,8 +164,8 @@ def prepare(
         scan = native.scan_batches(
             c + pos, window, checks=native.CHECK_CRC, count_max=_SCAN_COUNT
         )
-        for found in scan.headers:
-            header = found._replace(pos=pos + found.pos)
+        for relative in scan.headers:
+            header = relative._replace(pos=pos + relative.pos)
             try:
                 check.take(data, header)
             except Damage as damage:
@@ -268,17 +268,17 @@ class _Check:
         if header.magic == 2:
             _check_header_names(decoder, payload, header.pos)
             _check_numbers(header, count, is_dense, offsets)
-            _tell_newest(data, header, max(times))
+            _set_max_timestamp(data, header, max(times))
             self._add(data, header, count)
         elif header.magic == 0:
             self._add(data, header, count, payload)
         elif is_dense and header.max_timestamp == max(times):
             self._add(data, header, count)
         else:
-            anew = bytearray(
+            rewrapped = bytearray(
                 _rewrapped(header, payload, 0, count - 1, max(times), self._max_bytes)
             )
-            self._add(anew, header._replace(pos=0, size=len(anew)), count)
+            self._add(rewrapped, header._replace(pos=0, size=len(rewrapped)), count)
 
     def _add(
         self,
@@ -314,7 +314,9 @@ class _Check:
             )
 
 
-def _tell_newest(data: bytearray, header: native.BatchHeader, newest: int) -> None:
+def _set_max_timestamp(
+    data: bytearray, header: native.BatchHeader, newest: int
+) -> None:
     """Write the largest timestamp into the header of a batch of magic 2."""
     if header.max_timestamp == newest:
         return

@@ -48,9 +48,9 @@ class ArrowSource(abc.ABC):
         Raises: as `read_arrow`; the consumer raises an error met while reading, as its
         own error with the same text.
         """
-        found = frames_module("interchange")
-        return found.exported_stream(
-            lambda names: found.read_arrow(
+        interchange = frames_module("interchange")
+        return interchange.exported_stream(
+            lambda names: interchange.read_arrow(
                 self._logs_now(False, "read_uncommitted", "raise"), names
             ),
             self._COLUMNS,

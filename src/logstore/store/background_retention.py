@@ -27,8 +27,8 @@ __all__ = ["BackgroundRetention"]
 
 # Delay before the first round, as in Kafka's broker.
 _FIRST_MS: Final = 30_000
-# The partition or its store is gone: nothing is left to delete.
-_GONE: Final = (
+# The partition was removed, or its store closed: nothing is left to delete.
+_REMOVED_ERRORS: Final = (
     StoreClosedError,
     TopicNotFoundError,
     PartitionNotFoundError,
@@ -67,14 +67,14 @@ class BackgroundRetention:
         # The errors of the last round, by partition: each is raised once, not in each
         # round.
         self._met: dict[TopicPartition | None, str] = {}
-        self._untold: deque[LogStoreError] = deque(maxlen=1)
+        self._unreported: deque[LogStoreError] = deque(maxlen=1)
 
     def begin(self) -> None:
         """Apply retention from now on, if a topic sets any. Never raises."""
         if self._has_begun or not self._context.retaining_partitions():
             return
         try:
-            self._later(min(_FIRST_MS, self._check_ms))
+            self._schedule(min(_FIRST_MS, self._check_ms))
             self._has_begun = True
         except StorageError as error:
             # No thread can be started: the next change tries again.
@@ -90,16 +90,16 @@ class BackgroundRetention:
 
     def raise_failure(self) -> None:
         """Raise what failed in the background, unless it was raised already."""
-        if self._untold:
+        if self._unreported:
             try:
-                failure = self._untold.popleft()
+                failure = self._unreported.popleft()
             except IndexError:  # another thread has just taken it
                 return
             raise failure
 
-    def _later(self, delay_ms: int) -> None:
+    def _schedule(self, delay_ms: int) -> None:
         # A task that is due in five minutes does not keep the store alive.
-        self._keeper.later(delay_ms, weakly(self._run))
+        self._keeper.call_later(delay_ms, weakly(self._run))
 
     def _run(self) -> None:
         """Process one partition; then schedule the next one, or the next round."""
@@ -119,13 +119,13 @@ class BackgroundRetention:
     def _next(self, key: TopicPartition | None) -> None:
         if key is not None:
             self._pending.popleft()
-        self._later(0 if self._pending else self._check_ms)
+        self._schedule(0 if self._pending else self._check_ms)
 
     def _apply(self, key: TopicPartition) -> None:
         try:
             self._context.retain(*key)
             self._met.pop(key, None)
-        except _GONE:
+        except _REMOVED_ERRORS:
             self._met.pop(key, None)
         except LogStoreError as error:
             self._failed(key, error)
@@ -135,6 +135,6 @@ class BackgroundRetention:
         logger.warning("the retention of %s failed: %s", what, error)
         if self._met.get(key) != str(error):
             self._met[key] = str(error)
-            self._untold.append(
+            self._unreported.append(
                 renamed_error(error, f"in the background, the retention of {what}")
             )

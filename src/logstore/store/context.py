@@ -110,7 +110,7 @@ class StoreContext:
 
     def _open_root(self, create: bool) -> Directory:
         try:
-            made = create and self.files.make_root(self.path)
+            is_new = create and self.files.make_root(self.path)
             root = Directory.open_root(self.files, self.path)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise StoreNotFoundError(
@@ -121,7 +121,7 @@ class StoreContext:
         try:
             check_is_store(root, must_exist=self.read_only)
             if not self.read_only:
-                prepare_root(root, self.store_config, made=bool(made))
+                prepare_root(root, self.store_config, is_new=bool(is_new))
         except BaseException:
             root.close()
             raise
@@ -198,8 +198,8 @@ class StoreContext:
         caller must not change them: other threads may be using them for other
         partitions."""
         cache_key = self.ownership.cache_key()
-        known, ownership = self._seen
-        if cache_key != known:
+        cached_key, ownership = self._seen
+        if cache_key != cached_key:
             ownership = Ownership(self.root)
             ownership.read(_ignore)
             self._seen = cache_key, ownership
@@ -216,7 +216,7 @@ class StoreContext:
 
     def call_later(self, task: Callable[[], None], delay_ms: int) -> None:
         # A task that is due in a year does not keep its object alive.
-        self.scheduler.later(delay_ms, weakly(task))
+        self.scheduler.call_later(delay_ms, weakly(task))
 
     def waiting_bytes(self) -> int:
         return self.scheduler.waiting_bytes

@@ -87,23 +87,23 @@ class IdleLogs:
     kept: as long as this process has the lock, these partitions do not change."""
 
     def __init__(self) -> None:
-        self._known: dict[TopicPartition, dict[str, Any]] = {}
+        self._rows: dict[TopicPartition, dict[str, Any]] = {}
 
     def row(
         self, directory: Directory, key: TopicPartition, ownership: Ownership
     ) -> dict[str, Any]:
         """The numbers of a partition; None for those that only its recovery
         determines."""
-        found = self._known.get(key)
-        if found is None:
-            found = _of_files(directory, key, ownership)
-            if "size_bytes" in found:
-                self._known[key] = found
-        return found
+        row = self._rows.get(key)
+        if row is None:
+            row = _of_files(directory, key, ownership)
+            if "size_bytes" in row:
+                self._rows[key] = row
+        return row
 
     def forget(self, key: TopicPartition) -> None:
         """Drop a partition that is used now."""
-        self._known.pop(key, None)
+        self._rows.pop(key, None)
 
 
 def _of_files(

@@ -48,8 +48,8 @@ def per_partition(
     numbers = [partition.number for partition in partitions]
     if not isinstance(given, Mapping):
         return dict.fromkeys(numbers, given)
-    found: dict[int, Start] = dict(given)
-    for number in found:
+    starts: dict[int, Start] = dict(given)
+    for number in starts:
         if number not in numbers:
             topic = partitions[0].topic if partitions else ""
             raise PartitionNotFoundError(
@@ -58,7 +58,7 @@ def per_partition(
                 topic=topic,
                 partition=number,
             )
-    return {number: found.get(number) for number in numbers}
+    return {number: starts.get(number) for number in numbers}
 
 
 def labelled(partition: Partition, records: Iterator[Record]) -> Iterator[TopicRecord]:
@@ -96,7 +96,7 @@ class Cursor:
     ) -> None:
         self.partition = partition
         self.turn: Turn | None = None
-        self._found = partition._views.turns(start, durable_only, isolation, skip)
+        self._items = partition._views.turns(start, durable_only, isolation, skip)
 
     @property
     def has_moved(self) -> bool:
@@ -105,11 +105,11 @@ class Cursor:
     def records(self) -> Iterator[TopicRecord]:
         """The records up to the current end."""
         place = self.partition.topic, self.partition.number
-        for found in self._found:
-            if isinstance(found, Turn):
-                self.turn = found
+        for item in self._items:
+            if isinstance(item, Turn):
+                self.turn = item
                 return
-            yield topic_record(place, found)
+            yield topic_record(place, item)
 
 
 def follow(
@@ -131,27 +131,30 @@ def follow(
         if any(cursor.has_moved for cursor in now):
             last, pause = time.monotonic(), POLL_MIN_S
             continue
-        left = None if timeout is None else timeout - (time.monotonic() - last)
-        if left is not None and left <= 0:
+        remaining = None if timeout is None else timeout - (time.monotonic() - last)
+        if remaining is not None and remaining <= 0:
             return
-        _wait(now, durable_only, pause if left is None else min(pause, left))
+        _wait(now, durable_only, pause if remaining is None else min(pause, remaining))
         pause = min(pause * 2, POLL_MAX_S)
 
 
 def _wait(cursors: Sequence[Cursor], durable_only: bool, seconds: float) -> None:
     """Sleep until one of the partitions may have more."""
-    signals = [cursor.partition._views.appended for cursor in cursors]
-    known = [signal for signal in signals if signal is not None]
-    if not known:
+    signals = [
+        signal
+        for cursor in cursors
+        if (signal := cursor.partition._views.appended) is not None
+    ]
+    if not signals:
         # Another process writes them, and sends no signal.
         time.sleep(seconds)
         return
 
-    def is_there() -> bool:
+    def has_more() -> bool:
         return any(
             cursor.partition._views.has_more(cursor.turn.view, durable_only)
             for cursor in cursors
             if cursor.turn is not None
         )
 
-    wait_for_any(known, is_there, seconds)
+    wait_for_any(signals, has_more, seconds)

@@ -51,7 +51,7 @@ class OpenTopics:
         changes: makes, changes and deletes topics.
         writers: of the partitions, by (topic, partition).
         retention: applied in the background.
-        found: the topics that were asked for, by name: one object for each.
+        topics: those that were asked for, by name: one object for each.
         partitions: the same of the partitions.
     """
 
@@ -60,7 +60,7 @@ class OpenTopics:
     def __init__(self, context: StoreContext, publications: Publications) -> None:
         self._context = context
         self._publications = publications
-        self.found: dict[str, Topic] = {}
+        self.topics: dict[str, Topic] = {}
         # Plain tuples: one is made at each append to a topic.
         self.partitions: dict[tuple[str, int], Partition] = {}
         self._root_mtime_ns = -1
@@ -105,7 +105,7 @@ class OpenTopics:
             if not self._context.read_only or self._stamp_of_root() == seen:
                 break
         self.writers.catalog = catalog
-        self.writers.broken = dict(catalog.lost)
+        self.writers.broken = dict(catalog.missing_partitions)
         self._root_mtime_ns = settled(seen[0], self._context.files)
         return actions
 
@@ -147,10 +147,10 @@ class OpenTopics:
         given: object = name
         if not isinstance(given, str) or name not in self.catalog.numbers:
             raise self._no_topic(name)
-        topic = self.found.get(name)
+        topic = self.topics.get(name)
         if topic is None:
             # Without a lock: if two threads create one, both use the first.
-            topic = self.found.setdefault(name, Topic(self, name))
+            topic = self.topics.setdefault(name, Topic(self, name))
         return topic
 
     def _no_topic(self, name: object) -> TopicNotFoundError:
@@ -188,9 +188,9 @@ class OpenTopics:
 
     def open_partition(self, topic: str, number: int) -> Partition:
         """A partition; the same object every time."""
-        found = self.partitions.get((topic, number))
-        if found is not None:
-            return found
+        partition = self.partitions.get((topic, number))
+        if partition is not None:
+            return partition
         key = TopicPartition(topic, number)
         with self._context.lock:
             broken = self.writers.broken.get(key)

@@ -28,7 +28,7 @@ from logstore.record.arguments import (
     is_time,
     to_milliseconds,
 )
-from logstore.record.decoder import ChunkReader, Wanted
+from logstore.record.decoder import BatchFilter, ChunkReader
 from logstore.record.record import Record
 from logstore.segment import Segment, SegmentInfo
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionViews", "Turn", "infos_of", "unchanged"]
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 # Records that are decoded at a time; with several readers, the least for each.
 _DECODED = 16384
@@ -61,8 +61,8 @@ class _Source:
             return log.refreshed()
         log.settle()
         segments, start, end, durable, cuts, _ = log.seen()
-        gone = None if segments else log.health.closed
-        return Bounds(segments, start, end, durable, cuts, gone=gone)
+        removal = None if segments else log.health.closed
+        return Bounds(segments, start, end, durable, cuts, removal=removal)
 
     def refreshed_fully(self) -> Bounds:
         """The log as it is now, if something seems to be wrong with it."""
@@ -73,7 +73,7 @@ class _Source:
         )
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
-        """Whether certainly nothing was cut since a look that found these."""
+        """Whether certainly nothing was cut since a refresh that found these."""
         log = self._log
         if isinstance(log, ReadOnlyLog):
             return log.is_as_it_was(life, serial)
@@ -189,8 +189,8 @@ class PartitionViews:
         return offset
 
     def _at_time(self, view: View, timestamp_ms: int, skip: bool) -> int:
-        found = reader.first_offset_at(view, timestamp_ms, skip=skip)
-        return view.end_offset if found is None else found
+        offset = reader.first_offset_at(view, timestamp_ms, skip=skip)
+        return view.end_offset if offset is None else offset
 
     def _resolve_stop(self, view: View, stop: Start, skip: bool) -> int:
         if is_time(stop):
@@ -243,23 +243,25 @@ class PartitionViews:
     ) -> ChunkReader:
         """The decoder. It decodes not many more records at a time than are wanted, or
         than its share if several partitions are read at the same time."""
-        wanted = self.wanted(view, first, isolation, skip)
+        batch_filter = self.batch_filter(view, first, isolation, skip)
         most = self.decompressed_max
         if limit is None and share == 1:
-            return ChunkReader(most, with_headers=with_headers, wanted=wanted)
+            return ChunkReader(
+                most, with_headers=with_headers, batch_filter=batch_filter
+            )
         capacity = _DECODED // share
         if limit is not None:
             capacity = min(capacity, limit)
         return ChunkReader(
             most,
             with_headers=with_headers,
-            wanted=wanted,
+            batch_filter=batch_filter,
             capacity=max(capacity, _DECODED_MIN),
         )
 
-    def wanted(
+    def batch_filter(
         self, view: View, first: int, isolation: str, skip: bool
-    ) -> Wanted | None:
+    ) -> BatchFilter | None:
         if isolation == "read_committed":
             return producers.CommittedFilter(view, first, skip=skip)
         return None
@@ -307,14 +309,16 @@ class PartitionViews:
         log."""
         closed: Exception | None = None
         while True:
-            found = self.decoder(view, offset, isolation, skip)
+            decoder = self.decoder(view, offset, isolation, skip)
             before = offset
             cut: OffsetOutOfRangeError | None = None
             try:
-                for record in reader.read_records(view, offset, end, found, skip=skip):
+                for record in reader.read_records(
+                    view, offset, end, decoder, skip=skip
+                ):
                     offset = record.offset + 1
                     yield record
-                if not found.ended:
+                if not decoder.ended:
                     offset = max(offset, end)
             except OffsetOutOfRangeError as error:
                 cut = error
@@ -322,8 +326,8 @@ class PartitionViews:
             if closed is not None and not has_moved:
                 raise closed.with_traceback(None)
             yield Turn(view, has_moved)
-            # Before the look, which then sees everything that the log had when it was
-            # closed.
+            # Before the refresh, which then sees everything that the log had when it
+            # was closed.
             closed = None if self.writer is None else self.writer.health.closed
             now = self._source.refreshed()
             if closed is not None and not now.segments and view.segments:
@@ -348,7 +352,7 @@ class PartitionViews:
                 try:
                     end = min(end, self.stable_of(view, offset, skip))
                 except ChangedError:
-                    end = offset  # the next look sees it
+                    end = offset  # the next refresh sees it
 
     def wait(self, view: View, durable_only: bool, seconds: float) -> None:
         """Sleep until there may be more than in a view."""
@@ -374,7 +378,7 @@ class PartitionViews:
         return is_cut or max(seen.start, end) != view.end_offset
 
 
-def unchanged(ask: Callable[[], _Found]) -> _Found:
+def unchanged(ask: Callable[[], _Result]) -> _Result:
     """The result of a call that returns everything at once. If the log is changed
     during the call, nothing is lost: the call is repeated on the log as it is then."""
     while True:

@@ -32,15 +32,15 @@ from logstore.io.checkpoint.recovery_report import (
 from logstore.io.directory import Directory
 from logstore.io.layout import TopicPartition
 from logstore.io.parallel import side_by_side
-from logstore.log.recover import Case, RecoveredLog, load
-from logstore.log.write.context import Host
+from logstore.log.recover import RecoveredLog, RecoveryContext, load
+from logstore.log.write.context import StoreServices
 from logstore.log.write.writer import PartitionWriter
 from logstore.store.topics import Catalog
 
 __all__ = ["PartitionWriters", "RecoveryProgress"]
 
 # How often progress is reported while nothing is finished.
-_TELL_S: Final = 0.2
+_PROGRESS_S: Final = 0.2
 
 
 class RecoveryProgress(NamedTuple):
@@ -90,9 +90,13 @@ class PartitionWriters:
     """
 
     def __init__(
-        self, host: Host, root: Directory, catalog: Catalog, ownership: Ownership
+        self,
+        services: StoreServices,
+        root: Directory,
+        catalog: Catalog,
+        ownership: Ownership,
     ) -> None:
-        self._host = host
+        self._services = services
         self._root = root
         self.catalog = catalog
         self._ownership = ownership
@@ -101,7 +105,7 @@ class PartitionWriters:
         self.actions: list[RecoveryAction] = []
         self.on_recovery: Callable[[RecoveryAction], None] | None = None
 
-    def note(self, action: RecoveryAction) -> None:
+    def record(self, action: RecoveryAction) -> None:
         """Record something that was found or repaired."""
         self.actions.append(action)
         logger.warning("recovery: %s: %s", action.label, action.message)
@@ -182,29 +186,29 @@ class PartitionWriters:
             return
         done, count = 0, _Count()
 
-        def tell() -> None:
+        def report_progress() -> None:
             if on_progress is not None:
                 on_progress(RecoveryProgress(done, len(pending), count.bytes))
 
-        tell()
-        threads = min(worker_threads(self._host.store_config), len(pending))
+        report_progress()
+        threads = min(worker_threads(self._services.store_config), len(pending))
         if threads == 1 and on_progress is None:
             for key in pending:
                 self._take(key, self._load(key, count))
             return
-        found = side_by_side(
+        results = side_by_side(
             pending,
             lambda key: self._load(key, count),
             threads,
-            look_s=_TELL_S,
+            poll_s=_PROGRESS_S,
             stop=count.stop,
         )
-        with contextlib.closing(found):
-            for one in found:
+        with contextlib.closing(results):
+            for one in results:
                 if one is not None:
                     self._take(one.item, one.result)
                     done += 1
-                tell()
+                report_progress()
 
     def _load(self, key: TopicPartition, count: _Count) -> RecoveredLog | LogStoreError:
         """Examine and repair a partition. Any thread may do it, since nothing is
@@ -212,9 +216,9 @@ class PartitionWriters:
         topic, number = key
         directory = self._directory(key)
         try:
-            case = Case(
+            context = RecoveryContext(
                 directory,
-                self._host.descriptors,
+                self._services.descriptors,
                 topic,
                 number,
                 self.catalog.config(topic),
@@ -222,7 +226,7 @@ class PartitionWriters:
                 writable=True,
                 on_checked=count.add,
             )
-            return load(case)
+            return load(context)
         except LogStoreError as error:
             return error
         except OSError as error:
@@ -240,16 +244,16 @@ class PartitionWriters:
             if isinstance(loaded, UnsupportedError):
                 label = UNSUPPORTED
             path, text = directory.path, str(loaded)
-            self.note(RecoveryAction(label, *key, path, -1, 0, -1, None, text))
+            self.record(RecoveryAction(label, *key, path, -1, 0, -1, None, text))
             return
         if loaded.segments:
             # One object for all segments: a deletion of the topic sets its new name.
             directory = loaded.segments[0].directory
         self.loaded[key] = PartitionWriter(
-            self._host, directory, topic, number, self.catalog.config(topic), loaded
+            self._services, directory, topic, number, self.catalog.config(topic), loaded
         )
         for action in loaded.actions:
-            self.note(action)
+            self.record(action)
 
     def _directory(self, key: TopicPartition) -> Directory:
         return self._root.child(layout.partition_directory(*key))
@@ -258,27 +262,28 @@ class PartitionWriters:
 
     def starts(self) -> dict[TopicPartition, int]:
         """The start offsets that lie inside a segment."""
-        known = self._of_pending(self._ownership.starts)
+        starts = self._of_pending(self._ownership.starts)
         for key, writer in list(self.loaded.items()):
             segments = writer.segments
             if segments and writer.start_offset > segments[0].base_offset:
-                known[key] = writer.start_offset
-        return known
+                starts[key] = writer.start_offset
+        return starts
 
     def ends(self) -> dict[TopicPartition, int] | None:
         """The end offsets of all logs; None if one is not known to be intact, or its
         end is not recorded."""
         loaded = self.loaded.copy()
         if self.broken or not all(
-            writer.health.is_intact and writer.is_noted for writer in loaded.values()
+            writer.health.is_intact and writer.is_end_recorded
+            for writer in loaded.values()
         ):
             return None
-        known = self._of_pending(self._ownership.points)
-        known.update((key, writer.end_offset) for key, writer in loaded.items())
-        return known
+        ends = self._of_pending(self._ownership.points)
+        ends.update((key, writer.end_offset) for key, writer in loaded.items())
+        return ends
 
     def _of_pending(
-        self, known: dict[TopicPartition, int]
+        self, offsets: dict[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """The last writer's values for the partitions that were not examined yet."""
-        return {key: known[key] for key in self.pending() if key in known}
+        return {key: offsets[key] for key in self.pending() if key in offsets}

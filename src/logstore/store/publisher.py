@@ -162,7 +162,7 @@ class Publisher:
                 # The last commit may be in the page cache only.
                 self._root.sync()
             return
-        left: dict[TopicPartition, int] = {}
+        pending: dict[TopicPartition, int] = {}
         for key, base in (
             bases_of(value).items() if is_of(value, self._ownership) else ()
         ):
@@ -173,14 +173,16 @@ class Publisher:
             except LogStoreError as error:
                 name = layout.partition_directory(*key)
                 logger.error("cannot undo a publication to %s: %s", name, error)
-                left[key] = base
-        self._end(value, left)
+                pending[key] = base
+        self._end(value, pending)
 
-    def _end(self, value: dict[str, Any], left: Mapping[TopicPartition, int]) -> None:
-        """Record that no publication is in progress, except in the partitions
-        `left`."""
-        if left:
-            value = {**value, "bases": _rows(left)}
+    def _end(
+        self, value: dict[str, Any], pending: Mapping[TopicPartition, int]
+    ) -> None:
+        """Record that no publication is in progress, except in the `pending`
+        partitions."""
+        if pending:
+            value = {**value, "bases": _rows(pending)}
             checkpoints.write_state(self._root, layout.PUBLICATION, value)
             return
         self._root.unlink(layout.PUBLICATION, missing_ok=True)
@@ -317,11 +319,11 @@ class Publisher:
             self._put_in(targets, imports, under_way)
             is_settled = True
         except BaseException as error:
-            told = self._failed(targets, under_way, error)
+            failure = self._failed(targets, under_way, error)
             is_settled = True
-            if told is error:
+            if failure is error:
                 raise
-            raise told from error
+            raise failure from error
         finally:
             if is_settled and not barrier.is_open:
                 self._show(targets)
@@ -456,7 +458,7 @@ class Publisher:
             LogStoreError, OSError: the file that records the publication cannot be
                 removed.
         """
-        left: dict[TopicPartition, int] = {}
+        pending: dict[TopicPartition, int] = {}
         for target in targets:
             writer, failed = target.writer, target.writer.health.failed
             if failed is None and writer.end_offset == target.base:
@@ -469,8 +471,8 @@ class Publisher:
                 name = writer.context.name
                 logger.error("cannot undo a publication to %s: %s", name, error)
                 writer.fail(error)
-                left[target.key] = target.base
-        self._end(value, left)
+                pending[target.key] = target.base
+        self._end(value, pending)
 
     # ------------------------------------------------------------ staged files
 

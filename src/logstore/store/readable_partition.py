@@ -150,8 +150,8 @@ class ReadablePartition(ArrowSource):
         broker, for one that an earlier version wrote last, and for one that is new and
         not synced yet.
         """
-        known = self._views.history()
-        return None if known is None else LogMark(known[0], known[1].serial)
+        history = self._views.history()
+        return None if history is None else LogMark(history[0], history[1].serial)
 
     def unchanged_below(self, mark: LogMark) -> int | None:
         """The offset below which the log is what it was at the time of a mark, apart
@@ -162,10 +162,10 @@ class ReadablePartition(ArrowSource):
         its cuts are no longer recorded.
         """
         check_kind("mark", mark, LogMark)
-        known = self._views.history()
-        if known is None:
+        history = self._views.history()
+        if history is None:
             return None
-        log_id, cuts = known
+        log_id, cuts = history
         if log_id != mark.log_id:
             return 0
         return (
@@ -220,12 +220,12 @@ class ReadablePartition(ArrowSource):
         view, first, end = self._views.bounds(
             start, stop, durable_only, isolation, skip=skip
         )
-        found = self._views.decoder(
+        decoder = self._views.decoder(
             view, first, isolation, skip, limit=limit, share=share
         )
         size = max(READ_BYTES // share, LOOKUP_BYTES)
         records = reader.read_records(
-            view, first, end, found, skip=skip, buffer_bytes=size
+            view, first, end, decoder, skip=skip, buffer_bytes=size
         )
         return reader.first_of(records, limit)
 
@@ -246,7 +246,7 @@ class ReadablePartition(ArrowSource):
         """
         offset = as_offset("offset", offset)
 
-        def found() -> Record:
+        def lookup() -> Record:
             view, first, end = self._views.bounds(
                 offset, None, durable_only, isolation, to_stable=True
             )
@@ -262,7 +262,7 @@ class ReadablePartition(ArrowSource):
                 return record
             raise RecordNotFoundError(offset, partition=self._views.name)
 
-        return unchanged(found)
+        return unchanged(lookup)
 
     def follow(
         self,
@@ -301,18 +301,20 @@ class ReadablePartition(ArrowSource):
     ) -> Iterator[Record]:
         """The records of turns, with a pause after a turn without records."""
         last, pause = time.monotonic(), POLL_MIN_S
-        for found in turns:
-            if type(found) is Record:
-                yield found
-            elif isinstance(found, Turn):
-                if found.has_moved:
+        for item in turns:
+            if type(item) is Record:
+                yield item
+            elif isinstance(item, Turn):
+                if item.has_moved:
                     last, pause = time.monotonic(), POLL_MIN_S
                     continue
-                left = None if timeout is None else timeout - (time.monotonic() - last)
-                if left is not None and left <= 0:
+                remaining = (
+                    None if timeout is None else timeout - (time.monotonic() - last)
+                )
+                if remaining is not None and remaining <= 0:
                     return
-                seconds = pause if left is None else min(pause, left)
-                self._views.wait(found.view, durable_only, seconds)
+                seconds = pause if remaining is None else min(pause, remaining)
+                self._views.wait(item.view, durable_only, seconds)
                 pause = min(pause * 2, POLL_MAX_S)
 
     def fetch(
@@ -352,8 +354,10 @@ class ReadablePartition(ArrowSource):
             view, first, end = self._views.bounds(
                 offset, None, durable_only, isolation, skip=skip, to_stable=True
             )
-            wanted = self._views.wanted(view, first, isolation, skip)
-            chunk = fetch(view, first, end, max_bytes, skip=skip, wanted=wanted)
+            batch_filter = self._views.batch_filter(view, first, isolation, skip)
+            chunk = fetch(
+                view, first, end, max_bytes, skip=skip, batch_filter=batch_filter
+            )
             return chunk if limit is None else chunk.first(limit)
 
         return unchanged(fetched)
@@ -380,8 +384,10 @@ class ReadablePartition(ArrowSource):
         view, first, end = self._views.bounds(
             start, stop, durable_only, isolation, skip=skip
         )
-        wanted = self._views.wanted(view, first, isolation, skip)
-        batches = reader.read_batches(view, first, end, skip=skip, wanted=wanted)
+        batch_filter = self._views.batch_filter(view, first, isolation, skip)
+        batches = reader.read_batches(
+            view, first, end, skip=skip, batch_filter=batch_filter
+        )
         return reader.first_batches(batches, limit, first)
 
     def read_arrow(
@@ -427,13 +433,13 @@ class ReadablePartition(ArrowSource):
                 log = self._views.log_of(
                     start, stop, durable_only, isolation, on_corruption
                 )
-                found = frames_module("interchange")
-                return found.read_arrow([log], names, batch_records, threads)
+                interchange = frames_module("interchange")
+                return interchange.read_arrow([log], names, batch_records, threads)
         skip = on_corruption == "skip"
         view, first, end = self._views.bounds(
             start, stop, durable_only, isolation, skip=skip
         )
-        found = self._views.decoder(
+        decoder = self._views.decoder(
             view,
             first,
             isolation,
@@ -441,7 +447,7 @@ class ReadablePartition(ArrowSource):
             with_headers="headers" in names,
             limit=limit,
         )
-        runs = reader.read_columns(view, first, end, found, skip=skip)
+        runs = reader.read_columns(view, first, end, decoder, skip=skip)
         return arrow.reader_of(names, batch_records, reader.first_columns(runs, limit))
 
     def _logs_now(

@@ -82,11 +82,11 @@ class RecordColumns(NamedTuple):
 
     def of(self, places: Sequence[int]) -> RecordColumns:
         """Some of them."""
-        taken = [
+        columns = [
             None if column is None else [column[place] for place in places]
             for column in self
         ]
-        return RecordColumns(taken[0] or [], *taken[1:])
+        return RecordColumns(columns[0] or [], *columns[1:])
 
 
 def columns_of(values: Any, keys: Any, timestamps: Any, headers: Any) -> RecordColumns:

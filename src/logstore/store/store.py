@@ -236,7 +236,7 @@ class Store:
     def _load(self) -> None:
         with storage_errors("read", self.path):
             for action in self._topics.load(self._context.ownership.read):
-                self._topics.writers.note(action)
+                self._topics.writers.record(action)
             if not self.read_only:
                 self._topics.catalog.finish_deletions(self._context.root.names())
                 self._publisher.finish(self._drop_unpublished)
@@ -502,7 +502,7 @@ class Store:
             writer.hide_from(base)
             writer.fail(error)
             raise
-        self._topics.writers.note(
+        self._topics.writers.record(
             RecoveryAction(
                 UNPUBLISHED, topic, number, partition.path, -1, 0, base, None,
                 f"took {count} records from offset {base} on out of {partition.name} "
@@ -563,7 +563,7 @@ class Store:
         closed = StoreClosedError(f"store {self.path} is closed")
         for writer in list(writers.loaded.values()):
             try:
-                writer.close(closed, write_down=self._context.ownership.is_writing)
+                writer.close(closed, record_end=self._context.ownership.is_writing)
             except LogStoreError as error:
                 failure = self._failure = self._failure or error
         if failure is None and self._context.ownership.is_writing:

@@ -127,9 +127,9 @@ class Topic(ArrowSource):
         numbers = self.numbers
         # Usually they are 0, 1, 2, ..., and no search is needed. A float is not the
         # number of a partition, though it may be equal to one.
-        is_there = type(number) is int and 0 <= number < len(numbers)
-        is_there = is_there and numbers[number] == number
-        if not is_there and not (hasattr(number, "__index__") and number in numbers):
+        is_listed = type(number) is int and 0 <= number < len(numbers)
+        is_listed = is_listed and numbers[number] == number
+        if not is_listed and not (hasattr(number, "__index__") and number in numbers):
             raise PartitionNotFoundError(
                 f"topic {self.name} has no partition {number!r}; it has "
                 f"{', '.join(map(str, numbers))}",
@@ -397,9 +397,9 @@ class Topic(ArrowSource):
 
         Raises: as `Partition.read_arrow`, when the damaged partition's turn comes.
         """
-        found = frames_module("interchange")
+        interchange = frames_module("interchange")
         logs = self._logs(start, stop, durable_only, isolation, on_corruption)
-        reader: pyarrow.RecordBatchReader = found.read_arrow(
+        reader: pyarrow.RecordBatchReader = interchange.read_arrow(
             logs, columns, batch_records, threads, as_limit(limit)
         )
         return reader

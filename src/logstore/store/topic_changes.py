@@ -129,10 +129,10 @@ class TopicChanges:
             )
             self._catalog.write(name, {**settings, "creating": True})
             self._catalog.make_directories(name, numbers)
-            there = (*self._catalog.numbers.get(name, ()), *numbers)
-            settings["partitions"] = leading(there)
+            all_numbers = (*self._catalog.numbers.get(name, ()), *numbers)
+            settings["partitions"] = leading(all_numbers)
             self._catalog.write(name, settings)
-        self._catalog.add(name, there)
+        self._catalog.add(name, all_numbers)
         self._retain_as(config)
 
     def _retain_as(self, config: TopicConfig) -> None:
@@ -246,7 +246,7 @@ class TopicChanges:
                     )
                     renamed.append(moved[key])
             self._context.root.sync()
-            self._topics.found.pop(name, None)
+            self._topics.topics.pop(name, None)
             self._catalog.numbers.pop(name, None)
             # After that: an interrupt leaves no partition that neither exists nor is
             # deleted. The rest of it is forgotten before another one is created
@@ -274,7 +274,7 @@ class TopicChanges:
             if self._context.is_closed:
                 return
             self._catalog.catch_up()
-            if not self._catalog.is_behind:
+            if not self._catalog.is_dirty:
                 self._catalog.remove_directories(emptied)
 
     def _undo_delete(self, name: str, keys: list[TopicPartition]) -> None:
@@ -291,11 +291,11 @@ class TopicChanges:
     def _end_writer(self, writer: PartitionWriter) -> list[Segment]:
         """Release a partition that is about to be deleted. Returns its segments: the
         reads that have begun use them."""
-        gone = TopicNotFoundError(
+        reason = TopicNotFoundError(
             f"topic {writer.context.topic} was deleted", topic=writer.context.topic
         )
         with contextlib.suppress(LogStoreError):
-            writer.close(gone, write_down=False)
+            writer.close(reason, record_end=False)
         segments = list(writer.segments)
         writer.abandon()
         return segments
@@ -308,5 +308,7 @@ class TopicChanges:
                 dying, self._catalog.dying = self._catalog.dying, []
                 if dying:
                     delay_ms = TopicConfig().file_delete_delay_ms
-                    self._context.scheduler.later(delay_ms, self._removal_of(dying))
+                    self._context.scheduler.call_later(
+                        delay_ms, self._removal_of(dying)
+                    )
         self._topics.retention.begin()

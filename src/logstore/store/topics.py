@@ -49,9 +49,10 @@ def leading(numbers: Sequence[int]) -> int:
     return len(numbers)
 
 
-def _id_behind(topic: str, known: str, seen: Mapping[str, str | None]) -> str:
-    """The id of a topic behind another program that has left `seen`."""
-    text = json.dumps([topic, known, sorted(seen.items())])
+def _id_after(topic: str, old_id: str, seen: Mapping[str, str | None]) -> str:
+    """The id of a topic after another program has written: its former id, and the
+    fingerprint `seen` that the program left."""
+    text = json.dumps([topic, old_id, sorted(seen.items())])
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
@@ -61,9 +62,9 @@ class Catalog:
     Attributes:
         settings: topic -> {"partitions", "config", "id"?, "creating"?, "deleting"?}.
         numbers: topic -> numbers of its partitions, in order.
-        lost: partitions whose directory is gone and should not be.
+        missing_partitions: those whose directory is gone and should not be.
         dying: ``-delete`` directories whose delay is not over.
-        is_behind: `settings` are not persisted, since the disk is full.
+        is_dirty: `settings` are not persisted, since the disk is full.
         begun: topic -> partitions whose directories a call that did not complete may
             have made.
     """
@@ -74,9 +75,9 @@ class Catalog:
         self._is_damaged = False
         self.settings: dict[str, dict[str, Any]] = {}
         self.numbers: dict[str, tuple[int, ...]] = {}
-        self.lost: dict[TopicPartition, CorruptionError] = {}
+        self.missing_partitions: dict[TopicPartition, CorruptionError] = {}
         self.dying: list[str] = []
-        self.is_behind = False
+        self.is_dirty = False
         self.begun: dict[str, range] = {}
         # The topics file is written whole at each change: its parts, by topic, and the
         # topics whose part differs from the settings.
@@ -85,14 +86,14 @@ class Catalog:
         self._is_taken_over = False
         self._stale: set[str] = set()
 
-    def read(self, note: Callable[[RecoveryAction], None]) -> None:
+    def read(self, report: Callable[[RecoveryAction], None]) -> None:
         """Read the settings of topics."""
         try:
             value = checkpoints.read_state(self._root, layout.TOPICS)
         except CorruptCheckpointError as error:
             path = self._root.path_of(layout.TOPICS)
             text = f"{error}; topics have defaults"
-            note(RecoveryAction(STATE_DAMAGED, "", -1, path, -1, 0, -1, None, text))
+            report(RecoveryAction(STATE_DAMAGED, "", -1, path, -1, 0, -1, None, text))
             self._is_damaged = True
             return
         self.settings = dict(value["topics"]) if value else {}
@@ -100,7 +101,7 @@ class Catalog:
 
     def find(self, names: list[str]) -> None:
         """Find the topics by their directories."""
-        found: dict[str, list[int]] = {}
+        numbers_by_topic: dict[str, list[int]] = {}
         for name in names:
             parsed = layout.parse_partition_directory(name)
             if parsed is None:
@@ -110,14 +111,15 @@ class Catalog:
             except FileNotFoundError:
                 continue
             if is_directory:
-                found.setdefault(parsed[0], []).append(parsed[1])
+                numbers_by_topic.setdefault(parsed[0], []).append(parsed[1])
         self.numbers = {
-            topic: tuple(sorted(numbers)) for topic, numbers in sorted(found.items())
+            topic: tuple(sorted(numbers))
+            for topic, numbers in sorted(numbers_by_topic.items())
         }
 
-    def check(self, note: Callable[[RecoveryAction], None]) -> None:
+    def check(self, report: Callable[[RecoveryAction], None]) -> None:
         """Compare the directories with the known topics: create those of a topic whose
-        creation was interrupted, and note those that are lost."""
+        creation was interrupted, and report those that are lost."""
         renamed = [n for n in self._root.names() if n.endswith("-delete")]
         for topic, settings in list(self.settings.items()):
             have = set(self.numbers.get(topic, ()))
@@ -153,17 +155,17 @@ class Catalog:
                     self._root.make(name)
                     have.add(number)
                     continue
-                lost = CorruptionError(
+                error = CorruptionError(
                     f"the directory of partition {name} is gone from "
                     f"{self._root.path}; the others can be used",
                     path=self._root.path_of(name),
                 )
-                self.lost[TopicPartition(topic, number)] = lost
+                self.missing_partitions[TopicPartition(topic, number)] = error
                 have.add(number)
-                note(
+                report(
                     RecoveryAction(
-                        LOST_SEGMENT, topic, number, lost.path, -1, 0, -1, None,
-                        str(lost),
+                        LOST_SEGMENT, topic, number, error.path, -1, 0, -1, None,
+                        str(error),
                     )
                 )  # fmt: skip
             if have:
@@ -186,11 +188,11 @@ class Catalog:
         seen = checkpoints.store_fingerprint(self._root)
         settings = {
             topic: {
-                "partitions": min(known["partitions"], leading(self.numbers[topic])),
-                "config": known.get("config", {}),
-                "id": _id_behind(topic, known.get("id", ""), seen),
+                "partitions": min(stored["partitions"], leading(self.numbers[topic])),
+                "config": stored.get("config", {}),
+                "id": _id_after(topic, stored.get("id", ""), seen),
             }
-            for topic, known in self.settings.items()
+            for topic, stored in self.settings.items()
             if topic in self.numbers
         }
         self._is_taken_over = settings != self.settings
@@ -237,21 +239,21 @@ class Catalog:
     def retaining(self) -> list[TopicPartition]:
         """The partitions of the topics whose settings say after what time, or beyond
         what size, segments are deleted."""
-        found: list[TopicPartition] = []
-        for topic, known in list(self.settings.items()):
-            config = known.get("config") or {}
+        partitions: list[TopicPartition] = []
+        for topic, settings in list(self.settings.items()):
+            config = settings.get("config") or {}
             # Only for these: creating the settings of ten thousand topics takes a
             # second.
             if sets_retention(config):
                 numbers = self.numbers.get(topic, ())
                 if numbers and "delete" in self.config(topic).cleanup_policy:
-                    found += [TopicPartition(topic, number) for number in numbers]
-        return found
+                    partitions += [TopicPartition(topic, number) for number in numbers]
+        return partitions
 
     def topic_id(self, topic: str) -> str:
         """Distinguishes a topic from an earlier one of its name; "" if it has none."""
-        found: str = self.settings.get(topic, {}).get("id", "")
-        return found
+        topic_id: str = self.settings.get(topic, {}).get("id", "")
+        return topic_id
 
     def deletion_mark(self, topic: str) -> str:
         """For the name of a directory of a topic that is being deleted."""
@@ -261,8 +263,8 @@ class Catalog:
         """New settings of a topic, with its id: a new one if there is no such topic
         yet. A topic that was found by its directories stays without one."""
         is_new = topic not in self.numbers
-        found = uuid.uuid4().hex if is_new else self.topic_id(topic)
-        return {**settings, "id": found} if found else settings
+        topic_id = uuid.uuid4().hex if is_new else self.topic_id(topic)
+        return {**settings, "id": topic_id} if topic_id else settings
 
     def write(self, name: str, value: dict[str, Any] | None) -> None:
         """Persist the settings of a topic, or remove them."""
@@ -294,7 +296,7 @@ class Catalog:
         # In this order: an interrupt between them leaves no topic without a part.
         self.settings = settings
         self._stale.clear()
-        self.is_behind = False
+        self.is_dirty = False
 
     def write_if_room(self, name: str, value: dict[str, Any] | None) -> None:
         """As `write`, but a full disk does not stop a deletion: `catch_up` then writes
@@ -313,11 +315,11 @@ class Catalog:
                 raise failed from error
             logger.warning("deleting topic %s goes on: %s", name, failed)
             self.settings = settings
-            self.is_behind = True
+            self.is_dirty = True
 
     def catch_up(self) -> None:
         """Persist the settings for which there was no room."""
-        if self.is_behind:
+        if self.is_dirty:
             with contextlib.suppress(OSError):
                 self._write(self.settings)
 
@@ -336,7 +338,7 @@ class Catalog:
             (self.dying if 0 <= age_ms < delay_ms else over).append(name)
         emptied = self.empty_directories(over)
         self.catch_up()
-        if self.is_behind:
+        if self.is_dirty:
             self.dying += emptied  # their names say that nothing is lost
         else:
             self.remove_directories(emptied)
@@ -383,8 +385,8 @@ class Catalog:
         opening would find partitions that were not requested."""
         if topic not in self.begun:
             return
-        there = self.numbers.get(topic, ())
-        for number in set(self.begun[topic]).difference(there):
+        numbers = self.numbers.get(topic, ())
+        for number in set(self.begun[topic]).difference(numbers):
             with contextlib.suppress(OSError):  # it does not exist, or is not empty
                 self._root.remove(layout.partition_directory(topic, number))
         self.begun.pop(topic, None)

@@ -26,7 +26,7 @@ def test_without_threads_the_caller_does_the_work(
 ) -> None:
     """And it does not wait for the end of a thread that never began."""
     monkeypatch.setattr(_thread, "start_new_thread", start)
-    found = side_by_side(range(3), lambda number: number * 2, 2, look_s=0.01)
+    found = side_by_side(range(3), lambda number: number * 2, 2, poll_s=0.01)
     assert [one.result for one in found if one is not None] == [0, 2, 4]
 
 

@@ -34,7 +34,7 @@ def test_background_task_that_finds_no_memory_is_run_again(
             raise MemoryError
         done.set()
 
-    scheduler.later(0, task)
+    scheduler.call_later(0, task)
     assert done.wait(10)
     scheduler.stop()
     assert len(tries) == 2
@@ -56,8 +56,8 @@ def test_background_thread_that_has_not_run_yet_is_enough(
     start = _thread.start_new_thread
     monkeypatch.setattr(_thread, "start_new_thread", begin)
     done = threading.Event()
-    scheduler.later(0, done.set)
-    scheduler.later(60_000, done.set)
+    scheduler.call_later(0, done.set)
+    scheduler.call_later(60_000, done.set)
     monkeypatch.undo()
     start(begun[0], ())
     assert done.wait(10)
@@ -81,7 +81,7 @@ def test_background_thread_without_memory_to_report_that_goes_on(
             raise MemoryError
         done.set()
 
-    scheduler.later(0, task)
+    scheduler.call_later(0, task)
     assert done.wait(10)
     scheduler.stop()
     assert len(tries) == 2
@@ -102,7 +102,7 @@ def test_background_task_that_stops_all_ends_the_thread(
         if error is not None:
             raise error("behind the stop")
 
-    scheduler.later(0, task)
+    scheduler.call_later(0, task)
     assert stopped.wait(10)
     scheduler.stop()
     said = [record.exc_info[0] for record in caplog.records if record.exc_info]

@@ -114,7 +114,7 @@ def failing_store(tmp_path: Path) -> tuple[NoSpaceKnown, logstore.Store]:
     )[0]
     fill(partition)
     store.topic("orders").configure(OLD)
-    wait_for(lambda: bool(store._topics.retention._untold))
+    wait_for(lambda: bool(store._topics.retention._unreported))
     return files, store
 
 

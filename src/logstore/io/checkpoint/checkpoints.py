@@ -254,15 +254,15 @@ def unpack_state(path: str, data: bytes) -> dict[str, Any]:
     if head != b"xxh64 %016x" % xxhash.xxh64_intdigest(body):
         raise _bad(path, "its checksum differs")
     value = _parsed(path, body)
-    found = value.get("version") if isinstance(value, dict) else None
-    if isinstance(found, int) and found > _STATE_VERSION:
+    version = value.get("version") if isinstance(value, dict) else None
+    if isinstance(version, int) and version > _STATE_VERSION:
         raise UnsupportedError(
-            f"{path} has version {found}, this logstore knows {_STATE_VERSION}: a "
+            f"{path} has version {version}, this logstore knows {_STATE_VERSION}: a "
             f"later one has written it. Use that one; nothing was changed",
             path=path,
         )
-    if found != _STATE_VERSION:
-        raise _bad(path, f"its version is {found}, not {_STATE_VERSION}")
+    if version != _STATE_VERSION:
+        raise _bad(path, f"its version is {version}, not {_STATE_VERSION}")
     return dict(value)
 
 
@@ -329,8 +329,10 @@ def check_partition_count(topics: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _check_owner(value: dict[str, Any]) -> None:
     boolean("clean", value["clean"])
-    known = value["fingerprints"]
-    if not isinstance(known, list) or not all(isinstance(f, dict) for f in known):
+    fingerprints = value["fingerprints"]
+    if not isinstance(fingerprints, list) or not all(
+        isinstance(f, dict) for f in fingerprints
+    ):
         raise ValueError("fingerprints is no list of objects")
 
 

@@ -52,22 +52,22 @@ class Cuts(NamedTuple):
     rows: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def known(cls, serial: int, rows: Iterable[tuple[int, int]]) -> Cuts:
+    def from_rows(cls, serial: int, rows: Iterable[tuple[int, int]]) -> Cuts:
         """The cuts that a state file has. A file of a version that recorded the number
         of cuts, but no offsets, gives one cut at offset 0: they may have removed all.
 
         Raises:
             ValueError: they break the invariant.
         """
-        found = tuple((at, offset) for at, offset in rows)
-        ats, offsets = [row[0] for row in found], [row[1] for row in found]
+        cuts = tuple((at, offset) for at, offset in rows)
+        ats, offsets = [row[0] for row in cuts], [row[1] for row in cuts]
         if ats != sorted(set(ats)) or offsets != sorted(set(offsets)):
             raise ValueError("cuts do not rise")
         if ats and ats[-1] > serial:
             raise ValueError(f"a cut has serial {ats[-1]}, the newest is {serial}")
         if serial and (not ats or ats[-1] != serial):
-            found = ((serial, 0),)
-        return cls(serial, found)
+            cuts = ((serial, 0),)
+        return cls(serial, cuts)
 
     def after(self, offset: int, now_ms: int = 0) -> Cuts:
         """These, and one more that removes all records from `offset` on.

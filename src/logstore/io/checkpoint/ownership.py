@@ -86,21 +86,21 @@ class Ownership:
         replaces the file. It also changes if a backup of the file is restored."""
         return self._root.stamp(layout.OWNER)
 
-    def read(self, note: Callable[[RecoveryAction], None]) -> None:
+    def read(self, report: Callable[[RecoveryAction], None]) -> None:
         """Read them all."""
-        self.read_owner(note)
-        self.points = self._offsets(layout.RECOVERY_CHECKPOINT, note)
-        self.starts = self._offsets(layout.LOG_START_CHECKPOINT, note)
+        self.read_owner(report)
+        self.points = self._offsets(layout.RECOVERY_CHECKPOINT, report)
+        self.starts = self._offsets(layout.LOG_START_CHECKPOINT, report)
 
-    def read_owner(self, note: Callable[[RecoveryAction], None]) -> None:
+    def read_owner(self, report: Callable[[RecoveryAction], None]) -> None:
         """Find out which program wrote last, and whether it stopped cleanly."""
         self.is_own, self.store_epoch = False, uuid.uuid4().hex
         self.is_clean = self._root.exists(layout.CLEAN_SHUTDOWN)
         try:
             owner = self._owner()
         except CorruptCheckpointError as error:
-            self._note(
-                note,
+            self._report(
+                report,
                 STATE_DAMAGED,
                 layout.OWNER,
                 f"{error}; the store was taken as Kafka would take it",
@@ -110,8 +110,8 @@ class Ownership:
             return
         clean, fingerprints, store_epoch = owner
         if checkpoints.store_fingerprint(self._root) not in fingerprints:
-            self._note(
-                note,
+            self._report(
+                report,
                 OTHER_WRITER,
                 layout.OWNER,
                 "another program has written to the store since logstore did; it was "
@@ -138,32 +138,32 @@ class Ownership:
 
         Returns whether they had entries: then they must be written again first.
         """
-        found = False
+        had_entries = False
         for key in keys:
-            found |= self.points.pop(key, None) is not None
-            found |= self.starts.pop(key, None) is not None
-        return found
+            had_entries |= self.points.pop(key, None) is not None
+            had_entries |= self.starts.pop(key, None) is not None
+        return had_entries
 
     def _offsets(
-        self, name: str, note: Callable[[RecoveryAction], None]
+        self, name: str, report: Callable[[RecoveryAction], None]
     ) -> dict[TopicPartition, int]:
         try:
             return checkpoints.read_offsets(self._root, name)
         except CorruptCheckpointError as error:
-            self._note(
-                note, STATE_DAMAGED, name, f"{error}; taken as empty, as Kafka does"
+            self._report(
+                report, STATE_DAMAGED, name, f"{error}; taken as empty, as Kafka does"
             )
             return {}
 
-    def _note(
+    def _report(
         self,
-        note: Callable[[RecoveryAction], None],
+        report: Callable[[RecoveryAction], None],
         label: str,
         name: str,
         message: str,
     ) -> None:
         path = self._root.path_of(name)
-        note(RecoveryAction(label, "", -1, path, -1, 0, -1, None, message))
+        report(RecoveryAction(label, "", -1, path, -1, 0, -1, None, message))
 
     def metadata(self, directory: Directory, key: TopicPartition) -> PartitionMetadata:
         """The facts about a partition before its files are examined."""

@@ -132,8 +132,8 @@ def was_closed(
         value = checkpoints.read_state(directory, CLOSED)
     except (CorruptCheckpointError, UnsupportedError):
         return True
-    wanted = closed_mark(store_epoch, state)
-    return value is not None and all(value[name] == wanted[name] for name in wanted)
+    expected = closed_mark(store_epoch, state)
+    return value is not None and all(value[name] == expected[name] for name in expected)
 
 
 # In a state file: the largest timestamp of a sealed segment is not known yet.
@@ -163,7 +163,7 @@ def _int64(what: str, value: object, low: int) -> int:
 
 def _sealed(rows: list[Any]) -> list[SealedRow]:
     """The rows of sealed segments. Invariant: bases rise, base <= next offset."""
-    found = []
+    sealed = []
     above = 0
     for row in rows:
         base, size, next_offset, largest, at, digest = row
@@ -173,16 +173,16 @@ def _sealed(rows: list[Any]) -> list[SealedRow]:
         _int64("largest timestamp", largest, _INT64_MIN)
         _int64("its offset", at, -1)
         _int64("digest", digest, STALE_DIGEST)
-        found.append((base, size, next_offset, largest, at, digest))
-    return found
+        sealed.append((base, size, next_offset, largest, at, digest))
+    return sealed
 
 
 def _cuts(serial: object, rows: Iterable[Any]) -> Cuts:
     """The cuts of a log. Invariant: that of `Cuts`."""
-    found = [(_int64("serial of a cut", at, 1), offset) for at, offset in rows]
-    for _, offset in found:
+    cuts = [(_int64("serial of a cut", at, 1), offset) for at, offset in rows]
+    for _, offset in cuts:
         _int64("offset of a cut", offset, 0)
-    return Cuts.known(_int64("truncations", serial, 0), found)
+    return Cuts.from_rows(_int64("truncations", serial, 0), cuts)
 
 
 def _text(what: str, value: object) -> str:

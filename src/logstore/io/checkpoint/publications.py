@@ -47,7 +47,7 @@ class Publications:
     def __init__(self, root: Directory) -> None:
         self._root = root
         # The last key and the result of `high_watermarks` for it.
-        self._found: tuple[object, dict[TopicPartition, int]] = (_QUIET, {})
+        self._cached: tuple[object, dict[TopicPartition, int]] = (_QUIET, {})
 
     def cache_key(self) -> tuple[object, object]:
         """A value that changes when a publication begins or ends."""
@@ -65,16 +65,16 @@ class Publications:
         """
         if cache_key[0] is None:
             return {}
-        known, found = self._found
-        if cache_key != known:
+        cached_key, high_watermarks = self._cached
+        if cache_key != cached_key:
             value = checkpoints.read_state(self._root, layout.PUBLICATION)
             if value is None or self.cache_key() != cache_key:
                 return None
             ownership = Ownership(self._root)
             ownership.read_owner(lambda action: None)
-            found = bases_of(value) if is_of(value, ownership) else {}
-            self._found = cache_key, found
-        return found
+            high_watermarks = bases_of(value) if is_of(value, ownership) else {}
+            self._cached = cache_key, high_watermarks
+        return high_watermarks
 
     def published(self) -> dict[str, Entry]:
         """The last publication of each identity; the most recent one comes last.
@@ -114,11 +114,11 @@ def forget(root: Directory, keys: Container[TopicPartition]) -> None:
     """
     value = checkpoints.read_state(root, layout.PUBLICATION)
     rows = [] if value is None else value["bases"]
-    left = [row for row in rows if TopicPartition(row[0], row[1]) not in keys]
-    if value is None or len(left) == len(rows):
+    remaining = [row for row in rows if TopicPartition(row[0], row[1]) not in keys]
+    if value is None or len(remaining) == len(rows):
         return
-    if left:
-        checkpoints.write_state(root, layout.PUBLICATION, {**value, "bases": left})
+    if remaining:
+        checkpoints.write_state(root, layout.PUBLICATION, {**value, "bases": remaining})
     else:
         root.unlink(layout.PUBLICATION, missing_ok=True)
         root.sync()

@@ -11,7 +11,7 @@ from typing import Any, Final
 __all__ = ["RecoveryAction", "RecoveryReport"]
 
 # The number of lost segments of a partition reported one by one; the rest together.
-LOST_TOLD: Final = 10
+LOST_REPORTED_MAX: Final = 10
 
 # The labels: what opening found or did.
 TORN_TAIL: Final = "torn-tail"

@@ -15,14 +15,14 @@ from logstore.log.follow.file_identity import LogFiles
 from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
 
-__all__ = ["Difference", "Known", "retire_changed"]
+__all__ = ["Difference", "LogSnapshot", "retire_changed"]
 
 
-class Known(NamedTuple):
-    """What is known of a log that was loaded.
+class LogSnapshot(NamedTuple):
+    """A log as a reader loaded it, and has read it since.
 
     Attributes:
-        segments, loaded, files: what was found.
+        segments, loaded, files: of the log.
         epochs: of a foreign log: the leader epochs of what was read of it.
         directory_id: device and inode of the directory.
         writer: of logstore's own log: the writer's mark in the root when what was read
@@ -38,7 +38,7 @@ class Known(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """How a log differs from what was known of it.
+    """How a log differs from an earlier snapshot of it.
 
     Attributes:
         is_other: another log is in its place.
@@ -51,9 +51,11 @@ class Difference(NamedTuple):
     low: int
 
 
-def retire_changed(before: Known, now: Known, *, is_cut: bool) -> Difference:
-    """Compare a log with what was known of it, and retire the former segments whose
-    file is another one now: nothing more is read through them.
+def retire_changed(
+    before: LogSnapshot, now: LogSnapshot, *, is_cut: bool
+) -> Difference:
+    """Compare a log with an earlier snapshot of it, and retire the former segments
+    whose file is another one now: nothing more is read through them.
 
     Args:
         is_cut: the log may have lost its end, and have grown again.
@@ -67,7 +69,7 @@ def retire_changed(before: Known, now: Known, *, is_cut: bool) -> Difference:
     # log grows after it.
     if was.damage is not None and str(was.damage) == str(loaded.damage):
         is_cut = False
-    is_told = not (was_foreign or now.files.is_foreign)
+    is_own = not (was_foreign or now.files.is_foreign)
     is_other = now.directory_id != before.directory_id or (
         # If either id is unknown, they may be the same.
         bool(was.log_id and loaded.log_id and was.log_id != loaded.log_id)
@@ -78,7 +80,7 @@ def retire_changed(before: Known, now: Known, *, is_cut: bool) -> Difference:
     same_below = before.epochs.same_below(now.epochs)
     if same_below is not None and same_below >= was.end_offset:
         same_below = NO_CUT
-    if is_told:
+    if is_own:
         low = loaded.cuts.lowest_since(was.cuts.serial)
         is_cut |= low != NO_CUT
         # These fall only if an older state was put back.
@@ -86,8 +88,8 @@ def retire_changed(before: Known, now: Known, *, is_cut: bool) -> Difference:
         is_other |= loaded.durable_offset < min(was.durable_offset, low)
         is_other |= loaded.start_offset < was.start_offset
     # If logstore's own log has lost something, reading reports it.
-    is_hurt = is_told and loaded.damage is not None
-    if is_told and before.segments and (now.writer != before.writer or not is_hurt):
+    is_hurt = is_own and loaded.damage is not None
+    if is_own and before.segments and (now.writer != before.writer or not is_hurt):
         # A backup was put back, perhaps over the same files, and the log has grown
         # again.
         low = min(low, before.files.same_below(now.segments, low))
@@ -105,18 +107,18 @@ def retire_changed(before: Known, now: Known, *, is_cut: bool) -> Difference:
                 and segment.size <= same.size
                 and not (is_cut and may_be_cut)
             )
-        is_there = same is not None and not same.is_lost
-        is_replaced = is_there and same is not None and segment.inode != same.inode
-        if is_told and is_replaced and segment.size:
+        is_present = same is not None and not same.is_lost
+        is_replaced = is_present and same is not None and segment.inode != same.inode
+        if is_own and is_replaced and segment.size:
             # Put back from a backup: logstore itself never replaces a file.
             low = min(low, segment.base_offset)
         is_changed = not is_same or is_other
         # It may have been another file in between, which a backup has undone.
-        if is_changed or (is_told and now.writer != before.writer):
+        if is_changed or (is_own and now.writer != before.writer):
             segment.is_retired = has_changed = True
         if is_changed:
             # A segment that another program has compacted has the same offsets.
-            # That program may have begun the next segment since the last look.
+            # That program may have begun the next segment since the snapshot.
             is_compacted = was_foreign and segment.is_sealed and same is not None
             if same_below == NO_CUT and (same is None or is_replaced):
                 is_compacted |= segment.next_offset <= max(by_base, default=-1)
@@ -128,14 +130,14 @@ def retire_changed(before: Known, now: Known, *, is_cut: bool) -> Difference:
             low = _lowest_cut(
                 stands, unlike, same_below, was.end_offset, loaded.end_offset
             )
-        elif stands < before.files.highest_known(low):
+        elif stands < before.files.highest_end(low):
             # A backup was put back, and cut since.
             low = min(low, max(unlike, stands))
     return Difference(is_other, has_changed, low)
 
 
 def _lowest_cut(
-    stands: int, unlike: int, same_below: int | None, known_end: int, end_offset: int
+    stands: int, unlike: int, same_below: int | None, old_end: int, end_offset: int
 ) -> int:
     """The offset to which a log was cut, if the cut was not recorded.
 
@@ -148,7 +150,7 @@ def _lowest_cut(
     """
     if same_below is not None:
         low = same_below
-        if end_offset < known_end:
+        if end_offset < old_end:
             low = min(low, end_offset)
         if low != NO_CUT:
             return low

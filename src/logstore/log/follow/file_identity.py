@@ -68,7 +68,7 @@ def _read(segment: Segment, pos: int, length: int) -> bytes:
 
 
 class LogFiles:
-    """The `.log` files of a partition as they were at the last look.
+    """The `.log` files of a partition as they were at the last refresh.
 
     It is created before the log is loaded. Then `have_stayed` reports whether the log
     was the same one all the time, and `adopt` takes the segments that were loaded.
@@ -81,7 +81,7 @@ class LogFiles:
         self.is_foreign = is_foreign
         self._directory = directory
         self._before = self._present() if is_foreign else {}
-        self._known: dict[str, _Stamp] = {}
+        self._stamps: dict[str, _Stamp] = {}
         # Of a foreign log: the stamp of its last file before it was read.
         self._last: _Stamp | None = None
         # The ends that it had; the newest is last.
@@ -89,7 +89,7 @@ class LogFiles:
         # Position and bytes of the damage that was found in its last file.
         self._damage: tuple[int, bytes] | None = None
         # When each file was examined, by the directory's time.
-        self._looked_ns = -1
+        self._checked_ns = -1
         # Size and time of a last file whose end was examined and found torn.
         self._torn = (-1, -1)
         # The last file of a foreign log has more bytes, none of which are part of this
@@ -99,26 +99,26 @@ class LogFiles:
     def _present(self) -> dict[str, _Stamp]:
         """The existing files, including those of a swap, by name."""
         parsed = {name: parse_segment_file(name) for name in self._directory.names()}
-        return self._found(
+        return self._stamps_of(
             name
             for name, file in parsed.items()
             if file and file.suffix == LOG and file.transition in ("", SWAP)
         )
 
-    def _found(self, names: Iterable[str]) -> dict[str, _Stamp]:
+    def _stamps_of(self, names: Iterable[str]) -> dict[str, _Stamp]:
         """Those of the named files that exist, by name."""
-        found = {}
+        stamps = {}
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                found[name] = _stamp(self._directory.stat(name))
-        return found
+                stamps[name] = _stamp(self._directory.stat(name))
+        return stamps
 
     def have_stayed(self, segments: Sequence[Segment]) -> bool:
         """Whether all files but the last are what they were before they were read."""
         names = [segment.file(LOG) for segment in segments]
-        self._known = self._found(names)
+        self._stamps = self._stamps_of(names)
         return not self.is_foreign or all(
-            self._before.get(name) == self._known.get(name) for name in names[:-1]
+            self._before.get(name) == self._stamps.get(name) for name in names[:-1]
         )
 
     def insert(self, segments: Sequence[Segment], torn_size: int) -> None:
@@ -128,20 +128,20 @@ class LogFiles:
             torn_size: size of the last file if its end is torn; else -1.
         """
         for segment in segments:
-            stamp = self._known.get(segment.file(LOG))
+            stamp = self._stamps.get(segment.file(LOG))
             segment.inode = -1 if stamp is None else stamp.inode
             segment.is_sealed = self.is_foreign and segment is not segments[-1]
         if segments:
             name = segments[-1].file(LOG)
             self._last = self._before.get(name)
-            stamp = self._known.get(name)
+            stamp = self._stamps.get(name)
             if stamp is not None and stamp.size == torn_size:
                 self._torn = torn_size, settled(stamp.mtime_ns, self._directory.files)
-            self.note_end(segments[-1])
+            self.record_end(segments[-1])
         self._before = {}
 
-    def note_end(self, last: Segment) -> None:
-        """Note that more of the last segment was read."""
+    def record_end(self, last: Segment) -> None:
+        """Record that more of the last segment was read."""
         if self._ends and (self._ends[-1].offset, self._ends[-1].size) == (
             last.next_offset,
             last.size,
@@ -160,19 +160,19 @@ class LogFiles:
         # is then taken as replaced as soon as it may have been.
         with contextlib.suppress(OSError, CorruptRecordError):
             # Through the file that was read, which is open already.
-            found = tuple((at, _read(last, at, length)) for at, length in pieces)
-            end = _End(last.next_offset, last.file(LOG), last.size, found)
+            contents = tuple((at, _read(last, at, length)) for at, length in pieces)
+            end = _End(last.next_offset, last.file(LOG), last.size, contents)
             self._ends.append(end)
 
     def ends(self) -> tuple[_End, ...]:
-        """Those that are known, for `forget_ends_behind`."""
+        """Those that the log was seen to have, for `restore_ends`."""
         return tuple(self._ends)
 
-    def forget_ends_behind(self, known: tuple[_End, ...]) -> None:
-        """Keep only these ends: those noted since may be of another log."""
-        self._ends = deque(known, maxlen=_ENDS_MAX)
+    def restore_ends(self, ends: tuple[_End, ...]) -> None:
+        """Keep only these ends: those recorded since may be of another log."""
+        self._ends = deque(ends, maxlen=_ENDS_MAX)
 
-    def is_end_there(self) -> bool:
+    def is_end_unchanged(self) -> bool:
         """Whether the newest end that the log was seen to have is unchanged."""
         return bool(self._ends) and self._stands(self._ends[-1])
 
@@ -180,33 +180,33 @@ class LogFiles:
         """The offset from which a log that was loaded again may differ from the one
         that was seen, of which cuts left everything below `upto`. `NO_CUT`: it does not
         differ. Records deleted at its start do not count."""
-        known = self.highest_known(upto)
-        if not segments or known <= segments[0].base_offset:
+        highest = self.highest_end(upto)
+        if not segments or highest <= segments[0].base_offset:
             return NO_CUT
         stands = self.highest_that_stands(segments, upto)
-        return NO_CUT if stands == known else stands
+        return NO_CUT if stands == highest else stands
 
     def _bytes_at(
         self, name: str, pieces: Iterable[tuple[int, int]]
     ) -> tuple[tuple[int, bytes], ...]:
         """The bytes of a file at some (position, length)."""
-        found = []
+        contents = []
         with self._directory.opened(name) as fd:
             for at, length in pieces:
                 data = bytearray(length)
                 n = self._directory.files.read(fd, data, at) if length else 0
-                found.append((at, bytes(data[:n])))
-        return tuple(found)
+                contents.append((at, bytes(data[:n])))
+        return tuple(contents)
 
     def _stands(self, end: _End) -> bool:
         """Whether the bytes before an end are unchanged."""
         try:
-            wanted = [(at, len(data)) for at, data in end.pieces]
-            return self._bytes_at(end.name, wanted) == end.pieces
+            ranges = [(at, len(data)) for at, data in end.pieces]
+            return self._bytes_at(end.name, ranges) == end.pieces
         except FileNotFoundError:
             return False
 
-    def highest_known(self, upto: int) -> int:
+    def highest_end(self, upto: int) -> int:
         """The highest end that the log was seen to have, up to an offset; 0: none."""
         return max((e.offset for e in self._ends if e.offset <= upto), default=0)
 
@@ -219,8 +219,8 @@ class LogFiles:
         """
         names = {segment.file(LOG): segment.size for segment in segments}
         for end in reversed(self._ends):
-            is_there = names.get(end.name, -1) >= end.size and end.offset <= upto
-            if is_there and self._stands(end):
+            is_within = names.get(end.name, -1) >= end.size and end.offset <= upto
+            if is_within and self._stands(end):
                 return end.offset
         return 0
 
@@ -231,29 +231,29 @@ class LogFiles:
         self._ends.extend(end for end in before._ends if end.offset <= cut_to)
         self._ends.extend(newest)
 
-    def note_damage(self, last: Segment, position: int) -> None:
-        """Note the damage at `position` in the last segment; nothing after it counts.
-        It is noted only if the damaged batch is complete, and therefore stays as it
+    def record_damage(self, last: Segment, position: int) -> None:
+        """Record the damage at `position` in the last segment; nothing after it counts.
+        It is recorded only if the damaged batch is complete, and therefore stays as it
         is."""
         with contextlib.suppress(FileNotFoundError):
             name = last.file(LOG)
-            [found] = self._bytes_at(name, [(position, _DAMAGED_BYTES)])
-            buffer = native.pointer(found[1])
-            scan = native.first_header(buffer, len(found[1]), checks=native.CHECK_CRC)
+            [damage] = self._bytes_at(name, [(position, _DAMAGED_BYTES)])
+            buffer = native.pointer(damage[1])
+            scan = native.first_header(buffer, len(damage[1]), checks=native.CHECK_CRC)
             if scan.error is not None:
-                self._damage = found
+                self._damage = damage
 
     def _is_damaged_as_before(self, last: Segment, stamp: _Stamp) -> bool:
         """Whether the last file has only grown, after the place of its damage."""
-        known = self._last
-        if self._damage is None or known is None or stamp.inode != known.inode:
+        before = self._last
+        if self._damage is None or before is None or stamp.inode != before.inode:
             return False
-        if stamp.size < known.size:
+        if stamp.size < before.size:
             return False
         at, data = self._damage
         return self._bytes_at(last.file(LOG), [(at, len(data))]) == (self._damage,)
 
-    def is_there(self, last: Segment, info: FileInfo) -> bool:
+    def is_unchanged(self, last: Segment, info: FileInfo) -> bool:
         """Whether the last segment, which may have grown, is what it was."""
         if info.inode != last.inode:
             # Nothing was read of an empty segment: it may be another file.
@@ -266,17 +266,17 @@ class LogFiles:
             return True
         if self.is_foreign and _stamp(info) == self._last:
             return True
-        is_there = not self._ends or self._stands(self._ends[-1])
-        # Noted before more of it is read: the next look then examines later changes.
+        is_unchanged = not self._ends or self._stands(self._ends[-1])
+        # Recorded before more of it is read: the next refresh examines later changes.
         self._last = _stamp(info)
-        return is_there
+        return is_unchanged
 
     def has_more(self, last: Segment, info: FileInfo) -> bool:
         """Whether there are bytes after the end that were not examined yet."""
         return info.size > last.size and (info.size, info.mtime_ns) != self._torn
 
-    def note_torn(self, info: FileInfo) -> bool:
-        """Note that the bytes after the end are part of a batch, or not of this log.
+    def record_torn(self, info: FileInfo) -> bool:
+        """Record that the bytes after the end are part of a batch, or not of this log.
 
         Returns:
             Whether another program has left them there, and is not writing now.
@@ -296,14 +296,14 @@ class LogFiles:
 
     def are_sealed_replaced(self, segments: Sequence[Segment]) -> bool:
         """Whether another program has replaced sealed files. If it has not, the files
-        that exist now become the known ones."""
+        that exist now become those of the snapshot."""
         if not self.is_foreign:
             return False
-        known, now = self._known, self._present()
+        stamps, now = self._stamps, self._present()
         names = (segment.file(LOG) for segment in segments if segment.is_sealed)
-        if any(now.get(name) != known.get(name) for name in names):
+        if any(now.get(name) != stamps.get(name) for name in names):
             return True
-        self._known = now
+        self._stamps = now
         return False
 
     def is_any_replaced(self, segments: Sequence[Segment]) -> bool:
@@ -312,16 +312,16 @@ class LogFiles:
         mtime_ns = self._directory.info().mtime_ns
         if self._is_stuck or self.is_last_other(segments):
             return True
-        if mtime_ns == self._looked_ns:
+        if mtime_ns == self._checked_ns:
             return False
         files = self._present()
-        self._looked_ns = settled(mtime_ns, self._directory.files)
+        self._checked_ns = settled(mtime_ns, self._directory.files)
         for segment in segments:
             name = segment.file(LOG)
             if not segment.is_lost:
-                now, known = files.get(name), self._known.get(name)
+                now, stamp = files.get(name), self._stamps.get(name)
                 if now is None or now.inode != segment.inode:
                     return True
-                if segment.is_sealed and now != known:
+                if segment.is_sealed and now != stamp:
                     return True
         return False

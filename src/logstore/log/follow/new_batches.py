@@ -65,11 +65,11 @@ def _walk(
         return scan
     # For readers in other threads in this order, as in `SegmentWriter.show`.
     before, segment.next_offset = segment.next_offset, scan.last_offset + 1
-    known, segment.size = segment.size, scan.pos
+    old_size, segment.size = segment.size, scan.pos
     try:
         damage = unreadable(segment, OffsetPosition(begin.size, begin.last_offset))
     finally:
-        segment.size, segment.next_offset = known, before
+        segment.size, segment.next_offset = old_size, before
     if damage is None:
         return scan
     loaded.active_state = begin

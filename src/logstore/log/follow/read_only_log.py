@@ -38,17 +38,17 @@ from logstore.io.layout import (
     parse_segment_file,
     segment_file,
 )
-from logstore.log.follow.comparison import Known, retire_changed
+from logstore.log.follow.comparison import LogSnapshot, retire_changed
 from logstore.log.follow.file_identity import LogFiles
 from logstore.log.follow.new_batches import read_new_batches
-from logstore.log.follow.signs import Surroundings, glance_at, look_around
+from logstore.log.follow.signs import PartitionStamp, cut_stamp, partition_stamp
 from logstore.log.read.view import Bounds
-from logstore.log.recover import Case, RecoveredLog, load
+from logstore.log.recover import RecoveredLog, RecoveryContext, load
 from logstore.segment import Segment
 
 __all__ = ["ATTEMPTS", "ReadOnlyLog"]
 
-# On a busy machine, a writer that deletes may be faster than a look at all files.
+# On a busy machine, a writer that deletes may be faster than a refresh of all files.
 ATTEMPTS: Final = 100
 
 
@@ -75,7 +75,7 @@ class ReadOnlyLog:
         self._metadata = metadata
         self._ownership = ownership
         self._publications = publications
-        # Of the last look, and of the last look that found more; none yet.
+        # Of the last refresh, and of the last one that found more; none yet.
         self._cache_key: object = None
         self._state: object = None
         # Where readers stop during a publication (publications.py).
@@ -84,25 +84,25 @@ class ReadOnlyLog:
             RANK_REFRESH, f"the looks at {topic}-{partition}", lock_group
         )
         self._mtime_ns = -1
-        # The surroundings in which the log was found damaged.
-        self._surroundings: object = None
+        # The stamp of the partition when the log was loaded.
+        self._stamp: object = None
         # Device and inode of the directory.
         self._directory_id = (-1, -1)
-        # A look was interrupted and left its work half done.
+        # A refresh was interrupted and left its work half done.
         self._is_doubtful = False
         # The cuts and replacements that this object has found, for its views.
         self._cuts = Cuts()
         # How often another log was found in the place of the one before.
         self._life = 0
-        # A value that changes if the log is cut, from before the last look.
-        self._glance: object = None
+        # A value that changes if the log is cut, from before the last refresh.
+        self._cut_stamp: object = None
         # Of a foreign log: the leader epochs of what was read of it.
         self._epochs = LeaderEpochs()
         # Of logstore's own log: the writer's mark in the root when what was read
         # certainly existed.
         self._writer: FileStamp | None = None
         self._is_truncating = False
-        # The surroundings in which the state was read, and what it says of the log.
+        # The stamp of the partition when its state was read; what that says of the log.
         self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
         self._files: LogFiles
         self._loaded: RecoveredLog
@@ -137,19 +137,19 @@ class ReadOnlyLog:
 
     def _load(self) -> None:
         """Load the whole log; repeat if the writer changed it meanwhile."""
-        surroundings: Surroundings | None = None
+        stamp: PartitionStamp | None = None
         for attempt in range(ATTEMPTS):
             try:
-                # Everything read from now on is later than this look.
+                # Everything read from now on is later than this stamp.
                 self._cache_key = self._publications.cache_key()
-                surroundings = self._look_around()
+                stamp = self._stamp_now()
                 metadata = self._metadata()
                 files = LogFiles(self.directory, is_foreign=metadata.state is None)
                 if files.is_foreign:
                     epochs = LeaderEpochs.of(self.directory)
                 else:
                     epochs = LeaderEpochs()
-                case = Case(
+                context = RecoveryContext(
                     self.directory,
                     self.descriptors,
                     self.topic,
@@ -158,80 +158,80 @@ class ReadOnlyLog:
                     metadata,
                     writable=False,
                 )
-                loaded = load(case)
+                loaded = load(context)
                 is_same = files.have_stayed(loaded.segments)
                 if is_same:
-                    # Before the second look: the bytes must be of this log.
+                    # Before the second stamp: the bytes must be of this log.
                     end = loaded.tail_start + loaded.tail_bytes
                     files.insert(loaded.segments, end if loaded.tail_bytes else -1)
-                now = self._look_around()
+                now = self._stamp_now()
                 # Appends by the owner meanwhile change nothing, except in a damaged
                 # log. Another program may also replace segments.
-                is_same &= now.ownership == surroundings.ownership
+                is_same &= now.ownership == stamp.ownership
                 if files.is_foreign:
                     is_same &= epochs.now(self.directory) is epochs
                 if loaded.damage is not None:
-                    is_same &= now == surroundings
+                    is_same &= now == stamp
             except (LogStoreError, OSError) as error:
-                if self._is_change(error, surroundings) and attempt + 1 < ATTEMPTS:
+                if self._is_change(error, stamp) and attempt + 1 < ATTEMPTS:
                     continue
                 if not isinstance(error, OSError):
                     raise
                 raise storage_error(error, "read", self.directory.path) from error
             if is_same:
                 break
-        assert surroundings is not None  # the first call of each attempt
+        assert stamp is not None  # the first call of each attempt
         self._loaded, self._files, self._epochs = loaded, files, epochs
-        self._writer = surroundings.ownership.owner
-        self._mtime_ns = settled(surroundings.mtime_ns, self.directory.files)
-        self._surroundings = surroundings._replace(mtime_ns=self._mtime_ns)
-        self._directory_id = surroundings.directory_id
+        self._writer = stamp.ownership.owner
+        self._mtime_ns = settled(stamp.mtime_ns, self.directory.files)
+        self._stamp = stamp._replace(mtime_ns=self._mtime_ns)
+        self._directory_id = stamp.directory_id
         self.segments = tuple(loaded.segments)
         if self.segments:
             self.segments[-1].show_indexes(loaded.index, loaded.times)
-            self._note_damage(self.segments[-1])
+            self._record_damage(self.segments[-1])
         state = metadata.state
         self._is_truncating = state is not None and state.is_truncating
 
-    def _note_damage(self, last: Segment) -> None:
-        """Note the damage of the last segment: appends after it, as by a broker, do not
-        change it."""
+    def _record_damage(self, last: Segment) -> None:
+        """Record the damage of the last segment: appends after it, as by a broker, do
+        not change it."""
         damage = self._loaded.damage
         if isinstance(damage, CorruptRecordError | UnsupportedError) and (
             damage.path == last.path and damage.position is not None
         ):
-            self._files.note_damage(last, damage.position)
+            self._files.record_damage(last, damage.position)
 
-    def _look_around(self) -> Surroundings:
-        return look_around(self.directory, self._ownership)
+    def _stamp_now(self) -> PartitionStamp:
+        return partition_stamp(self.directory, self._ownership)
 
-    def _glance_now(self, *, is_safe: bool = False) -> object:
-        return glance_at(
+    def _cut_stamp_now(self, *, is_safe: bool = False) -> object:
+        return cut_stamp(
             self.directory, self._ownership, self._files, self.segments, is_safe=is_safe
         )
 
-    def _is_change(self, error: Exception, surroundings: object = None) -> bool:
-        """Whether the writer did something between two looks.
+    def _is_change(self, error: Exception, stamp: object = None) -> bool:
+        """Whether the writer did something between two stamps.
 
         Raises:
             PartitionNotFoundError: it has deleted the partition.
         """
         try:
-            now = self._look_around()
-        except FileNotFoundError as gone:
+            now = self._stamp_now()
+        except FileNotFoundError as missing:
             raise PartitionNotFoundError(
                 f"partition {self.directory.name} is not at {self.directory.path} any "
                 f"more: its topic was deleted, or the directory was removed",
                 topic=self.topic,
                 partition=self.partition,
-            ) from gone
+            ) from missing
         except OSError:
             return False
         is_deletion = getattr(error, "errno", None) == errno.ENOENT
-        return is_deletion or (surroundings is not None and now != surroundings)
+        return is_deletion or (stamp is not None and now != stamp)
 
     def refresh(self) -> None:
-        """Look for what was appended, rolled or deleted since the last look.
+        """Take in what was appended, rolled or deleted since the last refresh.
 
         Raises:
             PartitionNotFoundError: it was deleted.
@@ -240,31 +240,31 @@ class ReadOnlyLog:
         with self._lock:
             # No view is made of it: `is_as_it_was` will not be called for it.
             self._retry_refresh()
-            self._glance = None
+            self._cut_stamp = None
 
     def refreshed(self) -> Bounds:
         """As `refresh`, and return what was found."""
         with self._lock:
-            self._look_now()
+            self._refresh_now()
             return self._bounds()
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether certainly nothing was cut, and no other log put in the place of this
-        one, since a look that found these."""
+        one, since a refresh that found these."""
         if (life, serial) != (self._life, self._cuts.serial):
             return False
-        known = self._glance
+        stamp = self._cut_stamp
         try:
-            return known is not None and known == self._glance_now()
+            return stamp is not None and stamp == self._cut_stamp_now()
         except OSError:
-            return False  # a look reports why
+            return False  # a refresh reports why
 
-    def _look_now(self) -> None:
-        glance: object = None
-        with contextlib.suppress(OSError):  # the look itself reports why
-            glance = self._glance_now(is_safe=True)
+    def _refresh_now(self) -> None:
+        stamp: object = None
+        with contextlib.suppress(OSError):  # the refresh itself reports why
+            stamp = self._cut_stamp_now(is_safe=True)
         self._retry_refresh()
-        self._glance = glance
+        self._cut_stamp = stamp
 
     def history(self) -> tuple[str, Cuts] | None:
         """The id of the log and how it was cut, as its state says now; None if there is
@@ -276,14 +276,14 @@ class ReadOnlyLog:
         """
         with self._lock:
             try:
-                now = self._look_around()
+                now = self._stamp_now()
                 # The time of the directory changes with each file in it.
                 cache_key = now._replace(mtime_ns=0)
                 if cache_key != self._history[0]:
-                    state, known = self._metadata().state, None
+                    state, history = self._metadata().state, None
                     if state is not None and state.log_id:
-                        known = state.log_id, state.cuts
-                    self._history = cache_key, known
+                        history = state.log_id, state.cuts
+                    self._history = cache_key, history
             except OSError as error:
                 self._is_change(error)  # raises if it was deleted
                 if isinstance(error, LogStoreError):
@@ -294,11 +294,11 @@ class ReadOnlyLog:
     def refreshed_fully(self) -> Bounds:
         """As `refresh`, if something seems to be wrong: each file is examined."""
         with self._lock:
-            self._look_now()
-            known = -1
-            while self._cuts.serial != known and self._is_any_replaced():
-                known, self._is_doubtful = self._cuts.serial, True
-                self._look_now()
+            self._refresh_now()
+            serial = -1
+            while self._cuts.serial != serial and self._is_any_replaced():
+                serial, self._is_doubtful = self._cuts.serial, True
+                self._refresh_now()
             return self._bounds()
 
     def _bounds(self) -> Bounds:
@@ -312,7 +312,7 @@ class ReadOnlyLog:
         )
 
     def _is_any_replaced(self) -> bool:
-        """Whether a file is not the one that it was at the last look."""
+        """Whether a file is not the one that it was at the last refresh."""
         try:
             return self._files.is_any_replaced(self.segments)
         except OSError as error:
@@ -323,19 +323,19 @@ class ReadOnlyLog:
             try:
                 begun = self._loaded.end_offset
                 while True:
-                    known = self._loaded, self._loaded.end_offset
+                    loaded, end = self._loaded, self._loaded.end_offset
                     files, ends = self._files, self._files.ends()
                     self._refresh()
-                    has_read = self._files is files and known[1] < self.end_offset
+                    has_read = self._files is files and end < self.end_offset
                     if has_read and self._has_new_writer():
                         # After a backup was put back, part of it may be from before,
                         # and the rest of another log.
-                        files.forget_ends_behind(ends)
+                        files.restore_ends(ends)
                         self._is_doubtful = True
                     elif (
                         self._is_of_one_log(begun)
                         and self._stop_at_publication()
-                        and self._has_stayed(*known)
+                        and self._has_stayed(loaded, end)
                     ):
                         return
             except CorruptRecordError:
@@ -354,7 +354,7 @@ class ReadOnlyLog:
                 raise
 
     def _is_of_one_log(self, end: int) -> bool:
-        """Whether everything that a look has read, beginning at this end, is of one
+        """Whether everything that a refresh has read, beginning at this end, is of one
         log: of a foreign log, part may be from before a cut, and part from after it."""
         return self._loaded.end_offset == end or self._leaders() is self._epochs
 
@@ -371,15 +371,14 @@ class ReadOnlyLog:
         return epochs.now(self.directory) if self._files.is_foreign else epochs
 
     def _stop_at_publication(self) -> bool:
-        """Determine where readers have to stop, after a look at the log. False if a
-        publication began or ended since the previous look: part of it may be
-        visible."""
+        """Determine where readers have to stop, after a refresh. False if a publication
+        began or ended since the previous one: part of it may be visible."""
         cache_key = self._publications.cache_key()
         key = TopicPartition(self.topic, self.partition)
-        known, self._cache_key = self._cache_key, cache_key
+        previous_key, self._cache_key = self._cache_key, cache_key
         high_watermarks = (
             self._publications.high_watermarks(cache_key)
-            if cache_key == known
+            if cache_key == previous_key
             else None
         )
         if high_watermarks is None:
@@ -388,31 +387,31 @@ class ReadOnlyLog:
         return True
 
     def _has_stayed(self, loaded: RecoveredLog, end: int) -> bool:
-        """Whether a look has found nothing after an end of what was loaded, or the
+        """Whether a refresh has found nothing after an end of what was loaded, or the
         state is what it was then. Before an append whose first part may be seen and
         then undone, the owner records in the state that it may be removed."""
         if self._loaded is loaded and loaded.end_offset <= end:
             return True
         state = self.directory.stamp(PARTITION_STATE)
-        known, self._state = self._state, state
-        if state != known:
+        previous_state, self._state = self._state, state
+        if state != previous_state:
             # Perhaps it was restored in place, which leaves the directory's time as it
             # was.
             self._mtime_ns = -1
-        return state == known
+        return state == previous_state
 
     def _refresh(self) -> None:
         info = self.directory.info()
         is_other = (info.device, info.inode) != self._directory_id
         if self._is_doubtful or is_other or self._has_new_writer():
-            is_there = not self.segments or self._files.is_end_there()
-            self._start_over(is_cut=self._is_doubtful or is_other or not is_there)
+            is_unchanged = not self.segments or self._files.is_end_unchanged()
+            self._start_over(is_cut=self._is_doubtful or is_other or not is_unchanged)
             self._is_doubtful = False
             return
         if self._is_at_its_end:
             # Bytes after the end will be removed; the state file will show when.
             is_cut = self._files.is_last_other(self.segments)
-            if is_cut or self._look_around() != self._surroundings:
+            if is_cut or self._stamp_now() != self._stamp:
                 self._start_over(is_cut=is_cut)
             return
         now = self._leaders()
@@ -448,7 +447,7 @@ class ReadOnlyLog:
         )
 
     def _follow_names(self, mtime_ns: int) -> None:
-        """Add new segments after the last known one, drop those deleted at the
+        """Add new segments after the last one, drop those deleted at the
         front."""
         logs = []
         for name in self.directory.names():
@@ -460,27 +459,27 @@ class ReadOnlyLog:
                 return
             if parsed.suffix == LOG and not parsed.transition:
                 logs.append(parsed.base_offset)
-        known = [segment.base_offset for segment in self.segments]
-        wanted = set(known)
-        kept = [base for base in logs if base in wanted]
-        if not known or not kept or kept != known[len(known) - len(kept) :]:
+        bases = [segment.base_offset for segment in self.segments]
+        base_set = set(bases)
+        kept = [base for base in logs if base in base_set]
+        if not bases or not kept or kept != bases[len(bases) - len(kept) :]:
             self._start_over()
             return
         metadata = self._metadata()
         is_other = self._is_other(metadata, kept[0])
-        if is_other or self._has_come_back(logs, known[0], metadata):
+        if is_other or self._has_come_back(logs, bases[0], metadata):
             self._start_over()
             return
-        segments = self.segments[len(known) - len(kept) :]
+        segments = self.segments[len(bases) - len(kept) :]
         is_other = self._files.are_sealed_replaced(segments[:-1])
         info = self.directory.stat(segments[-1].file(LOG))
-        if is_other or not self._files.is_there(segments[-1], info):
+        if is_other or not self._files.is_unchanged(segments[-1], info):
             self._start_over(is_cut=True)
             return
         self._scan(segments[-1])
-        added = sorted(base for base in logs if base > known[-1])
+        added = sorted(base for base in logs if base > bases[-1])
         if added and added[0] < segments[-1].next_offset:
-            # It was cut during this look.
+            # It was cut during this refresh.
             self._start_over(is_cut=True)
             return
         for base in added:
@@ -515,7 +514,7 @@ class ReadOnlyLog:
             start, segments[0].base_offset, self._loaded.start_offset
         )
         self.segments = segments
-        self._files.note_end(segments[-1])
+        self._files.record_end(segments[-1])
         self._mtime_ns = settled(mtime_ns, self.directory.files)
 
     def _has_come_back(
@@ -553,17 +552,17 @@ class ReadOnlyLog:
         Args:
             is_cut: the log may have lost its end, and have grown again.
         """
-        before = self._known()
+        before = self._snapshot()
         self._load()
-        difference = retire_changed(before, self._known(), is_cut=is_cut)
+        difference = retire_changed(before, self._snapshot(), is_cut=is_cut)
         if difference.is_other:
             self._life += 1
         elif difference.has_changed:
             self._cuts = self._cuts.after(difference.low)
             self._files.keep_ends(before.files, difference.low)
 
-    def _known(self) -> Known:
-        return Known(
+    def _snapshot(self) -> LogSnapshot:
+        return LogSnapshot(
             self.segments,
             self._loaded,
             self._files,
@@ -575,15 +574,15 @@ class ReadOnlyLog:
     def _follow_tail(self) -> None:
         segment = self.segments[-1]
         info = self.directory.stat(segment.file(LOG))
-        if not self._files.is_there(segment, info):
+        if not self._files.is_unchanged(segment, info):
             self._start_over(is_cut=True)
         elif self._files.has_more(segment, info):
-            known = segment.size
+            size = segment.size
             self._scan(segment)
-            self._files.note_end(segment)
-            if segment.size > known:
+            self._files.record_end(segment)
+            if segment.size > size:
                 return
-            is_quiet = self._files.note_torn(info)
+            is_quiet = self._files.record_torn(info)
             is_other = self._is_other(self._metadata(), self.segments[0].base_offset)
             if is_quiet or is_other:
                 self._start_over(is_cut=True)

@@ -1,7 +1,7 @@
-"""Signs that another process has changed a partition, to compare with later ones.
+"""Stamps that show whether another process has changed a partition.
 
-They cost a few calls, and read no log: a writer leaves them before, or when, it changes
-more than the end of the log.
+They cost a few calls, and read no log: a writer changes the files that they are made of
+before, or when, it changes more than the end of the log.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from logstore.io.layout import LEADER_EPOCHS, LOG, PARTITION_STATE
 from logstore.log.follow.file_identity import LogFiles
 from logstore.segment import Segment
 
-__all__ = ["Surroundings", "glance_at", "look_around"]
+__all__ = ["PartitionStamp", "cut_stamp", "partition_stamp"]
 
 
-class Surroundings(NamedTuple):
+class PartitionStamp(NamedTuple):
     """Shows whether another process has changed more than the end of the log. Apparent
-    damage may be a change by a writer since the first look.
+    damage may be a change by a writer since the first stamp.
 
     Attributes:
         directory_id: device and inode of the partition's directory.
@@ -35,14 +35,14 @@ class Surroundings(NamedTuple):
     ownership: OwnershipKey
 
 
-def look_around(directory: Directory, ownership: Ownership) -> Surroundings:
+def partition_stamp(directory: Directory, ownership: Ownership) -> PartitionStamp:
     info, state = directory.info_and_stamp(PARTITION_STATE)
-    return Surroundings(
+    return PartitionStamp(
         (info.device, info.inode), info.mtime_ns, state, ownership.cache_key()
     )
 
 
-def glance_at(
+def cut_stamp(
     directory: Directory,
     ownership: Ownership,
     log_files: LogFiles,

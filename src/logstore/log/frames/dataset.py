@@ -98,9 +98,9 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
 
         def batches() -> Iterator[Any]:
             logs = self._logs()
-            found = _pieces(logs, condition, is_parallel=threads > 1)
+            pieces = _pieces(logs, condition, is_parallel=threads > 1)
             rows = max(1, min(batch_size, _rows_in_batch(logs)))
-            return batches_of(found, names, rows, threads, shape.apply)
+            return batches_of(pieces, names, rows, threads, shape.apply)
 
         return LogScanner(self.schema, shape.schema, batches)
 
@@ -109,19 +109,19 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
         if columns is None:
             return ALL_COLUMNS
         if isinstance(columns, Mapping):
-            wanted = set().union(
+            requested = set().union(
                 *(columns_in(part, self.schema) for part in columns.values())
             )
         else:
-            wanted = set(columns)
-            for name in sorted(wanted - SCHEMA.keys()):
+            requested = set(columns)
+            for name in sorted(requested - SCHEMA.keys()):
                 raise pa.ArrowInvalid(
                     f"no column {name!r} in {self!r}; it has {', '.join(SCHEMA)}"
                 )
         if condition is not None:
-            wanted |= condition.columns
+            requested |= condition.columns
         # Rows can only be counted if there is a column.
-        return tuple(n for n in ALL_COLUMNS if n in wanted) or ("timestampType",)
+        return tuple(n for n in ALL_COLUMNS if n in requested) or ("timestampType",)
 
     def to_batches(self, columns: Any = None, **options: Any) -> Iterator[Any]:
         """The record batches of `scanner`."""
@@ -141,15 +141,15 @@ class LogDataset(ds.UnionDataset):  # type: ignore[misc]
 
     def count_rows(self, filter: Any = None, **options: Any) -> int:
         """The number of rows, or of those for which a filter is true."""
-        found = self.scanner(["timestampType"], filter=filter, **options)
-        return found.count_rows()
+        scanner = self.scanner(["timestampType"], filter=filter, **options)
+        return scanner.count_rows()
 
     def filter(self, expression: Any) -> LogDataset:
         """The same dataset with a filter that each scan applies."""
-        found = LogDataset(self._logs, self._name, self._threads)
+        dataset = LogDataset(self._logs, self._name, self._threads)
         before = self._condition
-        found._condition = expression if before is None else before & expression
-        return found
+        dataset._condition = expression if before is None else before & expression
+        return dataset
 
     def sort_by(self, sorting: Any, **options: Any) -> Any:
         """As for any dataset: all of it is read into memory."""
@@ -188,14 +188,14 @@ class LogScanner:
 
     def head(self, num_rows: int) -> Any:
         """The first rows, as a `pyarrow.Table`."""
-        found: list[Any] = []
-        left = num_rows
-        for batch in self._batches() if left > 0 else ():
-            found.append(batch.slice(0, left))
-            left -= found[-1].num_rows
-            if left <= 0:
+        batches: list[Any] = []
+        remaining = num_rows
+        for batch in self._batches() if remaining > 0 else ():
+            batches.append(batch.slice(0, remaining))
+            remaining -= batches[-1].num_rows
+            if remaining <= 0:
                 break
-        return pa.Table.from_batches(found, self.projected_schema)
+        return pa.Table.from_batches(batches, self.projected_schema)
 
     def take(self, indices: Any) -> Any:
         """The rows at these indices, as a `pyarrow.Table`; it reads all rows."""
@@ -218,10 +218,10 @@ def _pieces(
     logs: Sequence[Log], condition: Filter | None, *, is_parallel: bool
 ) -> Iterator[Piece]:
     if condition is None:
-        found = [piece for log in logs for piece in segments_of(log)]
+        pieces = [piece for log in logs for piece in segments_of(log)]
     else:
-        found = condition.pieces(logs)
-    return cut_to_size(found, is_parallel=is_parallel)
+        pieces = condition.pieces(logs)
+    return cut_to_size(pieces, is_parallel=is_parallel)
 
 
 def _rows_in_batch(logs: Sequence[Log]) -> int:

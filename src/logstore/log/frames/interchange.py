@@ -36,8 +36,8 @@ def read_arrow(
     check_int("batch_records", batch_records, 1, BATCH_RECORDS_MAX)
     count = usable_threads(threads)
     pieces = [piece for log in logs for piece in segments_of(log)]
-    found = cut_to_size(pieces, is_parallel=count > 1 and limit is None)
-    return reader_over(found, names, batch_records, count, limit)
+    ranges = cut_to_size(pieces, is_parallel=count > 1 and limit is None)
+    return reader_over(ranges, names, batch_records, count, limit)
 
 
 def exported_schema(columns: Sequence[str]) -> object:

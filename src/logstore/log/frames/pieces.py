@@ -94,8 +94,8 @@ def later_than(piece: Piece, timestamp_ms: int) -> Piece | None:
     first = max(piece.start, place.last_offset + 1)
     if first >= piece.stop:
         return None
-    left = (piece.stop - first) / (piece.stop - piece.start)
-    return piece._replace(start=first, size=int(piece.size * left))
+    fraction = (piece.stop - first) / (piece.stop - piece.start)
+    return piece._replace(start=first, size=int(piece.size * fraction))
 
 
 def cut_to_size(pieces: Iterable[Piece], *, is_parallel: bool) -> Iterator[Piece]:

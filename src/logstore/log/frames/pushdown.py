@@ -38,13 +38,13 @@ def columns_in(expression: Any, schema: Any) -> frozenset[str]:
     """
     needed = expression.is_valid()  # a filter has to be boolean
     _survivors(needed, schema, [pc.scalar(True)])
-    found = set()
+    names = set()
     for index, name in enumerate(schema.names):
         try:
             _survivors(needed, schema.remove(index), [pc.scalar(True)])
         except pa.ArrowException:
-            found.add(name)
-    return frozenset(found)
+            names.add(name)
+    return frozenset(names)
 
 
 def _survivors(expression: Any, schema: Any, guarantees: Sequence[Any]) -> list[int]:
@@ -77,16 +77,16 @@ class Filter:
             return []
         first, stop = self._offsets(logs)
         earliest = self._earliest() if "timestamp" in self.columns else None
-        found = []
+        pieces = []
         for log in logs:
             start, end = max(log.start, first), min(log.stop, stop)
             for piece in segments_of(log._replace(start=start, stop=max(start, end))):
-                later = piece if earliest is None else later_than(piece, earliest)
-                if later is not None:
-                    found.append(later)
-        if len(found) < 2 or self.columns <= {"key", "value", "headers"}:
-            return found
-        return [found[at] for at in self._possible(map(self._rows_of_piece, found))]
+                rest = piece if earliest is None else later_than(piece, earliest)
+                if rest is not None:
+                    pieces.append(rest)
+        if len(pieces) < 2 or self.columns <= {"key", "value", "headers"}:
+            return pieces
+        return [pieces[at] for at in self._possible(map(self._rows_of_piece, pieces))]
 
     def _possible(self, guarantees: Iterable[Any]) -> list[int]:
         """The indices of the guarantees about rows for which the filter can be true."""
@@ -129,9 +129,9 @@ class Filter:
         return _last_false(is_possible, 0, _TIME_MAX)
 
     def _rows_of_piece(self, piece: Piece) -> Any:
-        known = _rows_of_log(piece.log) & _offsets_in(piece.start, piece.stop)
+        guarantee = _rows_of_log(piece.log) & _offsets_in(piece.start, piece.stop)
         latest = latest_in(piece) if "timestamp" in self.columns else None
-        return known if latest is None else known & _earlier_than(latest + 1)
+        return guarantee if latest is None else guarantee & _earlier_than(latest + 1)
 
 
 def _last_false(is_true: Callable[[int], bool], low: int, high: int) -> int:

@@ -65,8 +65,8 @@ class Shape:
         if not isinstance(self._columns, Mapping):
             return batch.select(self._names)
         table = _evaluated(batch, self._expressions, self._names).combine_chunks()
-        found = table.to_batches()
-        return found[0] if found else pa.RecordBatch.from_pylist([], table.schema)
+        batches = table.to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
 
 
 def _evaluated(batch: Any, expressions: Sequence[Any], names: Sequence[str]) -> Any:

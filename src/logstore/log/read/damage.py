@@ -37,59 +37,59 @@ def place_past(
     if error.path != segment.path or error.position is None:
         return None
     try:
-        found = next_valid_batch(segment, error.position, segment.base_offset)
-        if found is None:
+        valid_batch = next_valid_batch(segment, error.position, segment.base_offset)
+        if valid_batch is None:
             return None
-        header, buffer = found.header, found.buffer
+        header, buffer = valid_batch.header, valid_batch.buffer
         first = header.base_offset
         if first < 0 <= offset <= header.last_offset:
             # The first offset of a wrapper is known only after opening it.
             limit = view.decompressed_max
-            batch = make_batch(segment, header, buffer, found.pos, limit)
+            batch = make_batch(segment, header, buffer, valid_batch.pos, limit)
             first = batch.base_offset
     except (CorruptRecordError, UnsupportedError, RecordTooLargeError):
         return None
     if header.last_offset >= offset and not 0 <= first <= offset:
         return None
-    return OffsetPosition(found.pos, native.OFFSET_UNKNOWN)
+    return OffsetPosition(valid_batch.pos, native.OFFSET_UNKNOWN)
 
 
-def told(segment: Segment, error: Exception, offset: int) -> Exception:
+def with_next_offset(segment: Segment, error: Exception, offset: int) -> Exception:
     """An error of damage, with the offset at which reading can continue after it, if
     that is known: at the next valid batch, or the next segment."""
     if type(error) is not CorruptRecordError or error.next_offset is not None:
         return error
     if error.path != segment.path or error.position is None:
         return error
-    behind: int | None = None
+    next_offset: int | None = None
     try:
-        found = None
+        valid_batch = None
         if not segment.is_lost:
-            found = next_valid_batch(segment, error.position, offset)
-        if found is None:
-            behind = segment.next_offset
+            valid_batch = next_valid_batch(segment, error.position, offset)
+        if valid_batch is None:
+            next_offset = segment.next_offset
         else:
-            first = found.first_offset()
-            behind = found.header.last_offset + 1 if first < 0 else first
+            first = valid_batch.first_offset()
+            next_offset = valid_batch.header.last_offset + 1 if first < 0 else first
     except (CorruptRecordError, StorageError):
         return error
-    if behind > offset:
-        error.goes_on_at(behind)
+    if next_offset > offset:
+        error.goes_on_at(next_offset)
     return error
 
 
-def place_behind(
+def place_after(
     segment: Segment, error: CorruptRecordError, offset: int
 ) -> OffsetPosition | None:
     """The place where a segment continues after damage; None if it does not."""
     if error.position is None or error.path != segment.path:
         return None
     try:
-        found = next_valid_batch(segment, error.position, offset)
+        valid_batch = next_valid_batch(segment, error.position, offset)
     except CorruptRecordError:
         # If it was replaced just now, the next read reports that.
         return segment.start if segment.is_retired else None
-    return found and OffsetPosition(found.pos, native.OFFSET_UNKNOWN)
+    return valid_batch and OffsetPosition(valid_batch.pos, native.OFFSET_UNKNOWN)
 
 
 def check_wrapper(segment: Segment, batch: RecordBatch, before: int) -> None:
@@ -153,8 +153,8 @@ def make_batch(
 def error_with_next_offset(
     view: View, error: CorruptRecordError | UnsupportedError, offset: int
 ) -> Exception:
-    """`told`, for an error in any segment of a view."""
+    """`with_next_offset`, for an error in any segment of a view."""
     for segment in view.from_offset(offset):
         if segment.path == error.path:
-            return told(segment, error, offset)
+            return with_next_offset(segment, error, offset)
     return error

@@ -10,15 +10,15 @@ from logstore.errors import (
 from logstore.log.read.damage import (
     error_with_next_offset,
     first_needed,
-    place_behind,
+    place_after,
     place_past,
 )
 from logstore.log.read.view import ChangedError, View
 from logstore.record.batch import Chunk
 from logstore.record.decoder import (
+    BatchFilter,
     Damage,
     StopReading,
-    Wanted,
 )
 from logstore.segment import OffsetPosition, Segment
 
@@ -32,7 +32,7 @@ def fetch(
     max_bytes: int,
     *,
     skip: bool = False,
-    wanted: Wanted | None = None,
+    batch_filter: BatchFilter | None = None,
 ) -> Chunk:
     """The whole batches of one buffer of `max_bytes`, from the one that holds `offset`.
 
@@ -47,21 +47,21 @@ def fetch(
             must repeat the call: in the view of the error, which a cut may have
             shortened, an empty chunk need not mean the end of the log.
     """
-    behind: tuple[Segment, OffsetPosition] | None = None
+    resume_place: tuple[Segment, OffsetPosition] | None = None
     while True:
         again: View | None
         try:
-            chunk = _fetch(view, offset, stop, max_bytes, wanted, behind)
-            again = view.behind_a_read(offset)
+            chunk = _fetch(view, offset, stop, max_bytes, batch_filter, resume_place)
+            again = view.if_cut(offset)
             if again is None:
                 return chunk
         except ChangedError as changed:
-            again = view.behind_a_read(offset) or changed.view
+            again = view.if_cut(offset) or changed.view
         except (CorruptRecordError, UnsupportedError) as error:
             again = view.again(offset, error)
             past = None if again is not None else _past(view, error, offset)
             if past is not None:
-                behind = past
+                resume_place = past
             elif again is None:
                 if isinstance(error, UnsupportedError) or not skip:
                     raise error_with_next_offset(
@@ -69,7 +69,7 @@ def fetch(
                     ) from error.__cause__
                 if error.position is None:
                     raise
-                offset, behind = _behind(view, error, offset)
+                offset, resume_place = _after_damage(view, error, offset)
         if again is not None:
             raise ChangedError(again)
 
@@ -85,13 +85,13 @@ def _past(
     return None
 
 
-def _behind(
+def _after_damage(
     view: View, error: CorruptRecordError, offset: int
 ) -> tuple[int, tuple[Segment, OffsetPosition] | None]:
     """(the first offset after damage that may be intact, where to look for it)."""
     for segment in view.from_offset(offset):
         if segment.path == error.path:
-            place = place_behind(segment, error, offset)
+            place = place_after(segment, error, offset)
             if place is not None:
                 return offset, (segment, place)
             return max(segment.next_offset, offset + 1), None
@@ -103,14 +103,14 @@ def _fetch(
     offset: int,
     stop: int,
     max_bytes: int,
-    wanted: Wanted | None,
-    behind: tuple[Segment, OffsetPosition] | None,
+    batch_filter: BatchFilter | None,
+    resume_place: tuple[Segment, OffsetPosition] | None,
 ) -> Chunk:
     limit = view.decompressed_max
     for segment in view.from_offset(offset):
         place = None
-        if offset < stop and behind is not None and behind[0] is segment:
-            place = segment.seek(behind[1], offset)
+        if offset < stop and resume_place is not None and resume_place[0] is segment:
+            place = segment.seek(resume_place[1], offset)
         elif offset < stop:
             place = segment.seek(segment.locate(offset), offset)
         if place is None:
@@ -129,8 +129,8 @@ def _fetch(
             return segment.error_of(damage, pos, offset)
 
         delivered: dict[int, bool] | None = None
-        if wanted is not None:
-            delivered, end, last = _decided(buffer, end, offset, last, wanted)
+        if batch_filter is not None:
+            delivered, end, last = _decided(buffer, end, offset, last, batch_filter)
             if end == 0:
                 break
         data, checks = buffer.raw[:end], segment.checks
@@ -141,7 +141,7 @@ def _fetch(
 
 
 def _decided(
-    buffer: native.Buffer, end: int, offset: int, last: int, wanted: Wanted
+    buffer: native.Buffer, end: int, offset: int, last: int, batch_filter: BatchFilter
 ) -> tuple[dict[int, bool], int, int]:
     """(whether to deliver each batch of a transaction, by its last offset; the end and
     the last offset of the batches before the first undecided one)."""
@@ -153,10 +153,10 @@ def _decided(
         for header in scan.headers:
             if header.is_transactional and not header.is_control:
                 try:
-                    is_there = header.last_offset >= offset and wanted(header)
+                    is_delivered = header.last_offset >= offset and batch_filter(header)
                 except StopReading:
                     return delivered, done, before
-                delivered[header.last_offset] = is_there
+                delivered[header.last_offset] = is_delivered
             done, before = header.pos + header.size, header.last_offset
         pos = scan.pos
         if scan.stop != native.STOP_FULL:

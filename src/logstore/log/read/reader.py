@@ -28,19 +28,19 @@ from logstore.log.read.damage import (
     error_with_next_offset,
     first_needed,
     make_batch,
-    place_behind,
+    place_after,
     place_past,
-    told,
+    with_next_offset,
 )
 from logstore.log.read.view import ChangedError, View
 from logstore.log.resync import next_valid_batch
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import (
+    BatchFilter,
     ChunkReader,
     Columns,
     Damage,
     StopReading,
-    Wanted,
     iter_records,
 )
 from logstore.record.record import Record
@@ -85,8 +85,8 @@ def read_columns(
     again: View | None = view
     buffer = native.Buffer(buffer_bytes)
     while again is not None:
-        if again is not view and reader.wanted is not None:
-            reader.wanted.begin_again(again, offset)
+        if again is not view and reader.batch_filter is not None:
+            reader.batch_filter.begin_again(again, offset)
         view, again = again, None
         segments, end = view.from_offset(offset), min(stop, view.end_offset)
         first = segments[0] if segments else None
@@ -110,7 +110,7 @@ def read_columns(
             try:
                 yield from walk.columns(offset, bound)
             except ChangedError as changed:
-                again = view.behind_a_read(max(walk.offset, offset)) or changed.view
+                again = view.if_cut(max(walk.offset, offset)) or changed.view
             except (CorruptRecordError, UnsupportedError) as error:
                 again = view.again(max(walk.offset, offset), error)
                 if again is None:
@@ -210,12 +210,12 @@ class _SegmentWalk:
         while True:
             if segment.version != self.version:
                 # A failed append was undone; this walk may have read part of it.
-                self._check_behind_a_read()
+                self._check_for_cut()
                 self.version = segment.version
                 pos, before = segment.locate(self.offset)
                 reader.begin(before, segment.checks)
             if pos >= segment.size:
-                self._check_behind_a_read()
+                self._check_for_cut()
                 break
             try:
                 n = segment.read(self.buffer.view, pos)
@@ -225,7 +225,7 @@ class _SegmentWalk:
                 self._ask_again(error)
                 self.offset = segment.next_offset
                 return
-            self._check_behind_a_read()
+            self._check_for_cut()
             if segment.version != self.version:
                 continue
             buffer = self.buffer
@@ -251,10 +251,10 @@ class _SegmentWalk:
                 pos = self._skip(error, pos + reader.pos)
         self._check_end(stop)
 
-    def _check_behind_a_read(self) -> None:
+    def _check_for_cut(self) -> None:
         """Raise `ChangedError` if the log was cut: the bytes that were read may have
         been written since."""
-        again = self.view.behind_a_read(self.offset)
+        again = self.view.if_cut(self.offset)
         if again is not None:
             raise ChangedError(again)
 
@@ -267,10 +267,10 @@ class _SegmentWalk:
             self._ask_again(error)
             return self.segment.start
 
-    def _check_end(self, wanted: int) -> None:
+    def _check_end(self, stop_offset: int) -> None:
         """Raise if the segment ends too early. A segment that is not the last may do so
         if its log may have gaps."""
-        stop = min(wanted, self.segment.next_offset)
+        stop = min(stop_offset, self.segment.next_offset)
         segment, last = self.segment, self.reader.decoder.last_offset
         if last == native.OFFSET_UNKNOWN or not (segment.is_contiguous or self.is_last):
             return
@@ -329,24 +329,24 @@ class _SegmentWalk:
         if self.offset == self.start and isinstance(error, CorruptRecordError):
             place = place_past(self.segment, error, self.start, self.view)
             if place is not None:
-                self._check_behind_a_read()
+                self._check_for_cut()
                 self.reader.begin(place.last_offset, self.segment.checks)
                 return place.pos
         if not self.skip or isinstance(error, RecordTooLargeError):
             try:
-                raise told(self.segment, error, self.offset)
+                raise with_next_offset(self.segment, error, self.offset)
             finally:
                 # Otherwise this frame and the error would keep each other alive, and
                 # with them the buffers of the read, until the garbage collector runs.
                 del error
         self._ask_again(error)
-        found = None
+        valid_batch = None
         with contextlib.suppress(SegmentGoneError):
-            found = next_valid_batch(self.segment, pos, self.offset)
-        if found is None:
+            valid_batch = next_valid_batch(self.segment, pos, self.offset)
+        if valid_batch is None:
             return self.segment.size
         self.reader.begin(native.OFFSET_UNKNOWN, self.segment.checks)
-        return found.pos
+        return valid_batch.pos
 
 
 # ---------------------------------------------------------------- batches and chunks
@@ -358,11 +358,11 @@ def read_batches(
     stop: int,
     *,
     skip: bool = False,
-    wanted: Wanted | None = None,
+    batch_filter: BatchFilter | None = None,
 ) -> Iterator[RecordBatch]:
     """Batches from the one that holds `start` to the last that begins below `stop`.
 
-    With `wanted`, only those that it wants, and no control batches.
+    With `batch_filter`, only those that it selects, and no control batches.
     """
     offset, end = start, stop
     segments = view.from_offset(start)
@@ -371,7 +371,7 @@ def read_batches(
     again: View | None = None
 
     def check() -> None:
-        changed = view.behind_a_read(offset)
+        changed = view.if_cut(offset)
         if changed is not None:
             raise ChangedError(changed)
 
@@ -393,7 +393,7 @@ def read_batches(
                     raise segment.error_of(far, file_pos, offset)
                 if header.base_offset >= end:
                     break
-                if wanted is not None and not _is_wanted(header, wanted):
+                if batch_filter is not None and not _is_delivered(header, batch_filter):
                     continue
                 batch = make_batch(
                     segment, header, buffer, file_pos, view.decompressed_max
@@ -411,7 +411,7 @@ def read_batches(
                 is_short = is_last and first_needed(segment, offset) < short_of
                 if segment.is_contiguous and before != native.OFFSET_UNKNOWN:
                     is_short = is_short or before + 1 < short_of
-                if is_short and not skip and wanted is None:
+                if is_short and not skip and batch_filter is None:
                     raise segment.missing(segment.size, offset)
                 place = None
                 segments.popleft()
@@ -420,7 +420,7 @@ def read_batches(
         except StopReading:
             return
         except ChangedError as changed:
-            again = view.behind_a_read(offset) or changed.view
+            again = view.if_cut(offset) or changed.view
         except (CorruptRecordError, UnsupportedError) as error:
             again = view.again(offset, error)
             place = None
@@ -428,23 +428,23 @@ def read_batches(
                 place = place_past(segment, error, offset, view)
             if again is None and place is None:
                 if not skip or isinstance(error, UnsupportedError):
-                    raise told(segment, error, offset) from error.__cause__
-                place = place_behind(segment, error, offset)
+                    raise with_next_offset(segment, error, offset) from error.__cause__
+                place = place_after(segment, error, offset)
                 if place is None:
                     segments.popleft()
         if again is not None:
             view, end, place = again, min(stop, again.end_offset), None
-            if wanted is not None:
-                wanted.begin_again(view, offset)
+            if batch_filter is not None:
+                batch_filter.begin_again(view, offset)
             segments = view.from_offset(offset)
             first = segments[0] if segments else None
     view.check_end(stop)
 
 
-def _is_wanted(header: native.BatchHeader, wanted: Wanted) -> bool:
+def _is_delivered(header: native.BatchHeader, batch_filter: BatchFilter) -> bool:
     if header.is_control:
         return False
-    return not header.is_transactional or wanted(header)
+    return not header.is_transactional or batch_filter(header)
 
 
 # ---------------------------------------------------------------- time
@@ -463,18 +463,18 @@ def first_offset_at(view: View, timestamp: int, *, skip: bool = False) -> int | 
         return None  # no record can have it
     timestamp = max(timestamp, TIMESTAMP_MIN)
     try:
-        found = _first_offset_at(view, timestamp, skip)
+        first = _first_offset_at(view, timestamp, skip)
     except (CorruptRecordError, UnsupportedError) as error:
-        again = view.anew()
+        again = view.if_changed()
         if again is not None:
             raise ChangedError(again) from error
         raise error_with_next_offset(
             view, error, error.offset or 0
         ) from error.__cause__
-    again = view.anew(closely=False)
+    again = view.if_changed(closely=False)
     if again is not None:
         raise ChangedError(again)
-    return found
+    return first
 
 
 def _first_offset_at(view: View, timestamp: int, skip: bool) -> int | None:
@@ -508,7 +508,7 @@ def _first_offset_at(view: View, timestamp: int, skip: bool) -> int | None:
         place = segment.locate_time(timestamp)
         for run in walk.columns(start, stop, place):
             times = run.decoder.unpack(run.decoder.timestamp)
-            for index, found in enumerate(times):
-                if found >= timestamp:
+            for index, record_time in enumerate(times):
+                if record_time >= timestamp:
                     return int(run.decoder.offset[index])
     return None

@@ -20,7 +20,7 @@ from logstore.errors import (
 )
 from logstore.io.directory import Directory
 from logstore.io.layout import SNAPSHOT, parse_segment_file
-from logstore.log.read.damage import make_batch, place_behind, place_past
+from logstore.log.read.damage import make_batch, place_after, place_past
 from logstore.log.read.view import ChangedError, View
 from logstore.record.batch import ABORT
 from logstore.record.decoder import StopReading
@@ -115,9 +115,9 @@ class CommittedFilter:
             self._read_on()
 
     def _read_on(self) -> None:
-        for found, marker in self._ahead:
-            if marker is not None and found is not None:
-                waiting = self._markers.setdefault(found.producer_id, deque())
+        for header, marker in self._ahead:
+            if marker is not None and header is not None:
+                waiting = self._markers.setdefault(header.producer_id, deque())
                 waiting.append(marker)
                 return
         self._done = True
@@ -143,7 +143,7 @@ def _transaction_batches(
     place: OffsetPosition | None = None
 
     def check() -> None:
-        changed = view.anew(closely=False)
+        changed = view.if_changed(closely=False)
         if changed is not None:
             raise ChangedError(changed)
 
@@ -170,14 +170,14 @@ def _transaction_batches(
             place = None
             segments.popleft()
         except (CorruptRecordError, UnsupportedError) as error:
-            again = view.anew()
+            again = view.if_changed()
             if again is not None:
                 raise ChangedError(again) from error
             place = None
             if isinstance(error, UnsupportedError):
                 raise
             if skip or skip_below >= segment.next_offset:
-                place = place_behind(segment, error, offset)
+                place = place_after(segment, error, offset)
                 if place is None:
                     segments.popleft()
             else:
@@ -277,14 +277,14 @@ class StableOffset:
 
     def _newest_point(self, view: View, first: int) -> _Point | None:
         """The valid point nearest to the end of a view."""
-        found = [
+        points = [
             point
             for point in self._points
             if point.upto <= view.end_offset
             and point.since <= first
             and self._stands(point, view)
         ]
-        return max(found, key=lambda point: point.upto, default=None)
+        return max(points, key=lambda point: point.upto, default=None)
 
     @staticmethod
     def _stands(point: _Point, view: View) -> bool:

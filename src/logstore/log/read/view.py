@@ -24,14 +24,14 @@ __all__ = ["Bounds", "ChangedError", "Source", "View"]
 
 
 class Bounds(NamedTuple):
-    """A log as one look found it. It may be written or deleted meanwhile.
+    """A log as one refresh found it. It may be written or deleted meanwhile.
 
     Attributes:
         segments: in order.
         start_offset, end_offset, durable_offset: where readers begin and stop.
-        cuts: those of the log so far, as far as the look found them.
+        cuts: those of the log so far, as far as the refresh found them.
         life: another number if another log has taken the place of this one.
-        gone: why its writer has released the segments, if it has.
+        removal: why its writer has released the segments, if it has.
     """
 
     segments: tuple[Segment, ...]
@@ -40,7 +40,7 @@ class Bounds(NamedTuple):
     durable_offset: int
     cuts: Cuts
     life: int = 0
-    gone: LogStoreError | None = None
+    removal: LogStoreError | None = None
 
 
 class Source(Protocol):
@@ -53,8 +53,8 @@ class Source(Protocol):
         """The same, if something seems to be wrong with the log."""
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
-        """Whether certainly nothing was cut since a look that found these. It is cheap:
-        it is called after each call that reads."""
+        """Whether certainly nothing was cut since a refresh that found these. It is
+        cheap: it is called after each call that reads."""
 
 
 class Run:
@@ -154,7 +154,7 @@ class View(NamedTuple):
         except StorageError:
             return None
 
-    def behind_a_read(self, offset: int) -> View | None:
+    def if_cut(self, offset: int) -> View | None:
         """Call after a call that has read bytes, and before using them: if the log was
         cut, they may have been written since. Returns the view with which to continue
         at `offset`, and to read them again; None: the bytes are right.
@@ -164,7 +164,7 @@ class View(NamedTuple):
             return None
         return self._changed(offset, self.source.refreshed())
 
-    def anew(self, *, closely: bool = True) -> View | None:
+    def if_changed(self, *, closely: bool = True) -> View | None:
         """The whole log as it is now, for a caller that is at no offset; None if
         nothing has changed. Raises: as `again`, except `OffsetOutOfRangeError`."""
         if not closely and self.source.is_as_it_was(self.life, self.cuts.serial):
@@ -186,9 +186,9 @@ class View(NamedTuple):
             raise self._out_of_range(offset, now, cut_to=low)
 
     def _check_life(self, offset: int, now: Bounds) -> None:
-        if now.gone is not None and not now.segments and offset < now.end_offset:
+        if now.removal is not None and not now.segments and offset < now.end_offset:
             # A read keeps the files that it began with, but they were cut before.
-            raise now.gone.with_traceback(None)
+            raise now.removal.with_traceback(None)
         if now.life != self.life:
             topic, _, number = self.name.rpartition("-")
             raise PartitionNotFoundError(

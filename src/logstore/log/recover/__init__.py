@@ -5,8 +5,8 @@ labelled cases of docs/design.md; `apply` carries out what was decided. Recovery
 cuts bytes below the durable point, nor bytes that it does not understand.
 """
 
-from logstore.log.recover.context import Case, RecoveredLog
+from logstore.log.recover.context import RecoveredLog, RecoveryContext
 from logstore.log.recover.durable import make_durable
 from logstore.log.recover.load import load
 
-__all__ = ["Case", "RecoveredLog", "load", "make_durable"]
+__all__ = ["RecoveryContext", "RecoveredLog", "load", "make_durable"]

@@ -31,7 +31,7 @@ from logstore.io.layout import (
     TIME_INDEX,
     segment_file,
 )
-from logstore.log.recover.context import Case, RecoveredLog
+from logstore.log.recover.context import RecoveredLog, RecoveryContext
 from logstore.log.recover.durable import begins, copy_bytes, cut_for_good, make_durable
 from logstore.log.recover.facts import ReadLog
 from logstore.log.recover.plan import Finding, Plan
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-def apply(case: Case, plan: Plan, found: Survey) -> RecoveredLog:
+def apply(context: RecoveryContext, plan: Plan, survey: Survey) -> RecoveredLog:
     """Carry out a plan: repair what it says, and report each act.
 
     A crash at any step leaves a partition of which the same, or a shorter plan is made.
@@ -56,12 +56,12 @@ def apply(case: Case, plan: Plan, found: Survey) -> RecoveredLog:
     Raises:
         OSError: a step failed.
     """
-    return _Work(case, plan, found).run()
+    return _Application(context, plan, survey).run()
 
 
-def recovered_log(case: Case, plan: Plan, found: Survey) -> RecoveredLog:
+def recovered_log(context: RecoveryContext, plan: Plan, survey: Survey) -> RecoveredLog:
     """The log that a plan describes, if nothing is carried out."""
-    return _Work(case, plan, found).log()
+    return _Application(context, plan, survey).log()
 
 
 # ------------------------------------------------------- operations that names show
@@ -83,9 +83,9 @@ def finish_truncation(directory: Directory, plan: Plan) -> None:
         with directory.opened(segment_file(base, LOG), write=True) as fd:
             if directory.files.size(fd) >= size:
                 cut_for_good(directory.files, fd, size)
-    for later in plan.dropped:
+    for dropped in plan.dropped:
         for suffix in SEGMENT_SUFFIXES:
-            directory.unlink(segment_file(later, suffix), missing_ok=True)
+            directory.unlink(segment_file(dropped, suffix), missing_ok=True)
     if plan.dropped:
         directory.sync()
 
@@ -121,7 +121,7 @@ def finish_transitions(directory: Directory, plan: Plan) -> None:
         directory.unlink(name, missing_ok=True)
 
 
-class _Work:
+class _Application:
     """One plan, while it is carried out.
 
     Attributes:
@@ -132,11 +132,11 @@ class _Work:
         time_digests: base offset -> digest of the time index that was built.
     """
 
-    def __init__(self, case: Case, plan: Plan, found: Survey) -> None:
-        self.case = case
+    def __init__(self, context: RecoveryContext, plan: Plan, survey: Survey) -> None:
+        self.context = context
         self.plan = plan
-        self.found = found
-        self.directory = case.directory
+        self.survey = survey
+        self.directory = context.directory
         self.actions: list[RecoveryAction] = []
         self.deleted = list(plan.waiting)
         self.indexed = frozenset(plan.indexed)
@@ -180,8 +180,8 @@ class _Work:
         self.actions.append(
             RecoveryAction(
                 finding.label,
-                self.case.topic,
-                self.case.partition,
+                self.context.topic,
+                self.context.partition,
                 self.directory.path_of(finding.name),
                 finding.position,
                 finding.size,
@@ -194,7 +194,7 @@ class _Work:
     def remove_deleted(self) -> None:
         """Remove `.deleted` files whose delay is over; keep the others in `deleted`."""
         now_ms = self.directory.files.now_ms()
-        delay_ms = self.case.config.file_delete_delay_ms
+        delay_ms = self.context.config.file_delete_delay_ms
         waiting: list[str] = []
         for name in self.deleted:
             with contextlib.suppress(FileNotFoundError):
@@ -209,7 +209,7 @@ class _Work:
 
     def log(self) -> RecoveredLog:
         """The log as it is now."""
-        plan, metadata = self.plan, self.case.metadata
+        plan, metadata = self.plan, self.context.metadata
         state = metadata.state
         if plan.segments:
             reading = self.reading()
@@ -229,7 +229,7 @@ class _Work:
             reading.times,
             damage=self.damage,
             actions=self.actions,
-            is_written_down=state is not None,
+            is_recorded=state is not None,
             is_unclean=not metadata.clean,
             deleted=self.deleted,
             digested=set(plan.digested),
@@ -246,18 +246,18 @@ class _Work:
 
     def segments(self, last: native.SegmentState) -> list[Segment]:
         """`last`: the state of the last one at its end."""
-        state = self.case.metadata.state
+        state = self.context.metadata.state
         rows = {row[0]: row for row in state.sealed} if state else {}
         segments = []
         for planned in self.plan.segments:
             base = planned.base_offset
             segment = Segment(
                 self.directory,
-                self.case.descriptors,
+                self.context.descriptors,
                 base,
                 planned.size,
                 planned.next_offset,
-                transition="" if self.case.writable else planned.transition,
+                transition="" if self.context.writable else planned.transition,
                 is_contiguous=state is not None and state.is_contiguous,
             )
             segment.is_lost = planned.is_lost
@@ -267,8 +267,8 @@ class _Work:
                 if largest != UNKNOWN_TIMESTAMP:
                     segment.max_timestamp = largest
                 segment.max_timestamp_offset = at
-            elif ReadLog(base) in self.found.readings:
-                _take_timestamp(segment, self.found.readings[ReadLog(base)].state)
+            elif ReadLog(base) in self.survey.readings:
+                _take_timestamp(segment, self.survey.readings[ReadLog(base)].state)
             segment.time_digest = self.time_digests.get(base, segment.time_digest)
             segments.append(segment)
         if segments and self.damage is None:
@@ -280,10 +280,10 @@ class _Work:
     def build_indexes(self, finding: Finding) -> None:
         """Build the indexes of a sealed segment; readers use none if this fails."""
         directory, base = self.directory, finding.base
-        reading = self.found.readings.get(ReadLog(base))
+        reading = self.survey.readings.get(ReadLog(base))
         with contextlib.suppress(OSError):
             if reading is None:
-                reading = Reading(*index_segment(directory, base, self.case.config))
+                reading = Reading(*index_segment(directory, base, self.context.config))
             self.time_digests[base] = write_indexes(
                 directory, base, reading.state, reading.index, reading.times
             )
@@ -292,8 +292,8 @@ class _Work:
     def put_aside(self, finding: Finding) -> None:
         """Rename a segment that is left over from an undone roll."""
         directory, base = self.directory, finding.base
-        taken = set(directory.names())
-        kept = next(kept for kept in layout.torn_files(base, 0) if kept not in taken)
+        names = set(directory.names())
+        kept = next(kept for kept in layout.torn_files(base, 0) if kept not in names)
         directory.rename(finding.name, kept)
         for suffix in SEGMENT_SUFFIXES:
             directory.unlink(segment_file(base, suffix), missing_ok=True)
@@ -319,12 +319,12 @@ class _Work:
         kept, is_kept = "", False
         try:
             with directory.opened(finding.name, write=True) as fd:
-                taken = set(directory.names())
+                names = set(directory.names())
                 end = pos + size
                 kept = next(
                     name
                     for name in layout.torn_files(base, pos)
-                    if name not in taken or begins(directory, name, fd, pos, end)
+                    if name not in names or begins(directory, name, fd, pos, end)
                 )
                 torn = directory.create(kept, exclusive=False)
                 try:
@@ -367,13 +367,13 @@ class _Work:
 
     def reading(self) -> Reading:
         """The state and the index entries of the last segment at its end."""
-        plan, state = self.plan, self.case.metadata.state
+        plan, state = self.plan, self.context.metadata.state
         question = plan.active_walk
-        if question is not None and question in self.found.readings:
-            return self.found.readings[question]
+        if question is not None and question in self.survey.readings:
+            return self.survey.readings[question]
         index, times = OffsetEntries(), TimeEntries()
-        if plan.is_indexed and self.found.loaded is not None:
-            index, times = self.found.loaded
+        if plan.is_indexed and self.survey.loaded is not None:
+            index, times = self.survey.loaded
         assert state is not None  # else it was walked over
         return Reading(segment_state(state.active), index, times)
 
@@ -383,7 +383,7 @@ class _Work:
         1. write both, the offset index last; 2. record their content in the state file.
         If a step fails, the next opening does it, and readers use no index.
         """
-        state, directory = self.case.metadata.state, self.directory
+        state, directory = self.context.metadata.state, self.directory
         base, index, times = log.segments[-1].base_offset, log.index, log.times
         add_closing_entry(log.active_state, times)
         with contextlib.suppress(OSError):
@@ -392,12 +392,12 @@ class _Work:
             directory.write_file(segment_file(base, INDEX), index.data())
             index.written = index.synced = index.count
             if state is not None:
-                noted = dataclasses.replace(
+                updated = dataclasses.replace(
                     state,
                     active=state_fields(log.active_state),
                     time_digest=times.digest(),
                 )
-                value = noted.to_dict()
+                value = updated.to_dict()
                 checkpoints.write_state(directory, layout.PARTITION_STATE, value)
 
 

@@ -16,7 +16,7 @@ from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.segment import Segment
 
-__all__ = ["Case", "RecoveredLog"]
+__all__ = ["RecoveryContext", "RecoveredLog"]
 
 
 @dataclasses.dataclass(slots=True)
@@ -32,7 +32,7 @@ class RecoveredLog:
         actions: for the report.
         tail_start: where the bytes past the log begin in the last file.
         tail_bytes: how many such bytes there are (read-only: they are not cut).
-        is_written_down: logstore's own state file records all this already.
+        is_recorded: logstore's own state file records all this already.
         is_unclean: the state file does not record where the log ends.
         deleted: `.deleted` files that wait for their removal.
         digested: base offsets of the segments that have a digest.
@@ -50,7 +50,7 @@ class RecoveredLog:
     actions: list[RecoveryAction]
     tail_start: int = 0
     tail_bytes: int = 0
-    is_written_down: bool = False
+    is_recorded: bool = False
     is_unclean: bool = False
     deleted: list[str] = dataclasses.field(default_factory=list)
     digested: set[int] = dataclasses.field(default_factory=set)
@@ -61,7 +61,7 @@ class RecoveredLog:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Case:
+class RecoveryContext:
     """A partition that is to be loaded.
 
     Attributes:

@@ -71,7 +71,7 @@ class Draft:
         transition = "" if self.facts.is_writable else self.logs.get(base, "")
         return segment_file(base, suffix) + transition
 
-    def tell(
+    def add_finding(
         self,
         label: str,
         name: str,
@@ -116,7 +116,7 @@ class Draft:
         assert CASES[label] == TAKES_NO_APPENDS
         path = self.path_of(name)
         self.damage = Damage(label, path, reason, position, offset, refusal)
-        self.tell(
+        self.add_finding(
             label,
             name,
             message or f"{self.damage.error()}{more}",
@@ -140,36 +140,39 @@ class Draft:
         error = self.metadata.state_error
         if error is not None:
             message = f"{error}; the log was checked as if it were not there"
-            self.tell(STATE_DAMAGED, layout.PARTITION_STATE, message)
+            self.add_finding(STATE_DAMAGED, layout.PARTITION_STATE, message)
 
     # -- names
 
     def interrupted_operations(self) -> None:
         """What names on disk show was begun and not finished."""
-        found = classify(self.facts.names, readable(self.facts.swap_ends))
-        self.logs = dict(found.logs)
+        names = classify(self.facts.names, readable(self.facts.swap_ends))
+        self.logs = dict(names.logs)
         self.truncation()
         self.deletion()
         self.result.update(
-            superseded=found.superseded,
-            swaps=found.swaps,
-            leftovers=found.leftovers,
-            waiting=found.deleted,
+            superseded=names.superseded,
+            swaps=names.swaps,
+            leftovers=names.leftovers,
+            waiting=names.deleted,
         )
-        if found.swaps:
+        if names.swaps:
             message = (
-                f"renamed {len(found.swaps)} .swap files to their final names; removed "
-                f"{len(found.superseded)} files that they supersede"
+                f"renamed {len(names.swaps)} .swap files to their final names; removed "
+                f"{len(names.superseded)} files that they supersede"
             )
-            self.tell(SWAP_FINISHED, found.swaps[0], message)
-        if found.leftovers:
+            self.add_finding(SWAP_FINISHED, names.swaps[0], message)
+        if names.leftovers:
             message = (
-                f"removed {len(found.leftovers)} files of an unfinished compaction"
+                f"removed {len(names.leftovers)} files of an unfinished compaction"
             )
-            self.tell(LEFTOVERS_REMOVED, found.leftovers[0], message)
-        gone = {*found.superseded, *found.swaps, *found.leftovers}
+            self.add_finding(LEFTOVERS_REMOVED, names.leftovers[0], message)
+        removed = {*names.superseded, *names.swaps, *names.leftovers}
         self.names = frozenset(
-            [*(self.facts.names - gone), *(n.removesuffix(SWAP) for n in found.swaps)]
+            [
+                *(self.facts.names - removed),
+                *(n.removesuffix(SWAP) for n in names.swaps),
+            ]
         )
         self.orphans()
 
@@ -180,8 +183,8 @@ class Draft:
             return
         base, size = state.active["base_offset"], state.active["size"]
         self.dropped = tuple(b for b in self.logs if b > base)
-        for later in self.dropped:
-            del self.logs[later]
+        for dropped in self.dropped:
+            del self.logs[dropped]
         truncated = (base, size) if base in self.logs else None
         self.result.update(truncated=truncated, dropped=self.dropped)
 
@@ -203,13 +206,13 @@ class Draft:
 
     def orphans(self) -> None:
         """Index files without a log; Kafka removes them, too."""
-        known = {*self.logs, *self.dropped, *self.deleted}
+        bases = {*self.logs, *self.dropped, *self.deleted}
         self.result["orphans"] = tuple(
             name
             for name in sorted(self.names)
             if (p := parse_segment_file(name)) and not p.transition
             if p.suffix in (INDEX, TIME_INDEX, TXN_INDEX)
-            if p.base_offset not in known
+            if p.base_offset not in bases
         )
 
     def unreadable_swaps(self) -> None:

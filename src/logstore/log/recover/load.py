@@ -9,7 +9,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import closed_mark, was_closed
 from logstore.log.recover.apply import apply, recovered_log
-from logstore.log.recover.context import Case, RecoveredLog
+from logstore.log.recover.context import RecoveredLog, RecoveryContext
 from logstore.log.recover.survey import survey
 
 __all__ = ["load"]
@@ -18,22 +18,22 @@ __all__ = ["load"]
 logger = logging.getLogger("logstore")
 
 
-def load(case: Case) -> RecoveredLog:
-    """Load a partition, and repair it if the case says so.
+def load(context: RecoveryContext) -> RecoveredLog:
+    """Load a partition, and repair it if the context says so.
 
     Raises:
         LogStoreError, OSError: it cannot be examined, or its end is unknown.
     """
     try:
-        loaded = _load(case)
+        loaded = _load(context)
     except (LogStoreError, OSError):
-        _note_closed(case, is_damaged=True)
+        _record_closed(context, is_damaged=True)
         raise
-    _note_closed(case, is_damaged=loaded.damage is not None)
+    _record_closed(context, is_damaged=loaded.damage is not None)
     return loaded
 
 
-def _note_closed(case: Case, *, is_damaged: bool) -> None:
+def _record_closed(context: RecoveryContext, *, is_damaged: bool) -> None:
     """Record that a log was closed, if it was found to be damaged. The store may be
     written to in other partitions, and then not be closed: the next opening would take
     the bytes after the end for a torn tail, and cut them.
@@ -41,8 +41,8 @@ def _note_closed(case: Case, *, is_damaged: bool) -> None:
     If the log is intact, remove the mark, durably: the log is about to be written to,
     so the mark would no longer be true.
     """
-    metadata, directory = case.metadata, case.directory
-    if not case.writable or not metadata.clean:
+    metadata, directory = context.metadata, context.directory
+    if not context.writable or not metadata.clean:
         return
     if not is_damaged:
         if directory.exists(layout.CLOSED):
@@ -62,12 +62,12 @@ def _note_closed(case: Case, *, is_damaged: bool) -> None:
         )
 
 
-def _load(case: Case) -> RecoveredLog:
-    found = survey(case)
-    plan = found.plan
+def _load(context: RecoveryContext) -> RecoveredLog:
+    result = survey(context)
+    plan = result.plan
     if plan.is_end_unknown:
         assert plan.damage is not None
         raise plan.damage.error()
-    return (
-        apply(case, plan, found) if case.writable else recovered_log(case, plan, found)
-    )
+    if context.writable:
+        return apply(context, plan, result)
+    return recovered_log(context, plan, result)

@@ -273,7 +273,7 @@ class EndDraft(SegmentsDraft):
         self.result["tail"] = Tail(name, walk.pos, size, first, walk.reason)
         if self.damage is None:
             self.result["is_tail_cut"] = True
-            self.tell(
+            self.add_finding(
                 TORN_TAIL,
                 name,
                 walk.reason,

@@ -33,7 +33,7 @@ __all__ = ["CASES", "Damage", "Finding", "Plan", "PlannedSegment", "Tail"]
 # What a case means for the partition.
 IS_CUT: Final = "bytes are put aside and cut"
 IS_REPAIRED: Final = "nothing is lost"
-IS_TOLD: Final = "a file counts as missing"
+IS_REPORTED: Final = "a file counts as missing"
 TAKES_NO_APPENDS: Final = "nothing is changed, and the partition takes no appends"
 
 # What is `corrupt`, if not a batch.
@@ -49,8 +49,8 @@ CASES: Final[dict[str, str]] = {
     INDEX_REBUILT: IS_REPAIRED,
     SWAP_FINISHED: IS_REPAIRED,
     LEFTOVERS_REMOVED: IS_REPAIRED,
-    OTHER_WRITER: IS_TOLD,
-    STATE_DAMAGED: IS_TOLD,
+    OTHER_WRITER: IS_REPORTED,
+    STATE_DAMAGED: IS_REPORTED,
     UNPUBLISHED: IS_CUT,
     LOST_END: TAKES_NO_APPENDS,
     LOST_SEGMENT: TAKES_NO_APPENDS,

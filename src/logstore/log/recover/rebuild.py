@@ -119,11 +119,11 @@ def write_indexes(
     directory.write_file(segment_file(base_offset, TIME_INDEX), times.data())
     directory.write_file(segment_file(base_offset, INDEX), index.data())
     digest = times.digest()
-    _note_time_digest(directory, base_offset, digest)
+    _record_time_digest(directory, base_offset, digest)
     return digest
 
 
-def _note_time_digest(directory: Directory, base_offset: int, digest: int) -> None:
+def _record_time_digest(directory: Directory, base_offset: int, digest: int) -> None:
     """Record in the state file that a sealed segment has another time index."""
     try:
         state = PartitionState.read(directory)

@@ -10,8 +10,8 @@ from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
     INDEX_REBUILT,
     LOST_END,
+    LOST_REPORTED_MAX,
     LOST_SEGMENT,
-    LOST_TOLD,
     TORN_TAIL,
     UNSUPPORTED,
 )
@@ -38,15 +38,15 @@ class SegmentsDraft(Draft):
         active = state.active["base_offset"] if state else -1
         # A missing segment stays in the list: reading it raises an error.
         bases = {*self.logs, *rows, *([active] if state else [])}
-        first, lost = min(rows, default=active), []
+        first, missing = min(rows, default=active), []
         for base in sorted(bases):
             if first < base < active and base not in rows:
                 self.foreign_segment(base)
                 continue
             is_lost = base not in self.logs
             if is_lost:
-                lost.append(base)
-                if len(lost) <= LOST_TOLD:
+                missing.append(base)
+                if len(missing) <= LOST_REPORTED_MAX:
                     self.lost_segment(base)
             size, next_offset = 0, base
             if base in rows:
@@ -62,7 +62,7 @@ class SegmentsDraft(Draft):
             self.segments.append(
                 PlannedSegment(base, max(size, 0), next_offset, transition, is_lost)
             )
-        self.more_lost_segments(lost[LOST_TOLD:])
+        self.more_lost_segments(missing[LOST_REPORTED_MAX:])
         for slot, after in enumerate(self.segments[1:]):
             if self.segments[slot].base_offset not in rows:
                 self.change(slot, next_offset=after.base_offset)
@@ -76,18 +76,18 @@ class SegmentsDraft(Draft):
         return size
 
     def sealed_size(self, base: int, size: int) -> None:
-        found = self.size_of(base)
-        if found in (size, -1):
+        actual_size = self.size_of(base)
+        if actual_size in (size, -1):
             return
         self.refuse(
-            LOST_END if found < size else CORRUPT,
+            LOST_END if actual_size < size else CORRUPT,
             self.name_of(base),
-            f"a sealed segment has {found} bytes, not {size}",
-            position=min(found, size),
+            f"a sealed segment has {actual_size} bytes, not {size}",
+            position=min(actual_size, size),
             offset=base,
             base=base,
-            size=abs(size - found),
-            detail=EXTRA_BYTES if found > size else "",
+            size=abs(size - actual_size),
+            detail=EXTRA_BYTES if actual_size > size else "",
         )
 
     def foreign_segment(self, base: int) -> None:
@@ -127,7 +127,7 @@ class SegmentsDraft(Draft):
             f"{len(bases)} more segment files of {self.facts.path} are gone, {first} "
             f"to {last}"
         )
-        self.tell(LOST_SEGMENT, first, message, first_offset=bases[0])
+        self.add_finding(LOST_SEGMENT, first, message, first_offset=bases[0])
 
     def undone_roll(self) -> None:
         """Segments that a roll began and that were undone: without a sync of the
@@ -149,17 +149,17 @@ class SegmentsDraft(Draft):
                 return
             if walk.last_offset + 1 != after.base_offset:
                 for leftover in self.segments[slot + 1 :]:
-                    self.left_from_roll(leftover)
+                    self.roll_leftover(leftover)
                 self.result["put_aside"] = tuple(
                     leftover.base_offset for leftover in self.segments[slot + 1 :]
                 )
                 del self.segments[slot + 1 :]
                 return
 
-    def left_from_roll(self, segment: PlannedSegment) -> None:
+    def roll_leftover(self, segment: PlannedSegment) -> None:
         """None of the records of this segment was acknowledged."""
         base = segment.base_offset
-        self.tell(
+        self.add_finding(
             TORN_TAIL,
             self.name_of(base),
             "it does not follow the segment before: it is left over from a roll that "
@@ -213,7 +213,9 @@ class SegmentsDraft(Draft):
 
     def index_rebuilt(self, base: int, text: str) -> None:
         name = self.name_of(base, INDEX)
-        self.tell(INDEX_REBUILT, name, text.format(name), first_offset=base, base=base)
+        self.add_finding(
+            INDEX_REBUILT, name, text.format(name), first_offset=base, base=base
+        )
 
     def corrupt(self, base: int, walk: Walk, *, size: int) -> None:
         """Damage that must not be cut."""
@@ -233,10 +235,10 @@ class SegmentsDraft(Draft):
         self, slot: int, *, size: int | None = None, next_offset: int | None = None
     ) -> None:
         """Change the end of a segment."""
-        known = self.segments[slot]
-        self.segments[slot] = known._replace(
-            size=known.size if size is None else size,
-            next_offset=known.next_offset if next_offset is None else next_offset,
+        segment = self.segments[slot]
+        self.segments[slot] = segment._replace(
+            size=segment.size if size is None else size,
+            next_offset=segment.next_offset if next_offset is None else next_offset,
         )
 
     def digests(self) -> None:

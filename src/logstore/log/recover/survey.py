@@ -23,7 +23,7 @@ from logstore.index import OffsetEntries, TimeEntries
 from logstore.io.checkpoint.partition_state import PartitionState, segment_state
 from logstore.io.layout import INDEX, LOG, SWAP, TIME_INDEX, segment_file
 from logstore.log.read.damage import unreadable
-from logstore.log.recover.context import Case
+from logstore.log.recover.context import RecoveryContext
 from logstore.log.recover.decide import decide
 from logstore.log.recover.facts import (
     Facts,
@@ -79,13 +79,13 @@ class Survey:
     loaded: tuple[OffsetEntries, TimeEntries] | None
 
 
-def survey(case: Case) -> Survey:
+def survey(context: RecoveryContext) -> Survey:
     """Collect the facts about a partition.
 
     Raises:
         OSError: its directory cannot be read.
     """
-    return _Surveyor(case).survey()
+    return _Surveyor(context).survey()
 
 
 class _Answers(dict[_Q, _A]):
@@ -101,24 +101,24 @@ class _Answers(dict[_Q, _A]):
 
 
 class _Surveyor:
-    def __init__(self, case: Case) -> None:
-        self.case = case
-        self.state = case.metadata.state
+    def __init__(self, context: RecoveryContext) -> None:
+        self.context = context
+        self.state = context.metadata.state
         self.readings: dict[ReadLog, Reading] = {}
         self.loaded: tuple[OffsetEntries, TimeEntries] | None = None
         self.kept_bytes = 0
         self.transitions: dict[int, str] = {}
 
     def survey(self) -> Survey:
-        case, directory = self.case, self.case.directory
+        context, directory = self.context, self.context.directory
         names = frozenset(directory.names())
         swap_ends = {base: self.swap_end(base) for base in committed_swaps(names)}
         self.transitions = classify(names, readable(swap_ends)).logs
         walks, indexes = _Answers(self.walk), _Answers(self.are_indexed)
         facts = Facts(
             directory.path,
-            case.metadata,
-            case.writable,
+            context.metadata,
+            context.writable,
             names,
             swap_ends,
             {base: self.size(base) for base in self.transitions},
@@ -136,9 +136,9 @@ class _Surveyor:
         """The next offset of a `.log.swap`, as far as it is valid."""
         state = native.SegmentState(base)
         try:
-            with self.case.directory.opened(segment_file(base, LOG) + SWAP) as fd:
-                size = self.case.directory.files.size(fd)
-                scan_log(self.case.directory, fd, size, state)
+            with self.context.directory.opened(segment_file(base, LOG) + SWAP) as fd:
+                size = self.context.directory.files.size(fd)
+                scan_log(self.context.directory, fd, size, state)
         except OSError as error:
             return Refusal.of(error, "read")
         return int(state.last_offset) + 1
@@ -146,15 +146,15 @@ class _Surveyor:
     def size(self, base: int) -> int | Refusal:
         """Size of a `.log` file, which must be a regular one."""
         try:
-            with self.case.directory.opened(self.name(base)) as fd:
-                return self.case.directory.files.size(fd)
+            with self.context.directory.opened(self.name(base)) as fd:
+                return self.context.directory.files.size(fd)
         except OSError as error:
             return Refusal.of(error, "open")
 
     def segment(self, base: int) -> Segment:
         return Segment(
-            self.case.directory,
-            self.case.descriptors,
+            self.context.directory,
+            self.context.descriptors,
             base,
             0,
             base,
@@ -172,9 +172,9 @@ class _Surveyor:
 
     def walk(self, question: ReadLog) -> Walk:
         begin = self.begin(question)
-        files = self.case.directory.files
+        files = self.context.directory.files
         try:
-            with self.case.directory.opened(self.name(question.base)) as fd:
+            with self.context.directory.opened(self.name(question.base)) as fd:
                 size = files.size(fd)
                 if question.end >= 0:
                     size = min(size, question.end)
@@ -183,8 +183,8 @@ class _Surveyor:
         except OSError as error:
             return Walk(0, 0, -1, refusal=Refusal.of(error, "read"))
         except SegmentGoneError:
-            gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            return Walk(0, 0, -1, refusal=Refusal.of(gone, "read"))
+            missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return Walk(0, 0, -1, refusal=Refusal.of(missing, "read"))
         self.keep(question, reading)
         fault = scan.error
         status = 0 if fault is None else fault.status
@@ -202,7 +202,7 @@ class _Surveyor:
 
     def has_more(self, question: ReadLog, scan: TailScan) -> bool:
         """Whether valid batches follow after invalid bytes, if this must be known."""
-        metadata = self.case.metadata
+        metadata = self.context.metadata
         if scan.is_whole or not question.is_last or not is_durability_unknown(metadata):
             return False
         segment = self.segment(question.base)
@@ -219,7 +219,7 @@ class _Surveyor:
         else:
             created_ms = 0
             with contextlib.suppress(OSError):
-                info = self.case.directory.stat(self.name(question.base))
+                info = self.context.directory.stat(self.name(question.base))
                 created_ms = info.mtime_ns // 1_000_000
         return native.SegmentState(question.base, created_ms)
 
@@ -234,15 +234,15 @@ class _Surveyor:
                 index, times = self.loaded
                 reading = Reading(begin.copy(), index.copy(), times.copy())
             scan = scan_log(
-                self.case.directory,
+                self.context.directory,
                 fd,
                 end,
                 reading.state,
                 index=reading.index,
                 times=reading.times,
-                interval=self.case.config.index_interval_bytes,
+                interval=self.context.config.index_interval_bytes,
                 checks=segment.checks,
-                on_checked=self.case.on_checked,
+                on_checked=self.context.on_checked,
             )
             return scan, reading
 
@@ -291,7 +291,7 @@ class _Surveyor:
         times.cut(time_count)
         if own.is_truncating or times.digest() != own.time_digest:
             return False  # or they were not synced before the state was written
-        is_clean = self.case.metadata.clean
+        is_clean = self.context.metadata.clean
         if not is_clean and (question.is_lost or not _is_borne_out(segment, index)):
             return False
         index.synced, times.synced = count, time_count
@@ -306,7 +306,7 @@ def _is_borne_out(segment: Segment, index: OffsetEntries) -> bool:
         return True
     relative, pos = index.entry(index.count - 1)
     try:
-        found = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
+        first = segment.first_header(pos, native.Buffer(LOOKUP_BYTES))
     except (CorruptRecordError, StorageError):
         return False  # the walk over all of it finds out why
-    return found is not None and found[0].last_offset == segment.base_offset + relative
+    return first is not None and first[0].last_offset == segment.base_offset + relative

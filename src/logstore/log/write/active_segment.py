@@ -106,7 +106,7 @@ class ActiveSegment:
             ) from error
         segment = Segment(
             directory,
-            context.host.descriptors,
+            context.services.descriptors,
             base_offset,
             0,
             base_offset,
@@ -158,7 +158,7 @@ class ActiveSegment:
             write_all: continue with `state` as it is, at a rollback.
         """
         context = self._context
-        context.host.descriptors.make_room()
+        context.services.descriptors.make_room()
         try:
             fd = context.directory.open(segment.file(LOG), write=True)
         except OSError as error:
@@ -182,10 +182,10 @@ class ActiveSegment:
             self.index,
             self.times,
             context.config,
-            context.host.store_config,
+            context.services.store_config,
             jitter_ms=random.randrange(most) if most > 0 else 0,
         )
-        context.host.descriptors.insert(segment._serial, file, rest)
+        context.services.descriptors.insert(segment._serial, file, rest)
         return writer
 
     def retire(self) -> None:
@@ -208,7 +208,7 @@ class ActiveSegment:
         """
         context = self._context
         try:
-            pid = context.host.lock_taken_by()
+            pid = context.services.lock_taken_by()
         except OSError as error:
             # There may be two writers: nothing is synced.
             raise self._sync_failed(writer, durable, error) from error

@@ -266,12 +266,12 @@ class Appender:
                     is_first = not (
                         is_hidden or point.is_barred or writer.differs_from(saved.mark)
                     )
-                    taken, stop = writer.append(
+                    written, stop = writer.append(
                         data + done, size - done, now_ms, total if is_first else 0
                     )
-                    done += taken
+                    done += written
                     if done < size and stop != native.STOP_FULL:
-                        if not taken and not writer.state.size:
+                        if not written and not writer.state.size:
                             raise self._misplaced(writer)
                         is_bare = not (is_hidden or point.is_barred)
                         if is_bare and writer.differs_from(saved.mark):

@@ -1,4 +1,4 @@
-"""The surroundings of a partition's writer: its store, its directory, its settings."""
+"""The context of a partition's writer: its store, its directory, its settings."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 
-__all__ = ["Host", "LogContext"]
+__all__ = ["StoreServices", "LogContext"]
 
 
-class Host(Protocol):
-    """The parts of the store that a writer needs."""
+class StoreServices(Protocol):
+    """What a writer needs of its store."""
 
     store_config: StoreConfig
     descriptors: Descriptors
@@ -53,7 +53,7 @@ class Host(Protocol):
 
 
 class LogContext:
-    """The surroundings of one log. Only `config` changes (`PartitionWriter.configure`).
+    """The context of one log. Only `config` changes (`PartitionWriter.configure`).
 
     Attributes:
         name: ``topic-partition``.
@@ -64,17 +64,17 @@ class LogContext:
         "config",
         "directory",
         "files",
-        "host",
         "is_contiguous",
         "log_id",
         "name",
         "partition",
+        "services",
         "topic",
     )
 
     def __init__(
         self,
-        host: Host,
+        services: StoreServices,
         directory: Directory,
         topic: str,
         partition: int,
@@ -83,7 +83,7 @@ class LogContext:
         log_id: str,
         is_contiguous: bool,
     ) -> None:
-        self.host = host
+        self.services = services
         self.directory = directory
         self.files = directory.files
         self.topic = topic

@@ -42,7 +42,7 @@ def delete_before(log: LogWriter, offset: int, reason: str) -> int:
     is_committed = log.point.commit(after, point)
     log.extent = after
     if offset > kept[0].base_offset or dropped:
-        context.host.start_moved(context.topic, context.partition)
+        context.services.start_moved(context.topic, context.partition)
     rename_deleted(log, dropped, is_committed=is_committed)
     logger.info(
         "%s starts at offset %d: %s; %d segments with %d bytes deleted",
@@ -105,7 +105,7 @@ def rename_deleted(
     if names:
         # A read in progress finishes on the files that it began with.
         delay_ms = log.context.config.file_delete_delay_ms
-        log.context.host.unlink_later(directory, names, delay_ms, segments)
+        log.context.services.unlink_later(directory, names, delay_ms, segments)
 
 
 def _sync_names(directory: Directory) -> None:

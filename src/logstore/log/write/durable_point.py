@@ -39,7 +39,7 @@ class DurablePoint:
             removed: readers in other processes do not look there.
         is_truncating: the same, found by recovery: an opening would cut what is
             appended.
-        is_written_down: the state file records all this already.
+        is_recorded: the state file records all this already.
         synced: the state of the active segment at the last sync.
         is_scheduled: `LogWriter.point_due` will be called.
     """
@@ -52,9 +52,9 @@ class DurablePoint:
         "_rows",
         "_time",
         "is_barred",
+        "is_recorded",
         "is_scheduled",
         "is_truncating",
-        "is_written_down",
         "synced",
     )
 
@@ -65,7 +65,7 @@ class DurablePoint:
         self._active = active
         self.is_barred = False
         self.is_truncating = loaded.is_truncating
-        self.is_written_down = loaded.is_written_down
+        self.is_recorded = loaded.is_recorded
         self._is_unclean = loaded.is_unclean
         self.synced: native.SegmentState | None = None
         self.is_scheduled = False
@@ -79,7 +79,7 @@ class DurablePoint:
     @property
     def is_known(self) -> bool:
         """Whether the state file records where the log ends."""
-        return self.is_written_down and not self._is_unclean
+        return self.is_recorded and not self._is_unclean
 
     def write(
         self,
@@ -102,7 +102,7 @@ class DurablePoint:
             self._active.time_digest(state.raw.time_entries),
             extent.cuts,
             context.is_contiguous,
-            context.host.store_epoch,
+            context.services.store_epoch,
             log_id=context.log_id,
         )
         point.is_truncating = is_truncating
@@ -112,7 +112,7 @@ class DurablePoint:
         self._written(state)
 
     def _written(self, state: native.SegmentState) -> None:
-        self.is_written_down = True
+        self.is_recorded = True
         self._pos = state.size
         self._time = self._context.files.monotonic()
 
@@ -213,8 +213,8 @@ class DurablePoint:
         except OSError as error:
             logger.warning("cannot write the indexes of %s: %s", writer.path, error)
         now = self._context.files.monotonic()
-        host = self._context.host
-        config = host.store_config
+        services = self._context.services
+        config = services.store_config
         if (
             state.size - self._pos >= _CHECKPOINT_BYTES
             or (now - self._time) * 1000 >= config.flush_checkpoint_ms
@@ -223,7 +223,7 @@ class DurablePoint:
         elif not self.is_scheduled:
             # Other processes learn the durable offset from the state file, which must
             # not be too old.
-            host.call_later(point_due, config.flush_checkpoint_ms)
+            services.call_later(point_due, config.flush_checkpoint_ms)
             self.is_scheduled = True
 
     def record_last(self, extent: Extent) -> None:

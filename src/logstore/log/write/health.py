@@ -67,11 +67,11 @@ class Health:
         """Whether nothing will ever be appended or synced again."""
         return bool(self.closed or self.failed or self.damage)
 
-    def check(self, mend: Callable[[], None]) -> None:
+    def check(self, repair: Callable[[], None]) -> None:
         """Raise the reason if nothing may be written.
 
         Args:
-            mend: finishes what an interrupted call left half done, and may fail.
+            repair: finishes what an interrupted call left half done, and may fail.
         """
         if self.closed is not None:
             # The same error each time, without the frames of earlier callers.
@@ -79,7 +79,7 @@ class Health:
         if self.suspended is not None:
             raise self.suspended.with_traceback(None)
         if self.failed is None and self.damage is None:
-            mend()
+            repair()
         if self.failed is not None:
             self.is_unheard = False
             raise SyncFailedError(

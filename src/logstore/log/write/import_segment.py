@@ -114,9 +114,9 @@ def examine_all(
     threads = min(worker_threads(config), len(logs))
     if threads < 2:
         return _by_log(map(examine, logs.items()))
-    found = side_by_side(logs.items(), examine, threads)
-    with contextlib.closing(found):
-        return _by_log(done.result for done in found if done is not None)
+    results = side_by_side(logs.items(), examine, threads)
+    with contextlib.closing(results):
+        return _by_log(done.result for done in results if done is not None)
 
 
 def _by_log(examined: Iterable[SegmentImport | None]) -> dict[StagedLog, SegmentImport]:
@@ -137,8 +137,8 @@ def _examine(
     batches = array.array("q")
     end = 0
     for data, size in moved_runs(root, log, log.first, 0, config, now_ms):
-        taken, _ = take_batches(planner, state, data, size, index, times, now_ms)
-        if taken < size:
+        planned, _ = take_batches(planner, state, data, size, index, times, now_ms)
+        if planned < size:
             return None  # an append would begin another segment here
         view = native.buffer_of(data, size)
         at = 0

@@ -29,7 +29,7 @@ from logstore.index import STALE_DIGEST, OffsetEntries, TimeEntries
 from logstore.io.directory import Directory
 from logstore.log.recover import RecoveredLog
 from logstore.log.write.active_segment import ActiveSegment
-from logstore.log.write.context import Host, LogContext
+from logstore.log.write.context import LogContext, StoreServices
 from logstore.log.write.durable_point import DurablePoint
 from logstore.log.write.extent import Extent, Visibility, VisibilityBarrier
 from logstore.log.write.group_commit import GroupCommit
@@ -104,7 +104,7 @@ class LogWriter:
 
     def __init__(
         self,
-        host: Host,
+        services: StoreServices,
         directory: Directory,
         topic: str,
         partition: int,
@@ -112,7 +112,7 @@ class LogWriter:
         loaded: RecoveredLog,
     ) -> None:
         self.context = LogContext(
-            host,
+            services,
             directory,
             topic,
             partition,
@@ -120,7 +120,7 @@ class LogWriter:
             log_id=loaded.log_id or uuid.uuid4().hex,
             is_contiguous=loaded.is_contiguous,
         )
-        name, group = self.context.name, host.lock_group
+        name, group = self.context.name, services.lock_group
         self.lock = native.Mutex(RANK_APPEND, f"partition {name}", group)
         self.sync_lock = native.Mutex(RANK_SYNC, f"a sync of {name}", group)
         self.appended = Signal()
@@ -173,7 +173,7 @@ class LogWriter:
         if not health.is_torn or health.has_ended:
             return
         with contextlib.suppress(ReentrantCallError, StorageError), self.lock:
-            self.mend()
+            self.repair()
 
     def show(self, writer: SegmentWriter) -> None:
         """Let readers see what was appended. Nothing here may fail: the records are
@@ -184,7 +184,7 @@ class LogWriter:
         if self.appended.has_waiters:
             self.appended.set()
 
-    def note_cut(self, offset: int) -> None:
+    def record_cut(self, offset: int) -> None:
         """Record that all from an offset on is being, or was, removed, for readers that
         have read it."""
         cuts = self.extent.cuts.after(offset, self.context.files.now_ms())
@@ -211,9 +211,9 @@ class LogWriter:
     def check(self) -> None:
         """Raise the reason if nothing may be written; finish what an interrupted call
         left half done."""
-        self.health.check(self.mend)
+        self.health.check(self.repair)
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """Finish what an interrupted call left half done.
 
         Raises:
@@ -250,24 +250,24 @@ class LogWriter:
             writer.clean()
         except SyncFailedError as error:
             self.health.fail(error)
-        self._tell_of_cut(writer)
+        self._record_append_cut(writer)
 
-    def _tell_of_cut(self, writer: SegmentWriter) -> None:
+    def _record_append_cut(self, writer: SegmentWriter) -> None:
         """Record that a failed append was cut again: a reader in another process may
         have counted its records. If this fails, the next state file records it."""
         if writer.is_cut:
             writer.is_cut = False
-            self.note_cut(self.extent.end)
+            self.record_cut(self.extent.end)
             self.point.record(self.extent, writer.state)
 
     def after_failed_write(self, writer: SegmentWriter, error: BaseException) -> None:
-        """One write failed. It is already undone, or `mend` will undo it."""
+        """One write failed. It is already undone, or `repair` will undo it."""
         if isinstance(error, SyncFailedError):
             self.health.fail(error)
         if writer.dirty is None:
-            self._tell_of_cut(writer)
+            self._record_append_cut(writer)
             with contextlib.suppress(StorageError):
-                self.mend()
+                self.repair()
 
     # ------------------------------------------------------------ savepoints
 
@@ -315,7 +315,7 @@ class LogWriter:
             if active.writer is not None:
                 if active.writer.differs_from(mark):
                     active.writer.back_to(mark)
-                self._tell_of_cut(active.writer)
+                self._record_append_cut(active.writer)
         else:
             active.retire()
             self.extent = self.extent._replace(segments=before)
@@ -324,7 +324,7 @@ class LogWriter:
             active.state.raw.time_entries = mark.time_count
             # From memory: an earlier try may have left the files shorter.
             active.index, active.times = saved.index, saved.times
-            self.note_cut(self.extent.end)
+            self.record_cut(self.extent.end)
             # The state file names the new segments: first it must stop naming them.
             self.point.commit(self.extent, active.state, is_truncating=True)
             for segment in reversed(new):
@@ -348,16 +348,16 @@ class LogWriter:
         # The next append must go to the file that has the name durably.
         self.context.directory.sync()
         # A reader in another process may have counted the records.
-        self.note_cut(self.extent.end)
+        self.record_cut(self.extent.end)
         self.point.commit(self.extent, active.writer.state)
 
     # ------------------------------------------------------------ segments
 
     def writable(self) -> SegmentWriter:
         """The active segment; the first append opens it for writing."""
-        active, context, host = self.active, self.context, self.context.host
+        active, context, services = self.active, self.context, self.context.services
         if active.writer is None:
-            host.begin_writing()
+            services.begin_writing()
             if not self.extent.segments:
                 self._add_segment(self.extent.end)
                 self.point.record(self.extent, active.state)
@@ -370,9 +370,9 @@ class LogWriter:
             deleted, self._deleted = self._deleted, []
             if deleted:
                 delay_ms = context.config.file_delete_delay_ms
-                host.unlink_later(context.directory, deleted, delay_ms, ())
+                services.unlink_later(context.directory, deleted, delay_ms, ())
             if context.config.segment_digests and segments[:-1]:
-                host.call_later(self.digests_due, 0)
+                services.call_later(self.digests_due, 0)
         return active.writer
 
     def _add_segment(self, base_offset: int) -> None:
@@ -406,7 +406,7 @@ class LogWriter:
         if not self.point.is_barred:
             self.point.record(self.extent, opened.state.copy())
         if context.config.segment_digests:
-            context.host.call_later(self.digests_due, 0)
+            context.services.call_later(self.digests_due, 0)
         return opened
 
     def roll_or_undo(
@@ -457,7 +457,7 @@ class LogWriter:
         writer.give_back_space()
         active.state = writer.state
         # Closing must record the end even if nothing is written from here on.
-        self.point.is_written_down = False
+        self.point.is_recorded = False
         active.retire()
         self.extent.segments[-1].show_indexes(active.index, active.times)
 

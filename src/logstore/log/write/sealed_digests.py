@@ -52,9 +52,9 @@ class SealedDigests:
         base, size = segment.base_offset, segment.size
         state = native.SegmentState(base)
         with directory.opened(segment.file(LOG)) as fd:
-            found = directory.files.size(fd)
-            scan = scan_log(directory, fd, found, state, checks=segment.checks)
-        if found != size or not scan.is_whole:
+            file_size = directory.files.size(fd)
+            scan = scan_log(directory, fd, file_size, state, checks=segment.checks)
+        if file_size != size or not scan.is_whole:
             logger.warning("no digest of %s: it is damaged", segment.path)
             return None
         return SegmentDigest(

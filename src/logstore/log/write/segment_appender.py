@@ -214,13 +214,13 @@ class SegmentWriter:
             SyncFailedError: the write failed, and so did its undo; write no more.
         """
         state = self.state
-        taken, stop = self.planner.plan(state, data, size, now_ms)
-        if not taken:
+        planned, stop = self.planner.plan(state, data, size, now_ms)
+        if not planned:
             return 0, stop
-        if state.size + taken > self._reserved:
-            self.reserve(taken)
-        self._write(native.buffer_of(data, taken), taken, total)
-        return taken, stop
+        if state.size + planned > self._reserved:
+            self.reserve(planned)
+        self._write(native.buffer_of(data, planned), planned, total)
+        return planned, stop
 
     def _write(self, data: memoryview, size: int, total: int = 0) -> None:
         """Write the planned batches, and update the indexes and the state.
@@ -410,12 +410,12 @@ class SegmentWriter:
         """How many of the first entries of an index file are correct."""
         data, size = self.segment.directory.read_file(name), entries.entry_bytes
         count = min(count, len(data) // size)
-        wanted = entries.data(0, count)
-        if data.startswith(wanted):
+        expected = entries.data(0, count)
+        if data.startswith(expected):
             return count
         places = range(0, count * size, size)
         return next(
-            i // size for i in places if not data.startswith(wanted[i : i + size], i)
+            i // size for i in places if not data.startswith(expected[i : i + size], i)
         )
 
     def seal(self) -> None:

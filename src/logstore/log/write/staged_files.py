@@ -246,10 +246,10 @@ def check_files(root: Directory, logs: Iterable[StagedLog]) -> None:
 
 
 def _cannot_read(root: Directory, log: StagedLog, error: OSError) -> LogStoreError:
-    lost = ""
+    advice = ""
     if isinstance(error, FileNotFoundError):
-        lost = "It was published or removed, or staged where nobody else sees it."
-    return storage_error(error, "read", root.path_of(log.file), lost)
+        advice = "It was published or removed, or staged where nobody else sees it."
+    return storage_error(error, "read", root.path_of(log.file), advice)
 
 
 def moved_runs(

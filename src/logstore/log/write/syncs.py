@@ -41,7 +41,7 @@ class Syncs:
         written: nothing may fail afterwards."""
         context = self._log.context
         if context.config.flush_ms < _NEVER_MS:
-            context.host.call_later(self.flush_due, context.config.flush_ms)
+            context.services.call_later(self.flush_due, context.config.flush_ms)
             self.is_scheduled = True
 
     def flush_due(self) -> None:
@@ -57,7 +57,7 @@ class Syncs:
         if not is_mine and self._tries < _FLUSH_TRIES:
             # Another thread appends: other partitions do not wait for it.
             self._tries += 1
-            log.context.host.call_later(self.flush_due, _FLUSH_RETRY_MS)
+            log.context.services.call_later(self.flush_due, _FLUSH_RETRY_MS)
             return
         if not is_mine:
             with log.lock:

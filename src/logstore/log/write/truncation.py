@@ -160,8 +160,8 @@ def _state_up_to(
     index, times = OffsetEntries(), TimeEntries()
     planner = native.Planner(context.config.index_interval_bytes, None)
     for run, size in _runs(segment, pos):
-        taken, _ = take_batches(planner, from_start, run.c, size, index, times)
-        if taken < size:
+        planned, _ = take_batches(planner, from_start, run.c, size, index, times)
+        if planned < size:
             raise UnsupportedError(
                 f"{segment.path} cannot be indexed", path=segment.path
             )

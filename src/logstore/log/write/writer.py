@@ -20,7 +20,7 @@ from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.directory import Directory
 from logstore.log.recover import RecoveredLog
 from logstore.log.write.appender import Appender
-from logstore.log.write.context import Host, LogContext
+from logstore.log.write.context import LogContext, StoreServices
 from logstore.log.write.deletion import delete_before
 from logstore.log.write.exclusive import ExclusiveLog
 from logstore.log.write.extent import Extent, VisibilityBarrier
@@ -44,19 +44,19 @@ class PartitionWriter:
         appends: appends to it.
         syncs: makes it durable.
         lock, sync_lock: of the log; see docs/design.md.
-        is_noted: False if a full disk prevented recording the end of the log.
+        is_end_recorded: False if a full disk prevented recording the end of the log.
     """
 
     def __init__(
         self,
-        host: Host,
+        services: StoreServices,
         directory: Directory,
         topic: str,
         partition: int,
         config: TopicConfig,
         loaded: RecoveredLog,
     ) -> None:
-        self._log = LogWriter(host, directory, topic, partition, config, loaded)
+        self._log = LogWriter(services, directory, topic, partition, config, loaded)
         self.context: LogContext = self._log.context
         self.directory = directory
         self.health: Health = self._log.health
@@ -64,7 +64,7 @@ class PartitionWriter:
         self.sync_lock = self._log.sync_lock
         self.syncs = Syncs(self._log)
         self.appends = Appender(self._log, self.syncs)
-        self.is_noted = True
+        self.is_end_recorded = True
         # Closing is complete.
         self._is_finished = False
 
@@ -116,11 +116,11 @@ class PartitionWriter:
         """Wake the waiting readers, so that they check again."""
         self._log.appended.set()
 
-    def wait_for_more(self, is_there: Callable[[], bool], seconds: float) -> None:
+    def wait_for_more(self, is_ready: Callable[[], bool], seconds: float) -> None:
         """Sleep until there may be more to read, for at most `seconds`. Return at once
-        if `is_there()` is true or the log is closed."""
+        if `is_ready()` is true or the log is closed."""
         waiter = self._log.appended.register()
-        if self.health.closed is not None or is_there():
+        if self.health.closed is not None or is_ready():
             waiter.cancel()
         else:
             waiter.wait(seconds)
@@ -129,7 +129,7 @@ class PartitionWriter:
         """Bytes free on the file system, including those that wait to be freed."""
         directory = self.directory
         try:
-            return directory.free_bytes() + self.context.host.waiting_bytes()
+            return directory.free_bytes() + self.context.services.waiting_bytes()
         except OSError as error:
             raise storage_error(error, "look at", directory.path) from error
 
@@ -223,8 +223,8 @@ class PartitionWriter:
             VisibilityBarrier(is_open=False, publisher=publisher), offset
         )
 
-    def close(self, reason: LogStoreError, *, write_down: bool) -> None:
-        """Sync, finish the indexes and, with `write_down`, record where the log ends.
+    def close(self, reason: LogStoreError, *, record_end: bool) -> None:
+        """Sync, finish the indexes and, with `record_end`, record where the log ends.
         May be called again after an interrupt or a failure.
 
         Later calls raise `reason`.
@@ -239,13 +239,13 @@ class PartitionWriter:
                 return
             if health.is_intact:
                 with contextlib.suppress(StorageError):
-                    self._log.mend()
+                    self._log.repair()
             health.closed = health.closed or reason
             health.is_blocked = True
             health.wake()
             try:
                 if health.is_intact:
-                    self._finish(write_down)
+                    self._finish(record_end)
                 if health.failed is not None and health.is_unheard:
                     raise health.failed
             except LogStoreError as error:
@@ -262,9 +262,9 @@ class PartitionWriter:
         self._log.active.retire()
         self._is_finished = True
 
-    def _finish(self, write_down: bool) -> None:
+    def _finish(self, record_end: bool) -> None:
         log, point, writer = self._log, self._log.point, self._log.active.writer
-        if writer is None and (point.is_known or not write_down or not self.segments):
+        if writer is None and (point.is_known or not record_end or not self.segments):
             return
         writer = writer or log.writable()
         log.active.sync(writer, log.extent.durable)
@@ -273,14 +273,14 @@ class PartitionWriter:
             writer.seal()
             if self.context.config.segment_digests:
                 log.digests.write_all(self.segments)
-            if write_down:
+            if record_end:
                 point.write(log.extent, writer.state)
         except OSError as error:
             failed = storage_error(error, "close", self.directory.path)
             if not isinstance(failed, DiskFullError):
                 raise failed from error
             # All records are durable; the next opening rebuilds the missing files.
-            self.is_noted = False
+            self.is_end_recorded = False
             logger.warning(
                 "%s is durable and not marked as closed: %s", self.context.name, failed
             )

@@ -41,7 +41,7 @@ from logstore.io.layout import (
     TopicPartition,
     segment_file,
 )
-from logstore.log.recover import Case, make_durable
+from logstore.log.recover import RecoveryContext, make_durable
 from logstore.log.recover.apply import finish_transitions, finish_truncation
 from logstore.log.recover.rebuild import index_segment, rebuild
 from logstore.log.recover.survey import survey
@@ -181,7 +181,7 @@ class PartitionRepair:
         directory = self.directory
         metadata = self.facts.context(directory, None).metadata
         is_truncating = metadata.state is not None and metadata.state.is_truncating
-        case = Case(
+        case = RecoveryContext(
             directory, run.descriptors, *self.key, self.config, metadata, writable=True
         )
         plan = survey(case).plan

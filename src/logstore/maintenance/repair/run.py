@@ -109,7 +109,7 @@ def repair(
             made = files.make_root(target)
             copy = open_root(files, target)
             stack.callback(copy.close)
-            prepare_root(copy, store_config or StoreConfig(), made=made)
+            prepare_root(copy, store_config or StoreConfig(), is_new=made)
             check_empty(copy)
             stack.callback(StoreLock(copy).release)
             first = copy_store(root, copy, None if is_whole else names[0], names)

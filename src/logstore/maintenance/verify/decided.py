@@ -17,12 +17,12 @@ from logstore.io.checkpoint.recovery_report import (
     CORRUPT,
     INDEX_REBUILT,
     LOST_END,
-    LOST_TOLD,
+    LOST_REPORTED_MAX,
 )
 from logstore.io.checkpoint.recovery_report import LOST_SEGMENT as SEGMENT_IS_LOST
 from logstore.io.directory import Directory
 from logstore.io.layout import CLEANED, DELETED, LOG, SWAP, segment_file
-from logstore.log.recover import Case
+from logstore.log.recover import RecoveryContext
 from logstore.log.recover.facts import Facts
 from logstore.log.recover.names import classify, readable
 from logstore.log.recover.plan import (
@@ -54,7 +54,7 @@ _ATTEMPTS: Final = 3
 
 def plan_of(run: Run, directory: Directory, context: Context) -> tuple[Facts, Plan]:
     """What opening for writing would decide about a partition."""
-    case = Case(
+    case = RecoveryContext(
         directory,
         run.descriptors,
         "",
@@ -179,7 +179,7 @@ class Decided:
                 last = max(self._next.get(finding.base, first), first + 1) - 1
                 message = f"segment {path} is gone: offsets {first} to {last}"
             else:
-                rest = [s for s in self.plan.segments if s.is_lost][LOST_TOLD:]
+                rest = [s for s in self.plan.segments if s.is_lost][LOST_REPORTED_MAX:]
                 last = max(rest[-1].next_offset, first + 1) - 1
                 message = (
                     f"{len(rest)} more segments of {self.directory.path} are gone, "

@@ -43,7 +43,7 @@ def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) ->
         cuts = cuts.after(offset, random_.choice([0, cuts.serial + 7, 5]))
         history.append((cuts.serial, offset))
         assert len(cuts.rows) <= ROWS_MAX
-        assert Cuts.known(cuts.serial, cuts.rows) == cuts
+        assert Cuts.from_rows(cuts.serial, cuts.rows) == cuts
         is_exact = len(cuts.rows) < ROWS_MAX and len(history) < ROWS_MAX
         for at, (serial, _) in enumerate(history):
             lowest = min((o for _, o in history[at + 1 :]), default=NO_CUT)
@@ -57,7 +57,7 @@ def test_serial_of_the_future_is_of_another_log() -> None:
 
 
 def test_cuts_of_a_version_that_noted_how_often_may_have_taken_all() -> None:
-    cuts = Cuts.known(3, [])
+    cuts = Cuts.from_rows(3, [])
     assert [cuts.lowest_since(serial) for serial in (0, 2, 3)] == [0, 0, NO_CUT]
     assert cuts.after(50).lowest_since(3) == 50
     assert cuts.after(50).lowest_since(2) == 0
@@ -76,7 +76,7 @@ def test_cuts_that_do_not_rise_are_refused(
     serial: int, rows: list[tuple[int, int]]
 ) -> None:
     with pytest.raises(ValueError, match=r"cut|rise"):
-        Cuts.known(serial, rows)
+        Cuts.from_rows(serial, rows)
 
 
 @pytest.mark.parametrize("magic", [1, 2])

@@ -396,7 +396,7 @@ def test_segment_of_unknown_size_that_cannot_be_opened_is_no_gap() -> None:
     """In a store of Kafka's: an error, and not a read that goes on behind it."""
     disk, partition = at_work()
     base = partition.segments[1].base_offset
-    partition._writer.context.host.store.close()  # type: ignore[union-attr]
+    partition._writer.context.services.store.close()  # type: ignore[union-attr]
     nodes = dict(disk.medium.nodes)
     for number, node in nodes.items():
         if isinstance(node, dict):
@@ -462,7 +462,7 @@ def test_recovery_point_of_before_a_truncation_is_no_loss() -> None:
     """Kafka's checkpoint has the end of the last clean stop; then the log was cut, and
     the machine stopped twice while it rolled."""
     disk, partition = at_work(20)
-    partition._log.context.host.store.close()
+    partition._log.context.services.store.close()
     store = opened(disk)
     partition = orders(store)
     partition.truncate_to(11)

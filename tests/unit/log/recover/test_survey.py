@@ -17,7 +17,7 @@ from logstore.io.checkpoint.ownership import Ownership
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.layout import LOG
-from logstore.log.recover import Case
+from logstore.log.recover import RecoveryContext
 from logstore.log.recover.decide import decide
 from logstore.log.recover.survey import Survey, survey
 from support.levels import IS_ALL
@@ -31,7 +31,7 @@ def surveyed(files: MemoryFiles, *, writable: bool = True) -> Survey:
     marks.read(lambda action: None)
     directory = root.child("orders-0")
     metadata = marks.metadata(directory, KEY)
-    case = Case(
+    case = RecoveryContext(
         directory,
         Descriptors(files, 10),
         *KEY,

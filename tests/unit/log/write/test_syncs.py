@@ -191,7 +191,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
     the only one that is planned, and would not come any more."""
     files = FaultyFiles()
     busy, failed = threading.Event(), threading.Event()
-    later, flush_due = Scheduler.later, Syncs.flush_due
+    call_later, flush_due = Scheduler.call_later, Syncs.flush_due
 
     def begin(syncs: Syncs) -> None:
         if at == "its begin" and not failed.is_set():
@@ -204,7 +204,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
         if not in_main and not failed.is_set():
             failed.set()
             raise error
-        later(self, delay_ms, task)
+        call_later(self, delay_ms, task)
 
     def before(method: str, name: str) -> None:
         # The append goes on when the sync has met it.
@@ -216,7 +216,7 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
     with open_store(tmp_path, files=files) as store:
         partition = new_partition(store, flush_ms=5)
         if at == "its plan":
-            monkeypatch.setattr(Scheduler, "later", plan)
+            monkeypatch.setattr(Scheduler, "call_later", plan)
             files.before = before
         append_one(partition)
         assert is_durable_in_time(partition)

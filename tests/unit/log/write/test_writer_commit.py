@@ -53,7 +53,7 @@ def test_append_whose_sync_cannot_be_planned_writes_nothing(
                 topic = f"{name}-{type(error).__name__}"
                 partition = store.create_topic(topic, 1, config_of(flush_ms=5))[0]
                 with monkeypatch.context() as patch:
-                    patch.setattr(Scheduler, "later", refuse)
+                    patch.setattr(Scheduler, "call_later", refuse)
                     for _ in range(2):
                         with pytest.raises(type(error)):
                             call(partition)
