@@ -106,10 +106,10 @@ def repair(
         first: list[RepairAction] = []
         if to is not None:
             target = os.path.abspath(os.fspath(to))
-            made = files.make_root(target)
+            is_new = files.make_root(target)
             copy = open_root(files, target)
             stack.callback(copy.close)
-            prepare_root(copy, store_config or StoreConfig(), is_new=made)
+            prepare_root(copy, store_config or StoreConfig(), is_new=is_new)
             check_empty(copy)
             stack.callback(StoreLock(copy).release)
             first = copy_store(root, copy, None if is_whole else names[0], names)
