@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from faults import aftermath
 from faults.method import Tally
@@ -98,6 +98,9 @@ class Interrupter:
             sys.settrace(None)
 
 
+_AGAIN_MIN_S: Final = 0.001
+
+
 class Alarm:
     """Raises after a while, by a signal of the system: also where a call waits.
 
@@ -121,7 +124,10 @@ class Alarm:
     def __call__(self, plan: Plan) -> Any:
         signal.signal(signal.SIGALRM, self._handle)
         self._is_armed = True
-        signal.setitimer(signal.ITIMER_REAL, self._seconds, self._seconds / 2)
+        # Again and again, for calls that catch the first one; not so often that nothing
+        # runs but the handler.
+        again = max(self._seconds / 2, _AGAIN_MIN_S)
+        signal.setitimer(signal.ITIMER_REAL, self._seconds, again)
         try:
             return plan.call()
         finally:
