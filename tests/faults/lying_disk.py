@@ -9,7 +9,6 @@ and a second process that wants to write.
 
 from __future__ import annotations
 
-import os
 import random
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from faults.method import Tally
 from faults.rows import append_rows
 from faults.workloads import Program
 from logstore import LogStoreError, StoreConfig, StoreLockedError
+from logstore import _native as native
 from logstore.io import files as _files
 from logstore.store.store import open_store
 from support.disk import MemoryDisk
@@ -165,28 +165,29 @@ def _locked(disk: MemoryDisk) -> str:
 
 
 class _FewBytes:
-    """`os`, with reads and writes that stop after a few bytes."""
+    """`native`, with reads and writes that stop after a few bytes."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
+        return getattr(native, name)
 
-    def pwrite(self, fd: int, data: Any, pos: int) -> int:
-        size = len(data)
-        return os.pwrite(fd, data[: self._rng.randint(min(1, size), size)], pos)
+    def write_at(self, fd: int, data: Any, pos: int) -> int:
+        return native.write_at(fd, data[: self._few(len(data))], pos)
 
-    def preadv(self, fd: int, views: list[memoryview], pos: int) -> int:
-        size = len(views[0])
-        return os.preadv(fd, [views[0][: self._rng.randint(min(1, size), size)]], pos)
+    def read_at(self, fd: int, view: memoryview, pos: int) -> int:
+        return native.read_at(fd, view[: self._few(len(view))], pos)
+
+    def _few(self, size: int) -> int:
+        return self._rng.randint(min(1, size), size)
 
 
 def _small(seed: int) -> str:
     few = _FewBytes(random.Random(seed))
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         path = folder + PATH
-        with mock.patch.object(_files, "os", few):
+        with mock.patch.object(_files, "native", few):
             with open_store(path) as store:
                 topic = store.create_topic("few", config=config_of(1, "none"))
                 append_rows(topic[0], range(9), 1, seed)

@@ -288,8 +288,8 @@ BUGS = (
     Bug(
         "a short write is taken for a whole one",
         "io/files.py",
-        (("        while done < len(data):\n            done += os.pwrite",
-          "        while False:\n            done += os.pwrite"),),
+        (("        while done < len(data):\n            done += native.write_at",
+          "        while False:\n            done += native.write_at"),),
         "lying_disk",
     ),
     Bug(

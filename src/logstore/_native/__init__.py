@@ -70,8 +70,10 @@ from logstore._native.core import (
     statuses,
     write_back,
 )
+    read_at,
 from logstore._native.decoding import (
     INT64_BYTES,
+    write_at,
     Decoder,
     copy_int8_to_int32,
     copy_int64,
@@ -179,7 +181,9 @@ __all__ = [
     "shift_offsets",
     "statuses",
     "time_index_check",
+    "read_at",
     "time_index_floor",
     "walk_batches",
     "write_back",
 ]
+    "write_at",

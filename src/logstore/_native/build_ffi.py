@@ -41,6 +41,7 @@ HEADERS = [
     "ls_crc_fold.h",
     "ls_crc_tables.h",
     "ls_format.h",
+    "ls_gil.h",
     "ls_internal.h",
     "ls_varint.h",
 ]
@@ -96,7 +97,7 @@ ffibuilder = FFI()
 ffibuilder.cdef(declarations())
 ffibuilder.set_source(
     "logstore._native._ls",
-    '#include <stdint.h>\n#include "ls_api.h"\n',
+    '#include <stdint.h>\n#include "ls_api.h"\n#include "ls_gil.h"\n',
     sources=[os.path.join(SOURCE_DIR, name) for name in SOURCES],
     depends=[os.path.join(SOURCE_DIR, name) for name in HEADERS],
     include_dirs=[SOURCE_DIR],

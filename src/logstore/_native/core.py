@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore._native._ls import ffi, lib
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 
 def _prepare() -> None:
@@ -248,6 +250,38 @@ def crc_hardware() -> tuple[bool, bool]:
 def murmur2(key: ReadableBuffer) -> int:
     """Kafka's murmur2 hash of a key, signed 32 bit."""
     return int(lib.ls_murmur2(pointer(key), memoryview(key).nbytes))
+
+
+def read_at(fd: int, buffer: WriteableBuffer, pos: int) -> int:
+    """Read into a buffer at byte `pos` of a file, as ``os.preadv`` of one buffer; what
+    is cached is read with the GIL.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    data, size = pointer(buffer), memoryview(buffer).nbytes
+    while True:
+        n = int(lib.ls_sys_read(fd, data, size, pos))
+        if n >= 0:
+            return n
+        if n != -errno.EINTR:
+            raise OSError(-n, os.strerror(-n))
+
+
+def write_at(fd: int, buffer: ReadableBuffer, pos: int) -> int:
+    """Write a buffer at byte `pos` of a file, as ``os.pwrite``; little is written with
+    the GIL.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    data, size = pointer(buffer), memoryview(buffer).nbytes
+    while True:
+        n = int(lib.ls_sys_write(fd, data, size, pos))
+        if n >= 0:
+            return n
+        if n != -errno.EINTR:
+            raise OSError(-n, os.strerror(-n))
 
 
 def reserve(fd: int, pos: int, size: int) -> int:

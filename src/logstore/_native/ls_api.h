@@ -372,5 +372,12 @@ int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes);
    SYNC_FILE_RANGE_WRITE).  A hint: nothing is durable by it.  Returns 0 or -errno. */
 int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes);
 
+/* Read or write up to `size` bytes at a position of a file: how many they were (0 at the end of the file), or -errno.
+   `ls_sys_read_cached` reads only what is in memory already, and returns -EAGAIN where it would have to wait, or
+   another error where the system cannot tell. */
+int64_t ls_sys_read(int32_t fd, uint8_t *out, int64_t size, int64_t file_pos);
+int64_t ls_sys_read_cached(int32_t fd, uint8_t *out, int64_t size, int64_t file_pos);
+int64_t ls_sys_write(int32_t fd, const uint8_t *data, int64_t size, int64_t file_pos);
+
 /* The number of the kind of file system that a file is on (statfs, f_type: 32 bits), or -errno. */
 int64_t ls_sys_fs_type(int32_t fd);

@@ -1,11 +1,44 @@
 /*
- * ls_sys.c - what Python's os module cannot ask of the system: disk space reserved behind the end of a file,
- * writing back that begins before a sync, and which kind of file system a file is on.
+ * ls_sys.c - what Python's os module cannot ask of the system: reads and writes that keep the interpreter lock
+ * (ls_gil.h), disk space reserved behind the end of a file, writing back that begins before a sync, and which kind of
+ * file system a file is on.
  */
 #define _GNU_SOURCE 1
 #include "ls_internal.h"
 
 #include <errno.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static int64_t ls_sys_result(ssize_t n)
+{
+    return n < 0 ? -(int64_t)errno : (int64_t)n;
+}
+
+int64_t ls_sys_read(int32_t fd, uint8_t *out, int64_t size, int64_t file_pos)
+{
+    return ls_sys_result(pread(fd, out, (size_t)size, (off_t)file_pos));
+}
+
+int64_t ls_sys_write(int32_t fd, const uint8_t *data, int64_t size, int64_t file_pos)
+{
+    return ls_sys_result(pwrite(fd, data, (size_t)size, (off_t)file_pos));
+}
+
+int64_t ls_sys_read_cached(int32_t fd, uint8_t *out, int64_t size, int64_t file_pos)
+{
+#if defined(RWF_NOWAIT)
+    struct iovec part = {out, (size_t)size};
+    return ls_sys_result(preadv2(fd, &part, 1, (off_t)file_pos, RWF_NOWAIT));
+#else
+    (void)fd;
+    (void)out;
+    (void)size;
+    (void)file_pos;
+    return -EOPNOTSUPP;
+#endif
+}
 
 #if defined(__linux__)
 #include <fcntl.h>

@@ -243,7 +243,7 @@ class Files:
         view = memoryview(buffer).cast("B")
         done = 0
         while done < len(view):
-            n = os.preadv(fd, [view[done:]], pos + done)
+            n = native.read_at(fd, view[done:], pos + done)
             if n == 0:
                 break
             done += n
@@ -251,9 +251,9 @@ class Files:
 
     def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
         """Write all of `data` at byte `pos`; after an error, part may be written."""
-        done = os.pwrite(fd, data, pos)
+        done = native.write_at(fd, data, pos)
         while done < len(data):
-            done += os.pwrite(fd, data[done:], pos + done)
+            done += native.write_at(fd, data[done:], pos + done)
 
     def sync(self, fd: int) -> None:
         os.fdatasync(fd)

@@ -14,6 +14,7 @@ from logstore.log.frames.pieces import Piece
 from logstore.log.read import reader
 from logstore.record.arrow import BatchMaker, first_sizes, stream_of
 from logstore.record.decoder import ChunkReader
+from logstore.segment import PARALLEL_READ_BYTES, READ_BYTES
 
 __all__ = ["THREADS_MAX", "batches_of", "reader_over", "usable_threads"]
 
@@ -88,7 +89,8 @@ def batches_of(
     sizes = first_sizes()
 
     def feed_of(piece: Piece) -> _Feed:
-        return _Feed(piece, columns, batch_records, shape, sizes)
+        size = READ_BYTES if threads == 1 else PARALLEL_READ_BYTES
+        return _Feed(piece, columns, batch_records, shape, sizes, size)
 
     if threads == 1:
         for piece in pieces:
@@ -118,8 +120,10 @@ class _Feed:
         batch_records: int,
         shape: Callable[[Any], Any] | None,
         sizes: dict[str, int],
+        buffer_bytes: int,
     ) -> None:
         self._sizes = sizes
+        self._buffer_bytes = buffer_bytes
         self._piece = piece
         self._shape = shape
         own = [name for name in columns if name not in ("topic", "partition")]
@@ -142,7 +146,14 @@ class _Feed:
     def _make(self) -> Iterator[Any]:
         log, start, stop = self._piece.log, self._piece.start, self._piece.stop
         self._reader = log.make_reader(start, "headers" in self._own)
-        runs = reader.read_columns(log.view, start, stop, self._reader, skip=log.skip)
+        runs = reader.read_columns(
+            log.view,
+            start,
+            stop,
+            self._reader,
+            skip=log.skip,
+            buffer_bytes=self._buffer_bytes,
+        )
         maker = BatchMaker(self._own, self._batch_records, self._sizes)
         for batch in maker.batches(runs):
             if self._source is not None:

@@ -1,0 +1,68 @@
+/*
+ * ls_gil.h - when a call of the core gives the interpreter lock away: included in the code that cffi generates, which
+ * does so at every call.
+ *
+ * To give it away and to get it back costs little alone, but beside a thread that runs Python it costs a whole switch
+ * interval (5 ms): a batch that is decoded in 20 us then takes 250 times as long.  So a call keeps the lock unless it
+ * has more to do than LS_GIL_BYTES, some 50 us; threads that work side by side use larger buffers.
+ */
+#ifndef LS_GIL_H
+#define LS_GIL_H
+
+#define LS_GIL_BYTES (256 * 1024)
+#define LS_GIL_RECORDS (LS_GIL_BYTES / 16)
+
+#undef Py_BEGIN_ALLOW_THREADS
+#undef Py_END_ALLOW_THREADS
+#define Py_BEGIN_ALLOW_THREADS {
+#define Py_END_ALLOW_THREADS }
+
+/* The result of a call that is made with the interpreter lock, or, where `is_long`, without it. */
+#define LS_GIL_CALL(is_long, call)                                                                                     \
+    __extension__({                                                                                                    \
+        PyThreadState *ls_gil_thread = (is_long) ? PyEval_SaveThread() : NULL;                                         \
+        __typeof__(call) ls_gil_result = (call);                                                                       \
+        if (ls_gil_thread != NULL) {                                                                                   \
+            PyEval_RestoreThread(ls_gil_thread);                                                                       \
+        }                                                                                                              \
+        ls_gil_result;                                                                                                 \
+    })
+#define LS_GIL_SIZE(size, call) LS_GIL_CALL((size) > LS_GIL_BYTES, call)
+#define LS_GIL_COUNT(count, call) LS_GIL_CALL((count) > LS_GIL_RECORDS, call)
+
+#define ls_crc32(crc, data, size) LS_GIL_SIZE(size, ls_crc32(crc, data, size))
+#define ls_crc32c(crc, data, size) LS_GIL_SIZE(size, ls_crc32c(crc, data, size))
+#define ls_scan_batches(buf, size, ...) LS_GIL_SIZE(size, ls_scan_batches(buf, size, __VA_ARGS__))
+#define ls_decode(buf, size, ...) LS_GIL_SIZE(size, ls_decode(buf, size, __VA_ARGS__))
+#define ls_decode_payload(batch, payload, size, ...)                                                                   \
+    LS_GIL_SIZE(size, ls_decode_payload(batch, payload, size, __VA_ARGS__))
+#define ls_count_inner(payload, size, ...) LS_GIL_SIZE(size, ls_count_inner(payload, size, __VA_ARGS__))
+#define ls_gather(buf, pos, len, n, data, capacity, ...)                                                               \
+    LS_GIL_CALL((n) > LS_GIL_RECORDS || (capacity) > LS_GIL_BYTES,                                                     \
+                ls_gather(buf, pos, len, n, data, capacity, __VA_ARGS__))
+#define ls_slices_from_arrow(column, first, n, ...)                                                                    \
+    LS_GIL_COUNT(n, ls_slices_from_arrow(column, first, n, __VA_ARGS__))
+#define ls_measure(records, ...) LS_GIL_COUNT((records)->count, ls_measure(records, __VA_ARGS__))
+#define ls_encode_messages(records, cursor, count, magic, attributes, base, out, capacity, written)                    \
+    LS_GIL_SIZE(capacity, ls_encode_messages(records, cursor, count, magic, attributes, base, out, capacity, written))
+#define ls_encode_area(records, cursor, count, out, capacity, written)                                                 \
+    LS_GIL_SIZE(capacity, ls_encode_area(records, cursor, count, out, capacity, written))
+#define ls_seal_batch(out, capacity, batch) LS_GIL_SIZE(capacity, ls_seal_batch(out, capacity, batch))
+#define ls_shift_offsets(buf, size, ...) LS_GIL_SIZE(size, ls_shift_offsets(buf, size, __VA_ARGS__))
+#define ls_restamp(buf, batch, timestamp) LS_GIL_SIZE((batch)->size, ls_restamp(buf, batch, timestamp))
+#define ls_offset_index_check(entries, count, size) LS_GIL_COUNT(count, ls_offset_index_check(entries, count, size))
+#define ls_time_index_check(entries, count) LS_GIL_COUNT(count, ls_time_index_check(entries, count))
+#define ls_plan_append(buf, size, ...) LS_GIL_SIZE(size, ls_plan_append(buf, size, __VA_ARGS__))
+/* A write goes to the page cache; a read that would wait for a disk gives the lock away. */
+#define ls_sys_write(fd, data, size, pos) LS_GIL_SIZE(size, ls_sys_write(fd, data, size, pos))
+#define ls_sys_read(fd, out, size, pos)                                                                                \
+    __extension__({                                                                                                    \
+        int64_t ls_gil_n = (size) > LS_GIL_BYTES ? -1 : ls_sys_read_cached(fd, out, size, pos);                        \
+        ls_gil_n < 0 ? LS_GIL_CALL(1, ls_sys_read(fd, out, size, pos)) : ls_gil_n;                                     \
+    })
+/* These wait for the system. */
+#define ls_sys_reserve(fd, pos, bytes) LS_GIL_CALL(1, ls_sys_reserve(fd, pos, bytes))
+#define ls_sys_write_back(fd, pos, bytes) LS_GIL_CALL(1, ls_sys_write_back(fd, pos, bytes))
+#define ls_sys_fs_type(fd) LS_GIL_CALL(1, ls_sys_fs_type(fd))
+
+#endif
