@@ -92,7 +92,7 @@ from logstore._native.encoding import (
     seal_batch,
 )
 from logstore._native.segments import (
-    MESSAGE_BYTES,
+    RECORD_BYTES,
     Planner,
     RollLimits,
     SegmentState,
@@ -120,7 +120,7 @@ __all__ = [
     "E_TOO_LARGE",
     "HEADERS_MAX",
     "INT64_BYTES",
-    "MESSAGE_BYTES",
+    "RECORD_BYTES",
     "OFFSET_MAX",
     "OFFSET_UNKNOWN",
     "STOP_COMPRESSED",

@@ -165,7 +165,7 @@ class _Lib:
         error: Any,
         /,
     ) -> int: ...
-    def ls_append_message(
+    def ls_append_record(
         self,
         key: Any,
         key_len: int,
@@ -177,6 +177,7 @@ class _Lib:
         max_bytes: int,
         limits: Any,
         state: Any,
+        leader_epoch: int,
         out: Any,
         capacity: int,
         index_out: Any,

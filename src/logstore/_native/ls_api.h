@@ -338,14 +338,14 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
                        ls_segment_state *state, uint8_t *index_out, int64_t index_capacity,
                        uint8_t *time_out, int64_t time_capacity, ls_plan *plan, ls_error *error);
 
-/* Encode one message of magic 0 or 1 (lengths of -1: null) as the next of a segment into `out`, with offset
-   state->last_offset + 1, and plan its append: ls_encode_messages and ls_plan_append in one call.  At most one
-   entry is put into each of index_out and time_out.  Returns its bytes; 0, with nothing to be committed, where it
-   is larger than `capacity` or `max_bytes`, or needs a new segment; a negative status for anything else. */
-int32_t ls_append_message(const uint8_t *key, int64_t key_len, const uint8_t *value, int64_t value_len,
-                          int64_t timestamp, int32_t magic, int32_t attributes, int64_t max_bytes,
-                          const ls_roll_limits *limits, ls_segment_state *state, uint8_t *out, int64_t capacity,
-                          uint8_t *index_out, uint8_t *time_out, ls_plan *plan, ls_error *error);
+/* Encode one record (lengths of -1: null) as the next of a segment into `out`, with offset state->last_offset + 1: an
+   uncompressed message of magic 0 or 1, or a batch of magic 2 of its own; and plan its append.  At most one entry is put
+   into each of index_out and time_out.  Returns its bytes; 0, with nothing to be committed, where they are more than
+   `capacity` or `max_bytes`, or need a new segment; a negative status for anything else. */
+int32_t ls_append_record(const uint8_t *key, int64_t key_len, const uint8_t *value, int64_t value_len,
+                         int64_t timestamp, int32_t magic, int32_t attributes, int32_t leader_epoch, int64_t max_bytes,
+                         const ls_roll_limits *limits, ls_segment_state *state, uint8_t *out, int64_t capacity,
+                         uint8_t *index_out, uint8_t *time_out, ls_plan *plan, ls_error *error);
 
 /* Slot of the greatest entry <= target, or -1.  `entries` are the bytes of the file, `count` of them. */
 int64_t ls_offset_index_floor(const uint8_t *entries, int64_t count, int64_t relative_offset,

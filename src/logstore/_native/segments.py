@@ -61,12 +61,12 @@ class Planner:
         "_index",
         "_index_capacity",
         "_limits",
-        "_message",
         "_plan",
+        "_record",
         "_time",
         "_trial",
         "interval",
-        "message",
+        "record",
     )
 
     def __init__(self, index_interval_bytes: int, limits: RollLimits | None) -> None:
@@ -82,10 +82,10 @@ class Planner:
         self._plan = ffi.new("ls_plan *")
         self._error = ffi.new("ls_error *")
         self._trial = ffi.new("ls_segment_state *")
-        self._message = allocate("uint8_t[]", MESSAGE_BYTES)
-        self.message = memoryview(ffi.buffer(self._message, MESSAGE_BYTES))
+        self._record = allocate("uint8_t[]", RECORD_BYTES)
+        self.record = memoryview(ffi.buffer(self._record, RECORD_BYTES))
 
-    def plan_message(
+    def plan_record(
         self,
         state: SegmentState,
         value: Any,
@@ -94,11 +94,12 @@ class Planner:
         now_ms: int,
         magic: int,
         attributes: int,
+        leader_epoch: int,
         max_bytes: int,
     ) -> int:
-        """Encode one message as the next of the segment into `message`, and plan it.
+        """Encode one record as the next of the segment into `record`, and plan it.
 
-        Returns its bytes; 0 if it does not fit into `message` or `max_bytes`, or if it
+        Returns its bytes; 0 if it does not fit into `record` or `max_bytes`, or if it
         belongs into a new segment.
         """
         if value is None:
@@ -117,7 +118,7 @@ class Planner:
         trial[0] = state.raw[0]
         limits = self._limits
         limits.now_ms = now_ms
-        status: int = lib.ls_append_message(
+        status: int = lib.ls_append_record(
             key,
             key_len,
             value,
@@ -125,11 +126,12 @@ class Planner:
             timestamp,
             magic,
             attributes,
+            leader_epoch,
             max_bytes,
             limits,
             trial,
-            self._message,
-            MESSAGE_BYTES,
+            self._record,
+            RECORD_BYTES,
             self._index,
             self._time,
             self._plan,
@@ -187,7 +189,7 @@ class Planner:
         return index, times
 
 
-MESSAGE_BYTES: Final = 64 * 1024
+RECORD_BYTES: Final = 64 * 1024
 # Index entries of one call into C, 20 bytes each; more entries take several calls. A
 # writer keeps this memory all its life, and a store may have very many writers; 256
 # entries cover a MiB of a log.

@@ -256,7 +256,7 @@ class Encoder:
         self.codec = CODECS.index(config.compression_type)
         self.level = compression.level_of(config, self.codec)
         self.log_append_time = config.message_timestamp_type == "LogAppendTime"
-        self.is_plain = self.magic < 2 and not self.codec
+        self.is_plain = not self.codec
         self.plain_attributes = LOG_APPEND_TIME_BIT if self.log_append_time else 0
         self._buffer = native.Buffer(RUN_BYTES)
 

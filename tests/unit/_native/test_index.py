@@ -19,6 +19,8 @@ from unit._native.kafka_bytes import (
 
 from logstore._native._ls import ffi, lib
 
+EPOCH = 3  # of the leader, of batches of one record
+
 # ------------------------------------------------------------------ lookup
 
 
@@ -414,11 +416,11 @@ def test_plan_over_damage_keeps_what_came_before():
     assert plan(head, new_state(0, size=-1), None)[0] == lib.LS_E_ARGUMENT
 
 
-# ------------------------------------------------------------------ one message
+# ------------------------------------------------------------------ one record
 
 
-class OneMessage:
-    """ls_append_message for one segment."""
+class OneRecord:
+    """ls_append_record for one segment."""
 
     def __init__(self, state, limits=None):
         self.state = state
@@ -441,7 +443,7 @@ class OneMessage:
     ):
         memory = Guarded(capacity)
         out = memory.at_end(bytes(capacity))
-        size = lib.ls_append_message(
+        size = lib.ls_append_record(
             ffi.NULL if key is None else ffi.from_buffer(key),
             sizes.get("key_len", -1 if key is None else len(key)),
             ffi.NULL if value is None else ffi.from_buffer(value),
@@ -449,6 +451,7 @@ class OneMessage:
             timestamp,
             magic,
             attributes,
+            EPOCH,
             max_bytes,
             self.limits,
             self.state,
@@ -462,17 +465,24 @@ class OneMessage:
         return size, bytes(ffi.buffer(out, max(size, 0)))
 
 
-@pytest.mark.parametrize("magic", [0, 1])
-def test_append_message_equals_encoding_and_planning(magic):
-    """Bytes, state and entries, for one message after the other."""
+def one_record(magic, offset, key, value):
+    """A message, or a batch of one record."""
+    if magic < 2:
+        return message(offset, key, value, magic=magic)
+    return batch(offset, record(0, key, value), 1, epoch=EPOCH)
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_append_record_equals_encoding_and_planning(magic):
+    """Bytes, state and entries, for one record after the other."""
     rng = random.Random(magic)
-    one = OneMessage(new_state(50), {"index_interval_bytes": 100})
+    one = OneRecord(new_state(50), {"index_interval_bytes": 100})
     data = b""
     pairs = []
     for i in range(60):
         key, value = rng.choice(((None, b"v"), (b"k", None), (b"", b"v" * i)))
         size, written = one.append(key, value, magic=magic)
-        assert written == message(50 + i, key, value, magic=magic)
+        assert written == one_record(magic, 50 + i, key, value)
         assert size == len(written)
         data += written
         if one.plan.index_count:
@@ -482,28 +492,37 @@ def test_append_message_equals_encoding_and_planning(magic):
     assert as_dict(state) == as_dict(one.state)
 
 
-def test_append_message_that_does_not_fit_gives_nothing():
+def test_append_record_that_does_not_fit_gives_nothing():
     """Space, limit, and a length beyond 31 bits."""
-    one = OneMessage(new_state(0))
+    one = OneRecord(new_state(0))
     size = len(message(0, b"key", b"value"))
     assert one.append(b"key", b"value", capacity=size - 1)[0] == 0
     assert one.append(b"key", b"value", max_bytes=size - 1)[0] == 0
     assert one.append(b"key", b"value", key_len=2**31)[0] == 0
     assert one.append(b"key", b"value", value_len=2**31)[0] == 0
-    assert one.append(b"key", b"value", magic=2)[0] == lib.LS_E_ARGUMENT
     assert one.append(b"key", b"value", capacity=size, max_bytes=size)[0] == size
 
 
-def test_append_message_that_needs_a_new_segment_gives_nothing():
+def test_append_record_of_a_batch_that_does_not_fit_gives_nothing():
+    """Not even its header, or one byte less than the whole."""
+    one = OneRecord(new_state(0))
+    size = len(one_record(2, 0, b"key", b"value"))
+    for room in (0, 1, 60, 61, 62, size - 1):
+        assert one.append(b"key", b"value", magic=2, capacity=room)[0] == 0
+        assert one.append(b"key", b"value", magic=2, max_bytes=room)[0] == 0
+    assert one.append(b"key", b"value", magic=2, max_bytes=size)[0] == size
+
+
+def test_append_record_that_needs_a_new_segment_gives_nothing():
     """The caller rolls and begins again."""
-    one = OneMessage(new_state(0), {"segment_bytes": 60})
+    one = OneRecord(new_state(0), {"segment_bytes": 60})
     assert one.append(b"key", b"value")[0] > 0
     assert one.append(b"key", b"value")[0] == 0
     assert one.plan.stop == lib.LS_STOP_ROLL_SIZE
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_append_message_equals_the_long_way(seed):
+def test_append_record_equals_the_long_way(seed):
     """ls_encode_messages and ls_plan_append, or 0 where one of them says no."""
     rng = random.Random(seed)
     limits = {
@@ -515,7 +534,7 @@ def test_append_message_equals_the_long_way(seed):
         "time_entries_max": rng.choice((3, 2**31)),
     }
     base = rng.choice((0, 50, 2**40))
-    one = OneMessage(new_state(base), limits)
+    one = OneRecord(new_state(base), limits)
     state = new_state(base)
     for _ in range(150):
         magic = rng.randrange(2)
@@ -573,41 +592,43 @@ def test_append_message_equals_the_long_way(seed):
         ({}, {"last_offset": 2**31 - 1}, lib.LS_STOP_ROLL_OFFSET),
     ],
 )
-def test_append_message_tells_why_it_needs_a_new_segment(limits, fields, stop):
+def test_append_record_tells_why_it_needs_a_new_segment(limits, fields, stop):
     """The state stays as it was."""
-    one = OneMessage(new_state(0, size=100, **fields), limits)
+    one = OneRecord(new_state(0, size=100, **fields), limits)
     before = as_dict(one.state)
     assert one.append(b"key", b"value")[0] == 0
     assert one.plan.stop == stop
     assert as_dict(one.state) == before
 
 
-def test_append_message_at_the_last_offset_of_all_is_refused():
+def test_append_record_at_the_last_offset_of_all_is_refused():
     """The one after it would not fit its type; every other offset does."""
     for base in (2**63 - 1, 5):
-        one = OneMessage(new_state(base, last_offset=2**63 - 1))
+        one = OneRecord(new_state(base, last_offset=2**63 - 1))
         before = as_dict(one.state)
         assert one.append(b"key", b"value")[0] == lib.LS_E_ARGUMENT
         assert as_dict(one.state) == before
-    one = OneMessage(new_state(2**63 - 2))
+    one = OneRecord(new_state(2**63 - 2))
     for offset in (2**63 - 2, 2**63 - 1):
         assert one.append(b"key", b"v")[1] == message(offset, b"key", b"v")
     assert one.append(b"key", b"v")[0] == lib.LS_E_ARGUMENT
 
 
-@pytest.mark.parametrize("magic", [-1, 2, 127])
-def test_append_message_of_another_magic_is_refused(magic):
-    """Batches of one record are not made here."""
-    one = OneMessage(new_state(0))
+@pytest.mark.parametrize("magic", [-1, 3, 127])
+def test_append_record_of_another_magic_is_refused(magic):
+    """And so is a negative limit."""
+    one = OneRecord(new_state(0))
     assert one.append(b"key", b"value", magic=magic)[0] == lib.LS_E_ARGUMENT
-    assert one.append(b"key", b"value", max_bytes=-1)[0] == lib.LS_E_ARGUMENT
-    broken = OneMessage(new_state(0, size=-1))
+    for known in (1, 2):
+        negative = one.append(b"key", b"value", magic=known, max_bytes=-1)
+        assert negative[0] == lib.LS_E_ARGUMENT
+    broken = OneRecord(new_state(0, size=-1))
     assert broken.append(b"key", b"value")[0] == lib.LS_E_ARGUMENT
 
 
-def test_append_message_takes_any_negative_length_for_null():
+def test_append_record_takes_any_negative_length_for_null():
     """Also one whose low 32 bits are not negative."""
     for length in (-1, -2, -(2**40) + 5, -(2**63)):
-        one = OneMessage(new_state(0))
+        one = OneRecord(new_state(0))
         written = one.append(b"key", b"value", key_len=length, value_len=length)[1]
         assert written == message(0, None, None)

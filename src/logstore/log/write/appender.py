@@ -100,7 +100,7 @@ class Appender:
         expected_offset: int | None,
         durable: bool,
     ) -> tuple[int, int]:
-        """Append one uncompressed message of magic 0 or 1: the fast path.
+        """Append one uncompressed record without headers: the fast path.
 
         Returns (offset, timestamp stored).
         """
@@ -118,11 +118,12 @@ class Appender:
                 timestamp_ms = now_ms
             if encoder.is_plain:
                 writer = log.active.writer or log.writable()
+                epoch = self.leader_epoch(base) if encoder.magic == 2 else 0
                 if not self._syncs.is_scheduled:
                     self._syncs.schedule()
                 try:
-                    done = writer.append_message(
-                        value, key, timestamp_ms, now_ms, encoder
+                    done = writer.append_record(
+                        value, key, timestamp_ms, now_ms, encoder, epoch
                     )
                     if done:
                         log.show(writer)

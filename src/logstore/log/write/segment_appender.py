@@ -256,26 +256,32 @@ class SegmentWriter:
                 ) from error
             raise
 
-    def append_message(
-        self, value: Any, key: Any, timestamp_ms: int, now_ms: int, encoder: Encoder
+    def append_record(
+        self,
+        value: Any,
+        key: Any,
+        timestamp_ms: int,
+        now_ms: int,
+        encoder: Encoder,
+        leader_epoch: int,
     ) -> bool:
-        """Append one uncompressed message of magic 0 or 1 in one call into C.
+        """Append one uncompressed record without headers in one call into C.
 
-        Returns False, with nothing done, if this is not possible: the message is too
+        Returns False, with nothing done, if this is not possible: the record is too
         large for the buffer or a limit, or belongs into a new segment. Raises as
         `append`.
         """
         planner = self.planner
-        size = planner.plan_message(
+        size = planner.plan_record(
             self.state, value, key, timestamp_ms, now_ms, encoder.magic,
-            encoder.plain_attributes, self.config.max_message_bytes,
+            encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
         )  # fmt: skip
         if size <= 0:
             return False
         segment = self.segment
         if segment.size + size > self._reserved:
             self.reserve(size)
-        self._write(planner.message[:size], size)
+        self._write(planner.record[:size], size)
         return True
 
     def write_first_frame(self) -> None:
