@@ -16,6 +16,7 @@ from typing import Final, NamedTuple, Self
 import xxhash
 
 from logstore import _native as native
+from logstore._native import Record
 from logstore.errors import CorruptIndexError
 
 __all__ = [
@@ -130,6 +131,18 @@ class OffsetEntries(Entries):
             data, count, min(relative_offset, _INT32_MAX)
         )
         return slot, pos
+
+    def find(
+        self, fd: int, segment: tuple[int, int, int, int], offset: int
+    ) -> Record | None:
+        """The record at an offset; None if it takes more than the index and a walk over
+        intact, uncompressed batches.
+
+        Args:
+            fd: of the log.
+            segment: its base offset, next offset, size in bytes, and checks.
+        """
+        return native.find_record(fd, self._data, self.count, *segment, offset)
 
     def entry(self, slot: int) -> tuple[int, int]:
         """(relative offset, position) in a slot."""

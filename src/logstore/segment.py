@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from logstore import _native as native
+from logstore._native import Record
 from logstore.errors import (
     CorruptRecordError,
     RecordTooLargeError,
@@ -27,7 +28,7 @@ from logstore.errors import (
 from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries, digest_of
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import FileInfo
+from logstore.io.files import FileInfo, Files
 from logstore.io.layout import (
     DELETED,
     INDEX,
@@ -511,6 +512,21 @@ class Segment:
     def start(self) -> OffsetPosition:
         """The place of its first batch."""
         return OffsetPosition(0, self.base_offset - 1)
+
+    def find(self, offset: int) -> Record | None:
+        """The record at an offset, found by one read of its own file; None if a reader
+        has to look for it, who finds out why.
+
+        The caller checks afterwards whether the segment was cut meanwhile.
+        """
+        if self.is_retired or type(self.directory.files).read is not Files.read:
+            return None
+        try:
+            file = self.descriptors.opened(self._serial) or self.borrow()
+            limits = self.base_offset, self.next_offset, self.size, self.checks
+            return self.offset_entries().find(file.fd, limits, offset)
+        except OSError:
+            return None
 
     def locate(self, offset: int) -> OffsetPosition:
         """Where to begin reading so that no record at or after `offset` is missed.

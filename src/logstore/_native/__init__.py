@@ -17,6 +17,10 @@ from logstore._native._locks import (
     places,
     resign,
 )
+from logstore._native._records import Flattened, Record, TopicRecord
+from logstore._native._records import configure as configure_records
+from logstore._native._records import find as find_record
+from logstore._native._records import of_topic as topic_record
 from logstore._native.batches import (
     Scan,
     first_header,
@@ -78,9 +82,9 @@ from logstore._native.decoding import (
     copy_int8_to_int32,
     copy_int64,
     decode_headers,
+    decoded_records,
     gather,
     is_untimed,
-    make_tuples,
 )
 from logstore._native.encoding import (
     BATCH_HEADER_BYTES,
@@ -136,27 +140,33 @@ __all__ = [
     "BatchHeader",
     "Buffer",
     "Decoder",
+    "Flattened",
     "Group",
     "Mutex",
     "NativeError",
     "OpenFile",
     "Planner",
+    "Record",
     "RollLimits",
     "Rows",
     "Scan",
     "SegmentState",
     "Slices",
+    "TopicRecord",
     "address_pointer",
     "assign_offset",
     "assume",
     "buffer_of",
     "copy_int8_to_int32",
     "copy_int64",
+    "configure_records",
     "crc32",
     "crc32c",
     "crc_hardware",
     "decode_headers",
+    "decoded_records",
     "defer",
+    "find_record",
     "first_header",
     "forks",
     "fs_type",
@@ -165,7 +175,6 @@ __all__ = [
     "int32_array",
     "int64_array",
     "is_untimed",
-    "make_tuples",
     "murmur2",
     "offset_index_check",
     "offset_index_floor",
@@ -183,6 +192,7 @@ __all__ = [
     "time_index_check",
     "read_at",
     "time_index_floor",
+    "topic_record",
     "walk_batches",
     "write_back",
 ]

@@ -82,6 +82,9 @@ class _Lib:
         error: Any,
         /,
     ) -> int: ...
+    def ls_locate_record(
+        self, area: Any, size: int, number: int, pos: Any, bytes: Any, /
+    ) -> int: ...
     def ls_count_inner(
         self, payload: Any, size: int, count: Any, error: Any, /
     ) -> int: ...

@@ -1,16 +1,123 @@
-from typing import Any
+import datetime
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar, final, overload
 
-def make(
-    kind: type,
+from logstore.record.record import Headers, TimestampType
+
+Item = TypeVar("Item")
+
+class _NamedFields:
+    __match_args__: ClassVar[tuple[str, ...]]
+    _fields: ClassVar[tuple[str, ...]]
+    _field_defaults: ClassVar[dict[str, Any]]
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_type: TimestampType
+
+    @property
+    def timestamp(self) -> datetime.datetime | None: ...
+    def _asdict(self) -> dict[str, Any]: ...
+    def count(self, value: object, /) -> int: ...
+    def index(self, value: object, /, *bounds: int) -> int: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    @overload
+    def __getitem__(self, place: SupportsIndex, /) -> Any: ...
+    @overload
+    def __getitem__(self, places: slice, /) -> tuple[Any, ...]: ...
+    def __contains__(self, value: object, /) -> bool: ...
+    def __add__(self, other: tuple[Any, ...], /) -> tuple[Any, ...]: ...
+    def __radd__(self, other: tuple[Any, ...], /) -> tuple[Any, ...]: ...
+    def __lt__(self, other: Any, /) -> bool: ...
+    def __le__(self, other: Any, /) -> bool: ...
+    def __gt__(self, other: Any, /) -> bool: ...
+    def __ge__(self, other: Any, /) -> bool: ...
+
+@final
+class Record(_NamedFields):
+    def __new__(
+        cls,
+        offset: int,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp_type: TimestampType = ...,
+    ) -> Record: ...
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Record: ...
+    def _replace(self, **changes: Any) -> Record: ...
+
+@final
+class TopicRecord(_NamedFields):
+    topic: str
+    partition: int
+
+    def __new__(
+        cls,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers = (),
+        timestamp_type: TimestampType = ...,
+    ) -> TopicRecord: ...
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> TopicRecord: ...
+    def _replace(self, **changes: Any) -> TopicRecord: ...
+
+@final
+class DecodedRecords(Iterator[Record]):
+    def __new__(
+        cls,
+        owner: object,
+        headers: Any,
+        count: int,
+        base: int,
+        offset: int,
+        timestamp: int,
+        key_pos: int,
+        key_len: int,
+        value_pos: int,
+        value_len: int,
+        timestamp_type: int,
+        /,
+    ) -> DecodedRecords: ...
+    def __next__(self) -> Record: ...
+    def __length_hint__(self) -> int: ...
+
+@final
+class Flattened(Iterator[Item], Generic[Item]):
+    def __new__(cls, runs: Iterable[Iterable[Item]], /) -> Flattened[Item]: ...
+    def __next__(self) -> Item: ...
+    def close(self) -> None: ...
+
+def configure(kinds: tuple[TimestampType, TimestampType, TimestampType], /) -> None: ...
+def connect(
+    index_floor: int,
+    scan_batches: int,
+    decode: int,
+    decode_payload: int,
+    locate_record: int,
+    read: int,
+    /,
+) -> None: ...
+def find(
+    fd: int,
+    entries: bytes | bytearray,
     count: int,
-    base: int,
+    base_offset: int,
+    next_offset: int,
+    size: int,
+    checks: int,
     offset: int,
-    timestamp: int,
-    key_pos: int,
-    key_len: int,
-    value_pos: int,
-    value_len: int,
-    headers: Any,
-    kinds: Any,
-) -> list[Any]: ...
+    /,
+) -> Record | None: ...
+def of_topic(topic: str, partition: int, record: Record, /) -> TopicRecord: ...
 def pack(items: list[Any] | tuple[Any, ...], /) -> tuple[bytes, bytes] | None: ...

@@ -49,10 +49,15 @@ HEADERS = [
 # The modules that need CPython's own API: objects of decoded columns, and the locks of
 # the engine.
 PYTHON_MODULES = {
-    "_records": ["pyrecords.c"],
+    "_records": [
+        "pyrecords.c",
+        "pyrecords_find.c",
+        "pyrecords_iterators.c",
+        "pyrecords_record.c",
+    ],
     "_locks": ["pylocks.c", "pylocks_file.c", "pylocks_thread.c"],
 }
-PYTHON_HEADERS = ["pylocks_thread.h"]
+PYTHON_HEADERS = ["ls_api.h", "ls_format.h", "pylocks_thread.h", "pyrecords.h"]
 
 
 def compile_args() -> list[str]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from itertools import repeat
 from typing import Any, Final
 
-from logstore._native import _records
 from logstore._native._ls import ffi, lib
+from logstore._native._records import DecodedRecords, connect
 from logstore._native.core import (
     CHECK_ALL,
     E_NO_SPACE,
@@ -16,6 +14,21 @@ from logstore._native.core import (
     allocate,
     native_error,
     raw_header,
+)
+
+# `find` (pyrecords_find.c) calls these.
+connect(
+    *(
+        int(ffi.cast("uintptr_t", ffi.addressof(lib, name)))
+        for name in (
+            "ls_offset_index_floor",
+            "ls_scan_batches",
+            "ls_decode",
+            "ls_decode_payload",
+            "ls_locate_record",
+            "ls_sys_read",
+        )
+    )
 )
 
 
@@ -168,19 +181,27 @@ class Decoder:
         n = self.count if count is None else count
         return ffi.unpack(column, n)  # type: ignore[no-any-return]
 
+    @property
+    def has_headers(self) -> bool:
+        """Whether any of the records has headers."""
+        return self.with_headers and (
+            self.sum_lengths(self.header_count, 0, self.count) > 0
+        )
+
     def sum_lengths(self, column: Any, begin: int, end: int) -> int:
         return int(lib.ls_sum_lengths(column + begin, end - begin))
 
 
-def make_tuples(
-    kind: type, decoder: Decoder, base: Any, headers: Any, types: Any, part: range
-) -> list[Any]:
-    """Objects of a tuple type for some of the records in a decoder's columns.
+def decoded_records(
+    decoder: Decoder, base: Any, owner: Any, headers: Any, part: range
+) -> DecodedRecords:
+    """An iterator over some of the records in a decoder's columns, which must stay as
+    they are until it has ended.
 
     Args:
-        kind: a subclass of tuple: (offset, timestamp, key, value, headers, type).
         base: pointer to the bytes that the columns point into.
-        headers, types: one object for all, or a list with one for each of `part`.
+        owner: keeps these bytes alive.
+        headers: () for all, or a list with one object for each of `part`.
         part: which records, one after the other.
     """
     d = decoder
@@ -189,8 +210,9 @@ def make_tuples(
     def at(pointer: Any) -> int:
         return int(ffi.cast("uintptr_t", pointer))
 
-    tuples = _records.make(
-        tuple if _TUPLES_KEEP_HASH else kind,
+    return DecodedRecords(
+        (decoder, owner),
+        headers,
         len(part),
         at(base),
         at(d.offset + first),
@@ -199,16 +221,8 @@ def make_tuples(
         at(d.key_len + first),
         at(d.value_pos + first),
         at(d.value_len + first),
-        headers,
-        types,
+        at(d.timestamp_type + first),
     )
-    return (
-        list(map(tuple.__new__, repeat(kind), tuples)) if _TUPLES_KEEP_HASH else tuples
-    )
-
-
-# Only their own type can make such tuples: see pyrecords.c.
-_TUPLES_KEEP_HASH: Final = sys.version_info >= (3, 14)
 
 
 def decode_headers(

@@ -169,6 +169,10 @@ int32_t ls_decode_payload(const ls_batch *batch, const uint8_t *payload, int64_t
                           int64_t start_offset, int64_t stop_offset,
                           ls_columns *columns, int64_t *base_offset, ls_error *error);
 
+/* Where record `number`, from 0, of the plain record area of a magic 2 batch begins and what it takes, with its length:
+   the records before it are stepped over by their lengths.  LS_E_RECORD where there is no such record. */
+int32_t ls_locate_record(const uint8_t *area, int64_t size, int64_t number, int64_t *pos, int64_t *bytes);
+
 /* Count the records in a decompressed wrapper payload (walks the framing, checks lengths). */
 int32_t ls_count_inner(const uint8_t *payload, int64_t size, int64_t *count, ls_error *error);
 

@@ -247,6 +247,26 @@ int32_t ls_batch_decode_area(const ls_batch *batch, const uint8_t *buf, int64_t 
     return LS_OK;
 }
 
+int32_t ls_locate_record(const uint8_t *area, int64_t size, int64_t number, int64_t *pos, int64_t *bytes)
+{
+    const uint8_t *p = area;
+    const uint8_t *end = area + size;
+    for (;;) {
+        int32_t len;
+        const uint8_t *q = ls_varint_read32(p, end, &len);
+        if (q == NULL || len < LS_RECORD_MIN_BYTES - 1 || len > end - q) {
+            return LS_E_RECORD;
+        }
+        if (number == 0) {
+            *pos = p - area;
+            *bytes = q + len - p;
+            return LS_OK;
+        }
+        number -= 1;
+        p = q + len;
+    }
+}
+
 int32_t ls_decode_headers(const uint8_t *buf, int64_t size, int64_t pos, int32_t count,
                           int32_t *key_pos, int32_t *key_len, int32_t *value_pos, int32_t *value_len,
                           ls_error *error)

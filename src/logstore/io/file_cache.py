@@ -12,14 +12,13 @@ open the file again at the next append.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import os
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from logstore import _native as native
 from logstore._native import OpenFile
@@ -30,6 +29,8 @@ from logstore.io.files import FileInfo, Files
 from logstore.io.layout import INDEX, TIME_INDEX
 
 __all__ = ["Descriptors"]
+
+_Key = TypeVar("_Key")
 
 _INDEX_BYTES_MAX: Final = 64 << 20
 
@@ -54,6 +55,13 @@ class Descriptors:
     def __len__(self) -> int:
         return len(self._open)
 
+    def opened(self, owner: int) -> OpenFile | None:
+        """The file of an owner, if it is open."""
+        file = self._open.get(owner)
+        if file is not None:
+            _touch(self._open, owner)  # another thread may drop it: it is still open
+        return file
+
     def borrow(
         self,
         owner: int,
@@ -68,11 +76,8 @@ class Descriptors:
             OSError: as opening does; ESTALE if it is another file.
             StoreClosedError: after `close`.
         """
-        file = self._open.get(owner)
+        file = self.opened(owner)
         if file is not None:
-            # Another thread may drop it right now: it is still open.
-            with contextlib.suppress(KeyError):
-                self._open.move_to_end(owner)
             return file
         if self._closed:
             raise StoreClosedError(f"the store of {directory.path} is closed")
@@ -175,12 +180,11 @@ class Descriptors:
     # -- index contents
 
     def index(self, owner: int, kind: str) -> Any:
-        with self._lock:
-            cached = self._indexes.get((owner, kind))
-            if cached is None:
-                return None
-            self._indexes.move_to_end((owner, kind))
-            return cached[0]
+        cached = self._indexes.get((owner, kind))
+        if cached is None:
+            return None
+        _touch(self._indexes, (owner, kind))
+        return cached[0]
 
     def keep_index(self, owner: int, kind: str, entries: Any, size: int) -> None:
         with self._lock:
@@ -195,6 +199,15 @@ class Descriptors:
         dropped = self._indexes.pop(key, None)
         if dropped is not None:
             self._index_bytes -= dropped[1]
+
+
+def _touch(cache: OrderedDict[_Key, Any], key: _Key) -> None:
+    """Make an element the most recently used one, if it is still there. Needs no lock:
+    it is one operation."""
+    try:
+        cache.move_to_end(key)
+    except KeyError:
+        return
 
 
 def _open_first(

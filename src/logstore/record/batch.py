@@ -17,7 +17,6 @@ from logstore.record.decoder import (
     Damage,
     damage_of,
     iter_records,
-    make_records,
     memoryview_slicer,
     open_payload,
     slicer_of,
@@ -195,7 +194,9 @@ class RecordBatch:
         if not decoder.count:
             return []
         try:
-            return make_records(Columns(decoder, c, slicer_of(payload), len(payload)))
+            return list(
+                iter_records(Columns(decoder, c, slicer_of(payload), len(payload)))
+            )
         except Damage as damage:
             raise self._named(damage) from damage
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from logstore import _native as native
 from logstore.errors import RecordTooLargeError
 from logstore.record import compression
-from logstore.record.record import TIMESTAMP_TYPES, Record
+from logstore.record.record import Record
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -310,37 +310,31 @@ def open_payload(
 
 
 def iter_records(columns: Columns) -> Iterator[Record]:
-    """The same one by one: a few records are made first, then more and more at a time,
-    so that a caller that wants one record does not wait for two thousand."""
-    count, done, step = columns.decoder.count, 0, _FIRST_RECORDS
-    while done < count:
-        end = min(done + step, count)
-        yield from make_records(columns, range(done, end))
-        done, step = end, step * 8
+    """The records of decoded columns, each made when it is asked for."""
+    decoder, c, raw, _ = columns
+    if decoder.has_headers:
+        return native.Flattened(_parts(columns))
+    return native.decoded_records(decoder, c, raw, (), range(decoder.count))
+
+
+def _parts(columns: Columns) -> Iterator[Iterator[Record]]:
+    """Those with headers: a few at first, then more and more at a time, so that a
+    caller that wants one record does not wait for the headers of thousands."""
+    d, c, raw, size = columns
+    done, step = 0, _FIRST_RECORDS
+    while done < d.count:
+        part = range(done, min(done + step, d.count))
+        done, step = part.stop, step * 8
+        places = d.unpack(d.header_pos + part.start, len(part))
+        counts = d.unpack(d.header_count + part.start, len(part))
+        headers = [
+            read_headers(c, raw, size, pos, n) if n else ()
+            for pos, n in zip(places, counts, strict=True)
+        ]
+        yield native.decoded_records(d, c, raw, headers, part)
 
 
 _FIRST_RECORDS: Final = 8
-
-
-def make_records(columns: Columns, part: range | None = None) -> list[Record]:
-    """`Record` objects of decoded columns: of all records, or of `part`."""
-    d, c, raw, size = columns
-    part = part or range(d.count)
-    begin = part.start
-    counts = d.unpack(d.header_count + begin, len(part))
-    headers: Any = ()
-    if any(counts):
-        headers = [
-            read_headers(c, raw, size, pos, n) if n else ()
-            for pos, n in zip(
-                d.unpack(d.header_pos + begin, len(part)), counts, strict=True
-            )
-        ]
-    kinds = d.unpack(d.timestamp_type + begin, len(part))
-    types: Any = TIMESTAMP_TYPES[kinds[0]]
-    if kinds.count(kinds[0]) != len(part):
-        types = [TIMESTAMP_TYPES[kind] for kind in kinds]
-    return native.make_tuples(Record, d, c, headers, types, part)
 
 
 def read_headers(c: Any, raw: Any, size: int, pos: int, count: int) -> Headers:

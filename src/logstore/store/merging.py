@@ -7,13 +7,15 @@ import itertools
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
+from logstore._native import topic_record
 from logstore._native.locks import wait_for_any
 from logstore.errors import PartitionNotFoundError
 from logstore.log.read.reader import check_choice, first_of
 from logstore.record.arguments import Start
-from logstore.record.record import Record, TopicRecord, topic_record
+from logstore.record.record import Record, TopicRecord
 from logstore.store.partition import Partition
 from logstore.store.partition_views import Turn
 from logstore.store.readable_partition import POLL_MAX_S, POLL_MIN_S
@@ -63,9 +65,7 @@ def per_partition(
 
 def labelled(partition: Partition, records: Iterator[Record]) -> Iterator[TopicRecord]:
     """Records with the topic and partition that they are from."""
-    place = partition.topic, partition.number
-    for record in records:
-        yield topic_record(place, record)
+    return map(partial(topic_record, partition.topic, partition.number), records)
 
 
 def merged(
@@ -104,12 +104,11 @@ class Cursor:
 
     def records(self) -> Iterator[TopicRecord]:
         """The records up to the current end."""
-        place = self.partition.topic, self.partition.number
         for item in self._items:
             if isinstance(item, Turn):
                 self.turn = item
                 return
-            yield topic_record(place, item)
+            yield from labelled(self.partition, item)
 
 
 def follow(

@@ -4,7 +4,9 @@ bounds that may be times, and a decoder; and the turns of a follower.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -28,7 +30,7 @@ from logstore.record.arguments import (
     is_time,
     to_milliseconds,
 )
-from logstore.record.decoder import BatchFilter, ChunkReader
+from logstore.record.decoder import BatchFilter, ChunkReader, iter_records
 from logstore.record.record import Record
 from logstore.segment import Segment, SegmentInfo
 
@@ -39,6 +41,7 @@ __all__ = ["PartitionViews", "Turn", "infos_of", "unchanged"]
 
 _Result = TypeVar("_Result")
 
+_BASE_OFFSET = operator.attrgetter("base_offset")
 # Records that are decoded at a time; with several readers, the least for each.
 _DECODED = 16384
 _DECODED_MIN = 64
@@ -119,6 +122,26 @@ class PartitionViews:
         self.decompressed_max = decompressed_max
         self._source = _Source(log, guard)
         self._stable = producers.StableOffset(log.directory)
+
+    def find(self, offset: int, durable_only: bool) -> Record | None:
+        """The record at an offset, if it is found at once in the log as it is now;
+        None: a reader has to look for it, and finds out why."""
+        self.guard()
+        log = self.log
+        if isinstance(log, ReadOnlyLog):
+            known = log.last_bounds()
+            if known is None:
+                return None
+            end = known.durable_offset if durable_only else known.end_offset
+            record = _find(known.segments, known.start_offset, end, offset)
+            if record is None or not log.is_as_it_was(known.life, known.cuts.serial):
+                return None
+            return record
+        if log.health.is_torn:
+            return None
+        segments, start, end, durable, cuts, _ = log.seen()
+        record = _find(segments, start, durable if durable_only else end, offset)
+        return record if log.seen().cuts is cuts else None
 
     def history(self) -> tuple[str, Cuts] | None:
         """The id of the log, and how it was cut."""
@@ -290,9 +313,10 @@ class PartitionViews:
 
     def turns(
         self, start: Start, durable_only: bool, isolation: str, skip: bool
-    ) -> Iterator[Record | Turn]:
-        """The records from `start` on, up to the end of the log as it is at the call;
-        then a `Turn`, then the records appended since, and so on without end."""
+    ) -> Iterator[Iterator[Record] | Turn]:
+        """The records from `start` on, in runs, up to the end of the log as it is at
+        the call; then a `Turn`, then the records appended since, and so on without end.
+        A run must be used up before the next is requested."""
         view, first, end = self.bounds(start, None, durable_only, isolation, skip=skip)
         return self._turn_after_turn(view, first, end, durable_only, isolation, skip)
 
@@ -304,7 +328,7 @@ class PartitionViews:
         durable_only: bool,
         isolation: str,
         skip: bool,
-    ) -> Iterator[Record | Turn]:
+    ) -> Iterator[Iterator[Record] | Turn]:
         """Reads from `offset` to `end` of a view, then in later ones of the same
         log."""
         closed: Exception | None = None
@@ -313,11 +337,9 @@ class PartitionViews:
             before = offset
             cut: OffsetOutOfRangeError | None = None
             try:
-                for record in reader.read_records(
-                    view, offset, end, decoder, skip=skip
-                ):
-                    offset = record.offset + 1
-                    yield record
+                for run in reader.read_columns(view, offset, end, decoder, skip=skip):
+                    offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
+                    yield iter_records(run)
                 if not decoder.ended:
                     offset = max(offset, end)
             except OffsetOutOfRangeError as error:
@@ -376,6 +398,20 @@ class PartitionViews:
         end = seen.durable if durable_only else seen.end
         is_cut = seen.cuts.serial != view.cuts.serial
         return is_cut or max(seen.start, end) != view.end_offset
+
+
+def _find(
+    segments: tuple[Segment, ...], start: int, end: int, offset: int
+) -> Record | None:
+    """`Segment.find` of the segment with an offset in [start, end); None if there is
+    none, or if it was cut meanwhile."""
+    if not segments or not start <= offset < end:
+        return None
+    after = bisect.bisect_right(segments, offset, key=_BASE_OFFSET)
+    segment = segments[after - 1]
+    version = segment.version
+    record = segment.find(offset)
+    return record if segment.version == version else None
 
 
 def unchanged(ask: Callable[[], _Result]) -> _Result:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from logstore import _native as native
 from logstore.config import check_kind
 from logstore.errors import (
     ConfigError,
@@ -245,6 +246,10 @@ class ReadablePartition(ArrowSource):
             CorruptRecordError: it is damaged.
         """
         offset = as_offset("offset", offset)
+        if isolation == "read_uncommitted":
+            record = self._views.find(offset, durable_only)
+            if record is not None:
+                return record
 
         def lookup() -> Record:
             view, first, end = self._views.bounds(
@@ -290,21 +295,21 @@ class ReadablePartition(ArrowSource):
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         skip = on_corruption == "skip"
         turns = self._views.turns(start, durable_only, isolation, skip)
-        records = self._follow(turns, as_timeout(timeout), durable_only)
-        return reader.first_of(records, as_limit(limit))
+        runs = self._follow(turns, as_timeout(timeout), durable_only)
+        return reader.first_of(native.Flattened(runs), as_limit(limit))
 
     def _follow(
         self,
-        turns: Iterator[Record | Turn],
+        turns: Iterator[Iterator[Record] | Turn],
         timeout: float | None,
         durable_only: bool,
-    ) -> Iterator[Record]:
-        """The records of turns, with a pause after a turn without records."""
+    ) -> Iterator[Iterator[Record]]:
+        """The runs of turns, with a pause after a turn without records."""
         last, pause = time.monotonic(), POLL_MIN_S
         for item in turns:
-            if type(item) is Record:
+            if not isinstance(item, Turn):
                 yield item
-            elif isinstance(item, Turn):
+            else:
                 if item.has_moved:
                     last, pause = time.monotonic(), POLL_MIN_S
                     continue

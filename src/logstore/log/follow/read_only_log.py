@@ -248,6 +248,15 @@ class ReadOnlyLog:
             self._refresh_now()
             return self._bounds()
 
+    def last_bounds(self) -> Bounds | None:
+        """What the last refresh found, without another one, if `is_as_it_was` can tell
+        whether it is still so; None if not. The log of a broker may lose segments at
+        its start without a sign that it looks at."""
+        with self._lock:
+            if self._cut_stamp is None or self._is_doubtful or self._files.is_foreign:
+                return None
+            return self._bounds()
+
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether certainly nothing was cut, and no other log put in the place of this
         one, since a refresh that found these."""

@@ -133,8 +133,7 @@ def read_records(
 ) -> Iterator[Record]:
     """The same as `Record` objects."""
     runs = read_columns(view, start, stop, reader, skip=skip, buffer_bytes=buffer_bytes)
-    for columns in runs:
-        yield from iter_records(columns)
+    return native.Flattened(map(iter_records, runs))
 
 
 def first_of(items: Iterator[Item], limit: int | None) -> Iterator[Item]:

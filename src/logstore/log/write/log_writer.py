@@ -162,6 +162,8 @@ class LogWriter:
             if self.visibility is visibility:
                 break
         segments, start, end, durable, cuts, limit = extent
+        if is_open and start <= durable <= end <= limit:
+            return extent
         end = min(end, limit) if is_open else min(end, limit, visibility.high_watermark)
         durable = max(min(durable, end), start)
         return _new(Extent, (segments, start, end, durable, cuts, limit))

@@ -48,9 +48,9 @@ class ContentsCheck:
     def _check_headers(self, columns: Columns) -> None:
         """Decode the record headers of a run."""
         decoder = columns.decoder
-        counts = decoder.unpack(decoder.header_count)
-        if not any(counts):
+        if not decoder.has_headers:
             return
+        counts = decoder.unpack(decoder.header_count)
         places = decoder.unpack(decoder.header_pos)
         offsets = decoder.unpack(decoder.offset)
         for slot, count in enumerate(counts):
