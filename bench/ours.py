@@ -251,7 +251,7 @@ class ReadArrowV2(ReadArrow):
 class RandomRead(_Reading):
     """One record at a random offset, as a Python object."""
 
-    name = "logstore fetch"
+    name = "logstore get"
     reads: ClassVar[int] = 5_000
 
     def open(self) -> None:
@@ -262,15 +262,15 @@ class RandomRead(_Reading):
         return self.reads
 
     def work(self) -> list[bytes | None]:
-        fetch = self.partition.fetch
-        return [next(iter(fetch(offset, 4096))).value for offset in self.offsets]
+        get = self.partition.get
+        return [get(offset).value for offset in self.offsets]
 
     def after(self, result: list[bytes | None]) -> None:
         check_random(self, result)
 
 
 class RandomReadV2(RandomRead):
-    name = "logstore fetch, magic 2"
+    name = "logstore get, magic 2"
     magic = 2
 
 

@@ -372,16 +372,16 @@ void ls_partition_keys(const ls_slices *keys, int64_t n, int32_t partitions, int
    -errno; -EOPNOTSUPP where the file system has none. */
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes);
 
-/* Begin to write what is dirty in a range of a file to the disk, and do not wait (sync_file_range,
-   SYNC_FILE_RANGE_WRITE).  A hint: nothing is durable by it.  Returns 0 or -errno. */
-int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes);
-
 /* Read or write up to `size` bytes at a position of a file: how many they were (0 at the end of the file), or -errno.
    `ls_sys_read_cached` reads only what is in memory already, and returns -EAGAIN where it would have to wait, or
    another error where the system cannot tell. */
 int64_t ls_sys_read(int32_t fd, uint8_t *out, int64_t size, int64_t file_pos);
 int64_t ls_sys_read_cached(int32_t fd, uint8_t *out, int64_t size, int64_t file_pos);
 int64_t ls_sys_write(int32_t fd, const uint8_t *data, int64_t size, int64_t file_pos);
+
+/* Begin to write what is dirty in a range of a file to the disk, and do not wait (sync_file_range,
+   SYNC_FILE_RANGE_WRITE).  A hint: nothing is durable by it.  Returns 0 or -errno. */
+int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes);
 
 /* The number of the kind of file system that a file is on (statfs, f_type: 32 bits), or -errno. */
 int64_t ls_sys_fs_type(int32_t fd);
