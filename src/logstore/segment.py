@@ -587,15 +587,10 @@ class Segment:
         if offset >= self.next_offset:
             return None
         with contextlib.suppress(CorruptRecordError, UnsupportedError):
-            for header, _, pos in self.headers(self.locate(offset)):
-                if header.last_offset >= offset:
-                    first = header.base_offset
-                    before = first - 1 if first >= 0 else native.OFFSET_UNKNOWN
-                    return (
-                        OffsetPosition(pos, before)
-                        if header.max_timestamp == timestamp
-                        else None
-                    )
+            place = self.seek(self.locate(offset), offset)
+            batch = place and self.first_header(place.pos, native.Buffer(LOOKUP_BYTES))
+            if place is not None and batch and batch[0].max_timestamp == timestamp:
+                return place
         return None
 
     def largest_timestamp(self) -> int:

@@ -174,6 +174,8 @@ class Descriptors:
         excess = len(self._open) - room
         if excess <= 0:
             return []
+        # Some more, so that the next few need not look through all of them again.
+        excess += self.max_open // 16
         free = (owner for owner in list(self._open) if owner not in self._writers)
         return [self._open.pop(owner) for owner in itertools.islice(free, excess)]
 

@@ -22,6 +22,7 @@ from logstore.log.frames.log import Log
 from logstore.log.read import reader
 from logstore.log.read import transactions as producers
 from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
+from logstore.log.read.time_lookup import LargestTimestamps, first_offset_at
 from logstore.log.read.view import Bounds, ChangedError, View
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
@@ -121,6 +122,7 @@ class PartitionViews:
         self.guard = guard
         self.decompressed_max = decompressed_max
         self._source = _Source(log, guard)
+        self._times = LargestTimestamps()
         self._stable = producers.StableOffset(log.directory)
 
     def find(self, offset: int, durable_only: bool) -> Record | None:
@@ -212,8 +214,14 @@ class PartitionViews:
         return offset
 
     def _at_time(self, view: View, timestamp_ms: int, skip: bool) -> int:
-        offset = reader.first_offset_at(view, timestamp_ms, skip=skip)
+        offset = first_offset_at(view, timestamp_ms, self._times, skip=skip)
         return view.end_offset if offset is None else offset
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """The first offset whose record has this timestamp or a later one, if any."""
+        return unchanged(
+            lambda: first_offset_at(self.now(False), timestamp_ms, self._times)
+        )
 
     def _resolve_stop(self, view: View, stop: Start, skip: bool) -> int:
         if is_time(stop):

@@ -471,10 +471,7 @@ class ReadablePartition(ArrowSource):
         Args:
             timestamp_ms: Unix milliseconds, or a time as in `read`.
         """
-        timestamp_ms = as_time_ms("timestamp_ms", timestamp_ms)
-        return unchanged(
-            lambda: reader.first_offset_at(self._views.now(False), timestamp_ms)
-        )
+        return self._views.offset_for_time(as_time_ms("timestamp_ms", timestamp_ms))
 
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, or the end (Kafka's LSO)."""

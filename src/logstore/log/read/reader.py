@@ -25,7 +25,6 @@ from logstore.errors import (
 )
 from logstore.log.read.damage import (
     check_wrapper,
-    error_with_next_offset,
     first_needed,
     make_batch,
     place_after,
@@ -46,12 +45,9 @@ from logstore.record.decoder import (
 from logstore.record.record import Record
 from logstore.segment import READ_BYTES, OffsetPosition, Segment, SegmentGoneError
 
-__all__ = ["first_offset_at", "read_batches", "read_columns"]
+__all__ = ["SegmentWalk", "read_batches", "read_columns"]
 
 Item = TypeVar("Item")
-
-TIMESTAMP_MIN: Final = -(1 << 63)
-TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 ISOLATIONS: Final = ("read_uncommitted", "read_committed")
 ON_CORRUPTION: Final = ("raise", "skip")
@@ -104,7 +100,7 @@ def read_columns(
                 )
             # A segment that is not the last ends where the next one begins.
             bound = min(end, segments[0].base_offset) if segments else end
-            walk = _SegmentWalk(
+            walk = SegmentWalk(
                 view, segment, buffer, reader, skip, is_last=not segments
             )
             try:
@@ -173,8 +169,14 @@ def first_batches(
                 return
 
 
-class _SegmentWalk:
-    """One pass over a segment's records. `offset` is the next to be delivered."""
+class SegmentWalk:
+    """One pass over a segment's records.
+
+    Attributes:
+        offset: the next to be delivered.
+        buffer: what a call reads into; one of `buffer_bytes` takes its place when it
+            has been used up.
+    """
 
     def __init__(
         self,
@@ -190,6 +192,7 @@ class _SegmentWalk:
         self.segment = segment
         self.is_last = is_last
         self.buffer = buffer
+        self.buffer_bytes = buffer.capacity
         self.reader = reader
         self.skip = skip
         self.offset = self.start = segment.base_offset
@@ -242,6 +245,8 @@ class _SegmentWalk:
                     buffer, n, reader.pos, reader.stop, pos, self.offset
                 )
                 pos += reader.pos
+                if self.buffer.capacity < self.buffer_bytes:
+                    self.buffer = native.Buffer(self.buffer_bytes)
             except Damage as damage:
                 pos = self._skip(
                     segment.error_of(damage, pos, self.offset), pos + damage.pos
@@ -444,70 +449,3 @@ def _is_delivered(header: native.BatchHeader, batch_filter: BatchFilter) -> bool
     if header.is_control:
         return False
     return not header.is_transactional or batch_filter(header)
-
-
-# ---------------------------------------------------------------- time
-
-
-def first_offset_at(view: View, timestamp: int, *, skip: bool = False) -> int | None:
-    """The first offset whose record has a timestamp >= `timestamp`; None for none.
-
-    "First" by offset, not by time: timestamps need not rise. With `skip`, damaged data
-    does not count.
-
-    Raises:
-        ChangedError: the log was changed; the result may be wrong.
-    """
-    if timestamp > TIMESTAMP_MAX:
-        return None  # no record can have it
-    timestamp = max(timestamp, TIMESTAMP_MIN)
-    try:
-        first = _first_offset_at(view, timestamp, skip)
-    except (CorruptRecordError, UnsupportedError) as error:
-        again = view.if_changed()
-        if again is not None:
-            raise ChangedError(again) from error
-        raise error_with_next_offset(
-            view, error, error.offset or 0
-        ) from error.__cause__
-    again = view.if_changed(closely=False)
-    if again is not None:
-        raise ChangedError(again)
-    return first
-
-
-def _first_offset_at(view: View, timestamp: int, skip: bool) -> int | None:
-    last = view.segments[-1] if view.segments else None
-    for segment in view.from_offset(view.start_offset):
-        largest = segment.max_timestamp
-        is_older = largest is not None and largest < timestamp
-        if is_older and not segment.is_lost and segment is not last:
-            continue  # quickly: there may be a hundred thousand
-        if segment.is_lost and skip:
-            continue
-        if segment.is_lost:
-            raise segment.missing(0, segment.base_offset)
-        if segment.base_offset >= view.end_offset:
-            break
-        try:
-            if segment.largest_timestamp() < timestamp:
-                continue
-        except CorruptRecordError:
-            if not skip:
-                raise
-        is_last = segment is last
-        reader = ChunkReader(view.decompressed_max, with_headers=False)
-        buffer = native.Buffer(READ_BYTES)
-        walk = _SegmentWalk(view, segment, buffer, reader, skip, is_last=is_last)
-        start = max(view.start_offset, segment.base_offset)
-        # Records that a publication has not committed may be removed again.
-        stop = view.end_offset
-        if not is_last:
-            stop = min(stop, segment.next_offset)
-        place = segment.locate_time(timestamp)
-        for run in walk.columns(start, stop, place):
-            times = run.decoder.unpack(run.decoder.timestamp)
-            for index, record_time in enumerate(times):
-                if record_time >= timestamp:
-                    return int(run.decoder.offset[index])
-    return None

@@ -8,6 +8,7 @@ the log was cut since, and how low.
 from __future__ import annotations
 
 import bisect
+import operator
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
@@ -21,6 +22,9 @@ from logstore.io.checkpoint.cuts import Cuts
 from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
 
 __all__ = ["Bounds", "ChangedError", "Source", "View"]
+
+
+_BASE_OFFSET = operator.attrgetter("base_offset")
 
 
 class Bounds(NamedTuple):
@@ -122,10 +126,12 @@ class View(NamedTuple):
 
     def from_offset(self, offset: int) -> Run:
         """The segments in which offsets >= `offset` can be."""
-        after = bisect.bisect_right(
-            self.segments, offset, key=lambda segment: segment.base_offset
-        )
-        return Run(self.segments, max(after - 1, 0))
+        return Run(self.segments, self.slot_of(offset))
+
+    def slot_of(self, offset: int) -> int:
+        """The number of the first segment in which offsets >= `offset` can be."""
+        after = bisect.bisect_right(self.segments, offset, key=_BASE_OFFSET)
+        return max(after - 1, 0)
 
     def again(self, offset: int, error: Exception) -> View | None:
         """Call before reporting damage that a read met at `offset`: the log may have

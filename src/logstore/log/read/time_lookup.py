@@ -1,0 +1,140 @@
+"""The first record since a time: which segment has it, and where in the segment."""
+
+from __future__ import annotations
+
+import bisect
+from typing import Final
+
+from logstore import _native as native
+from logstore.errors import CorruptRecordError, UnsupportedError
+from logstore.log.read.damage import error_with_next_offset
+from logstore.log.read.reader import SegmentWalk
+from logstore.log.read.view import ChangedError, View
+from logstore.record.decoder import ChunkReader
+from logstore.segment import LOOKUP_BYTES, READ_BYTES, Segment
+
+__all__ = ["LargestTimestamps", "first_offset_at"]
+
+TIMESTAMP_MIN: Final = -(1 << 63)
+TIMESTAMP_MAX: Final = (1 << 63) - 1
+
+
+class LargestTimestamps:
+    """The largest timestamp in each segment or one before it, for the sealed segments
+    at the start of a log: a lookup by time among thousands of segments is a binary
+    search. Any thread may call it.
+
+    Kept for the segments of the last call. Only those after the first one that differs
+    are looked at again, and the one before that, which may have been cut and have grown
+    since. A segment that is lost, or whose largest timestamp is unknown, ends the list.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept: tuple[tuple[Segment, ...], list[int]] = ((), [])
+
+    def older(self, segments: tuple[Segment, ...], timestamp: int) -> int:
+        """How many segments at the start of a log have only records before a time."""
+        known, largest = self._kept
+        if known is not segments:
+            largest = self._of(segments, known, largest)
+            self._kept = segments, largest
+        return bisect.bisect_left(largest, timestamp)
+
+    @staticmethod
+    def _of(
+        segments: tuple[Segment, ...], known: tuple[Segment, ...], largest: list[int]
+    ) -> list[int]:
+        same = 0
+        for segment, before in zip(segments, known, strict=False):
+            if segment is not before:
+                break
+            same += 1
+        largest = largest[: max(same - 1, 0)]
+        for segment in segments[len(largest) : -1]:
+            timestamp = segment.max_timestamp
+            if timestamp is None or segment.is_lost:
+                break
+            largest.append(max(timestamp, largest[-1]) if largest else timestamp)
+        return largest
+
+
+def first_offset_at(
+    view: View, timestamp: int, largest: LargestTimestamps, *, skip: bool = False
+) -> int | None:
+    """The first offset whose record has a timestamp >= `timestamp`; None for none.
+
+    "First" by offset, not by time: timestamps need not rise. With `skip`, damaged data
+    does not count.
+
+    Raises:
+        ChangedError: the log was changed; the result may be wrong.
+    """
+    if timestamp > TIMESTAMP_MAX:
+        return None  # no record can have it
+    timestamp = max(timestamp, TIMESTAMP_MIN)
+    try:
+        first = _first_offset_at(view, timestamp, largest, skip)
+    except (CorruptRecordError, UnsupportedError) as error:
+        again = view.if_changed()
+        if again is not None:
+            raise ChangedError(again) from error
+        raise error_with_next_offset(
+            view, error, error.offset or 0
+        ) from error.__cause__
+    again = view.if_changed(closely=False)
+    if again is not None:
+        raise ChangedError(again)
+    return first
+
+
+def _first_offset_at(
+    view: View, timestamp: int, largest: LargestTimestamps, skip: bool
+) -> int | None:
+    segments = view.segments
+    for number in range(
+        max(view.slot_of(view.start_offset), largest.older(segments, timestamp)),
+        len(segments),
+    ):
+        segment = segments[number]
+        if segment.is_lost and skip:
+            continue
+        if segment.is_lost:
+            raise segment.missing(0, segment.base_offset)
+        if segment.base_offset >= view.end_offset:
+            break
+        try:
+            if segment.largest_timestamp() < timestamp:
+                continue
+        except CorruptRecordError:
+            if not skip:
+                raise
+        is_last = number + 1 == len(segments)
+        offset = _first_in(view, segment, timestamp, skip=skip, is_last=is_last)
+        if offset is not None:
+            return offset
+    return None
+
+
+def _first_in(
+    view: View, segment: Segment, timestamp: int, *, skip: bool, is_last: bool
+) -> int | None:
+    """The same in one segment."""
+    reader = ChunkReader(view.decompressed_max, with_headers=False, capacity=_RECORDS)
+    # It is most probably near the entry of the time index.
+    buffer = native.Buffer(LOOKUP_BYTES)
+    walk = SegmentWalk(view, segment, buffer, reader, skip, is_last=is_last)
+    walk.buffer_bytes = READ_BYTES
+    start = max(view.start_offset, segment.base_offset)
+    # Records that a publication has not committed may be removed again.
+    stop = view.end_offset if is_last else min(view.end_offset, segment.next_offset)
+    for run in walk.columns(start, stop, segment.locate_time(timestamp)):
+        times = run.decoder.unpack(run.decoder.timestamp)
+        for index, record_time in enumerate(times):
+            if record_time >= timestamp:
+                return int(run.decoder.offset[index])
+    return None
+
+
+_RECORDS: Final = 1024
