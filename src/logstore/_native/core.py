@@ -299,6 +299,30 @@ def fs_type(fd: int) -> int:
     return int(lib.ls_sys_fs_type(fd))
 
 
+def new_watch() -> int:
+    """inotify_init1, not blocking.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    return _checked(lib.ls_sys_new_watch())
+
+
+def add_watch(fd: int, path: str) -> None:
+    """inotify_add_watch for each change of an entry of a directory.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    _checked(lib.ls_sys_add_watch(fd, os.fsencode(path)))
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result))
+    return result
+
+
 def buffer_of(data: Any, size: int) -> memoryview:
     """The first `size` bytes at a pointer (no copy)."""
     return memoryview(ffi.buffer(data, size))

@@ -383,5 +383,10 @@ int64_t ls_sys_write(int32_t fd, const uint8_t *data, int64_t size, int64_t file
    SYNC_FILE_RANGE_WRITE).  A hint: nothing is durable by it.  Returns 0 or -errno. */
 int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes);
 
+/* A new inotify instance, whose reads do not wait, and a watch of it for whatever changes in a directory: an entry that
+   is written to, made, renamed or removed.  The descriptor, or 0, or -errno; -EOPNOTSUPP where there is no inotify. */
+int32_t ls_sys_new_watch(void);
+int32_t ls_sys_add_watch(int32_t fd, const char *path);
+
 /* The number of the kind of file system that a file is on (statfs, f_type: 32 bits), or -errno. */
 int64_t ls_sys_fs_type(int32_t fd);

@@ -1,7 +1,7 @@
 /*
  * ls_sys.c - what Python's os module cannot ask of the system: reads and writes that keep the interpreter lock
- * (ls_gil.h), disk space reserved behind the end of a file, writing back that begins before a sync, and which kind of
- * file system a file is on.
+ * (ls_gil.h), disk space reserved behind the end of a file, writing back that begins before a sync, reports of changes
+ * by other processes, and which kind of file system a file is on.
  */
 #define _GNU_SOURCE 1
 #include "ls_internal.h"
@@ -42,6 +42,7 @@ int64_t ls_sys_read_cached(int32_t fd, uint8_t *out, int64_t size, int64_t file_
 
 #if defined(__linux__)
 #include <fcntl.h>
+#include <sys/inotify.h>
 #include <sys/vfs.h>
 
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes)
@@ -73,7 +74,31 @@ int64_t ls_sys_fs_type(int32_t fd)
     return result == 0 ? (int64_t)(uint32_t)about.f_type : -(int64_t)errno;
 }
 
+int32_t ls_sys_new_watch(void)
+{
+    int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+int32_t ls_sys_add_watch(int32_t fd, const char *path)
+{
+    const uint32_t changes = IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_MOVE_SELF;
+    return inotify_add_watch(fd, path, changes | IN_DELETE_SELF | IN_ONLYDIR) < 0 ? -errno : 0;
+}
+
 #else
+
+int32_t ls_sys_new_watch(void)
+{
+    return -EOPNOTSUPP;
+}
+
+int32_t ls_sys_add_watch(int32_t fd, const char *path)
+{
+    (void)fd;
+    (void)path;
+    return -EOPNOTSUPP;
+}
 
 int32_t ls_sys_reserve(int32_t fd, int64_t file_pos, int64_t bytes)
 {

@@ -107,6 +107,11 @@ class Directory:
         self.files.close(fd)
         return moved
 
+    def with_parents(self) -> list[Directory]:
+        """This directory and those above it, up to the root of the store."""
+        above = [] if self._parent is None else self._parent.with_parents()
+        return [self, *above]
+
     def close(self) -> None:
         """Release the descriptor; it is closed when no call uses it any more."""
         self._file = None

@@ -18,6 +18,7 @@ import itertools
 import os
 import re
 import resource
+import select
 import stat as stat_module
 import struct
 import time
@@ -403,6 +404,29 @@ class Files:
     def wait(self, waiter: Waitable, seconds: float | None) -> bool:
         """Wait at most `seconds`; True if woken before."""
         return waiter.wait(seconds)
+
+    # -- changes by other processes
+
+    def new_watch(self) -> int:
+        """A descriptor that reports changes in the directories given to `watch`."""
+        return native.new_watch()
+
+    def watch(self, fd: int, dir_fd: int) -> None:
+        """Report each entry of a directory that is written to, made, renamed or
+        removed; those changes only that are made on this host."""
+        native.add_watch(fd, f"/proc/self/fd/{dir_fd}")
+
+    def wait_for_change(self, fd: int, seconds: float) -> bool:
+        """Wait at most `seconds` for a report, and take all that there are; False if
+        there was none."""
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        if not poll.poll(seconds * 1000):
+            return False
+        with contextlib.suppress(BlockingIOError):
+            while os.read(fd, 1 << 16):
+                pass
+        return True
 
 
 def _file_size_limit() -> int | None:

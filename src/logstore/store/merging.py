@@ -13,6 +13,7 @@ from typing import Any, Final
 from logstore._native import topic_record
 from logstore._native.locks import wait_for_any
 from logstore.errors import PartitionNotFoundError
+from logstore.io.watch import DirectoryWatch
 from logstore.log.read.reader import check_choice, first_of
 from logstore.record.arguments import Start
 from logstore.record.record import Record, TopicRecord
@@ -124,6 +125,7 @@ def follow(
         timeout: end after this many seconds in which none has advanced.
     """
     last, pause = time.monotonic(), POLL_MIN_S
+    watch: DirectoryWatch | None = None
     while True:
         now = cursors()
         yield from merged([cursor.records() for cursor in now], order)
@@ -133,21 +135,40 @@ def follow(
         remaining = None if timeout is None else timeout - (time.monotonic() - last)
         if remaining is not None and remaining <= 0:
             return
-        _wait(now, durable_only, pause if remaining is None else min(pause, remaining))
+        watch = _watch_of(now, watch)
+        if watch is not None:
+            watch.wait(pause, remaining)
+        else:
+            seconds = pause if remaining is None else min(pause, remaining)
+            _wait(now, durable_only, seconds)
         pause = min(pause * 2, POLL_MAX_S)
 
 
+def _watch_of(
+    cursors: Sequence[Cursor], watch: DirectoryWatch | None
+) -> DirectoryWatch | None:
+    """The watch of all partitions that another process writes; None if there are none.
+    The present one, if no partition was added."""
+    directories = [
+        directory
+        for cursor in cursors
+        if cursor.partition._views.writer is None
+        for directory in cursor.partition._log.directory.with_parents()
+    ]
+    if not directories:
+        return None
+    if watch is not None and set(watch.directories) == set(directories):
+        return watch
+    return DirectoryWatch(directories)
+
+
 def _wait(cursors: Sequence[Cursor], durable_only: bool, seconds: float) -> None:
-    """Sleep until one of the partitions may have more."""
+    """Sleep until one of the partitions, which this store writes, may have more."""
     signals = [
         signal
         for cursor in cursors
         if (signal := cursor.partition._views.appended) is not None
     ]
-    if not signals:
-        # Another process writes them, and sends no signal.
-        time.sleep(seconds)
-        return
 
     def has_more() -> bool:
         return any(

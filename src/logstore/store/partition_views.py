@@ -7,7 +7,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import operator
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -17,6 +16,7 @@ from logstore.errors import (
     StorageError,
 )
 from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.watch import DirectoryWatch
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
@@ -384,13 +384,17 @@ class PartitionViews:
                 except ChangedError:
                     end = offset  # the next refresh sees it
 
+    def new_watch(self) -> DirectoryWatch | None:
+        """Reports changes by the process that writes; None if it is this one."""
+        if self.writer is not None:
+            return None
+        return DirectoryWatch(self.log.directory.with_parents())
+
     def wait(self, view: View, durable_only: bool, seconds: float) -> None:
-        """Sleep until there may be more than in a view."""
-        writer = self.writer
-        if writer is None:
-            time.sleep(seconds)
-        else:
-            writer.wait_for_more(lambda: self.has_more(view, durable_only), seconds)
+        """Sleep until there may be more than in a view of the log that this store
+        writes."""
+        assert self.writer is not None
+        self.writer.wait_for_more(lambda: self.has_more(view, durable_only), seconds)
 
     @property
     def appended(self) -> Signal | None:

@@ -47,8 +47,8 @@ from logstore.store.partition_views import PartitionViews, Turn, infos_of, uncha
 
 __all__ = ["ReadablePartition"]
 
-# How long a follower in another process sleeps before it looks again: quickly at first,
-# then less and less often while nothing is appended.
+# How long a follower sleeps before it looks again, if no changes are reported to it: a
+# short time at first, then longer and longer while nothing is appended.
 POLL_MIN_S = 0.001
 POLL_MAX_S = 0.050
 
@@ -305,6 +305,7 @@ class ReadablePartition(ArrowSource):
         durable_only: bool,
     ) -> Iterator[Iterator[Record]]:
         """The runs of turns, with a pause after a turn without records."""
+        watch = self._views.new_watch()
         last, pause = time.monotonic(), POLL_MIN_S
         for item in turns:
             if not isinstance(item, Turn):
@@ -318,8 +319,11 @@ class ReadablePartition(ArrowSource):
                 )
                 if remaining is not None and remaining <= 0:
                     return
-                seconds = pause if remaining is None else min(pause, remaining)
-                self._views.wait(item.view, durable_only, seconds)
+                if watch is not None:
+                    watch.wait(pause, remaining)
+                else:
+                    seconds = pause if remaining is None else min(pause, remaining)
+                    self._views.wait(item.view, durable_only, seconds)
                 pause = min(pause * 2, POLL_MAX_S)
 
     def fetch(

@@ -154,3 +154,19 @@ def test_record_of_a_record_area_is_located(tmp_path: Path) -> None:
         assert lib.ls_locate_record(bad, len(bad), number, pos, size) == lib.LS_E_RECORD
     assert lib.ls_locate_record(b"\xff" * 12, 12, 0, pos, size) == lib.LS_E_RECORD
     assert lib.ls_locate_record(b"\x01", 1, 0, pos, size) == lib.LS_E_RECORD
+
+
+def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
+    """And refuses what is none."""
+    fd = lib.ls_sys_new_watch()
+    try:
+        assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path)) == 0
+        with pytest.raises(BlockingIOError):
+            os.read(fd, 4096)
+        (tmp_path / "file").touch()
+        assert b"file" in os.read(fd, 4096)
+        file = os.fsencode(tmp_path / "file")
+        assert lib.ls_sys_add_watch(fd, file) == -errno.ENOTDIR
+        assert lib.ls_sys_add_watch(-1, file) == -errno.EBADF
+    finally:
+        os.close(fd)
