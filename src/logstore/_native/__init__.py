@@ -75,6 +75,7 @@ from logstore._native.core import (
     read_at,
     reserve,
     statuses,
+    wait_watch,
     write_at,
     write_back,
 )
@@ -197,6 +198,7 @@ __all__ = [
     "time_index_check",
     "time_index_floor",
     "topic_record",
+    "wait_watch",
     "walk_batches",
     "write_at",
     "write_back",

@@ -317,6 +317,20 @@ def add_watch(fd: int, path: str) -> None:
     _checked(lib.ls_sys_add_watch(fd, os.fsencode(path)))
 
 
+def wait_watch(fd: int, seconds: float) -> bool:
+    """Wait for a report of a watch, and take all; False if there was none, or a signal
+    came first.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    result = lib.ls_sys_wait_watch(fd, min(int(seconds * 1000), INT32_MAX))
+    return result != -errno.EINTR and _checked(result) == 1
+
+
+INT32_MAX: Final = (1 << 31) - 1
+
+
 def _checked(result: int) -> int:
     if result < 0:
         raise OSError(-result, os.strerror(-result))

@@ -387,6 +387,8 @@ int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes);
    is written to, made, renamed or removed.  The descriptor, or 0, or -errno; -EOPNOTSUPP where there is no inotify. */
 int32_t ls_sys_new_watch(void);
 int32_t ls_sys_add_watch(int32_t fd, const char *path);
+/* Wait until a watch has something to report, and take all that there is: 1; 0 where nothing came in time; or -errno. */
+int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds);
 
 /* The number of the kind of file system that a file is on (statfs, f_type: 32 bits), or -errno. */
 int64_t ls_sys_fs_type(int32_t fd);

@@ -63,6 +63,7 @@
 /* These wait for the system. */
 #define ls_sys_reserve(fd, pos, bytes) LS_GIL_CALL(1, ls_sys_reserve(fd, pos, bytes))
 #define ls_sys_write_back(fd, pos, bytes) LS_GIL_CALL(1, ls_sys_write_back(fd, pos, bytes))
+#define ls_sys_wait_watch(fd, milliseconds) LS_GIL_CALL(1, ls_sys_wait_watch(fd, milliseconds))
 #define ls_sys_add_watch(fd, path) LS_GIL_CALL(1, ls_sys_add_watch(fd, path))
 #define ls_sys_fs_type(fd) LS_GIL_CALL(1, ls_sys_fs_type(fd))
 

@@ -42,6 +42,7 @@ int64_t ls_sys_read_cached(int32_t fd, uint8_t *out, int64_t size, int64_t file_
 
 #if defined(__linux__)
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/inotify.h>
 #include <sys/vfs.h>
 
@@ -86,7 +87,29 @@ int32_t ls_sys_add_watch(int32_t fd, const char *path)
     return inotify_add_watch(fd, path, changes | IN_DELETE_SELF | IN_ONLYDIR) < 0 ? -errno : 0;
 }
 
+int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds)
+{
+    struct pollfd one = {.fd = fd, .events = POLLIN};
+    int ready = poll(&one, 1, milliseconds);
+    if (ready <= 0) {
+        return ready < 0 ? -errno : 0;
+    }
+    uint8_t reports[4096];
+    ssize_t n;
+    do {
+        n = read(fd, reports, sizeof reports);
+    } while (n > 0 || (n < 0 && errno == EINTR));
+    return n < 0 && errno != EAGAIN ? -errno : 1;
+}
+
 #else
+
+int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds)
+{
+    (void)fd;
+    (void)milliseconds;
+    return -EOPNOTSUPP;
+}
 
 int32_t ls_sys_new_watch(void)
 {

@@ -18,7 +18,6 @@ import itertools
 import os
 import re
 import resource
-import select
 import stat as stat_module
 import struct
 import time
@@ -419,14 +418,7 @@ class Files:
     def wait_for_change(self, fd: int, seconds: float) -> bool:
         """Wait at most `seconds` for a report, and take all that there are; False if
         there was none."""
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        if not poll.poll(seconds * 1000):
-            return False
-        with contextlib.suppress(BlockingIOError):
-            while os.read(fd, 1 << 16):
-                pass
-        return True
+        return native.wait_watch(fd, seconds)
 
 
 def _file_size_limit() -> int | None:

@@ -163,8 +163,12 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
         assert lib.ls_sys_add_watch(fd, os.fsencode(tmp_path)) == 0
         with pytest.raises(BlockingIOError):
             os.read(fd, 4096)
+        assert lib.ls_sys_wait_watch(fd, 0) == 0
         (tmp_path / "file").touch()
-        assert b"file" in os.read(fd, 4096)
+        assert lib.ls_sys_wait_watch(fd, 10_000) == 1
+        assert lib.ls_sys_wait_watch(fd, 0) == 0
+        (tmp_path / "other").touch()
+        assert b"other" in os.read(fd, 4096)
         file = os.fsencode(tmp_path / "file")
         assert lib.ls_sys_add_watch(fd, file) == -errno.ENOTDIR
         assert lib.ls_sys_add_watch(-1, file) == -errno.EBADF
