@@ -77,8 +77,8 @@ class DecodedRecords(Iterator[Record]):
     def __new__(
         cls,
         owner: object,
-        headers: Any,
         count: int,
+        size: int,
         base: int,
         offset: int,
         timestamp: int,
@@ -87,6 +87,8 @@ class DecodedRecords(Iterator[Record]):
         value_pos: int,
         value_len: int,
         timestamp_type: int,
+        header_pos: int,
+        header_count: int,
         /,
     ) -> DecodedRecords: ...
     def __next__(self) -> Record: ...
@@ -104,6 +106,7 @@ def connect(
     scan_batches: int,
     decode: int,
     decode_payload: int,
+    decode_headers: int,
     locate_record: int,
     read: int,
     /,

@@ -51,6 +51,7 @@ HEADERS = [
 PYTHON_MODULES = {
     "_records": [
         "pyrecords.c",
+        "pyrecords_core.c",
         "pyrecords_find.c",
         "pyrecords_iterators.c",
         "pyrecords_record.c",

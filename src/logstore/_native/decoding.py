@@ -25,6 +25,7 @@ connect(
             "ls_scan_batches",
             "ls_decode",
             "ls_decode_payload",
+            "ls_decode_headers",
             "ls_locate_record",
             "ls_sys_read",
         )
@@ -193,35 +194,36 @@ class Decoder:
 
 
 def decoded_records(
-    decoder: Decoder, base: Any, owner: Any, headers: Any, part: range
+    decoder: Decoder, base: Any, size: int, owner: Any
 ) -> DecodedRecords:
-    """An iterator over some of the records in a decoder's columns, which must stay as
-    they are until it has ended.
+    """An iterator over the records in a decoder's columns, which must stay as they are
+    until it has ended.
 
     Args:
-        base: pointer to the bytes that the columns point into.
+        base: pointer to the bytes that the columns point into, and
+        size: how many they are.
         owner: keeps these bytes alive.
-        headers: () for all, or a list with one object for each of `part`.
-        part: which records, one after the other.
     """
     d = decoder
-    first = part.start
 
     def at(pointer: Any) -> int:
         return int(ffi.cast("uintptr_t", pointer))
 
+    has_headers = d.has_headers
     return DecodedRecords(
         (decoder, owner),
-        headers,
-        len(part),
+        d.count,
+        size,
         at(base),
-        at(d.offset + first),
-        at(d.timestamp + first),
-        at(d.key_pos + first),
-        at(d.key_len + first),
-        at(d.value_pos + first),
-        at(d.value_len + first),
-        at(d.timestamp_type + first),
+        at(d.offset),
+        at(d.timestamp),
+        at(d.key_pos),
+        at(d.key_len),
+        at(d.value_pos),
+        at(d.value_len),
+        at(d.timestamp_type),
+        at(d.header_pos) if has_headers else 0,
+        at(d.header_count) if has_headers else 0,
     )
 
 

@@ -8,6 +8,32 @@
 #include <Python.h>
 #include <stdint.h>
 
+#include "ls_api.h"
+
+/*
+ * Functions of the core, which is another shared object.  They are called with the interpreter lock, and give it away
+ * by themselves where they take long (ls_gil.h).
+ */
+typedef struct {
+    int64_t (*index_floor)(const uint8_t *, int64_t, int64_t, int64_t *, int64_t *);
+    int32_t (*scan_batches)(const uint8_t *, int64_t, uint32_t, ls_batch *, int64_t, ls_walk *);
+    int32_t (*decode)(const uint8_t *, int64_t, uint32_t, int64_t, int64_t, ls_columns *, ls_walk *);
+    int32_t (*decode_payload)(const ls_batch *, const uint8_t *, int64_t, uint32_t, int64_t, int64_t, ls_columns *,
+                              int64_t *, ls_error *);
+    int32_t (*decode_headers)(const uint8_t *, int64_t, int64_t, int32_t, int32_t *, int32_t *, int32_t *, int32_t *,
+                              ls_error *);
+    int32_t (*locate_record)(const uint8_t *, int64_t, int64_t, int64_t *, int64_t *);
+    int64_t (*read)(int32_t, uint8_t *, int64_t, int64_t);
+} pyrecords_functions;
+
+enum { FUNCTIONS = sizeof(pyrecords_functions) / sizeof(void (*)(void)) };
+
+/* pyrecords_core.c: filled by `connect`. */
+extern pyrecords_functions pyrecords_core;
+
+/* The headers of a record in data[0, size), which were checked: a tuple of (str, bytes or None). */
+PyObject *pyrecords_headers(const uint8_t *data, int64_t size, int32_t pos, int32_t count);
+
 /* pyrecords_record.c: add the types Record and TopicRecord to the module; -1 with an error set. */
 int pyrecords_add_types(PyObject *module);
 

@@ -1,35 +1,16 @@
 /*
  * pyrecords_find.c - one record by its offset, in one call: the index, one read, a walk over the headers, and the
- * checksum of the batch that has the record.  Anything out of the ordinary (a compressed batch, headers, a gap, damage,
- * a short read) has None as its result: the caller then reads as any reader does, which finds out why.
+ * checksum of the batch that has the record.  Anything out of the ordinary (a compressed batch, a gap, damage, a short read) has None as its result: the caller then reads as any reader does, which finds out why.
  */
-#define _GNU_SOURCE 1
 #include "pyrecords.h"
 
-#include "ls_api.h"
 #include "ls_format.h"
-
-#include <string.h>
 
 enum {
     READ_BYTES = 8192, /* two intervals of an offset index */
     BATCH_BYTES_MAX = 4 << 20,
     HEADERS = 16,
 };
-
-/*
- * Functions of the core, which is another shared object.  They are called with the interpreter lock, and give it away
- * by themselves where they take long (ls_gil.h).
- */
-static struct {
-    int64_t (*index_floor)(const uint8_t *, int64_t, int64_t, int64_t *, int64_t *);
-    int32_t (*scan_batches)(const uint8_t *, int64_t, uint32_t, ls_batch *, int64_t, ls_walk *);
-    int32_t (*decode)(const uint8_t *, int64_t, uint32_t, int64_t, int64_t, ls_columns *, ls_walk *);
-    int32_t (*decode_payload)(const ls_batch *, const uint8_t *, int64_t, uint32_t, int64_t, int64_t, ls_columns *,
-                              int64_t *, ls_error *);
-    int32_t (*locate_record)(const uint8_t *, int64_t, int64_t, int64_t *, int64_t *);
-    int64_t (*read)(int32_t, uint8_t *, int64_t, int64_t);
-} core;
 
 /* What is looked for, and in which segment. */
 typedef struct {
@@ -97,7 +78,7 @@ static pyrecords_step pyrecords_begin(const pyrecords_target *t, const uint8_t *
 {
     pyrecords_step step = {0, 0, t->base_offset - 1, -1};
     int64_t relative = 0;
-    int64_t slot = core.index_floor(entries, count, t->offset - t->base_offset, &relative, &step.pos);
+    int64_t slot = pyrecords_core.index_floor(entries, count, t->offset - t->base_offset, &relative, &step.pos);
     if (slot >= 0) {
         step.before = LS_OFFSET_UNKNOWN;
         step.expected = t->checks & LS_CHECK_GAPLESS ? t->base_offset + relative : -1;
@@ -117,7 +98,7 @@ static pyrecords_step pyrecords_begin(const pyrecords_target *t, const uint8_t *
 /* Fill a buffer from the file. */
 static int pyrecords_read(const pyrecords_target *t, uint8_t *out, int64_t bytes, int64_t pos)
 {
-    return core.read(t->fd, out, bytes, pos) == bytes;
+    return pyrecords_core.read(t->fd, out, bytes, pos) == bytes;
 }
 
 /*
@@ -129,7 +110,7 @@ static int pyrecords_walk(const pyrecords_target *t, const uint8_t *data, int64_
 {
     ls_batch headers[HEADERS];
     do {
-        if (core.scan_batches(data, bytes, t->checks & ~(uint32_t)LS_CHECK_CRC, headers, HEADERS, walk) < 0) {
+        if (pyrecords_core.scan_batches(data, bytes, t->checks & ~(uint32_t)LS_CHECK_CRC, headers, HEADERS, walk) < 0) {
             return -1;
         }
         for (int64_t i = 0; i < walk->count; i++) {
@@ -148,12 +129,13 @@ static int pyrecords_walk(const pyrecords_target *t, const uint8_t *data, int64_
 }
 
 /* The record in columns of one element, if it is one; NULL without an error if not. */
-static PyObject *pyrecords_of_columns(const pyrecords_target *t, const uint8_t *data, const ls_columns *columns)
+static PyObject *pyrecords_of_columns(const pyrecords_target *t, const uint8_t *data, int64_t size,
+                                      const ls_columns *columns)
 {
-    if (columns->count != 1 || columns->offset[0] != t->offset || columns->header_count[0] != 0) {
+    if (columns->count != 1 || columns->offset[0] != t->offset) {
         return NULL;
     }
-    PyObject *headers = PyTuple_New(0);
+    PyObject *headers = pyrecords_headers(data, size, columns->header_pos[0], columns->header_count[0]);
     if (headers == NULL) {
         return NULL;
     }
@@ -180,8 +162,8 @@ static PyObject *pyrecords_decode_one(const pyrecords_target *t, const uint8_t *
         return NULL;
     }
     if (batch->magic < 2) {
-        int32_t status = core.decode(data, end, t->checks, t->offset, t->offset + 1, &one, &walk);
-        return status < 0 ? NULL : pyrecords_of_columns(t, data, &one);
+        int32_t status = pyrecords_core.decode(data, end, t->checks, t->offset, t->offset + 1, &one, &walk);
+        return status < 0 ? NULL : pyrecords_of_columns(t, data, end, &one);
     }
     /* One by one, so that the number of a record follows from its offset. */
     int is_contiguous = batch->last_offset - batch->base_offset + 1 == batch->record_count;
@@ -189,19 +171,19 @@ static PyObject *pyrecords_decode_one(const pyrecords_target *t, const uint8_t *
         return NULL;
     }
     ls_batch checked;
-    if (core.scan_batches(data, end, t->checks, &checked, 1, &walk) < 0 || walk.count != 1) {
+    if (pyrecords_core.scan_batches(data, end, t->checks, &checked, 1, &walk) < 0 || walk.count != 1) {
         return NULL;
     }
     const uint8_t *area = data + batch->pos + batch->payload_pos;
     int64_t number = t->offset - batch->base_offset, pos, bytes;
-    if (core.locate_record(area, batch->payload_size, number, &pos, &bytes) < 0) {
+    if (pyrecords_core.locate_record(area, batch->payload_size, number, &pos, &bytes) < 0) {
         return NULL;
     }
     ls_error error;
     checked.record_count = 1;
-    int32_t status = core.decode_payload(&checked, area + pos, bytes, t->checks, t->offset, t->offset + 1, &one, NULL,
+    int32_t status = pyrecords_core.decode_payload(&checked, area + pos, bytes, t->checks, t->offset, t->offset + 1, &one, NULL,
                                          &error);
-    return status < 0 ? NULL : pyrecords_of_columns(t, area + pos, &one);
+    return status < 0 ? NULL : pyrecords_of_columns(t, area + pos, bytes, &one);
 }
 
 /*
@@ -318,7 +300,7 @@ PyObject *pyrecords_find(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_TypeError, "entries are bytes or a bytearray");
         return NULL;
     }
-    if (core.decode == NULL || count < 0 || bytes / LS_INDEX_ENTRY_BYTES < count) {
+    if (pyrecords_core.decode == NULL || count < 0 || bytes / LS_INDEX_ENTRY_BYTES < count) {
         PyErr_SetString(PyExc_ValueError, "count is not that of the entries, or the core is not connected");
         return NULL;
     }
@@ -327,19 +309,4 @@ PyObject *pyrecords_find(PyObject *module, PyObject *args)
         Py_RETURN_NONE;
     }
     return record;
-}
-
-/* connect(index_floor, scan_batches, decode, decode_payload, locate_record, read): the addresses of functions of the core */
-PyObject *pyrecords_connect(PyObject *module, PyObject *args)
-{
-    (void)module;
-    unsigned long long at[6];
-    if (!PyArg_ParseTuple(args, "KKKKKK", at, at + 1, at + 2, at + 3, at + 4, at + 5)) {
-        return NULL;
-    }
-    for (int i = 0; i < 6; i++) {
-        uintptr_t address = (uintptr_t)at[i];
-        memcpy((char *)&core + (size_t)i * sizeof(address), &address, sizeof(address));
-    }
-    Py_RETURN_NONE;
 }

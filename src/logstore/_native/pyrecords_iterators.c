@@ -11,10 +11,11 @@
 typedef struct {
     PyObject_HEAD
     PyObject *owner;
-    PyObject *headers;
+    PyObject *no_headers;
     Py_ssize_t next;
     Py_ssize_t count;
     const char *base;
+    Py_ssize_t size;
     const int64_t *offset;
     const int64_t *timestamp;
     const int32_t *key_pos;
@@ -22,6 +23,8 @@ typedef struct {
     const int32_t *value_pos;
     const int32_t *value_len;
     const int8_t *timestamp_type;
+    const int32_t *header_pos; /* NULL: no record has headers */
+    const int32_t *header_count;
 } pyrecords_decoded;
 
 PyObject *pyrecords_slice(const char *base, int32_t pos, int32_t len)
@@ -34,37 +37,42 @@ PyObject *pyrecords_slice(const char *base, int32_t pos, int32_t len)
 }
 
 /*
- * DecodedRecords(owner, headers, count, base, offset, timestamp, key_pos, key_len, value_pos, value_len, timestamp_type)
+ * DecodedRecords(owner, count, size, base, offset, timestamp, key_pos, key_len, value_pos, value_len, timestamp_type,
+ *                header_pos, header_count)
  *
- * `owner` keeps the memory alive; `headers` is () for all records, or a list with one object for each; `base` and
- * the columns are addresses.  The columns must stay as they are until the last record was made.
+ * `owner` keeps the memory alive; `base` (of `size` bytes) and the columns are addresses, and those of the headers 0
+ * where no record has any.  The columns must stay as they are until the last record was made.
  */
 static PyObject *pyrecords_decoded_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
-    PyObject *owner, *headers;
-    Py_ssize_t count;
-    unsigned long long at[8];
+    PyObject *owner;
+    Py_ssize_t count, size;
+    unsigned long long at[10];
     if (keywords != NULL && PyDict_Size(keywords) != 0) {
         PyErr_SetString(PyExc_TypeError, "DecodedRecords takes no keyword arguments");
         return NULL;
     }
-    if (!PyArg_ParseTuple(args, "OOnKKKKKKKK", &owner, &headers, &count, at, at + 1, at + 2, at + 3, at + 4, at + 5,
-                          at + 6, at + 7)) {
+    if (!PyArg_ParseTuple(args, "OnnKKKKKKKKKK", &owner, &count, &size, at, at + 1, at + 2, at + 3, at + 4, at + 5,
+                          at + 6, at + 7, at + 8, at + 9)) {
         return NULL;
     }
-    if (count < 0 || (PyList_Check(headers) && PyList_Size(headers) < count)) {
-        PyErr_SetString(PyExc_ValueError, "count is negative, or headers are shorter than count");
+    if (count < 0 || size < 0) {
+        PyErr_SetString(PyExc_ValueError, "count or size is negative");
         return NULL;
     }
     pyrecords_decoded *rows = (pyrecords_decoded *)PyType_GenericAlloc(type, 0);
     if (rows == NULL) {
         return NULL;
     }
+    rows->no_headers = PyTuple_New(0);
+    if (rows->no_headers == NULL) {
+        Py_DECREF(rows);
+        return NULL;
+    }
     Py_INCREF(owner);
     rows->owner = owner;
-    Py_INCREF(headers);
-    rows->headers = headers;
     rows->count = count;
+    rows->size = size;
     rows->base = (const char *)(uintptr_t)at[0];
     rows->offset = (const int64_t *)(uintptr_t)at[1];
     rows->timestamp = (const int64_t *)(uintptr_t)at[2];
@@ -73,7 +81,19 @@ static PyObject *pyrecords_decoded_new(PyTypeObject *type, PyObject *args, PyObj
     rows->value_pos = (const int32_t *)(uintptr_t)at[5];
     rows->value_len = (const int32_t *)(uintptr_t)at[6];
     rows->timestamp_type = (const int8_t *)(uintptr_t)at[7];
+    rows->header_pos = (const int32_t *)(uintptr_t)at[8];
+    rows->header_count = (const int32_t *)(uintptr_t)at[9];
     return (PyObject *)rows;
+}
+
+/* The headers of record i, as a new reference. */
+static PyObject *pyrecords_decoded_headers(const pyrecords_decoded *rows, Py_ssize_t i)
+{
+    if (rows->header_pos == NULL || rows->header_count[i] == 0) {
+        Py_INCREF(rows->no_headers);
+        return rows->no_headers;
+    }
+    return pyrecords_headers((const uint8_t *)rows->base, rows->size, rows->header_pos[i], rows->header_count[i]);
 }
 
 static PyObject *pyrecords_decoded_next(PyObject *self)
@@ -83,17 +103,15 @@ static PyObject *pyrecords_decoded_next(PyObject *self)
     if (i >= rows->count) {
         return NULL;
     }
-    PyObject *headers = rows->headers;
-    if (PyList_Check(headers)) {
-        headers = PyList_GetItem(headers, i);
-        if (headers == NULL) {
-            return NULL;
-        }
+    PyObject *headers = pyrecords_decoded_headers(rows, i);
+    if (headers == NULL) {
+        return NULL;
     }
     PyObject *key = pyrecords_slice(rows->base, rows->key_pos[i], rows->key_len[i]);
     PyObject *value = key == NULL ? NULL : pyrecords_slice(rows->base, rows->value_pos[i], rows->value_len[i]);
     PyObject *record =
         pyrecords_record(rows->offset[i], rows->timestamp[i], key, value, headers, rows->timestamp_type[i]);
+    Py_DECREF(headers);
     if (record != NULL) {
         rows->next = i + 1;
     }
@@ -113,7 +131,7 @@ static void pyrecords_decoded_dealloc(PyObject *self)
     PyTypeObject *type = Py_TYPE(self);
     pyrecords_decoded *rows = (pyrecords_decoded *)self;
     Py_XDECREF(rows->owner);
-    Py_XDECREF(rows->headers);
+    Py_XDECREF(rows->no_headers);
     PyObject_Free(self);
     Py_DECREF(type);
 }

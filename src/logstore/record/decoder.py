@@ -8,7 +8,7 @@ the caller converts when it knows the file.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from logstore import _native as native
 from logstore.errors import RecordTooLargeError
@@ -311,30 +311,8 @@ def open_payload(
 
 def iter_records(columns: Columns) -> Iterator[Record]:
     """The records of decoded columns, each made when it is asked for."""
-    decoder, c, raw, _ = columns
-    if decoder.has_headers:
-        return native.Flattened(_parts(columns))
-    return native.decoded_records(decoder, c, raw, (), range(decoder.count))
-
-
-def _parts(columns: Columns) -> Iterator[Iterator[Record]]:
-    """Those with headers: a few at first, then more and more at a time, so that a
-    caller that wants one record does not wait for the headers of thousands."""
-    d, c, raw, size = columns
-    done, step = 0, _FIRST_RECORDS
-    while done < d.count:
-        part = range(done, min(done + step, d.count))
-        done, step = part.stop, step * 8
-        places = d.unpack(d.header_pos + part.start, len(part))
-        counts = d.unpack(d.header_count + part.start, len(part))
-        headers = [
-            read_headers(c, raw, size, pos, n) if n else ()
-            for pos, n in zip(places, counts, strict=True)
-        ]
-        yield native.decoded_records(d, c, raw, headers, part)
-
-
-_FIRST_RECORDS: Final = 8
+    decoder, c, raw, size = columns
+    return native.decoded_records(decoder, c, size, raw)
 
 
 def read_headers(c: Any, raw: Any, size: int, pos: int, count: int) -> Headers:

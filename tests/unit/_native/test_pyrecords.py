@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 import pytest
-from unit._native.kafka_bytes import T
+from unit._native.kafka_bytes import T, short
 
 from logstore import Record, TimestampType, TopicRecord
 from logstore._native import _records
@@ -420,17 +420,23 @@ def test_uses_of_records_leave_nothing_behind(use, kind):
 
 # ------------------------------------------------------------------ memory of iterators
 
+DATA = b"keyvalue" + short(b"name") + short(b"header value") * 2 + short(None)
 COLUMNS = [
-    ffi.new("char[]", b"keyvalue"),
+    ffi.new("char[]", DATA),
     *(ffi.new("int64_t[]", [10**6, 10**7]) for _ in ("offset", "timestamp")),
     *(ffi.new("int32_t[]", [number, number]) for number in (0, 3, 3, 5)),
     ffi.new("int8_t[]", [0, 1]),
+    ffi.new("int32_t[]", [8, 8]),
+    ffi.new("int32_t[]", [2, 1]),
 ]
+DATA_BYTES = len(DATA)
 ADDRESSES = [int(ffi.cast("uintptr_t", column)) for column in COLUMNS]
 
 
-def decoded(headers=(), count=2):
-    return DecodedRecords(COLUMNS, headers, count, *ADDRESSES)
+def decoded(count=2, *, size=DATA_BYTES, headers=True):
+    """Records; the first has two headers, the second one."""
+    columns = ADDRESSES if headers else (*ADDRESSES[:-2], 0, 0)
+    return DecodedRecords(COLUMNS, count, size, *columns)
 
 
 class Source:
@@ -453,13 +459,6 @@ class Unwilling:
         raise ValueError
 
 
-def shortened(headers):
-    headers = headers[:]
-    records = decoded(headers)
-    headers.clear()
-    return next(records)
-
-
 def closed(items):
     next(items)
     items.close()
@@ -473,19 +472,17 @@ def in_a_cycle(items):
 
 ITERATIONS = {
     "all": lambda items: list(decoded()),
-    "shared": lambda items: list(decoded(tuple(items))),
-    "each": lambda items: list(decoded(items)),
-    "one": lambda items: next(decoded(items)),
-    "not one": decoded,
-    "end": lambda items: next(decoded(items, 0), None),
-    "list too short": lambda items: decoded(items, 3),
-    "shortened": shortened,
-    "count negative": lambda items: decoded(items, -1),
-    "count wrong": lambda items: decoded(items, []),
+    "bare": lambda items: list(decoded(headers=False)),
+    "one": lambda items: next(decoded()),
+    "not one": lambda items: decoded(),
+    "end": lambda items: next(decoded(0), None),
+    "headers not there": lambda items: next(decoded(size=20)),
+    "count negative": lambda items: decoded(-1),
+    "count wrong": lambda items: decoded([]),
     "keyword": lambda items: DecodedRecords(items, owner=items),
-    "flattened all": lambda items: list(Flattened([items, decoded(items)])),
+    "flattened all": lambda items: list(Flattened([items, decoded()])),
     "flattened one": lambda items: next(Flattened(run for run in (items, items))),
-    "flattened not one": lambda items: Flattened(decoded(items)),
+    "flattened not one": lambda items: Flattened(decoded()),
     "flattened end": lambda items: next(Flattened([]), None),
     "closed": lambda items: closed(Flattened([iter(items), items])),
     "source fails": lambda items: list(Flattened(map(ord, ["a", *items]))),
@@ -513,19 +510,20 @@ def test_iterators_leave_nothing_behind(use):
 
 
 def test_decoded_records_hold_what_they_need_once():
-    """The owner and the list; each record its headers, its timestamp type and bytes
-    that nothing else holds."""
-    headers = [[1], [2]]
-    counted = [COLUMNS, headers, headers[1], Record, DecodedRecords]
+    """The owner; each record its timestamp type, headers and bytes that nothing else
+    holds."""
+    counted = [COLUMNS, Record, DecodedRecords]
     before = counts(*counted)
-    made = decoded(headers)
+    made = decoded()
     during = counts(*counted)
-    assert [d - b for d, b in zip(during, before, strict=True)] == [1, 1, 0, 0, 1]
+    assert [d - b for d, b in zip(during, before, strict=True)] == [1, 0, 1]
     records = list(made)
     during = counts(*counted)
-    assert [d - b for d, b in zip(during, before, strict=True)] == [1, 1, 1, 2, 1]
-    fresh = bytes(bytearray(b"value"))
-    assert counts(records[0].key, records[1].value) == counts(fresh, fresh)
+    assert [d - b for d, b in zip(during, before, strict=True)] == [1, 2, 1]
+    fresh = [bytes(bytearray(b"value")) for _ in range(3)]
+    own = records[0].key, records[1].value, records[0].headers[0][1]
+    assert counts(*own) == counts(*tuple(fresh))
+    own = None
     del made, records
     assert counts(*counted) == before
 
@@ -533,12 +531,11 @@ def test_decoded_records_hold_what_they_need_once():
 def test_allocations_that_fail_raise_and_skip_no_record():
     """MemoryError, and then the same record again or the end, but not the next."""
     testing = pytest.importorskip("_testcapi")
-    headers = [[1], [2]]
-    counted = [COLUMNS, headers, *headers, Record, DecodedRecords]
+    counted = [COLUMNS, Record, DecodedRecords]
     before = counts(*counted)
     failures = 0
-    for fail in range(10):
-        made = decoded(headers)
+    for fail in range(20):
+        made = decoded()
         first = None
         testing.set_nomemory(fail, fail + 1)
         try:
@@ -550,7 +547,7 @@ def test_allocations_that_fail_raise_and_skip_no_record():
         found = [record.offset for record in (first, *made) if record]
         assert found in ([10**6, 10**7], [])
     del made, first
-    assert failures >= 3  # the key, the value, the record
+    assert failures >= 6  # the key, the value, the record, the headers
     assert counts(*counted) == before
 
 
@@ -598,11 +595,11 @@ def test_iterators_survive_a_busy_collector():
     gc.set_threshold(1)
     try:
         for size in range(40):
-            runs = [Source([[n], *decoded([{n: n}, {n}])]) for n in range(size)]
+            runs = [Source([[n], *decoded()]) for n in range(size)]
             for run in runs:
                 run.itself = run
             items = Flattened(Source(runs))
-            plain = [x for n in range(size) for x in ([n], *decoded([{n: n}, {n}]))]
+            plain = [x for n in range(size) for x in ([n], *decoded())]
             if runs:
                 runs[0].flat = items
                 del run

@@ -14,7 +14,7 @@ import tracemalloc
 import weakref
 
 import pytest
-from unit._native.kafka_bytes import T
+from unit._native.kafka_bytes import T, short
 
 from logstore import Record, TimestampType
 from logstore._native import _records
@@ -29,17 +29,26 @@ class Thing:
 
 
 class Columns:
-    """Columns of (offset, timestamp, key, value, timestamp type) in own memory."""
+    """Columns of (offset, timestamp, key, value, timestamp type) in own memory, and of
+    the headers of each."""
 
-    def __init__(self, rows):
+    def __init__(self, rows, headers=None):
         data = bytearray()
-        keys, values = [], []
+        keys, values, places_of_headers = [], [], []
         for _, _, key, value, _ in rows:
             for part, places in ((key, keys), (value, values)):
                 data += b"~"
                 places.append((len(data), -1 if part is None else len(part)))
                 data += part or b""
         self.count = len(rows)
+        headers = [()] * len(rows) if headers is None else headers
+        for pairs in headers:
+            places_of_headers.append((len(data), len(pairs)))
+            data += b"".join(
+                short(name.encode(errors="surrogateescape")) + short(value)
+                for name, value in pairs
+            )
+        self.size = len(data)
         self.data = ffi.from_buffer(data or bytearray(b"~"))
         self.arrays = [
             ffi.new(kind, list(values) or [0])
@@ -49,6 +58,7 @@ class Columns:
                 *(("int32_t[]", [p[i] for p in keys]) for i in (0, 1)),
                 *(("int32_t[]", [p[i] for p in values]) for i in (0, 1)),
                 ("int8_t[]", [r[4] for r in rows]),
+                *(("int32_t[]", [p[i] for p in places_of_headers]) for i in (0, 1)),
             )
         ]
 
@@ -56,9 +66,9 @@ class Columns:
     def addresses(self):
         return [int(ffi.cast("uintptr_t", a)) for a in (self.data, *self.arrays)]
 
-    def records(self, headers=(), count=None, owner=None):
+    def records(self, count=None, owner=None):
         count = self.count if count is None else count
-        return DecodedRecords(owner or self, headers, count, *self.addresses)
+        return DecodedRecords(owner or self, count, self.size, *self.addresses)
 
 
 ROWS = [
@@ -93,11 +103,10 @@ def test_there_is_a_record_for_each_row():
 
 
 def test_there_are_none_of_no_rows():
-    """Also with an empty list, and where only the count is zero."""
+    """Also where only the count is zero."""
     assert list(Columns([]).records()) == []
-    assert list(Columns([]).records([])) == []
     assert list(Columns(ROWS).records(count=0)) == []
-    assert list(Columns(ROWS).records([()] * 9, count=2)) == expected(ROWS[:2])
+    assert list(Columns(ROWS).records(count=2)) == expected(ROWS[:2])
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -115,30 +124,51 @@ def test_records_equal_the_rows(seed):
     ]
     headers = [(("name", rng.randbytes(3)),) * rng.randrange(3) for _ in rows]
     plain = expected(rows, headers)
-    made = Columns(rows).records(headers)
+    made = Columns(rows, headers).records()
     found = []
     while left := operator.length_hint(made):
         assert left == len(rows) - len(found)
         found += itertools.islice(made, rng.randrange(9))
-    assert found == list(Columns(rows).records(headers)) == plain
+    assert found == list(Columns(rows, headers).records()) == plain
     assert list(map(hash, found)) == list(map(hash, plain))
 
 
-def test_headers_are_one_object_for_all_or_a_list():
-    """Only a list, and what derives from it, has one for each; they are not copied."""
+def test_headers_are_pairs_of_names_and_values():
+    """None, one, many; null and empty values; names that are not UTF-8."""
+    many = tuple((f"name {i}", b"v" * i) for i in range(300))
+    some = [
+        (),
+        (("a", None),),
+        (("", b""), ("a", b"b"), ("a", b"c")),
+        (("\u00e4\U0001f600", b"\0"),),
+        many[:16],
+        many[:17],
+        many,
+    ]
+    made = list(Columns(ROWS, some).records())
+    assert [record.headers for record in made] == some
+    assert made == expected(ROWS, some)
+    (odd,) = Columns(ROWS[:1], [(("a\udcff", b"v"),)]).records()
+    assert odd.headers == (("a\ufffd", b"v"),)
 
-    class Names(list):
-        def __len__(self):
-            raise AssertionError
 
-        __getitem__ = __iter__ = __len__
+def test_records_without_headers_share_an_empty_tuple():
+    """Also where the columns are left out."""
+    columns = Columns(ROWS)
+    bare = DecodedRecords(columns, 7, columns.size, *columns.addresses[:-2], 0, 0)
+    for made in (list(columns.records()), list(bare)):
+        assert made == expected(ROWS)
+        assert len({id(record.headers) for record in made}) == 1
 
-    for shared in ((), (("a", b"b"),), (5,) * len(ROWS), None, object(), {"a": 1}):
-        made = list(Columns(ROWS).records(shared))
-        assert all(record.headers is shared for record in made)
-    each = [object() for _ in ROWS]
-    for some in (each, Names(each), [*each, None]):
-        assert [record.headers for record in Columns(ROWS).records(some)] == each
+
+def test_headers_that_are_not_there_raise():
+    """The decoder has checked them: our own mistake; nothing outside is read."""
+    columns = Columns(ROWS[:2], [(("a", b"b"),)] * 2)
+    for number, value in ((7, columns.size), (8, 9), (8, 100_000)):
+        broken = Columns(ROWS[:2], [(("a", b"b"),)] * 2)
+        broken.arrays[number][0] = value
+        with pytest.raises(ValueError, match="cannot be read"):
+            next(broken.records())
 
 
 def test_timestamp_types_are_those_configured_when_a_record_is_made():
@@ -154,19 +184,16 @@ def test_timestamp_types_are_those_configured_when_a_record_is_made():
 
 
 def test_a_record_is_made_when_it_is_asked_for():
-    """From what the columns and the list say then; those made before stay."""
+    """From what the columns say then; those made before stay."""
     columns = Columns([(i, T, b"abc", b"def", 0) for i in range(4)])
-    headers = [()] * 4
-    made = columns.records(headers)
+    made = columns.records()
     first = next(made)
     columns.arrays[0][0] = columns.arrays[0][1] = 77
     columns.arrays[3][1] = -1
     columns.arrays[6][1] = 1
     ffi.memmove(columns.data, b"~ABC~DEF~", 9)
-    headers[:2] = [("zero",), ("one",)]
-    headers += [()] * 5
     assert first == (0, T, b"abc", b"def", (), KINDS[1])
-    assert next(made) == (77, T, None, b"def", ("one",), KINDS[2])
+    assert next(made) == (77, T, None, b"def", (), KINDS[2])
     assert [record.offset for record in made] == [2, 3]
 
 
@@ -184,18 +211,18 @@ def test_nothing_is_made_ahead():
 
 
 def test_the_owner_lives_as_long_as_the_iterator():
-    """And the headers; also at its end. The records have bytes of their own."""
+    """Also at its end. The records have bytes of their own."""
     for taken in (0, 1, len(ROWS), len(ROWS) + 1):
-        owner, header = Thing(), Thing()
+        owner = Thing()
         owner.columns = Columns(ROWS)
-        alive = [weakref.ref(owner), weakref.ref(header)]
-        made = owner.columns.records([header] * len(ROWS), owner=owner)
-        del owner, header
+        alive = weakref.ref(owner)
+        made = owner.columns.records(owner=owner)
+        del owner
         gc.collect()
-        records = [r._replace(headers=()) for r in itertools.islice(made, taken)]
-        assert None not in [ref() for ref in alive]
+        records = list(itertools.islice(made, taken))
+        assert alive() is not None
         del made
-        assert [ref() for ref in alive] == [None, None]
+        assert alive() is None
         assert records == expected(ROWS[:taken])
 
 
@@ -231,34 +258,14 @@ def test_it_is_an_iterator_and_nothing_else(kind):
     assert len(list(made)) in (1, len(ROWS))
 
 
-def test_a_list_of_headers_too_short_raises():
-    """By one, and by all."""
-    for size in (0, len(ROWS) - 1):
-        with pytest.raises(ValueError, match="headers are shorter"):
-            Columns(ROWS).records([()] * size)
-
-
-def test_a_list_of_headers_that_was_shortened_raises():
-    """IndexError where there is none: nothing beyond its end is read."""
-    for left in (0, 1, 3):
-        headers = [("h",)] * len(ROWS)
-        made = Columns(ROWS).records(headers)
-        assert next(made).headers == ("h",)
-        del headers[left:]
-        found = []
-        with pytest.raises(IndexError):
-            found.extend(made)
-        for _ in ROWS:
-            with contextlib.suppress(IndexError):
-                next(made, None)
-
-
 def test_wrong_counts_raise():
     """Negative ones, and those that are too large."""
     columns = Columns(ROWS)
-    for count, headers in itertools.product((-1, -sys.maxsize - 1), ((), [()])):
+    for count in (-1, -sys.maxsize - 1):
         with pytest.raises(ValueError, match="negative"):
-            columns.records(headers, count=count)
+            columns.records(count=count)
+        with pytest.raises(ValueError, match="negative"):
+            DecodedRecords(columns, 1, count, *columns.addresses)
     for count in (sys.maxsize + 1, -sys.maxsize - 2, 10**100):
         with pytest.raises(OverflowError):
             columns.records(count=count)
@@ -267,11 +274,11 @@ def test_wrong_counts_raise():
 def test_wrong_arguments_raise():
     """Too few, too many, addresses that are no numbers, keywords."""
     columns = Columns(ROWS)
-    good = [columns, (), columns.count, *columns.addresses]
+    good = [columns, columns.count, columns.size, *columns.addresses]
     for wrong in ((*good, 0), *(good[:size] for size in range(len(good)))):
         with pytest.raises(TypeError):
             DecodedRecords(*wrong)
-    for place in range(2, len(good)):
+    for place in range(1, len(good)):
         for wrong in ("1", None, 1.0, b"1", (1,)):
             with pytest.raises(TypeError):
                 DecodedRecords(*good[:place], wrong, *good[place + 1 :])
@@ -639,7 +646,7 @@ def test_flattened_decoded_records():
         for begin in (0, 10, 20):
             columns = Columns([(begin + i, T, b"k", b"v", 0) for i in range(10)])
             alive.append(weakref.ref(columns))
-            yield columns.records([[]] * 10)
+            yield columns.records()
 
     items = Flattened(runs())
     assert [next(items).offset for _ in range(11)] == list(range(11))

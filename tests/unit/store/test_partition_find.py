@@ -57,14 +57,13 @@ def opened(path: Path) -> Any:
 def test_every_record_is_the_one_that_a_reader_reads(
     tmp_path: Path, magic: int, codec: str
 ) -> None:
-    """Uncompressed ones are found at once; compressed ones are left to a reader, and so
-    are those with headers."""
+    """Uncompressed ones are found at once; compressed ones are left to a reader."""
     write_store(tmp_path, RECORDS, magic, codec, segment_bytes=4096)
     with opened(tmp_path) as store:
         partition = store.topic("orders")[0]
         assert len(partition.segments) > 3 or codec != "none"
         for record in partition.read():
-            expected = None if codec != "none" or record.headers else record
+            expected = None if codec != "none" else record
             assert found_in(partition, record.offset) == expected
         assert partition.get(7) == record_of(7, magic)
 
