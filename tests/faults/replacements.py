@@ -13,6 +13,7 @@ then sees all that is there now.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import multiprocessing
 import os
@@ -31,8 +32,9 @@ from faults.method import Tally
 from faults.replacement_judge import Call, explained, is_reopened, judge, short
 from faults.replacers import TOPIC, Broker, Moment, Owner, time_of
 from logstore import LogStoreError, segment
+from logstore.io import watch
 from logstore.log.read import reader
-from logstore.store import partition_views, readable_partition
+from logstore.store import readable_partition
 from logstore.store.store import open_store
 from support.damage import FaultyFiles
 
@@ -63,7 +65,10 @@ def problem(key: str, notes: Counter[str]) -> str:
 
 
 class _Files(FaultyFiles):
-    """Nothing is synced: no power cut comes here."""
+    """Nothing is synced: no power cut comes here. Followers sleep, by their clock."""
+
+    def new_watch(self) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     def sync(self, fd: int) -> None:
         """Do nothing."""
@@ -249,7 +254,7 @@ class _Case:
                 stack.enter_context(
                     mock.patch.object(module, "READ_BYTES", self.buffer)
                 )
-            for module in (readable_partition, partition_views):
+            for module in (readable_partition, watch):
                 stack.enter_context(mock.patch.object(module, "time", self.clock))
             try:
                 found = self.read_all(path, files)

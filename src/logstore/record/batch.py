@@ -174,7 +174,7 @@ class RecordBatch:
                 raise self._named(damage) from damage
         return self._payload
 
-    def _records(self) -> list[Record]:
+    def _records(self) -> Iterator[Record]:
         if self.magic < 2 and not self.header.codec:
             payload: Any = self.buffer.obj
             c = native.pointer(payload)
@@ -191,17 +191,10 @@ class RecordBatch:
             )
         if decoder.error is not None:
             raise self._named(damage_of(decoder.error, 0))
-        if not decoder.count:
-            return []
-        try:
-            return list(
-                iter_records(Columns(decoder, c, slicer_of(payload), len(payload)))
-            )
-        except Damage as damage:
-            raise self._named(damage) from damage
+        return iter_records(Columns(decoder, c, slicer_of(payload), len(payload)))
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(() if self.is_control else self._records())
+        return iter(()) if self.is_control else self._records()
 
     def __len__(self) -> int:
         return 0 if self.is_control else self.record_count

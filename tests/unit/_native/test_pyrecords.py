@@ -627,3 +627,19 @@ def test_memory_stays_the_same_over_many_calls(what):
         "raise": lambda: _records.pack(5),
     }
     assert growth(calls[what]) < 20_000
+
+
+def test_flattened_records_keep_their_owner_until_the_end_of_their_run():
+    """As they are read: the memory of a run is used again after it."""
+    alive = []
+
+    def run():
+        owner = Source([])
+        alive.append(weakref.ref(owner))
+        return DecodedRecords(owner, 2, DATA_BYTES, *ADDRESSES)
+
+    items = Flattened(run() for _ in range(3))
+    assert [next(items).offset for _ in range(3)] == [10**6, 10**7, 10**6]
+    assert (alive[0](), alive[1]() is None) == (None, False)
+    assert len(list(items)) == 3
+    assert [ref() for ref in alive] == [None] * 3

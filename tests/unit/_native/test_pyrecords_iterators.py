@@ -636,21 +636,3 @@ def test_random_runs_are_those_of_a_generator(seed):
     ]
     assert steps(Flattened(build(plan)), 80) == steps(flat(build(plan)), 80)
     assert steps(Flattened(plan), 80) == steps(flat(plan), 80)
-
-
-def test_flattened_decoded_records():
-    """As they are read: each run keeps its owner until its end."""
-    alive = []
-
-    def runs():
-        for begin in (0, 10, 20):
-            columns = Columns([(begin + i, T, b"k", b"v", 0) for i in range(10)])
-            alive.append(weakref.ref(columns))
-            yield columns.records()
-
-    items = Flattened(runs())
-    assert [next(items).offset for _ in range(11)] == list(range(11))
-    gc.collect()
-    assert (alive[0](), alive[1]() is None) == (None, False)
-    assert [record.offset for record in items] == list(range(11, 30))
-    assert [ref() for ref in alive[:-1]] == [None, None]
