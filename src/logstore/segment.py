@@ -240,9 +240,7 @@ class Segment:
             OSError: as opening does; ESTALE if it is another file now.
         """
         is_it = None if self.inode < 0 else self._is_mine
-        return self.descriptors.borrow(
-            self._serial, self.directory, self._names(), is_it
-        )
+        return self.descriptors.borrow(self._serial, self.directory, self._names, is_it)
 
     def _is_mine(self, info: FileInfo) -> bool:
         # The inode number of a removed file may be given to another file.
@@ -522,7 +520,7 @@ class Segment:
         if self.is_retired or type(self.directory.files).read is not Files.read:
             return None
         try:
-            file = self.descriptors.opened(self._serial) or self.borrow()
+            file = self.borrow()
             limits = self.base_offset, self.next_offset, self.size, self.checks
             return self.offset_entries().find(file.fd, limits, offset)
         except OSError:

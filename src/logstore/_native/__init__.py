@@ -1,9 +1,9 @@
 """The only package that calls the C core: buffers, numbers and structs, nothing else.
 
-Every call releases the GIL. A negative status becomes `NativeError`, or is kept in
-`Decoder.error` if records decoded before it must still be delivered. The callers know
-the path and the partition and turn it into the error that users see. Imported as
-`native`.
+A call releases the GIL if it takes long (ls_gil.h). A negative status becomes
+`NativeError`, or is kept in `Decoder.error` if records decoded before it must still be
+delivered. The callers know the path and the partition and turn it into the error that
+users see. Imported as `native`.
 """
 
 from logstore._native._locks import (
@@ -99,7 +99,6 @@ from logstore._native.encoding import (
     seal_batch,
 )
 from logstore._native.segments import (
-    RECORD_BYTES,
     Planner,
     RollLimits,
     SegmentState,
@@ -127,7 +126,6 @@ __all__ = [
     "E_TOO_LARGE",
     "HEADERS_MAX",
     "INT64_BYTES",
-    "RECORD_BYTES",
     "OFFSET_MAX",
     "OFFSET_UNKNOWN",
     "STOP_COMPRESSED",
@@ -161,9 +159,9 @@ __all__ = [
     "assign_offset",
     "assume",
     "buffer_of",
+    "configure_records",
     "copy_int8_to_int32",
     "copy_int64",
-    "configure_records",
     "crc32",
     "crc32c",
     "crc_hardware",

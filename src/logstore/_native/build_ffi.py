@@ -58,7 +58,13 @@ PYTHON_MODULES = {
     ],
     "_locks": ["pylocks.c", "pylocks_file.c", "pylocks_thread.c"],
 }
-PYTHON_HEADERS = ["ls_api.h", "ls_format.h", "pylocks_thread.h", "pyrecords.h"]
+PYTHON_HEADERS = [
+    "ls_api.h",
+    "ls_bytes.h",
+    "ls_format.h",
+    "pylocks_thread.h",
+    "pyrecords.h",
+]
 
 
 def compile_args() -> list[str]:

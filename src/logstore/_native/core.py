@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore._native._ls import ffi, lib
@@ -259,13 +259,7 @@ def read_at(fd: int, buffer: WriteableBuffer, pos: int) -> int:
     Raises:
         OSError: the system refuses.
     """
-    data, size = pointer(buffer), memoryview(buffer).nbytes
-    while True:
-        n = int(lib.ls_sys_read(fd, data, size, pos))
-        if n >= 0:
-            return n
-        if n != -errno.EINTR:
-            raise OSError(-n, os.strerror(-n))
+    return _transfer(lib.ls_sys_read, fd, buffer, pos)
 
 
 def write_at(fd: int, buffer: ReadableBuffer, pos: int) -> int:
@@ -275,13 +269,21 @@ def write_at(fd: int, buffer: ReadableBuffer, pos: int) -> int:
     Raises:
         OSError: the system refuses.
     """
+    return _transfer(lib.ls_sys_write, fd, buffer, pos)
+
+
+def _transfer(
+    call: Callable[[int, Any, int, int], int],
+    fd: int,
+    buffer: ReadableBuffer,
+    pos: int,
+) -> int:
+    """One read or write, made again if a signal came first."""
     data, size = pointer(buffer), memoryview(buffer).nbytes
-    while True:
-        n = int(lib.ls_sys_write(fd, data, size, pos))
-        if n >= 0:
-            return n
-        if n != -errno.EINTR:
-            raise OSError(-n, os.strerror(-n))
+    n = -errno.EINTR
+    while n == -errno.EINTR:
+        n = call(fd, data, size, pos)
+    return _checked(n)
 
 
 def reserve(fd: int, pos: int, size: int) -> int:

@@ -37,6 +37,9 @@ PyObject *pyrecords_headers(const uint8_t *data, int64_t size, int32_t pos, int3
 /* pyrecords_record.c: add the types Record and TopicRecord to the module; -1 with an error set. */
 int pyrecords_add_types(PyObject *module);
 
+/* A new type, which the module and the caller own from now on; NULL with an error set. */
+PyTypeObject *pyrecords_add_type(PyObject *module, const char *name, PyType_Spec *spec);
+
 /*
  * A new Record; NULL with an error set.  `key` and `value` are stolen, and may be NULL if an error is set already.
  * `timestamp_type` is -1, 0 or 1.

@@ -4,6 +4,7 @@
  */
 #include "pyrecords.h"
 
+#include "ls_bytes.h"
 #include "ls_format.h"
 
 enum {
@@ -63,16 +64,6 @@ static void pyrecords_give_back(uint8_t *data)
     }
 }
 
-static uint32_t pyrecords_u32(const uint8_t *p)
-{
-    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
-
-static int64_t pyrecords_i64(const uint8_t *p)
-{
-    return (int64_t)((uint64_t)pyrecords_u32(p) << 32 | pyrecords_u32(p + 4));
-}
-
 /* Begin at the last index entry that is not after the offset.  It is in one of the batches up to the next entry's. */
 static pyrecords_step pyrecords_begin(const pyrecords_target *t, const uint8_t *entries, Py_ssize_t count)
 {
@@ -86,7 +77,7 @@ static pyrecords_step pyrecords_begin(const pyrecords_target *t, const uint8_t *
     int64_t end = t->size;
     if (slot + 1 < count) {
         const uint8_t *next = entries + (slot + 1) * LS_INDEX_ENTRY_BYTES;
-        end = (int64_t)pyrecords_u32(next + LS_INDEX_POSITION_POS);
+        end = (int64_t)ls_bytes_load_u32(next + LS_INDEX_POSITION_POS);
     }
     step.bytes = end - step.pos;
     if (step.bytes > READ_BYTES) {
@@ -181,8 +172,8 @@ static PyObject *pyrecords_decode_one(const pyrecords_target *t, const uint8_t *
     }
     ls_error error;
     checked.record_count = 1;
-    int32_t status = pyrecords_core.decode_payload(&checked, area + pos, bytes, t->checks, t->offset, t->offset + 1, &one, NULL,
-                                         &error);
+    int32_t status = pyrecords_core.decode_payload(&checked, area + pos, bytes, t->checks, t->offset, t->offset + 1,
+                                                   &one, NULL, &error);
     return status < 0 ? NULL : pyrecords_of_columns(t, area + pos, bytes, &one);
 }
 
@@ -196,12 +187,12 @@ static int pyrecords_step_on(const pyrecords_target *t, const uint8_t *data, int
         step->bytes = bytes < READ_BYTES ? READ_BYTES : 0;
         return step->bytes > 0;
     }
-    int64_t first = pyrecords_i64(data), last = first;
-    int64_t size = (int64_t)pyrecords_u32(data + LS_FRAME_LENGTH_POS) + LS_FRAME_PREFIX_BYTES;
+    int64_t first = ls_bytes_load_i64(data), last = first;
+    int64_t size = (int64_t)ls_bytes_load_u32(data + LS_FRAME_LENGTH_POS) + LS_FRAME_PREFIX_BYTES;
     int magic = data[LS_FRAME_MAGIC_POS];
     if (magic == 2) {
-        last += pyrecords_u32(data + LS_BATCH_LAST_DELTA_POS);
-    } else if (magic > 2 || (data[LS_MESSAGE_ATTRIBUTES_POS] & LS_ATTRIBUTE_CODEC_MASK) != 0) {
+        last += ls_bytes_load_u32(data + LS_BATCH_LAST_DELTA_POS);
+    } else if (magic > LS_MAGIC_MAX || (data[LS_MESSAGE_ATTRIBUTES_POS] & LS_ATTRIBUTE_CODEC_MASK) != 0) {
         return 0;
     }
     if (first < 0 || last < first || size <= bytes || size > BATCH_BYTES_MAX || size > t->size - step->pos

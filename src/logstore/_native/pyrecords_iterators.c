@@ -4,7 +4,6 @@
  */
 #include "pyrecords.h"
 
-#include <string.h>
 
 /* ------------------------------------------------------------------ decoded records */
 
@@ -296,18 +295,10 @@ static PyType_Spec pyrecords_flattened_spec = {
     pyrecords_flattened_slots,
 };
 
-static int pyrecords_add_iterator(PyObject *module, const char *name, PyType_Spec *spec)
-{
-    PyObject *type = PyType_FromSpec(spec);
-    int status = type == NULL ? -1 : PyModule_AddObjectRef(module, name, type);
-    Py_XDECREF(type);
-    return status;
-}
-
 int pyrecords_add_iterators(PyObject *module)
 {
-    if (pyrecords_add_iterator(module, "DecodedRecords", &pyrecords_decoded_spec) < 0) {
+    if (pyrecords_add_type(module, "DecodedRecords", &pyrecords_decoded_spec) == NULL) {
         return -1;
     }
-    return pyrecords_add_iterator(module, "Flattened", &pyrecords_flattened_spec);
+    return pyrecords_add_type(module, "Flattened", &pyrecords_flattened_spec) == NULL ? -1 : 0;
 }

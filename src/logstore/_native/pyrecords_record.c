@@ -333,7 +333,7 @@ static PyType_Spec pyrecords_topic_spec = {
     "logstore.TopicRecord", sizeof(pyrecords_topic_fields), 0, Py_TPFLAGS_DEFAULT, pyrecords_topic_slots,
 };
 
-static PyTypeObject *pyrecords_add_type(PyObject *module, const char *name, PyType_Spec *spec)
+PyTypeObject *pyrecords_add_type(PyObject *module, const char *name, PyType_Spec *spec)
 {
     PyObject *type = PyType_FromSpec(spec);
     if (type == NULL || PyModule_AddObjectRef(module, name, type) < 0) {

@@ -55,18 +55,11 @@ class Descriptors:
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, owner: int) -> OpenFile | None:
-        """The file of an owner, if it is open."""
-        file = self._open.get(owner)
-        if file is not None:
-            _touch(self._open, owner)  # another thread may drop it: it is still open
-        return file
-
     def borrow(
         self,
         owner: int,
         directory: Directory,
-        names: tuple[str, ...],
+        names: Callable[[], tuple[str, ...]],
         is_it: Callable[[FileInfo], bool] | None = None,
     ) -> OpenFile:
         """The file of an owner, opened under the first of `names` that exists and, if
@@ -76,13 +69,14 @@ class Descriptors:
             OSError: as opening does; ESTALE if it is another file.
             StoreClosedError: after `close`.
         """
-        file = self.opened(owner)
+        file = self._open.get(owner)
         if file is not None:
+            _touch(self._open, owner)  # another thread may drop it: it is still open
             return file
         if self._closed:
             raise StoreClosedError(f"the store of {directory.path} is closed")
         # Make the system calls without the lock.
-        opened = held_open(self.files, _open_first(directory, names, is_it))
+        opened = held_open(self.files, _open_first(directory, names(), is_it))
         dropped: list[OpenFile] = []
         with self._lock:
             self._drop_forgotten()

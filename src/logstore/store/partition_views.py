@@ -4,9 +4,7 @@ bounds that may be times, and a decoder; and the turns of a follower.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -23,7 +21,7 @@ from logstore.log.read import reader
 from logstore.log.read import transactions as producers
 from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.log.read.time_lookup import LargestTimestamps, first_offset_at
-from logstore.log.read.view import Bounds, ChangedError, View
+from logstore.log.read.view import Bounds, ChangedError, View, slot_of
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
     Start,
@@ -42,7 +40,6 @@ __all__ = ["PartitionViews", "Turn", "infos_of", "unchanged"]
 
 _Result = TypeVar("_Result")
 
-_BASE_OFFSET = operator.attrgetter("base_offset")
 # Records that are decoded at a time; with several readers, the least for each.
 _DECODED = 16384
 _DECODED_MIN = 64
@@ -419,8 +416,7 @@ def _find(
     none, or if it was cut meanwhile."""
     if not segments or not start <= offset < end:
         return None
-    after = bisect.bisect_right(segments, offset, key=_BASE_OFFSET)
-    segment = segments[after - 1]
+    segment = segments[slot_of(segments, offset)]
     version = segment.version
     record = segment.find(offset)
     return record if segment.version == version else None

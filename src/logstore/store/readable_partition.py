@@ -310,21 +310,19 @@ class ReadablePartition(ArrowSource):
         for item in turns:
             if not isinstance(item, Turn):
                 yield item
+                continue
+            if item.has_moved:
+                last, pause = time.monotonic(), POLL_MIN_S
+                continue
+            remaining = None if timeout is None else timeout - (time.monotonic() - last)
+            if remaining is not None and remaining <= 0:
+                return
+            if watch is not None:
+                watch.wait(pause, remaining)
             else:
-                if item.has_moved:
-                    last, pause = time.monotonic(), POLL_MIN_S
-                    continue
-                remaining = (
-                    None if timeout is None else timeout - (time.monotonic() - last)
-                )
-                if remaining is not None and remaining <= 0:
-                    return
-                if watch is not None:
-                    watch.wait(pause, remaining)
-                else:
-                    seconds = pause if remaining is None else min(pause, remaining)
-                    self._views.wait(item.view, durable_only, seconds)
-                pause = min(pause * 2, POLL_MAX_S)
+                seconds = pause if remaining is None else min(pause, remaining)
+                self._views.wait(item.view, durable_only, seconds)
+            pause = min(pause * 2, POLL_MAX_S)
 
     def fetch(
         self,

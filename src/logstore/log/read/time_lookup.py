@@ -9,7 +9,7 @@ from logstore import _native as native
 from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.log.read.damage import error_with_next_offset
 from logstore.log.read.reader import SegmentWalk
-from logstore.log.read.view import ChangedError, View
+from logstore.log.read.view import ChangedError, View, slot_of
 from logstore.record.decoder import ChunkReader
 from logstore.segment import LOOKUP_BYTES, READ_BYTES, Segment
 
@@ -94,7 +94,7 @@ def _first_offset_at(
 ) -> int | None:
     segments = view.segments
     for number in range(
-        max(view.slot_of(view.start_offset), largest.older(segments, timestamp)),
+        max(slot_of(segments, view.start_offset), largest.older(segments, timestamp)),
         len(segments),
     ):
         segment = segments[number]

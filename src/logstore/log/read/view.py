@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import bisect
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from logstore.errors import (
@@ -21,10 +21,15 @@ from logstore.errors import (
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
 
-__all__ = ["Bounds", "ChangedError", "Source", "View"]
+__all__ = ["Bounds", "ChangedError", "Source", "View", "slot_of"]
 
 
 _BASE_OFFSET = operator.attrgetter("base_offset")
+
+
+def slot_of(segments: Sequence[Segment], offset: int) -> int:
+    """The number of the first segment in which offsets >= `offset` can be."""
+    return max(bisect.bisect_right(segments, offset, key=_BASE_OFFSET) - 1, 0)
 
 
 class Bounds(NamedTuple):
@@ -126,12 +131,7 @@ class View(NamedTuple):
 
     def from_offset(self, offset: int) -> Run:
         """The segments in which offsets >= `offset` can be."""
-        return Run(self.segments, self.slot_of(offset))
-
-    def slot_of(self, offset: int) -> int:
-        """The number of the first segment in which offsets >= `offset` can be."""
-        after = bisect.bisect_right(self.segments, offset, key=_BASE_OFFSET)
-        return max(after - 1, 0)
+        return Run(self.segments, slot_of(self.segments, offset))
 
     def again(self, offset: int, error: Exception) -> View | None:
         """Call before reporting damage that a read met at `offset`: the log may have

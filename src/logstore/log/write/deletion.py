@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 from collections.abc import Iterable
 
@@ -10,6 +9,7 @@ from logstore._native.locks import logger
 from logstore.errors import OffsetOutOfRangeError, storage_error
 from logstore.io.directory import Directory
 from logstore.io.layout import DELETED, SEGMENT_SUFFIXES, segment_file
+from logstore.log.read.view import slot_of
 from logstore.log.write.log_writer import LogWriter
 from logstore.segment import Segment
 
@@ -28,7 +28,7 @@ def delete_before(log: LogWriter, offset: int, reason: str) -> int:
         raise OffsetOutOfRangeError(
             offset, extent.start, extent.end, partition=context.name
         )
-    if offset == extent.start and _first_needed(extent.segments, offset) == 0:
+    if offset == extent.start and slot_of(extent.segments, offset) == 0:
         return offset
     writer = log.writable()
     if offset == extent.end and writer.state.size:
@@ -36,7 +36,7 @@ def delete_before(log: LogWriter, offset: int, reason: str) -> int:
     point = writer.state.copy()
     log.sync_all()
     before = log.extent
-    needed = _first_needed(before.segments, offset)
+    needed = slot_of(before.segments, offset)
     dropped, kept = before.segments[:needed], before.segments[needed:]
     after = before._replace(segments=kept, start=offset)
     is_committed = log.point.commit(after, point)
@@ -53,14 +53,6 @@ def delete_before(log: LogWriter, offset: int, reason: str) -> int:
         sum(segment.size for segment in dropped),
     )
     return offset
-
-
-def _first_needed(segments: tuple[Segment, ...], offset: int) -> int:
-    """Index of the first segment that has offsets >= `offset` or is active."""
-    after = bisect.bisect_right(
-        segments, offset, key=lambda segment: segment.base_offset
-    )
-    return max(after - 1, 0)
 
 
 def rename_deleted(
