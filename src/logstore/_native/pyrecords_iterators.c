@@ -4,7 +4,6 @@
  */
 #include "pyrecords.h"
 
-
 /* ------------------------------------------------------------------ decoded records */
 
 typedef struct {
