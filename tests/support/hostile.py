@@ -354,7 +354,7 @@ def read(root: Path) -> None:
     found: list[str] = []
     with logstore.open(root, read_only=True, config=config) as store:
         assert len(store.topics()) > 100
-        names = some(store.topics(), 50)
+        names = some(store.topics(), 30)
         for name in names:
             read_every_way(store, name, found)
     with logstore.open(root, config=config) as store:

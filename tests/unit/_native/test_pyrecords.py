@@ -398,6 +398,7 @@ USES = {
 }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", [Record, TopicRecord])
 @pytest.mark.parametrize("use", USES)
 def test_uses_of_records_leave_nothing_behind(use, kind):
@@ -496,6 +497,7 @@ ITERATIONS = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("use", ITERATIONS)
 def test_iterators_leave_nothing_behind(use):
     """No references and no memory, where they succeed and where they do not."""
