@@ -17,7 +17,7 @@ from logstore._native._locks import (
     places,
     resign,
 )
-from logstore._native._records import Flattened, Record, TopicRecord
+from logstore._native._records import Flattened, PreparedAppend, Record, TopicRecord
 from logstore._native._records import configure as configure_records
 from logstore._native._records import find as find_record
 from logstore._native._records import of_topic as topic_record
@@ -147,6 +147,7 @@ __all__ = [
     "NativeError",
     "OpenFile",
     "Planner",
+    "PreparedAppend",
     "Record",
     "RollLimits",
     "Rows",

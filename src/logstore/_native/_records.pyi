@@ -1,7 +1,8 @@
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar, final, overload
 
+from logstore._native._locks import Mutex
 from logstore.record.record import Headers, TimestampType
 
 Item = TypeVar("Item")
@@ -124,3 +125,34 @@ def find(
 ) -> Record | None: ...
 def of_topic(topic: str, partition: int, record: Record, /) -> TopicRecord: ...
 def pack(items: list[Any] | tuple[Any, ...], /) -> tuple[bytes, bytes] | None: ...
+
+@final
+class PreparedAppend:
+    def __new__(
+        cls,
+        log: object,
+        health: object,
+        lock: Mutex,
+        extent: type[tuple[Any, ...]],
+        quiet: tuple[Sized, ...],
+    ) -> PreparedAppend: ...
+    def append(self, value: object, key: object, timestamp_ms: object, /) -> int: ...
+    def clear(self) -> None: ...
+    def prepare(
+        self,
+        writer: object,
+        segment: object,
+        index: object,
+        times: object,
+        state: int,
+        limits: int,
+        fd: int,
+        magic: int,
+        attributes: int,
+        leader_epoch: int,
+        max_bytes: int,
+        is_append_time: bool,
+        reserved: int,
+        end: int,
+        /,
+    ) -> None: ...

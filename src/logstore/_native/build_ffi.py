@@ -51,6 +51,7 @@ HEADERS = [
 PYTHON_MODULES = {
     "_records": [
         "pyrecords.c",
+        "pyrecords_append.c",
         "pyrecords_core.c",
         "pyrecords_find.c",
         "pyrecords_iterators.c",
@@ -62,6 +63,7 @@ PYTHON_HEADERS = [
     "ls_api.h",
     "ls_bytes.h",
     "ls_format.h",
+    "pylocks_mutex.h",
     "pylocks_thread.h",
     "pyrecords.h",
 ]

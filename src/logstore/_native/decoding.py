@@ -16,7 +16,7 @@ from logstore._native.core import (
     raw_header,
 )
 
-# `find` (pyrecords_find.c) calls these.
+# `find` (pyrecords_find.c) and `PreparedAppend` (pyrecords_append.c) call these.
 connect(
     *(
         int(ffi.cast("uintptr_t", ffi.addressof(lib, name)))
@@ -28,6 +28,8 @@ connect(
             "ls_decode_headers",
             "ls_locate_record",
             "ls_sys_read",
+            "ls_append_record",
+            "ls_sys_write",
         )
     )
 )

@@ -18,7 +18,7 @@ import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any, Final
 
 from logstore import _native as native
@@ -63,9 +63,9 @@ class Signal:
         self._waiters: deque[Any] = deque()
 
     @property
-    def has_waiters(self) -> bool:
-        """Whether `set` has something to do."""
-        return bool(self._waiters)
+    def waiters(self) -> Sized:
+        """Empty if `set` has nothing to do."""
+        return self._waiters
 
     def register(self) -> Waiter:
         """Register a waiter. Then check the condition, and call `Waiter.wait`."""

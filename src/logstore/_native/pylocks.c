@@ -20,22 +20,11 @@
  * Everything here runs with the GIL, but where a thread waits.  After a fork, in the child, all locks are free:
  * their holders are not there.
  */
+#include "pylocks_mutex.h"
 #include "pylocks_thread.h"
-
-#include <pythread.h>
 
 static PyObject *pylocks_reentrant; /* logstore.errors.ReentrantCallError */
 static PyTypeObject *pylocks_attempt_type;
-
-typedef struct {
-    PyObject_HEAD
-    PyThread_type_lock lock;
-    unsigned long owner; /* thread; 0: nobody */
-    unsigned long forks;
-    unsigned long group;
-    int rank;
-    PyObject *name;
-} pylocks_mutex;
 
 typedef struct {
     PyObject_HEAD
@@ -72,6 +61,7 @@ static void pylocks_note(pylocks_mutex *self, unsigned long me)
 {
     pylocks_ranks *ranks = pylocks_find(self->group); /* there is one: see pylocks_take */
     self->owner = me;
+    self->takes++;
     pylocks_count(ranks, self->group, self->rank);
 }
 
@@ -167,6 +157,7 @@ static PyObject *pylocks_mutex_new(PyTypeObject *type, PyObject *args, PyObject 
     self->rank = rank;
     self->group = group;
     self->forks = pylocks_forks;
+    self->process_forks = &pylocks_forks;
     Py_INCREF(name);
     self->name = name;
     if (self->lock == NULL) {

@@ -24,6 +24,10 @@ typedef struct {
                               ls_error *);
     int32_t (*locate_record)(const uint8_t *, int64_t, int64_t, int64_t *, int64_t *);
     int64_t (*read)(int32_t, uint8_t *, int64_t, int64_t);
+    int32_t (*append_record)(const uint8_t *, int64_t, const uint8_t *, int64_t, int64_t, int32_t, int32_t, int32_t,
+                             int64_t, const ls_roll_limits *, ls_segment_state *, uint8_t *, int64_t, uint8_t *,
+                             uint8_t *, ls_plan *, ls_error *);
+    int64_t (*write)(int32_t, const uint8_t *, int64_t, int64_t);
 } pyrecords_functions;
 
 enum { FUNCTIONS = sizeof(pyrecords_functions) / sizeof(void (*)(void)) };
@@ -55,6 +59,9 @@ PyObject *pyrecords_connect(PyObject *module, PyObject *args);
 PyObject *pyrecords_find(PyObject *module, PyObject *args);
 PyObject *pyrecords_configure(PyObject *module, PyObject *kinds);
 PyObject *pyrecords_of_topic(PyObject *module, PyObject *args);
+
+/* pyrecords_append.c: add the type PreparedAppend to the module; -1 with an error set. */
+int pyrecords_add_append(PyObject *module);
 
 /* pyrecords_iterators.c: add the types DecodedRecords and Flattened to the module; -1 with an error set. */
 int pyrecords_add_iterators(PyObject *module);

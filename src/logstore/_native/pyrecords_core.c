@@ -7,12 +7,12 @@
 
 pyrecords_functions pyrecords_core;
 
-/* connect(index_floor, scan_batches, decode, decode_payload, decode_headers, locate_record, read): their addresses */
+/* connect(address, ...): of each member of pyrecords_functions, in order. */
 PyObject *pyrecords_connect(PyObject *module, PyObject *args)
 {
     (void)module;
     unsigned long long at[FUNCTIONS];
-    if (!PyArg_ParseTuple(args, "KKKKKKK", at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6)) {
+    if (!PyArg_ParseTuple(args, "KKKKKKKKK", at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7, at + 8)) {
         return NULL;
     }
     for (int i = 0; i < FUNCTIONS; i++) {

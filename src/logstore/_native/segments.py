@@ -34,6 +34,11 @@ class SegmentState:
         return other
 
     @property
+    def address(self) -> int:
+        """Of the struct, which lives as long as this."""
+        return int(ffi.cast("uintptr_t", self.raw))
+
+    @property
     def size(self) -> int:
         return int(self.raw.size)
 
@@ -84,6 +89,11 @@ class Planner:
         self._trial = ffi.new("ls_segment_state *")
         self._record = allocate("uint8_t[]", RECORD_BYTES)
         self.record = memoryview(ffi.buffer(self._record, RECORD_BYTES))
+
+    @property
+    def limits_address(self) -> int:
+        """Of the roll limits, which live as long as this."""
+        return int(ffi.cast("uintptr_t", self._limits))
 
     def plan_record(
         self,

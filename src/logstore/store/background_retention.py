@@ -52,10 +52,16 @@ class BackgroundRetention:
 
     Args:
         check_ms: how often.
+        unreported: where a failure is kept.
     """
 
     def __init__(
-        self, context: RetentionContext, files: Files, name: str, check_ms: int
+        self,
+        context: RetentionContext,
+        files: Files,
+        name: str,
+        check_ms: int,
+        unreported: deque[LogStoreError],
     ) -> None:
         self._context = context
         self._check_ms = check_ms
@@ -67,7 +73,7 @@ class BackgroundRetention:
         # The errors of the last round, by partition: each is raised once, not in each
         # round.
         self._met: dict[TopicPartition | None, str] = {}
-        self._unreported: deque[LogStoreError] = deque(maxlen=1)
+        self._unreported = unreported
 
     def begin(self) -> None:
         """Apply retention from now on, if a topic sets any. Never raises."""

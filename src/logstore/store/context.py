@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -18,6 +19,7 @@ from logstore._native.locks import RANK_OWNERSHIP, RANK_STORE, logger, new_group
 from logstore.config import StoreConfig
 from logstore.errors import (
     ForkedError,
+    LogStoreError,
     StorageError,
     StoreClosedError,
     StoreLockedError,
@@ -60,6 +62,7 @@ class StoreContext:
         descriptors: of all open files.
         scheduler: runs what is due later.
         is_closed: whether nothing may begin any more.
+        unreported: what failed in the background; the next call raises it.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class StoreContext:
             RANK_OWNERSHIP, f"the ownership of store {path}", group
         )
         self.is_closed = False
+        self.unreported: deque[LogStoreError] = deque(maxlen=1)
         self._forks = native.forks()
         self._starts_scheduled = False
         self._store_lock: StoreLock | None = None

@@ -66,7 +66,11 @@ class OpenTopics:
         self._root_mtime_ns = -1
         name = os.path.basename(context.path)
         self.retention = BackgroundRetention(
-            self, context.files, name, context.store_config.retention_check_ms
+            self,
+            context.files,
+            name,
+            context.store_config.retention_check_ms,
+            context.unreported,
         )
         catalog = Catalog(context.root, read_only=context.read_only)
         self.writers = PartitionWriters(

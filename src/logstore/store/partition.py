@@ -40,6 +40,11 @@ from logstore.store.readable_partition import ReadablePartition
 __all__ = ["Partition"]
 
 
+def _refuse(value: Any, key: Any, timestamp_ms: Any) -> int:
+    """`Appender.append_prepared` of a store that was opened read-only."""
+    return -1
+
+
 class Partition(ReadablePartition):
     """One partition of a topic: an append-only log of records.
 
@@ -50,6 +55,13 @@ class Partition(ReadablePartition):
         topic_id: distinguishes the topics that have had its name; "" for one without an
             id.
     """
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        writer = self._writer
+        self._append_prepared = (
+            _refuse if writer is None else writer.appends.append_prepared
+        )
 
     def _write(self) -> PartitionWriter:
         self._begin()
@@ -90,6 +102,10 @@ class Partition(ReadablePartition):
             DiskFullError, StorageError: the log is as it was before the call.
             SyncFailedError: this partition takes no more appends.
         """
+        if not headers and not durable and expected_offset is None:
+            offset = self._append_prepared(value, key, timestamp_ms)
+            if offset >= 0:
+                return offset
         return self._append_one(
             value, key, timestamp_ms, headers, expected_offset, durable
         )[0]

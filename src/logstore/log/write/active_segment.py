@@ -29,6 +29,7 @@ class ActiveSegment:
     Attributes:
         writer: open for appends; None until the first append, and while it rests.
         state, index, times: what the next `open` begins with.
+        prepared: the next appends of single records; empty without a writer.
         creating: base offset of the segment that is being created, for a rollback.
         stray: the same, after its creation has failed, until its file is removed.
         flushes: number of syncs of the log so far, with their duration in seconds.
@@ -42,6 +43,7 @@ class ActiveSegment:
         "flush_seconds_max",
         "flushes",
         "index",
+        "prepared",
         "state",
         "stray",
         "times",
@@ -58,6 +60,7 @@ class ActiveSegment:
     ) -> None:
         self._context = context
         self._health = health
+        self.prepared: native.PreparedAppend | None = None
         self.writer: SegmentWriter | None = None
         self.state = state
         self.index = index
@@ -190,6 +193,8 @@ class ActiveSegment:
 
     def retire(self) -> None:
         """Stop writing to it; readers keep its file."""
+        if self.prepared is not None:
+            self.prepared.clear()
         if self.writer is not None:
             self.writer.release()
             self.writer = None

@@ -13,6 +13,7 @@ from logstore.errors import (
     ReentrantCallError,
     storage_error,
 )
+from logstore.io.files import Files
 from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.segment_appender import Mark, SegmentWriter
 from logstore.log.write.syncs import Syncs
@@ -121,6 +122,8 @@ class Appender:
                 epoch = self.leader_epoch(base) if encoder.magic == 2 else 0
                 if not self._syncs.is_scheduled:
                     self._syncs.schedule()
+                # Before the append: nothing may fail after it.
+                self._prepare(writer, epoch)
                 try:
                     done = writer.append_record(
                         value, key, timestamp_ms, now_ms, encoder, epoch
@@ -144,6 +147,24 @@ class Appender:
         if durable or lagging:
             self._syncs.sync_appended(end, durable)
         return base, timestamp_ms if encoder.magic else -1
+
+    @property
+    def append_prepared(self) -> Callable[[Any, Any, Any], int]:
+        """Append a value with a key and a timestamp or None, as `append_one` would.
+        Returns its offset, or -1 if nothing was done, and `append_one` is to be called.
+        """
+        prepared = self._log.active.prepared
+        assert prepared is not None
+        return prepared.append
+
+    def _prepare(self, writer: SegmentWriter, leader_epoch: int) -> None:
+        log, files = self._log, type(self._log.context.files)
+        if files.write is not Files.write or files.now_ms is not Files.now_ms:
+            return  # C would not use them
+        prepared, lagging = log.active.prepared, log.context.config.flush_messages
+        assert prepared is not None
+        end = min(log.extent.durable + lagging, native.OFFSET_MAX)
+        writer.prepare(prepared, self.encoder, leader_epoch, end)
 
     def append_encoded(
         self,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from logstore.config import StoreConfig, TopicConfig
+from logstore.errors import LogStoreError
 from logstore.io import layout
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -19,6 +21,7 @@ class StoreServices(Protocol):
     store_config: StoreConfig
     descriptors: Descriptors
     lock_group: int
+    unreported: deque[LogStoreError]
 
     @property
     def store_epoch(self) -> str:

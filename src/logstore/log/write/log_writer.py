@@ -139,6 +139,13 @@ class LogWriter:
         self.active = ActiveSegment(
             self.context, self.health, loaded.active_state, loaded.index, loaded.times
         )
+        self.active.prepared = native.PreparedAppend(
+            self,
+            self.health,
+            self.lock,
+            Extent,
+            (self.appended.waiters, services.unreported),
+        )
         if segments:
             segments[-1].show_indexes(loaded.index, loaded.times)
         self.point = DurablePoint(self.context, self.active, loaded)
@@ -183,7 +190,7 @@ class LogWriter:
         end = writer.show()
         segments, start, _, durable, cuts, limit = self.extent
         self.extent = _new(Extent, (segments, start, end, durable, cuts, limit))
-        if self.appended.has_waiters:
+        if self.appended.waiters:
             self.appended.set()
 
     def record_cut(self, offset: int) -> None:
@@ -510,7 +517,7 @@ class LogWriter:
         self.set_durable(max(self.extent.durable, mark.next_offset))
         if self.active.writer is writer and not self.point.is_barred:
             self.point.after_sync(self.extent, writer, mark, self.point_due)
-        if self.appended.has_waiters:
+        if self.appended.waiters:
             self.appended.set()
 
     def point_due(self) -> None:

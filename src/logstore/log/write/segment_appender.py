@@ -284,6 +284,22 @@ class SegmentWriter:
         self._write(planner.record[:size], size)
         return True
 
+    def prepare(
+        self,
+        prepared: native.PreparedAppend,
+        encoder: Encoder,
+        leader_epoch: int,
+        end: int,
+    ) -> None:
+        """Prepare the next calls like `append_record`, up to an offset, which is not
+        reached. The disk must be a real one."""
+        prepared.prepare(
+            self, self.segment, self.index, self.times, self.state.address,
+            self.planner.limits_address, self.fd, encoder.magic,
+            encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
+            encoder.log_append_time, self._reserved, end,
+        )  # fmt: skip
+
     def write_first_frame(self) -> None:
         """Write the frame that `append` held back: it makes all of the call visible.
 
