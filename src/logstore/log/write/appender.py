@@ -122,14 +122,13 @@ class Appender:
                 epoch = self.leader_epoch(base) if encoder.magic == 2 else 0
                 if not self._syncs.is_scheduled:
                     self._syncs.schedule()
-                # Before the append: nothing may fail after it.
-                self._prepare(writer, epoch)
                 try:
                     done = writer.append_record(
                         value, key, timestamp_ms, now_ms, encoder, epoch
                     )
                     if done:
                         log.show(writer)
+                        self._prepare(writer, epoch)
                 except BaseException as error:
                     # This comes first and makes no call that could be interrupted. If
                     # the error came after the commit, the record is in, and is shown.
@@ -163,8 +162,11 @@ class Appender:
             return  # C would not use them
         prepared, lagging = log.active.prepared, log.context.config.flush_messages
         assert prepared is not None
-        end = min(log.extent.durable + lagging, native.OFFSET_MAX)
-        writer.prepare(prepared, self.encoder, leader_epoch, end)
+        try:
+            end = min(log.extent.durable + lagging, native.OFFSET_MAX)
+            writer.prepare(prepared, self.encoder, leader_epoch, end)
+        except (MemoryError, RecursionError):
+            prepared.clear()  # the record is in: its append does not fail
 
     def append_encoded(
         self,

@@ -1,0 +1,470 @@
+"""Appends of single records that the one before has prepared: one step of C, the same
+bytes as the usual way, and the usual way whenever anything else is to be done."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import _native as native
+from logstore.errors import (
+    ConfigError,
+    DiskFullError,
+    StorageError,
+    StoreClosedError,
+)
+from logstore.log.write.extent import Extent
+from support.values import every_magic
+
+T = 1_700_000_000_000
+NEVER = 1 << 60
+
+
+class Counted:
+    """Counts which of the appends to a partition were taken."""
+
+    def __init__(self, partition: Any) -> None:
+        self.taken = self.refused = 0
+        self._append = partition._append_prepared
+        partition._append_prepared = self
+
+    def __call__(self, value: Any, key: Any, timestamp_ms: Any) -> int:
+        offset: int = self._append(value, key, timestamp_ms)
+        if offset < 0:
+            self.refused += 1
+        else:
+            self.taken += 1
+        return offset
+
+    def last_was_taken(self, append: Callable[[], Any]) -> bool:
+        before = self.taken
+        append()
+        return self.taken > before
+
+
+def partition_of(path: Path, magic: int = 1, **settings: Any) -> logstore.Partition:
+    defaults = {"flush_messages": NEVER, "flush_ms": NEVER}
+    config = logstore.TopicConfig(message_format=magic, **(defaults | settings))
+    return logstore.open(path).create_topic("orders", partitions=1, config=config)[0]
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[logstore.Partition]:
+    partition = partition_of(tmp_path / "data")
+    partition.append(b"first")
+    yield partition
+    with contextlib.suppress(StoreClosedError):
+        _close(partition)
+
+
+def values(partition: logstore.Partition) -> list[bytes | None]:
+    return [record.value for record in partition.read()]
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    """The bytes of the segments and their indexes."""
+    suffixes = (".log", ".index", ".timeindex")
+    found = sorted((path / "orders-0").iterdir())
+    return {p.name: p.read_bytes() for p in found if p.suffix in suffixes}
+
+
+# ------------------------------------------------------------------ the same bytes
+
+
+@every_magic
+@pytest.mark.parametrize("append_time", [False, True])
+def test_prepared_appends_write_the_same_bytes_as_the_usual_way(
+    tmp_path: Path, magic: int, append_time: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and keys of many lengths, null ones, times that go back, several segments,
+    index entries; also when it is opened again."""
+    if append_time and not magic:
+        pytest.skip("magic 0 has no times")
+    settings: dict[str, Any] = {"segment_bytes": 20_000, "index_interval_bytes": 700}
+    if append_time:
+        settings["message_timestamp_type"] = "LogAppendTime"
+    found = []
+    for is_prepared in (True, False):
+        rng = random.Random(7)
+        clock = iter(range(T, T + 10_000_000, 13))
+        monkeypatch.setattr(time, "time_ns", lambda c=clock: next(c) * 1_000_000)
+        path = tmp_path / str(is_prepared)
+        partition = partition_of(path, magic, **settings)
+        counted = Counted(partition)
+        if not is_prepared:
+            counted._append = lambda value, key, timestamp_ms: -1
+        for number in range(700):
+            size = rng.choice([0, 1, 30, 200, 3000])
+            value = rng.choice([None, bytes(size), b"v" * size])
+            key = rng.choice([None, b"", b"k" * rng.randrange(30)])
+            timestamp = T + rng.randrange(-1000, 100_000)
+            assert partition.append(value, key, timestamp_ms=timestamp) == number
+        if is_prepared:
+            assert counted.taken > 500
+            assert counted.refused < 150
+        records = list(partition.read())
+        assert [r.offset for r in records] == list(range(700))
+        found.append((records, path))
+        _close(partition)
+    left, right = found
+    if append_time:  # the clock is read in both ways, but not as often
+        assert [r.value for r in left[0]] == [r.value for r in right[0]]
+    else:
+        assert left[0] == right[0]
+        assert files_of(left[1]) == files_of(right[1])
+    for _, path in found:
+        assert logstore.verify(path, deep=True).ok
+        with logstore.open(path) as store:
+            assert len(list(store.topic("orders")[0].read())) == 700
+
+
+def _close(partition: logstore.Partition) -> None:
+    partition._writer.context.services.store.close()  # type: ignore
+
+
+def test_lookups_use_the_entries_of_prepared_appends(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, index_interval_bytes=100)
+    for number in range(500):
+        partition.append(b"%d" % number, timestamp_ms=T + number)
+    for number in (0, 1, 77, 498, 499):
+        assert partition.get(number).value == b"%d" % number
+        assert partition.offset_for_time(T + number) == number
+    index = tmp_path / "orders-0" / f"{0:020d}.index"
+    partition.roll()
+    assert index.stat().st_size > 100 * 8
+
+
+# ------------------------------------------------------------------ what ends it
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p.flush(),
+        lambda p: p.roll(),
+        lambda p: p.append_many([b"x", b"y"]),
+        lambda p: p.append(b"x", durable=True),
+        lambda p: p.truncate_to(1),
+        lambda p: p.delete_before(p.end_offset),
+        lambda p: p._writer.configure(p._writer.context.config),
+    ],
+    ids=["flush", "roll", "many", "durable", "truncate", "delete", "configure"],
+)
+def test_prepared_appends_end_with_the_next_use_of_the_lock(
+    partition: logstore.Partition, change: Callable[[logstore.Partition], object]
+) -> None:
+    """The record after it goes the usual way, and prepares again."""
+    counted = Counted(partition)
+    assert counted.last_was_taken(lambda: partition.append(b"second"))
+    change(partition)
+    before = partition.end_offset
+    assert not counted.last_was_taken(lambda: partition.append(b"third"))
+    assert counted.last_was_taken(lambda: partition.append(b"fourth"))
+    assert partition.end_offset == before + 2
+    assert values(partition)[-2:] == [b"third", b"fourth"]
+
+
+def test_reads_do_not_end_prepared_appends(partition: logstore.Partition) -> None:
+    counted = Counted(partition)
+    for number in range(1, 50):
+        partition.append(b"%d" % number)
+        assert partition.get(number).value == b"%d" % number
+        assert len(list(partition.fetch(0))) == number + 1
+        assert partition.end_offset == number + 1
+    assert counted.refused == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "named"),
+    [
+        (bytearray(b"x"), None, {}),
+        (b"x", memoryview(b"y"), {}),
+        (b"x", None, {"timestamp_ms": -1}),
+        (b"x", None, {"expected_offset": 1}),
+        (b"x", None, {"durable": True}),
+        (bytes(70_000), None, {}),
+    ],
+    ids=["bytearray", "memoryview", "no-time", "expected", "durable", "large"],
+)
+def test_other_records_go_the_usual_way(
+    partition: logstore.Partition, value: Any, key: Any, named: dict[str, Any]
+) -> None:
+    counted = Counted(partition)
+    assert not counted.last_was_taken(lambda: partition.append(value, key, **named))
+    assert partition.get(1).value == bytes(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "named", "error"),
+    [
+        ("text", {}, TypeError),
+        (5, {}, TypeError),
+        (b"x", {"timestamp_ms": -2}, ConfigError),
+        (b"x", {"timestamp_ms": 1 << 63}, ConfigError),
+        (b"x", {"timestamp_ms": "now"}, TypeError),
+    ],
+)
+def test_wrong_arguments_raise_as_in_the_usual_way(
+    partition: logstore.Partition, value: Any, named: dict[str, Any], error: type
+) -> None:
+    with pytest.raises(error, match="nothing was written"):
+        partition.append(value, **named)
+    assert values(partition) == [b"first"]
+
+
+def test_record_above_the_limit_of_its_topic_raises(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, max_message_bytes=200)
+    partition.append(b"x")
+    with pytest.raises(logstore.RecordTooLargeError):
+        partition.append(bytes(300))
+    assert partition.end_offset == 1
+
+
+def test_syncs_come_after_as_many_records_as_the_topic_says(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, flush_messages=10)
+    durable = []
+    for _ in range(35):
+        partition.append(b"x")
+        durable.append(partition.durable_offset)
+    assert durable == [n // 10 * 10 for n in range(1, 36)]
+
+
+def test_syncs_come_in_time(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, flush_ms=20)
+    for _ in range(3):
+        for _ in range(5):
+            partition.append(b"x")
+        deadline = time.monotonic() + 20
+        while partition.durable_offset < partition.end_offset:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+
+def test_closed_store_takes_no_prepared_append(partition: logstore.Partition) -> None:
+    partition.append(b"second")
+    _close(partition)
+    with pytest.raises(StoreClosedError):
+        partition.append(b"third")
+
+
+def test_failure_in_the_background_is_raised_by_the_next_append(
+    partition: logstore.Partition,
+) -> None:
+    failure = StorageError("retention failed", action="delete", path="x")
+    partition._writer.context.services.unreported.append(failure)  # type: ignore
+    with pytest.raises(StorageError, match="retention failed"):
+        partition.append(b"second")
+    assert partition.append(b"second") == 1
+
+
+def test_suspended_partition_takes_no_prepared_append(
+    partition: logstore.Partition,
+) -> None:
+    writer: Any = partition._writer
+    writer.health.suspended = StorageError("not now", action="append", path="x")
+    writer.health.is_blocked = True
+    with pytest.raises(StorageError, match="not now"):
+        partition.append(b"second")
+    writer.resume()
+    assert partition.append(b"second") == 1
+
+
+def test_waiting_reader_is_woken(partition: logstore.Partition) -> None:
+    found: list[bytes | None] = []
+
+    def follow() -> None:
+        for record in partition.follow(1, timeout=20):
+            found.append(record.value)
+            if record.value == b"end":
+                return
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    for number in range(300):
+        partition.append(b"%d" % number)
+        if number % 100 == 0:
+            time.sleep(0.02)
+    partition.append(b"end")
+    thread.join(20)
+    assert found == [*(b"%d" % n for n in range(300)), b"end"]
+
+
+def test_threads_append_at_once(partition: logstore.Partition) -> None:
+    """Each record once, at the offset that was returned."""
+    offsets: dict[int, bytes] = {}
+
+    def append(name: int) -> None:
+        for number in range(500):
+            value = b"%d-%d" % (name, number)
+            offsets[partition.append(value)] = value
+            if number % 50 == 0:
+                partition.flush()
+
+    threads = [threading.Thread(target=append, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {r.offset: r.value for r in partition.read(1)} == offsets
+    assert len(offsets) == 2000
+
+
+# ------------------------------------------------------------ what comes in between
+
+
+def test_finalizers_that_append_between_keep_the_order(
+    partition: logstore.Partition,
+) -> None:
+    """The garbage collector may run wherever an object is made."""
+    inner: list[int] = []
+
+    class Late:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            if len(inner) < 200:
+                inner.append(partition.append(b"inner"))
+
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        outer = []
+        for _ in range(300):
+            Late()
+            outer.append(partition.append(b"outer"))
+    finally:
+        gc.set_threshold(*before)
+        gc.collect()
+    assert inner
+    assert values(partition)[1:].count(b"outer") == 300
+    assert sorted(inner + outer) == list(range(1, partition.end_offset))
+    assert all(partition.get(n).value == b"inner" for n in inner)
+
+
+@pytest.mark.parametrize("answer", [OSError("no clock"), "late", -5])
+def test_clock_that_fails_writes_nothing(
+    partition: logstore.Partition, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition.append(b"second")
+
+    def time_ns() -> Any:
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", time_ns)
+        if isinstance(answer, int):
+            partition.append(b"third")  # the usual way takes any time
+        else:
+            with pytest.raises((OSError, TypeError)):
+                partition.append(b"third")
+    assert values(partition)[:2] == [b"first", b"second"]
+    assert partition.append(b"fourth") == partition.end_offset - 1
+
+
+def test_write_that_is_cut_short_is_undone(tmp_path: Path) -> None:
+    """A limit of the file size in the middle of a record, where its space is reserved
+    already: the log is as it was, the next append goes on behind the last record."""
+    partition = partition_of(tmp_path)
+    for _ in range(10):
+        partition.append(bytes(100))
+    counted = Counted(partition)
+    size = partition.segments[0].size_bytes
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 50, before[1]))
+    try:
+        for _ in range(3):
+            with pytest.raises((DiskFullError, StorageError)):
+                partition.append(b"lost" * 25)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert counted.taken == 0
+    log = tmp_path / "orders-0" / f"{0:020d}.log"
+    assert b"lost" not in log.read_bytes()
+    for number in range(3):
+        assert partition.append(b"kept") == 10 + number
+    assert counted.taken == 2
+    assert values(partition)[10:] == [b"kept"] * 3
+    _close(partition)
+    assert logstore.verify(tmp_path).ok
+
+
+def test_child_of_a_fork_takes_no_prepared_append(
+    partition: logstore.Partition,
+) -> None:
+    partition.append(b"second")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            partition.append(b"third")
+        except logstore.ForkedError:
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert values(partition) == [b"first", b"second"]
+    assert partition.append(b"third") == 2
+
+
+# ------------------------------------------------------------------ PreparedAppend
+
+
+def test_prepared_append_without_preparation_takes_nothing() -> None:
+    lock = native.Mutex(8, "a log")
+    prepared = native.PreparedAppend(object(), object(), lock, Extent, ())
+    assert prepared.append(b"x", None, None) == -1
+    prepared.clear()
+    assert prepared.append(b"x", None, None) == -1
+
+
+@pytest.mark.parametrize("arguments", [(), (b"x",), (b"x", None, None, None)])
+def test_prepared_append_takes_three_arguments(arguments: tuple[Any, ...]) -> None:
+    prepared: Any = native.PreparedAppend(
+        object(), object(), native.Mutex(8, "a log"), Extent, ()
+    )
+    with pytest.raises(TypeError):
+        prepared.append(*arguments)
+    with pytest.raises(TypeError):
+        prepared.prepare(*arguments)
+
+
+def test_prepared_append_of_wrong_parts_raises() -> None:
+    kind: Any = native.PreparedAppend
+    lock = native.Mutex(8, "a log")
+    with pytest.raises(TypeError):
+        kind(object(), object(), threading.Lock(), Extent, ())
+    with pytest.raises(TypeError):
+        kind(object(), object(), lock, list, ())
+    with pytest.raises(TypeError):
+        kind(object(), object(), lock, Extent, [])
+    with pytest.raises(TypeError):
+        kind(object(), object(), lock)
+
+
+def test_prepared_appends_leave_nothing_behind(partition: logstore.Partition) -> None:
+    """No references to values, keys and what the log replaces with each record."""
+    value, key = b"a value of its own", b"a key of its own"
+    for _ in range(100):
+        partition.append(value, key)
+    gc.collect()
+    before = len(gc.get_objects())
+    counted = Counted(partition)
+    for _ in range(2000):
+        partition.append(value, key)
+    gc.collect()
+    assert counted.taken > 1900
+    assert len(gc.get_objects()) - before < 100
