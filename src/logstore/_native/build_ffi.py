@@ -57,7 +57,12 @@ PYTHON_MODULES = {
         "pyrecords_iterators.c",
         "pyrecords_record.c",
     ],
-    "_locks": ["pylocks.c", "pylocks_file.c", "pylocks_thread.c"],
+    "_locks": [
+        "pylocks.c",
+        "pylocks_file.c",
+        "pylocks_thread.c",
+        "pylocks_turns.c",
+    ],
 }
 PYTHON_HEADERS = [
     "ls_api.h",

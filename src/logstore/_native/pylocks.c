@@ -2,7 +2,8 @@
  * pylocks.c - the module `_locks`, and its locks.  It is a module of its own (stable ABI, CPython 3.10 and later),
  * because what is promised here cannot be had in Python: a signal handler, a finalizer or a log handler may run
  * between any two bytecodes, and a `with` over a Python object has bytecodes between "acquired" and "will be
- * released".  pylocks_thread.c has what a thread holds, and the functions; pylocks_file.c has OpenFile.
+ * released".  pylocks_thread.c has what a thread holds, and the functions; pylocks_file.c has OpenFile;
+ * pylocks_turns.c has Turns.
  *
  * Mutex(rank, name, group=0): a context manager.  Entering and leaving are one C call each.
  *   - It is not re-entrant: a second entry of the same thread raises ReentrantCallError.
@@ -23,7 +24,7 @@
 #include "pylocks_mutex.h"
 #include "pylocks_thread.h"
 
-static PyObject *pylocks_reentrant; /* logstore.errors.ReentrantCallError */
+PyObject *pylocks_reentrant;
 static PyTypeObject *pylocks_attempt_type;
 
 typedef struct {
@@ -411,7 +412,7 @@ static struct PyModuleDef pylocks_module = {
     PyModuleDef_HEAD_INIT, "_locks", "Locks, and open files.", -1, pylocks_methods, NULL, NULL, NULL, NULL,
 };
 
-static PyTypeObject *pylocks_add(PyObject *module, const char *name, PyType_Spec *spec)
+PyTypeObject *pylocks_add(PyObject *module, const char *name, PyType_Spec *spec)
 {
     PyObject *type = PyType_FromSpec(spec);
     if (type == NULL) {
@@ -447,7 +448,7 @@ PyMODINIT_FUNC PyInit__locks(void)
     pylocks_attempt_type = pylocks_add(module, "Attempt", &pylocks_attempt_spec);
     if (pylocks_mutex_type == NULL || pylocks_attempt_type == NULL
         || pylocks_add(module, "Group", &pylocks_group_spec) == NULL
-        || pylocks_add(module, "OpenFile", &pylocks_file_spec) == NULL) {
+        || pylocks_add(module, "OpenFile", &pylocks_file_spec) == NULL || pylocks_add_turns(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -42,7 +42,11 @@ extern _Thread_local pylocks_thread *pylocks_me PYLOCKS_TLS;
 extern unsigned long pylocks_forks;   /* how often this process is the child of a fork */
 extern PyMethodDef pylocks_methods[]; /* the functions of the module: pylocks_thread.c */
 extern PyType_Spec pylocks_file_spec; /* OpenFile: pylocks_file.c */
+extern PyObject *pylocks_reentrant;   /* logstore.errors.ReentrantCallError */
 int pylocks_begin(void);
+/* pylocks.c: add a type to the module; NULL with an error set. */
+PyTypeObject *pylocks_add(PyObject *module, const char *name, PyType_Spec *spec);
+int pylocks_add_turns(PyObject *module); /* Turns: pylocks_turns.c; -1 with an error set */
 int pylocks_make_me(void);
 int pylocks_run_deferred(void);
 #pragma GCC visibility pop

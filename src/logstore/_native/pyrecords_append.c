@@ -315,6 +315,25 @@ static PyObject *pyrecords_append_clear(PyObject *self, PyObject *unused)
 }
 
 /*
+ * keep(end): the caller holds the lock, and has changed nothing of what was prepared but where it ends.  What held
+ * until it took the lock goes on to hold.
+ */
+static PyObject *pyrecords_append_keep(PyObject *object, PyObject *end)
+{
+    pyrecords_append *self = (pyrecords_append *)object;
+    long long number = PyLong_AsLongLong(end);
+    if (number == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    uint64_t takes = ((const pylocks_mutex *)self->lock)->takes;
+    if (self->takes == takes - 1) {
+        self->takes = takes;
+        self->end = number;
+    }
+    Py_RETURN_NONE;
+}
+
+/*
  * prepare(writer, segment, index, times, state, limits, fd, magic, attributes, leader_epoch, max_bytes, is_append_time,
  *         reserved, end)
  *
@@ -432,6 +451,7 @@ static PyMethodDef pyrecords_append_methods[] = {
     {"append", (PyCFunction)(void (*)(void))pyrecords_append_append, METH_FASTCALL,
      "Append a record: its offset, or -1 where nothing was done."},
     {"clear", pyrecords_append_clear, METH_NOARGS, "Nothing is prepared any more."},
+    {"keep", pyrecords_append_keep, METH_O, "What was prepared holds, though the lock was taken."},
     {"prepare", pyrecords_append_prepare, METH_VARARGS, "What holds until the lock is taken again."},
     {NULL, NULL, 0, NULL},
 };

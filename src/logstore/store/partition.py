@@ -102,9 +102,13 @@ class Partition(ReadablePartition):
             DiskFullError, StorageError: the log is as it was before the call.
             SyncFailedError: this partition takes no more appends.
         """
-        if not headers and not durable and expected_offset is None:
+        if not headers and expected_offset is None:
+            if durable:
+                self._write().syncs.check_may_sync(durable)
             offset = self._append_prepared(value, key, timestamp_ms)
             if offset >= 0:
+                if durable:
+                    self._write().syncs.sync_appended(offset + 1, durable)
                 return offset
         return self._append_one(
             value, key, timestamp_ms, headers, expected_offset, durable

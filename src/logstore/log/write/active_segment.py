@@ -11,10 +11,12 @@ from logstore.errors import StorageError, SyncFailedError, storage_error
 from logstore.index import OffsetEntries, TimeEntries
 from logstore.io import layout
 from logstore.io.directory import held_open
+from logstore.io.files import Files
 from logstore.io.layout import LOG, SEGMENT_SUFFIXES, segment_file
 from logstore.log.write.context import LogContext
 from logstore.log.write.health import Health
 from logstore.log.write.segment_appender import SegmentWriter
+from logstore.record.encoder import Encoder
 from logstore.segment import Segment
 
 __all__ = ["ActiveSegment"]
@@ -54,13 +56,14 @@ class ActiveSegment:
         self,
         context: LogContext,
         health: Health,
+        prepared: native.PreparedAppend,
         state: native.SegmentState,
         index: OffsetEntries,
         times: TimeEntries,
     ) -> None:
         self._context = context
         self._health = health
-        self.prepared: native.PreparedAppend | None = None
+        self.prepared = prepared
         self.writer: SegmentWriter | None = None
         self.state = state
         self.index = index
@@ -191,10 +194,37 @@ class ActiveSegment:
         context.services.descriptors.insert(segment._serial, file, rest)
         return writer
 
+    # ------------------------------------------------------------ the next appends
+
+    def prepare(self, encoder: Encoder, leader_epoch: int, durable: int) -> None:
+        """Prepare appends of single records, as the one that has just ended. It does
+        not fail: that record is in.
+
+        Args:
+            durable: all records below it are durable.
+        """
+        files = type(self._context.files)
+        if files.write is not Files.write or files.now_ms is not Files.now_ms:
+            return  # C would not call them
+        try:
+            assert self.writer is not None
+            end = self._lagging_end(durable)
+            self.writer.prepare(self.prepared, encoder, leader_epoch, end)
+        except (MemoryError, RecursionError):
+            self.prepared.clear()
+
+    def keep_prepared(self, durable: int) -> None:
+        """The caller took the lock, and changed nothing of what is prepared, except
+        that all records below `durable` are durable now."""
+        self.prepared.keep(self._lagging_end(durable))
+
+    def _lagging_end(self, durable: int) -> int:
+        """The end of the log at which it is to be synced."""
+        return min(durable + self._context.config.flush_messages, native.OFFSET_MAX)
+
     def retire(self) -> None:
         """Stop writing to it; readers keep its file."""
-        if self.prepared is not None:
-            self.prepared.clear()
+        self.prepared.clear()
         if self.writer is not None:
             self.writer.release()
             self.writer = None

@@ -13,7 +13,6 @@ from logstore.errors import (
     ReentrantCallError,
     storage_error,
 )
-from logstore.io.files import Files
 from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.segment_appender import Mark, SegmentWriter
 from logstore.log.write.syncs import Syncs
@@ -128,7 +127,7 @@ class Appender:
                     )
                     if done:
                         log.show(writer)
-                        self._prepare(writer, epoch)
+                        log.active.prepare(encoder, epoch, log.extent.durable)
                 except BaseException as error:
                     # This comes first and makes no call that could be interrupted. If
                     # the error came after the commit, the record is in, and is shown.
@@ -152,21 +151,7 @@ class Appender:
         """Append a value with a key and a timestamp or None, as `append_one` would.
         Returns its offset, or -1 if nothing was done, and `append_one` is to be called.
         """
-        prepared = self._log.active.prepared
-        assert prepared is not None
-        return prepared.append
-
-    def _prepare(self, writer: SegmentWriter, leader_epoch: int) -> None:
-        log, files = self._log, type(self._log.context.files)
-        if files.write is not Files.write or files.now_ms is not Files.now_ms:
-            return  # C would not use them
-        prepared, lagging = log.active.prepared, log.context.config.flush_messages
-        assert prepared is not None
-        try:
-            end = min(log.extent.durable + lagging, native.OFFSET_MAX)
-            writer.prepare(prepared, self.encoder, leader_epoch, end)
-        except (MemoryError, RecursionError):
-            prepared.clear()  # the record is in: its append does not fail
+        return self._log.active.prepared.append
 
     def append_encoded(
         self,

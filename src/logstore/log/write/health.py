@@ -28,8 +28,8 @@ class Health:
     """
 
     __slots__ = (
+        "_appended",
         "_context",
-        "_wakes",
         "closed",
         "damage",
         "failed",
@@ -44,10 +44,10 @@ class Health:
         self,
         context: LogContext,
         damage: LogStoreError | None,
-        wakes: tuple[Signal, ...],
+        appended: Signal,
     ) -> None:
         self._context = context
-        self._wakes = wakes
+        self._appended = appended
         self.damage = damage
         self.failed: LogStoreError | None = None
         self.closed: LogStoreError | None = None
@@ -118,6 +118,5 @@ class Health:
         self.fail(SyncFailedError(text, path=path, action="undo"))
 
     def wake(self) -> None:
-        """Wake the threads that wait for records, or for a sync."""
-        for signal in self._wakes:
-            signal.set()
+        """Wake the threads that wait for records."""
+        self._appended.set()

@@ -32,7 +32,6 @@ from logstore.log.write.active_segment import ActiveSegment
 from logstore.log.write.context import LogContext, StoreServices
 from logstore.log.write.durable_point import DurablePoint
 from logstore.log.write.extent import Extent, Visibility, VisibilityBarrier
-from logstore.log.write.group_commit import GroupCommit
 from logstore.log.write.health import Health
 from logstore.log.write.leader_epochs import LeaderEpochs
 from logstore.log.write.sealed_digests import SealedDigests
@@ -89,7 +88,6 @@ class LogWriter:
         "_deleted",
         "active",
         "appended",
-        "commits",
         "context",
         "digests",
         "epochs",
@@ -124,9 +122,7 @@ class LogWriter:
         self.lock = native.Mutex(RANK_APPEND, f"partition {name}", group)
         self.sync_lock = native.Mutex(RANK_SYNC, f"a sync of {name}", group)
         self.appended = Signal()
-        self.commits = GroupCommit(self.sync_lock)
-        wakes = self.appended, self.commits.turn
-        self.health = Health(self.context, loaded.damage, wakes)
+        self.health = Health(self.context, loaded.damage, self.appended)
         segments = tuple(loaded.segments)
         self.extent = Extent(
             segments,
@@ -136,15 +132,20 @@ class LogWriter:
             loaded.cuts,
         )
         self.visibility = Visibility(VisibilityBarrier(is_open=True), 0)
-        self.active = ActiveSegment(
-            self.context, self.health, loaded.active_state, loaded.index, loaded.times
-        )
-        self.active.prepared = native.PreparedAppend(
+        prepared = native.PreparedAppend(
             self,
             self.health,
             self.lock,
             Extent,
             (self.appended.waiters, services.unreported),
+        )
+        self.active = ActiveSegment(
+            self.context,
+            self.health,
+            prepared,
+            loaded.active_state,
+            loaded.index,
+            loaded.times,
         )
         if segments:
             segments[-1].show_indexes(loaded.index, loaded.times)

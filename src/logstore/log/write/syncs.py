@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from logstore import _native as native
 from logstore._native.locks import RANK_SYNC
 from logstore.errors import LogStoreError, ReentrantCallError, SyncFailedError
 from logstore.log.write.log_writer import LogWriter
@@ -27,10 +28,11 @@ class Syncs:
     before. The log's lock guards it.
     """
 
-    __slots__ = ("__weakref__", "_log", "_tries", "is_scheduled")
+    __slots__ = ("__weakref__", "_log", "_tries", "_turns", "is_scheduled")
 
     def __init__(self, log: LogWriter) -> None:
         self._log = log
+        self._turns = native.Turns()
         self.is_scheduled = False
         self._tries = 0
 
@@ -80,7 +82,9 @@ class Syncs:
         """Return when everything below `upto` is on stable storage, or the log was
         cut below it meanwhile.
 
-        Concurrent callers share one sync (`GroupCommit`).
+        Concurrent callers share one sync: one of them syncs what was appended by then,
+        and the others wait until it ends. Of those that it did not cover, one syncs
+        next.
 
         Raises:
             SyncFailedError: the sync failed; which records are durable is unknown.
@@ -96,9 +100,16 @@ class Syncs:
                 f"a sync of {log.context.name} came in from inside another call of "
                 f"this thread, and would wait for that"
             )
-        log.commits.run(
-            lambda: log.extent.durable >= upto, lambda: self._sync_now(upto)
-        )
+        turns = self._turns
+        while log.extent.durable < upto:
+            with turns.take(upto) as is_mine:
+                if is_mine:
+                    with log.sync_lock:
+                        # It may have become durable before it was this thread's turn.
+                        is_there = log.extent.durable >= upto or self._sync_now(upto)
+                    turns.announce(log.extent.durable)
+                    if not is_there:
+                        return
 
     def _sync_now(self, upto: int) -> bool:
         """Sync what was appended by now; False if the log was cut below `upto`. The
@@ -107,7 +118,9 @@ class Syncs:
         with log.lock:
             if log.extent.durable >= upto:
                 return True
-            if health.is_blocked and health.suspended is None:
+            if not health.is_blocked:
+                log.active.keep_prepared(log.extent.durable)
+            elif health.suspended is None:
                 log.check()
             writer = log.active.writer or log.writable()
             mark, file = writer.mark(), writer.file
@@ -121,6 +134,7 @@ class Syncs:
             raise health.fail(error) from error.__cause__
         with log.lock:
             log.after_sync(writer, mark)
+            log.active.keep_prepared(log.extent.durable)
         return True
 
     # ------------------------------------------------------------ after an append

@@ -151,15 +151,13 @@ def test_lookups_use_the_entries_of_prepared_appends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda p: p.flush(),
         lambda p: p.roll(),
         lambda p: p.append_many([b"x", b"y"]),
-        lambda p: p.append(b"x", durable=True),
         lambda p: p.truncate_to(1),
         lambda p: p.delete_before(p.end_offset),
         lambda p: p._writer.configure(p._writer.context.config),
     ],
-    ids=["flush", "roll", "many", "durable", "truncate", "delete", "configure"],
+    ids=["roll", "many", "truncate", "delete", "configure"],
 )
 def test_prepared_appends_end_with_the_next_use_of_the_lock(
     partition: logstore.Partition, change: Callable[[logstore.Partition], object]
@@ -173,6 +171,54 @@ def test_prepared_appends_end_with_the_next_use_of_the_lock(
     assert counted.last_was_taken(lambda: partition.append(b"fourth"))
     assert partition.end_offset == before + 2
     assert values(partition)[-2:] == [b"third", b"fourth"]
+
+
+def test_syncs_do_not_end_prepared_appends(partition: logstore.Partition) -> None:
+    counted = Counted(partition)
+    for number in range(1, 100):
+        partition.append(b"%d" % number, durable=number % 3 == 0)
+        if number % 7 == 0:
+            partition.flush()
+        if number % 3 == 0 or number % 7 == 0:
+            assert partition.durable_offset == number + 1
+    assert counted.refused == 0
+    assert values(partition)[1:] == [b"%d" % n for n in range(1, 100)]
+
+
+def test_sync_that_fails_ends_prepared_appends(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition.append(b"second")
+
+    def fail(*_: Any) -> None:
+        raise OSError(5, "the disk is broken")
+
+    monkeypatch.setattr(type(partition._writer.context.files), "sync", fail)  # type: ignore
+    with pytest.raises(logstore.SyncFailedError):
+        partition.append(b"third", durable=True)
+    for _ in range(2):
+        with pytest.raises(logstore.SyncFailedError):
+            partition.append(b"fourth")
+    assert partition.end_offset == 3
+
+
+def test_durable_append_inside_of_a_sync_is_refused_before_it_writes(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = type(partition._writer.context.files)  # type: ignore
+    sync, refused = files.sync, []
+
+    def call_inside(self: Any, fd: int) -> None:
+        if not refused:
+            with pytest.raises(logstore.ReentrantCallError) as caught:
+                partition.append(b"inside", durable=True)
+            refused.append(caught.value)
+        sync(self, fd)
+
+    monkeypatch.setattr(files, "sync", call_inside)
+    partition.append(b"second", durable=True)
+    assert refused
+    assert values(partition) == [b"first", b"second"]
 
 
 def test_reads_do_not_end_prepared_appends(partition: logstore.Partition) -> None:
@@ -192,10 +238,9 @@ def test_reads_do_not_end_prepared_appends(partition: logstore.Partition) -> Non
         (b"x", memoryview(b"y"), {}),
         (b"x", None, {"timestamp_ms": -1}),
         (b"x", None, {"expected_offset": 1}),
-        (b"x", None, {"durable": True}),
         (bytes(70_000), None, {}),
     ],
-    ids=["bytearray", "memoryview", "no-time", "expected", "durable", "large"],
+    ids=["bytearray", "memoryview", "no-time", "expected", "large"],
 )
 def test_other_records_go_the_usual_way(
     partition: logstore.Partition, value: Any, key: Any, named: dict[str, Any]

@@ -1,0 +1,277 @@
+/*
+ * pylocks_turns.c - Turns: of the threads that wait for the same work, one does it for all.
+ *
+ * turns = Turns()
+ * with turns.take(upto) as is_mine: ...
+ *   True: this thread works now; nobody else does until it leaves.  False: another thread has announced that the work
+ *   is done up to `upto`.  While another thread works this one waits, without the GIL, and is woken once: with the
+ *   result, or to work next.  Who leaves wakes the one that has waited longest.
+ * turns.announce(upto): wake those that wait for no more than this.
+ *
+ * Everything here runs with the GIL, but where a thread waits, so entering and leaving are one step each to signal
+ * handlers.  A handler that runs in a waiting thread may take a turn itself: until it returns, its thread is not chosen
+ * to work.  After a fork, in the child, nobody waits or works.
+ */
+#include "pylocks_thread.h"
+
+#include <pythread.h>
+
+enum { OUTSIDE, WAITING, SERVED, WORKING };
+
+typedef struct pylocks_turn pylocks_turn;
+
+typedef struct {
+    PyObject_HEAD
+    pylocks_turn *first; /* of those that wait */
+    pylocks_turn *last;
+    unsigned long worker; /* thread; 0: nobody works */
+    unsigned long forks;
+} pylocks_turns;
+
+struct pylocks_turn {
+    PyObject_HEAD
+    pylocks_turns *turns;
+    pylocks_turn *next;
+    pylocks_turn *previous;
+    PyThread_type_lock lock; /* held; who wakes this one releases it */
+    long long upto;
+    int state;
+    int is_busy; /* its thread runs a signal handler */
+};
+
+static PyTypeObject *pylocks_turn_type;
+
+/* ---------------------------------------------------------------- who waits */
+
+static void pylocks_link(pylocks_turn *self)
+{
+    pylocks_turns *turns = self->turns;
+    self->previous = turns->last;
+    self->next = NULL;
+    *(turns->last == NULL ? &turns->first : &turns->last->next) = self;
+    turns->last = self;
+    self->state = WAITING;
+}
+
+static void pylocks_unlink(pylocks_turn *self, int state)
+{
+    pylocks_turns *turns = self->turns;
+    *(self->previous == NULL ? &turns->first : &self->previous->next) = self->next;
+    *(self->next == NULL ? &turns->last : &self->next->previous) = self->previous;
+    self->state = state;
+}
+
+static void pylocks_wake(pylocks_turn *self, int state)
+{
+    pylocks_unlink(self, state);
+    PyThread_release_lock(self->lock);
+}
+
+/* Nobody works any more: the next one does, if one waits. */
+static void pylocks_pass_on(pylocks_turns *turns)
+{
+    pylocks_turn *next = turns->first;
+    while (next != NULL && next->is_busy) {
+        next = next->next;
+    }
+    /* Its thread sets the worker: it is not known here. */
+    turns->worker = next == NULL ? 0 : (unsigned long)-1;
+    if (next != NULL) {
+        pylocks_wake(next, WORKING);
+    }
+}
+
+/* In the child of a fork the threads that wait or work are not there. */
+static void pylocks_renew_turns(pylocks_turns *turns)
+{
+    if (turns->forks != pylocks_forks) {
+        turns->first = turns->last = NULL;
+        turns->worker = 0;
+        turns->forks = pylocks_forks;
+    }
+}
+
+/* ---------------------------------------------------------------- entering and leaving */
+
+/* Wait until it is woken: 0, or -1 with an exception of a signal handler. */
+static int pylocks_wait_turn(pylocks_turn *self)
+{
+    pylocks_turns *turns = self->turns;
+    pylocks_link(self);
+    while (self->state == WAITING) {
+        PyThread_type_lock lock = self->lock;
+        PyLockStatus status;
+        Py_BEGIN_ALLOW_THREADS
+        status = PyThread_acquire_lock_timed(lock, -1, 1);
+        Py_END_ALLOW_THREADS
+        if (status != PY_LOCK_INTR || self->state != WAITING) {
+            continue;
+        }
+        self->is_busy = 1;
+        int status_of_handler = PyErr_CheckSignals();
+        self->is_busy = 0;
+        if (turns->forks != pylocks_forks) {
+            /* The handler forked, and this is the child: the list is the parent's, and so is the lock. */
+            self->lock = NULL;
+            self->state = OUTSIDE;
+            pylocks_renew_turns(turns);
+            if (status_of_handler == 0) {
+                self->state = WORKING;
+            }
+        } else if (status_of_handler < 0 && self->state == WAITING) {
+            pylocks_unlink(self, OUTSIDE);
+        } else if (self->state == WAITING && turns->worker == 0) {
+            pylocks_unlink(self, WORKING); /* it was passed over meanwhile */
+        }
+        if (status_of_handler < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *pylocks_turn_enter(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    pylocks_turn *self = (pylocks_turn *)object;
+    pylocks_turns *turns = self->turns;
+    unsigned long me = PyThread_get_thread_ident();
+    if (self->state == WAITING || self->state == WORKING) {
+        PyErr_SetString(PyExc_RuntimeError, "the turn is taken already");
+        return NULL;
+    }
+    pylocks_renew_turns(turns);
+    if (turns->worker == me) {
+        PyErr_SetString(pylocks_reentrant, "a call came in from inside another one, for which others wait; nothing was "
+                                           "changed");
+        return NULL;
+    }
+    if (turns->worker == 0) {
+        self->state = WORKING;
+    } else {
+        if (self->lock == NULL) {
+            self->lock = PyThread_allocate_lock();
+            if (self->lock == NULL) {
+                return PyErr_NoMemory();
+            }
+            PyThread_acquire_lock(self->lock, 0);
+        }
+        if (pylocks_wait_turn(self) < 0) {
+            return NULL;
+        }
+    }
+    if (self->state == WORKING) {
+        turns->worker = me;
+    }
+    return PyBool_FromLong(self->state == WORKING);
+}
+
+static void pylocks_turn_leave(pylocks_turn *self)
+{
+    int was_working = self->state == WORKING && self->turns->forks == pylocks_forks;
+    self->state = OUTSIDE;
+    if (was_working) {
+        pylocks_pass_on(self->turns);
+    }
+}
+
+static PyObject *pylocks_turn_exit(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    (void)args;
+    (void)count;
+    pylocks_turn_leave((pylocks_turn *)object);
+    Py_RETURN_NONE;
+}
+
+static void pylocks_turn_dealloc(PyObject *object)
+{
+    pylocks_turn *self = (pylocks_turn *)object;
+    pylocks_turn_leave(self);
+    if (self->lock != NULL) {
+        PyThread_release_lock(self->lock);
+        PyThread_free_lock(self->lock);
+    }
+    Py_DECREF((PyObject *)self->turns);
+    pylocks_free(object);
+}
+
+static PyMethodDef pylocks_turn_methods[] = {
+    {"__enter__", pylocks_turn_enter, METH_NOARGS, "Wait until it is this thread's turn, or its work is done."},
+    {"__exit__", PYLOCKS_FAST(pylocks_turn_exit), METH_FASTCALL, "The next thread works, if one waits."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot pylocks_turn_slots[] = {
+    {Py_tp_doc, "A turn of a thread, as a context manager."},
+    {Py_tp_dealloc, pylocks_turn_dealloc},
+    {Py_tp_methods, pylocks_turn_methods},
+    {0, NULL},
+};
+
+static PyType_Spec pylocks_turn_spec = {
+    "logstore._native._locks.Turn", sizeof(pylocks_turn), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    pylocks_turn_slots,
+};
+
+/* ---------------------------------------------------------------- Turns */
+
+static PyObject *pylocks_turns_take(PyObject *self, PyObject *upto)
+{
+    long long number = PyLong_AsLongLong(upto);
+    if (number == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(pylocks_turn_type, Py_tp_alloc);
+    pylocks_turn *made = (pylocks_turn *)allocate(pylocks_turn_type, 0);
+    if (made != NULL) {
+        Py_INCREF(self);
+        made->turns = (pylocks_turns *)self;
+        made->upto = number;
+    }
+    return (PyObject *)made;
+}
+
+static PyObject *pylocks_turns_announce(PyObject *object, PyObject *upto)
+{
+    pylocks_turns *turns = (pylocks_turns *)object;
+    long long number = PyLong_AsLongLong(upto);
+    if (number == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    pylocks_renew_turns(turns);
+    for (pylocks_turn *one = turns->first, *next; one != NULL; one = next) {
+        next = one->next;
+        if (one->upto <= number) {
+            pylocks_wake(one, SERVED);
+        }
+    }
+    Py_RETURN_NONE;
+}
+
+static void pylocks_turns_dealloc(PyObject *self)
+{
+    pylocks_free(self); /* nobody waits: a turn holds a reference */
+}
+
+static PyMethodDef pylocks_turns_methods[] = {
+    {"announce", pylocks_turns_announce, METH_O, "Wake those that wait for no more than this."},
+    {"take", pylocks_turns_take, METH_O, "A context manager that waits for a turn, or for the work to be done."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot pylocks_turns_slots[] = {
+    {Py_tp_doc, "Of the threads that wait for the same work, one does it for all."},
+    {Py_tp_dealloc, pylocks_turns_dealloc},
+    {Py_tp_methods, pylocks_turns_methods},
+    {0, NULL},
+};
+
+static PyType_Spec pylocks_turns_spec = {
+    "logstore._native._locks.Turns", sizeof(pylocks_turns), 0, Py_TPFLAGS_DEFAULT, pylocks_turns_slots,
+};
+
+int pylocks_add_turns(PyObject *module)
+{
+    pylocks_turn_type = pylocks_add(module, "Turn", &pylocks_turn_spec);
+    return pylocks_turn_type == NULL || pylocks_add(module, "Turns", &pylocks_turns_spec) == NULL ? -1 : 0;
+}

@@ -1,0 +1,298 @@
+"""Turns: of the threads that wait for the same work, one does it for all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from logstore import _native as native
+from logstore.errors import ReentrantCallError
+
+
+class Work:
+    """Work that threads do for each other, and which can be held up."""
+
+    def __init__(self) -> None:
+        self.turns = native.Turns()
+        self.wanted = self.done = self.times = 0
+        self.running, self.go_on = threading.Event(), threading.Event()
+
+    def get_done(self, upto: int) -> None:
+        while self.done < upto:
+            with self.turns.take(upto) as is_mine:
+                if is_mine:
+                    end = self.wanted
+                    self.running.set()
+                    assert self.go_on.wait(20)
+                    self.times += 1
+                    self.done = end
+                    self.turns.announce(end)
+
+
+def start(function: Callable[..., object], *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=function, args=arguments)
+    thread.start()
+    return thread
+
+
+def test_one_thread_works_for_all_that_wait() -> None:
+    """Of those that came during the work, one works next; the others find it done."""
+    work = Work()
+    threads = []
+    for number in range(1, 9):
+        work.wanted = number
+        threads.append(start(work.get_done, number))
+        assert work.running.wait(20)
+    time.sleep(0.01)
+    work.go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert work.done == 8
+    assert work.times == 2
+
+
+def test_many_threads_at_once_all_end() -> None:
+    work = Work()
+    work.go_on.set()
+    ended = []
+
+    def repeat(name: int) -> None:
+        for _ in range(200):
+            work.wanted += 1
+            work.get_done(work.wanted)
+        ended.append(name)
+
+    for thread in [start(repeat, name) for name in range(12)]:
+        thread.join(60)
+    assert sorted(ended) == list(range(12))
+
+
+def test_work_that_fails_leaves_the_turn_to_others() -> None:
+    """Its error is for its caller alone."""
+    turns, order = native.Turns(), []
+    entered = threading.Event()
+
+    def fail() -> None:
+        with pytest.raises(OSError), turns.take(1) as is_mine:
+            entered.set()
+            time.sleep(0.02)
+            order.append(("fails", is_mine))
+            raise OSError
+
+    def succeed() -> None:
+        assert entered.wait(20)
+        with turns.take(1) as is_mine:
+            order.append(("succeeds", is_mine))
+
+    threads = [start(fail), start(succeed)]
+    for thread in threads:
+        thread.join(20)
+    assert order == [("fails", True), ("succeeds", True)]
+
+
+def test_turns_are_in_the_order_of_waiting() -> None:
+    turns, order = native.Turns(), []
+    threads = []
+
+    def wait(name: int) -> None:
+        with turns.take(1) as is_mine:
+            assert is_mine
+            order.append(name)
+
+    with turns.take(1):
+        for name in range(5):
+            threads.append(start(wait, name))
+            time.sleep(0.02)
+    for thread in threads:
+        thread.join(20)
+    assert order == list(range(5))
+
+
+def test_announcement_wakes_those_that_wait_for_no_more() -> None:
+    turns, served = native.Turns(), []
+
+    def wait(upto: int) -> None:
+        with turns.take(upto) as is_mine:
+            served.append((upto, is_mine))
+
+    with turns.take(0):
+        threads = [start(wait, upto) for upto in (1, 5, 9)]
+        time.sleep(0.05)
+        turns.announce(5)
+        for thread in threads[:2]:
+            thread.join(20)
+        assert sorted(served) == [(1, False), (5, False)]
+        assert threads[2].is_alive()
+    threads[2].join(20)
+    assert served[2] == (9, True)
+
+
+def test_turn_inside_of_a_turn_of_the_same_thread_is_refused() -> None:
+    turns = native.Turns()
+    with turns.take(1):
+        with pytest.raises(ReentrantCallError), turns.take(1):
+            pass
+        turns.announce(1)
+    with turns.take(1) as is_mine:
+        assert is_mine
+
+
+def test_turn_is_taken_once() -> None:
+    turns = native.Turns()
+    turn = turns.take(1)
+    with turn, pytest.raises(RuntimeError), turn:
+        pass
+    with turn as is_mine:
+        assert is_mine
+
+
+def test_turn_that_is_dropped_is_left() -> None:
+    turns = native.Turns()
+    turns.take(1).__enter__()
+    with turns.take(1) as is_mine:
+        assert is_mine
+
+
+@pytest.mark.parametrize("upto", ["1", None, 1.5, 1 << 64])
+def test_wrong_numbers_raise(upto: Any) -> None:
+    turns = native.Turns()
+    with pytest.raises((TypeError, OverflowError)):
+        turns.take(upto)
+    with pytest.raises((TypeError, OverflowError)):
+        turns.announce(upto)
+    kind: Any = type(turns.take(1))
+    with pytest.raises(TypeError):
+        kind()
+
+
+# ------------------------------------------------------------------ signals, forks
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture
+def on_alarm() -> Any:
+    before = signal.getsignal(signal.SIGALRM)
+
+    def use(handler: Callable[..., object]) -> None:
+        signal.signal(signal.SIGALRM, lambda *_: handler())
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    yield use
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def held(turns: native.Turns, until: threading.Event) -> threading.Thread:
+    """A thread that works until an event."""
+    entered = threading.Event()
+
+    def hold() -> None:
+        with turns.take(0):
+            entered.set()
+            assert until.wait(20)
+
+    thread = start(hold)
+    assert entered.wait(20)
+    return thread
+
+
+def test_handler_that_raises_ends_the_waiting(on_alarm: Any) -> None:
+    """It leaves nothing behind: the next ones work."""
+    turns, until = native.Turns(), threading.Event()
+    thread = held(turns, until)
+
+    def stop() -> None:
+        raise Stop
+
+    on_alarm(stop)
+    with pytest.raises(Stop), turns.take(1):
+        raise AssertionError("it was nobody's turn")
+    until.set()
+    thread.join(20)
+    with turns.take(1) as is_mine:
+        assert is_mine
+
+
+def test_handler_that_takes_a_turn_in_a_waiting_thread_gets_one(on_alarm: Any) -> None:
+    """Also where the thread below it would have been next."""
+    turns, until = native.Turns(), threading.Event()
+    thread = held(turns, until)
+    order: list[str] = []
+
+    def inner() -> None:
+        until.set()  # the other thread leaves while this handler runs
+        thread.join(20)
+        with turns.take(2) as is_mine:
+            order.append(f"inner {is_mine}")
+
+    on_alarm(inner)
+    with turns.take(1) as is_mine:
+        order.append(f"outer {is_mine}")
+    assert order == ["inner True", "outer True"]
+
+
+def test_handler_that_waits_is_served(on_alarm: Any) -> None:
+    turns, until = native.Turns(), threading.Event()
+    thread = held(turns, until)
+    order: list[str] = []
+
+    def inner() -> None:
+        timer = threading.Timer(0.05, lambda: turns.announce(5))
+        timer.start()
+        with turns.take(2) as is_mine:
+            order.append(f"inner {is_mine}")
+
+    on_alarm(inner)
+    with turns.take(1) as is_mine:
+        order.append(f"outer {is_mine}")
+    assert order == ["inner False", "outer False"]
+    until.set()
+    thread.join(20)
+
+
+def test_child_of_a_fork_waits_for_nobody() -> None:
+    turns, until = native.Turns(), threading.Event()
+    thread = held(turns, until)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with turns.take(1) as is_mine:
+                status = 0 if is_mine else 2
+            with turns.take(1) as is_mine:
+                status = status if is_mine else 3
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    until.set()
+    thread.join(20)
+    with turns.take(1) as is_mine:
+        assert is_mine
+
+
+def test_fork_of_a_handler_in_a_waiting_thread_goes_on_in_both(on_alarm: Any) -> None:
+    turns, until = native.Turns(), threading.Event()
+    thread = held(turns, until)
+    children: list[int] = []
+
+    def fork() -> None:
+        children.append(os.fork())
+        if children[0]:
+            until.set()
+
+    on_alarm(fork)
+    with turns.take(1) as is_mine:
+        if not children[0]:
+            os._exit(0 if is_mine else 2)
+        assert is_mine
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+    thread.join(20)
