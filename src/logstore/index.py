@@ -165,6 +165,27 @@ class TimeEntries(Entries):
         count = len(data) // TIME_ENTRY_BYTES
         return cls(data, native.time_index_check(data, count))
 
+    def find(
+        self,
+        fd: int,
+        offsets: OffsetEntries,
+        segment: tuple[int, int, int, int],
+        start: int,
+        timestamp: int,
+    ) -> int | None:
+        """The first offset from `start` on whose record has this timestamp or a later
+        one; None if it takes more than the indexes and a look at a few intact,
+        uncompressed batches.
+
+        Args:
+            fd, segment: as in `OffsetEntries.find`.
+            offsets: of the same segment.
+        """
+        return native.find_offset_since(
+            fd, self._data, self.count, offsets._data, offsets.count, *segment, start,
+            timestamp,
+        )  # fmt: skip
+
     def floor(self, timestamp: int) -> int:
         """Slot of the greatest entry <= the timestamp; -1 if none."""
         count, data = self.count, self._data

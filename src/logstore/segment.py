@@ -526,6 +526,19 @@ class Segment:
         except OSError:
             return None
 
+    def find_since(self, start: int, timestamp: int) -> int | None:
+        """As `find`: the first offset from `start` on whose record has this timestamp
+        or a later one."""
+        if self.is_retired or type(self.directory.files).read is not Files.read:
+            return None
+        try:
+            file = self.borrow()
+            limits = self.base_offset, self.next_offset, self.size, self.checks
+            times, offsets = self.time_entries(), self.offset_entries()
+            return times.find(file.fd, offsets, limits, start, timestamp)
+        except OSError:
+            return None
+
     def locate(self, offset: int) -> OffsetPosition:
         """Where to begin reading so that no record at or after `offset` is missed.
 

@@ -21,6 +21,7 @@ from logstore._native._locks import (
 from logstore._native._records import Flattened, PreparedAppend, Record, TopicRecord
 from logstore._native._records import configure as configure_records
 from logstore._native._records import find as find_record
+from logstore._native._records import find_time as find_offset_since
 from logstore._native._records import of_topic as topic_record
 from logstore._native.batches import (
     Scan,
@@ -171,6 +172,7 @@ __all__ = [
     "decode_headers",
     "decoded_records",
     "defer",
+    "find_offset_since",
     "find_record",
     "first_header",
     "forks",

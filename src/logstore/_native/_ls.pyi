@@ -85,6 +85,9 @@ class _Lib:
     def ls_locate_record(
         self, area: Any, size: int, number: int, pos: Any, bytes: Any, /
     ) -> int: ...
+    def ls_locate_time(
+        self, area: Any, size: int, count: int, delta: int, offset_delta: Any, /
+    ) -> int: ...
     def ls_count_inner(
         self, payload: Any, size: int, count: Any, error: Any, /
     ) -> int: ...

@@ -123,6 +123,20 @@ def find(
     offset: int,
     /,
 ) -> Record | None: ...
+def find_time(
+    fd: int,
+    times: bytes | bytearray,
+    time_count: int,
+    entries: bytes | bytearray,
+    count: int,
+    base_offset: int,
+    next_offset: int,
+    size: int,
+    checks: int,
+    start: int,
+    timestamp: int,
+    /,
+) -> int | None: ...
 def of_topic(topic: str, partition: int, record: Record, /) -> TopicRecord: ...
 def pack(items: list[Any] | tuple[Any, ...], /) -> tuple[bytes, bytes] | None: ...
 

@@ -30,6 +30,8 @@ connect(
             "ls_sys_read",
             "ls_append_record",
             "ls_sys_write",
+            "ls_time_index_floor",
+            "ls_locate_time",
         )
     )
 )

@@ -173,6 +173,10 @@ int32_t ls_decode_payload(const ls_batch *batch, const uint8_t *payload, int64_t
    the records before it are stepped over by their lengths.  LS_E_RECORD where there is no such record. */
 int32_t ls_locate_record(const uint8_t *area, int64_t size, int64_t number, int64_t *pos, int64_t *bytes);
 
+/* The offset delta of the first of `count` records of such an area whose timestamp delta is not below `delta`; -1 for
+   none.  LS_E_RECORD where a record before it is broken. */
+int32_t ls_locate_time(const uint8_t *area, int64_t size, int32_t count, int64_t delta, int64_t *offset_delta);
+
 /* Count the records in a decompressed wrapper payload (walks the framing, checks lengths). */
 int32_t ls_count_inner(const uint8_t *payload, int64_t size, int64_t *count, ls_error *error);
 

@@ -267,6 +267,34 @@ int32_t ls_locate_record(const uint8_t *area, int64_t size, int64_t number, int6
     }
 }
 
+int32_t ls_locate_time(const uint8_t *area, int64_t size, int32_t count, int64_t delta, int64_t *offset_delta)
+{
+    const uint8_t *p = area;
+    const uint8_t *end = area + size;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t len, offset;
+        int64_t timestamp;
+        const uint8_t *q = ls_varint_read32(p, end, &len);
+        if (q == NULL || len < LS_RECORD_MIN_BYTES - 1 || len > end - q) {
+            return LS_E_RECORD;
+        }
+        p = q + len;
+        q = ls_varint_read64(q + 1, p, &timestamp);
+        if (q == NULL) {
+            return LS_E_RECORD;
+        }
+        if (timestamp >= delta) {
+            if (ls_varint_read32(q, p, &offset) == NULL) {
+                return LS_E_RECORD;
+            }
+            *offset_delta = offset;
+            return LS_OK;
+        }
+    }
+    *offset_delta = -1;
+    return LS_OK;
+}
+
 int32_t ls_decode_headers(const uint8_t *buf, int64_t size, int64_t pos, int32_t count,
                           int32_t *key_pos, int32_t *key_len, int32_t *value_pos, int32_t *value_len,
                           ls_error *error)

@@ -78,6 +78,7 @@ static PyMethodDef pyrecords_methods[] = {
     {"configure", pyrecords_configure, METH_O, "Give the objects of the timestamp types."},
     {"connect", pyrecords_connect, METH_VARARGS, "Give the addresses of functions of the core."},
     {"find", pyrecords_find, METH_VARARGS, "One record by its offset."},
+    {"find_time", pyrecords_find_time, METH_VARARGS, "The first offset of a segment since a time."},
     {"of_topic", pyrecords_of_topic, METH_VARARGS, "A record with its topic and partition."},
     {"pack", pyrecords_pack, METH_O, "Bytes and lengths of a list of bytes."},
     {NULL, NULL, 0, NULL},

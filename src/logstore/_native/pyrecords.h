@@ -28,6 +28,8 @@ typedef struct {
                              int64_t, const ls_roll_limits *, ls_segment_state *, uint8_t *, int64_t, uint8_t *,
                              uint8_t *, ls_plan *, ls_error *);
     int64_t (*write)(int32_t, const uint8_t *, int64_t, int64_t);
+    int64_t (*time_floor)(const uint8_t *, int64_t, int64_t, int64_t *, int64_t *);
+    int32_t (*locate_time)(const uint8_t *, int64_t, int32_t, int64_t, int64_t *);
 } pyrecords_functions;
 
 enum { FUNCTIONS = sizeof(pyrecords_functions) / sizeof(void (*)(void)) };
@@ -57,6 +59,7 @@ PyObject *pyrecords_slice(const char *base, int32_t pos, int32_t len);
 /* Methods of the module. */
 PyObject *pyrecords_connect(PyObject *module, PyObject *args);
 PyObject *pyrecords_find(PyObject *module, PyObject *args);
+PyObject *pyrecords_find_time(PyObject *module, PyObject *args);
 PyObject *pyrecords_configure(PyObject *module, PyObject *kinds);
 PyObject *pyrecords_of_topic(PyObject *module, PyObject *args);
 

@@ -12,7 +12,8 @@ PyObject *pyrecords_connect(PyObject *module, PyObject *args)
 {
     (void)module;
     unsigned long long at[FUNCTIONS];
-    if (!PyArg_ParseTuple(args, "KKKKKKKKK", at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7, at + 8)) {
+    if (!PyArg_ParseTuple(args, "KKKKKKKKKKK", at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7, at + 8,
+                          at + 9, at + 10)) {
         return NULL;
     }
     for (int i = 0; i < FUNCTIONS; i++) {

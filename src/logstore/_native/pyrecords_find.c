@@ -1,6 +1,8 @@
 /*
- * pyrecords_find.c - one record by its offset, in one call: the index, one read, a walk over the headers, and the
- * checksum of the batch that has the record.  Anything out of the ordinary (a compressed batch, a gap, damage, a short read) has None as its result: the caller then reads as any reader does, which finds out why.
+ * pyrecords_find.c - one record by its offset, or the first offset since a time, in one call: the indexes, one or two
+ * reads, a walk over the headers, and the checksum of the batch that has the record.  Anything out of the ordinary (a
+ * compressed batch, a gap, damage, a short read) has None as its result: the caller then reads as any reader does,
+ * which finds out why.
  */
 #include "pyrecords.h"
 
@@ -258,6 +260,28 @@ static PyObject *pyrecords_search(const pyrecords_target *t, pyrecords_step step
     return record;
 }
 
+/* The bytes of an argument; NULL with an error set. */
+static const uint8_t *pyrecords_bytes_of(PyObject *entries, Py_ssize_t count, Py_ssize_t entry_bytes)
+{
+    const char *data = NULL;
+    Py_ssize_t bytes = 0;
+    if (PyByteArray_Check(entries)) {
+        data = PyByteArray_AsString(entries);
+        bytes = PyByteArray_Size(entries);
+    } else if (PyBytes_Check(entries)) {
+        data = PyBytes_AsString(entries);
+        bytes = PyBytes_Size(entries);
+    } else {
+        PyErr_SetString(PyExc_TypeError, "entries are bytes or a bytearray");
+        return NULL;
+    }
+    if (pyrecords_core.decode == NULL || count < 0 || bytes / entry_bytes < count) {
+        PyErr_SetString(PyExc_ValueError, "count is not that of the entries, or the core is not connected");
+        return NULL;
+    }
+    return (const uint8_t *)data;
+}
+
 /*
  * find(fd, entries, count, base_offset, next_offset, size, checks, offset) -> Record or None
  *
@@ -279,25 +303,193 @@ PyObject *pyrecords_find(PyObject *module, PyObject *args)
     target.next_offset = next_offset;
     target.size = size;
     target.offset = offset;
-    const char *data;
-    Py_ssize_t bytes;
-    if (PyByteArray_Check(entries)) {
-        data = PyByteArray_AsString(entries);
-        bytes = PyByteArray_Size(entries);
-    } else if (PyBytes_Check(entries)) {
-        data = PyBytes_AsString(entries);
-        bytes = PyBytes_Size(entries);
-    } else {
-        PyErr_SetString(PyExc_TypeError, "entries are bytes or a bytearray");
+    const uint8_t *data = pyrecords_bytes_of(entries, count, LS_INDEX_ENTRY_BYTES);
+    if (data == NULL) {
         return NULL;
     }
-    if (pyrecords_core.decode == NULL || count < 0 || bytes / LS_INDEX_ENTRY_BYTES < count) {
-        PyErr_SetString(PyExc_ValueError, "count is not that of the entries, or the core is not connected");
-        return NULL;
-    }
-    PyObject *record = pyrecords_search(&target, pyrecords_begin(&target, (const uint8_t *)data, count));
+    PyObject *record = pyrecords_search(&target, pyrecords_begin(&target, data, count));
     if (record == NULL && !PyErr_Occurred()) {
         Py_RETURN_NONE;
     }
     return record;
+}
+
+/* ------------------------------------------------------------------ by time */
+
+enum { TIME_RECORDS = 512, TIME_STEPS = 4 };
+
+/* Where a search for a time stands. */
+typedef struct {
+    int64_t start;     /* offsets before it do not count */
+    int64_t timestamp; /* the least that counts */
+    int64_t pos;       /* of the next batch */
+    int64_t before;    /* last offset of the batch before; LS_OFFSET_UNKNOWN */
+    int64_t offset;    /* the result */
+} pyrecords_since;
+
+/*
+ * Step over the batch that a time index entry names: it has the largest timestamp so far, and that is too old.  0
+ * where the bytes do not agree with the entry.
+ */
+static int pyrecords_step_over(const uint8_t *data, int64_t bytes, int64_t offset, int64_t timestamp,
+                               pyrecords_since *since)
+{
+    if (bytes < LS_BATCH_HEADER_BYTES) {
+        return 0;
+    }
+    int64_t last = ls_bytes_load_i64(data), largest;
+    if (data[LS_FRAME_MAGIC_POS] == 2) {
+        last += ls_bytes_load_u32(data + LS_BATCH_LAST_DELTA_POS);
+        largest = ls_bytes_load_i64(data + LS_BATCH_MAX_TIMESTAMP_POS);
+    } else if (data[LS_FRAME_MAGIC_POS] == 1) {
+        largest = ls_bytes_load_i64(data + LS_MESSAGE_TIMESTAMP_POS);
+    } else {
+        return 0;
+    }
+    if (last != offset || largest != timestamp) {
+        return 0;
+    }
+    since->pos += (int64_t)ls_bytes_load_u32(data + LS_FRAME_LENGTH_POS) + LS_FRAME_PREFIX_BYTES;
+    since->before = last;
+    return 1;
+}
+
+/* Small batches, all of them decoded: 1 found, 0 go on, -1 nothing that can be read here. */
+static int pyrecords_since_small(const pyrecords_target *t, const uint8_t *data, int64_t bytes, pyrecords_since *since)
+{
+    int64_t offset[TIME_RECORDS], timestamp[TIME_RECORDS];
+    int32_t key_pos[TIME_RECORDS], key_len[TIME_RECORDS], value_pos[TIME_RECORDS], value_len[TIME_RECORDS];
+    ls_columns columns = {TIME_RECORDS, 0, offset, timestamp, key_pos, key_len, value_pos, value_len, NULL, NULL, NULL};
+    ls_walk walk = {.pos = 0, .last_offset = since->before};
+    if (pyrecords_core.decode(data, bytes, t->checks, since->start, INT64_MAX, &columns, &walk) < 0) {
+        return -1;
+    }
+    for (int64_t i = 0; i < columns.count; i++) {
+        if (timestamp[i] >= since->timestamp) {
+            since->offset = offset[i];
+            return 1;
+        }
+    }
+    since->pos += walk.pos;
+    since->before = walk.last_offset;
+    return walk.pos == 0 || walk.stop == LS_STOP_COMPRESSED || walk.stop == LS_STOP_ZEROS ? -1 : 0;
+}
+
+/* One large batch of magic 2, whole in `data`: as above. */
+static int pyrecords_since_large(const pyrecords_target *t, const uint8_t *data, int64_t bytes, pyrecords_since *since)
+{
+    ls_batch batch;
+    ls_walk walk = {.pos = 0, .last_offset = since->before};
+    if (pyrecords_core.scan_batches(data, bytes, t->checks, &batch, 1, &walk) < 0 || walk.count != 1 || batch.codec != 0
+        || (batch.attributes & LS_ATTRIBUTE_CONTROL) != 0) {
+        return -1;
+    }
+    since->pos += batch.size;
+    since->before = batch.last_offset;
+    if (batch.max_timestamp < since->timestamp || batch.last_offset < since->start) {
+        return 0;
+    }
+    int64_t delta, offset_delta = 0;
+    if (batch.base_offset < since->start || __builtin_sub_overflow(since->timestamp, batch.base_timestamp, &delta)) {
+        return -1;
+    }
+    if (batch.timestamp_type == 0
+        && (pyrecords_core.locate_time(data + batch.payload_pos, batch.payload_size, batch.record_count, delta,
+                                       &offset_delta) < 0
+            || offset_delta < 0)) {
+        return -1;
+    }
+    since->offset = batch.base_offset + offset_delta;
+    return since->offset <= batch.last_offset ? 1 : -1;
+}
+
+/* One step from since->pos: as above.  `first` are the bytes there, as far as they are read. */
+static int pyrecords_since_step(const pyrecords_target *t, const uint8_t *first, int64_t have, pyrecords_since *since)
+{
+    int64_t size = (int64_t)ls_bytes_load_u32(first + LS_FRAME_LENGTH_POS) + LS_FRAME_PREFIX_BYTES;
+    if (size <= have) {
+        return pyrecords_since_small(t, first, have, since);
+    }
+    if (first[LS_FRAME_MAGIC_POS] != 2 || size > BATCH_BYTES_MAX || size > t->size - since->pos) {
+        return -1;
+    }
+    uint8_t *larger = pyrecords_take((size_t)size);
+    if (larger == NULL) {
+        return -1;
+    }
+    int found = pyrecords_read(t, larger, size, since->pos) ? pyrecords_since_large(t, larger, size, since) : -1;
+    pyrecords_give_back(larger);
+    return found;
+}
+
+/* Whether there is a record since the time within a few steps. */
+static int pyrecords_search_time(const pyrecords_target *t, pyrecords_since *since, int64_t entry_offset,
+                                 int64_t entry_timestamp)
+{
+    uint8_t data[READ_BYTES];
+    int is_entry = entry_offset >= 0;
+    for (int step = 0; step < TIME_STEPS && since->pos < t->size; step++) {
+        int64_t at = since->pos;
+        int64_t bytes = t->size - at < READ_BYTES ? t->size - at : READ_BYTES;
+        if (bytes < LS_FRAME_MIN_BYTES || !pyrecords_read(t, data, bytes, at)) {
+            return 0;
+        }
+        if (is_entry) {
+            if (!pyrecords_step_over(data, bytes, entry_offset, entry_timestamp, since)) {
+                return 0;
+            }
+            is_entry = 0;
+            if (since->pos - at > bytes - LS_FRAME_MIN_BYTES) {
+                continue;
+            }
+        }
+        int found = pyrecords_since_step(t, data + (since->pos - at), bytes - (since->pos - at), since);
+        if (found != 0) {
+            return found > 0;
+        }
+    }
+    return 0;
+}
+
+/*
+ * find_time(fd, times, time_count, entries, count, base_offset, next_offset, size, checks, start, timestamp) -> offset
+ * or None
+ *
+ * The first offset from `start` on whose record has this timestamp or a later one, in one segment.  `times` and
+ * `entries` are those of its indexes; the others as for `find`.  `timestamp` is not INT64_MIN.
+ */
+PyObject *pyrecords_find_time(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *times, *entries;
+    Py_ssize_t time_count, count;
+    long long base_offset, next_offset, size, start, timestamp;
+    pyrecords_target t;
+    if (!PyArg_ParseTuple(args, "iOnOnLLLILL", &t.fd, &times, &time_count, &entries, &count, &base_offset, &next_offset,
+                          &size, &t.checks, &start, &timestamp)) {
+        return NULL;
+    }
+    const uint8_t *time_data = pyrecords_bytes_of(times, time_count, LS_TIME_ENTRY_BYTES);
+    const uint8_t *data = time_data == NULL ? NULL : pyrecords_bytes_of(entries, count, LS_INDEX_ENTRY_BYTES);
+    if (data == NULL) {
+        return NULL;
+    }
+    t.base_offset = base_offset;
+    t.next_offset = next_offset;
+    t.size = size;
+    pyrecords_since since = {start, timestamp, 0, base_offset - 1, -1};
+    int64_t entry_timestamp = 0, relative = 0, entry_offset = -1;
+    if (pyrecords_core.time_floor(time_data, time_count, timestamp - 1, &entry_timestamp, &relative) >= 0) {
+        int64_t indexed = -1;
+        if (pyrecords_core.index_floor(data, count, relative, &indexed, &since.pos) < 0 || indexed != relative) {
+            Py_RETURN_NONE;
+        }
+        entry_offset = base_offset + relative;
+        since.before = LS_OFFSET_UNKNOWN;
+    }
+    if (!pyrecords_search_time(&t, &since, entry_offset, entry_timestamp) || since.offset < start
+        || since.offset >= next_offset) {
+        Py_RETURN_NONE;
+    }
+    return PyLong_FromLongLong(since.offset);
 }

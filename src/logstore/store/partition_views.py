@@ -20,7 +20,12 @@ from logstore.log.frames.log import Log
 from logstore.log.read import reader
 from logstore.log.read import transactions as producers
 from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
-from logstore.log.read.time_lookup import LargestTimestamps, first_offset_at
+from logstore.log.read.time_lookup import (
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    LargestTimestamps,
+    first_offset_at,
+)
 from logstore.log.read.view import Bounds, ChangedError, View, slot_of
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
@@ -125,6 +130,20 @@ class PartitionViews:
     def find(self, offset: int, durable_only: bool) -> Record | None:
         """The record at an offset, if it is found at once in the log as it is now;
         None: a reader has to look for it, and finds out why."""
+        return self._at_once(_find, durable_only, offset)
+
+    def find_since(self, timestamp: int) -> int | None:
+        """As `find`: the first offset whose record has this timestamp or more."""
+        return self._at_once(self._find_since, False, timestamp)
+
+    def _at_once(
+        self,
+        ask: Callable[[tuple[Segment, ...], int, int, int], _Result | None],
+        durable_only: bool,
+        target: int,
+    ) -> _Result | None:
+        """What `ask` finds between the first and the last offset of the log; None if
+        the log was cut meanwhile."""
         self.guard()
         log = self.log
         if isinstance(log, ReadOnlyLog):
@@ -132,15 +151,29 @@ class PartitionViews:
             if known is None:
                 return None
             end = known.durable_offset if durable_only else known.end_offset
-            record = _find(known.segments, known.start_offset, end, offset)
-            if record is None or not log.is_as_it_was(known.life, known.cuts.serial):
+            found = ask(known.segments, known.start_offset, end, target)
+            if found is None or not log.is_as_it_was(known.life, known.cuts.serial):
                 return None
-            return record
+            return found
         if log.health.is_torn:
             return None
         segments, start, end, durable, cuts, _ = log.seen()
-        record = _find(segments, start, durable if durable_only else end, offset)
-        return record if log.seen().cuts is cuts else None
+        found = ask(segments, start, durable if durable_only else end, target)
+        return found if log.seen().cuts is cuts else None
+
+    def _find_since(
+        self, segments: tuple[Segment, ...], start: int, end: int, timestamp: int
+    ) -> int | None:
+        """`Segment.find_since` of the first segment that may have it, if it is before
+        an end."""
+        if not segments:
+            return None
+        number = max(slot_of(segments, start), self._times.older(segments, timestamp))
+        segment = segments[number]
+        version = segment.version
+        offset = segment.find_since(max(start, segment.base_offset), timestamp)
+        is_there = offset is not None and offset < end and segment.version == version
+        return offset if is_there else None
 
     def history(self) -> tuple[str, Cuts] | None:
         """The id of the log, and how it was cut."""
@@ -216,6 +249,10 @@ class PartitionViews:
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """The first offset whose record has this timestamp or a later one, if any."""
+        if TIMESTAMP_MIN < timestamp_ms <= TIMESTAMP_MAX:
+            offset = self.find_since(timestamp_ms)
+            if offset is not None:
+                return offset
         return unchanged(
             lambda: first_offset_at(self.now(False), timestamp_ms, self._times)
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import logstore
 from logstore import _native as native
 from logstore._native._ls import ffi, lib
 from support.values import write_store
@@ -154,6 +155,27 @@ def test_record_of_a_record_area_is_located(tmp_path: Path) -> None:
         assert lib.ls_locate_record(bad, len(bad), number, pos, size) == lib.LS_E_RECORD
     assert lib.ls_locate_record(b"\xff" * 12, 12, 0, pos, size) == lib.LS_E_RECORD
     assert lib.ls_locate_record(b"\x01", 1, 0, pos, size) == lib.LS_E_RECORD
+
+
+def test_first_record_of_a_record_area_since_a_time_is_located(tmp_path: Path) -> None:
+    """By its timestamp delta; there is none later than all, nor in a damaged area."""
+    with logstore.open(tmp_path) as store:
+        config = logstore.TopicConfig(message_format=2)
+        partition = store.create_topic("orders", partitions=1, config=config)[0]
+        deltas = [0, 5, 300, 200, 90_000, 90_001]
+        partition.append_many([b"v"] * 6, timestamps_ms=[1000 + d for d in deltas])
+    data = (tmp_path / "orders-0" / f"{0:020}.log").read_bytes()
+    pointer = ffi.from_buffer("uint8_t[]", data)
+    (batch,) = native.scan_batches(pointer, len(data)).headers
+    area = data[batch.payload_pos : batch.size]
+    found = ffi.new("int64_t *")
+    for delta in (-5, 0, 1, 5, 6, 250, 300, 301, 90_001, 90_002):
+        assert lib.ls_locate_time(area, len(area), 6, delta, found) == 0
+        assert found[0] == next((i for i, d in enumerate(deltas) if d >= delta), -1)
+    assert lib.ls_locate_time(area, len(area), 7, 1 << 40, found) == lib.LS_E_RECORD
+    for bad in (area[:-1], b"", b"\xff" * 12, b"\x01", b"\x10" + b"\xff" * 8):
+        status = lib.ls_locate_time(bad, len(bad), 6, 1 << 40, found)
+        assert status == lib.LS_E_RECORD
 
 
 def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:

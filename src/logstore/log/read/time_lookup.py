@@ -13,7 +13,7 @@ from logstore.log.read.view import ChangedError, View, slot_of
 from logstore.record.decoder import ChunkReader
 from logstore.segment import LOOKUP_BYTES, READ_BYTES, Segment
 
-__all__ = ["LargestTimestamps", "first_offset_at"]
+__all__ = ["TIMESTAMP_MAX", "TIMESTAMP_MIN", "LargestTimestamps", "first_offset_at"]
 
 TIMESTAMP_MIN: Final = -(1 << 63)
 TIMESTAMP_MAX: Final = (1 << 63) - 1
