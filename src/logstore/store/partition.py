@@ -110,11 +110,30 @@ class Partition(ReadablePartition):
                 if durable:
                     self._write().syncs.sync_appended(offset + 1, durable)
                 return offset
-        return self._append_one(
+        return self._append_usual(
             value, key, timestamp_ms, headers, expected_offset, durable
         )[0]
 
-    def _append_one(
+    def append_stamped(
+        self,
+        value: Any,
+        key: Any,
+        timestamp_ms: int | None,
+        headers: Any,
+        durable: bool,
+    ) -> tuple[int, int]:
+        """For `Topic`: as `append`; returns (offset, timestamp stored)."""
+        encoder = self._write().appends.encoder
+        if not headers and not durable and not encoder.log_append_time:
+            stamp = timestamp_ms
+            if stamp is None:
+                stamp = self._log.directory.files.now_ms()
+            offset = self._append_prepared(value, key, stamp)
+            if offset >= 0:
+                return offset, encoder.stored_timestamp(stamp, stamp)
+        return self._append_usual(value, key, timestamp_ms, headers, None, durable)
+
+    def _append_usual(
         self,
         value: Any,
         key: Any,

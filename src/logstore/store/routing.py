@@ -47,28 +47,41 @@ def chooser(topic: str, partitioner: Partitioner, numbers: Sequence[int]) -> Cho
     Args:
         numbers: of the existing partitions.
     """
-    count = len(numbers)
 
     def choose(key: bytes | None, size: int) -> int:
-        chosen = partitioner.partition(key, size, count)
-        try:
-            is_one = 0 <= chosen < count
-        except TypeError:
-            is_one = False
-        if not is_one:
-            raise ConfigError(
-                f"the partitioner of topic {topic} chose {chosen!r}, of {count} "
-                f"partitions; nothing was written",
-                name="partitioner",
-                value=chosen,
-            )
-        return numbers[chosen]
+        return chosen(topic, partitioner, numbers, key, size)
 
     return choose
 
 
+def chosen(
+    topic: str,
+    partitioner: Partitioner,
+    numbers: Sequence[int],
+    key: bytes | None,
+    size: int,
+) -> int:
+    """The partition that a partitioner chooses of the existing ones."""
+    count = len(numbers)
+    choice = partitioner.partition(key, size, count)
+    try:
+        is_one = 0 <= choice < count
+    except TypeError:
+        is_one = False
+    if not is_one:
+        raise ConfigError(
+            f"the partitioner of topic {topic} chose {choice!r}, of {count} "
+            f"partitions; nothing was written",
+            name="partitioner",
+            value=choice,
+        )
+    return numbers[choice]
+
+
 def length_of(data: Any) -> int:
     """Bytes of a key or value."""
+    if type(data) is bytes:
+        return len(data)
     return 0 if data is None else memoryview(data).nbytes
 
 

@@ -180,13 +180,14 @@ class Topic(ArrowSource):
         check_payload_type(value, "value")
         check_payload_type(key, "key")
         if partition is None:
-            numbers = self.numbers
-            choose = routing.chooser(self.name, self.partitioner, numbers)
             size = routing.length_of(value) + routing.length_of(key)
-            partition = choose(None if key is None else bytes(key), size)
+            key_bytes = key if key is None else bytes(key)
+            partition = routing.chosen(
+                self.name, self.partitioner, self.numbers, key_bytes, size
+            )
         target = self[partition]
-        offset, stored = target._append_one(
-            value, key, timestamp_ms, headers, None, durable
+        offset, stored = target.append_stamped(
+            value, key, timestamp_ms, headers, durable
         )
         return RecordMetadata(self.name, partition, offset, stored)
 

@@ -513,3 +513,27 @@ def test_prepared_appends_leave_nothing_behind(partition: logstore.Partition) ->
     gc.collect()
     assert counted.taken > 1900
     assert len(gc.get_objects()) - before < 100
+
+
+@every_magic
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_metadata_have_the_timestamps_that_are_stored(
+    tmp_path: Path, magic: int, kind: str
+) -> None:
+    """Appends to a topic are prepared, too."""
+    config = logstore.TopicConfig(message_format=magic, message_timestamp_type=kind)
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("orders", partitions=2, config=config)
+        counted = [Counted(partition) for partition in topic]
+        found = []
+        for number in range(60):
+            named = {} if number % 3 else {"timestamp_ms": T + number}
+            if number % 5 == 0:
+                named["durable"] = True
+            key = b"%d" % number if number % 2 else None
+            found.append(topic.append(b"v", key, **named))
+        for metadata in found:
+            record = topic[metadata.partition].get(metadata.offset)
+            assert record.timestamp_ms == metadata.timestamp_ms
+        if kind == "CreateTime" or not magic:
+            assert sum(each.taken for each in counted) > 30
