@@ -233,7 +233,6 @@ BUGS = (
         (("    log.point.write(log.extent, state, is_truncating=True)\n", ""),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
-        quick=True,
     ),
     Bug(
         "a finished truncation is finished again after appends",
@@ -241,7 +240,6 @@ BUGS = (
         (("            if self.point.is_truncating:\n", "            if False:\n"),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
-        quick=True,
     ),
     Bug(
         "recovery syncs what lies past the durable point, and does not write it again",
@@ -327,7 +325,6 @@ BUGS = (
           "        self.active.stray = None\n"),),
         "failing_calls",
         ("append many", "roll"),
-        quick=True,
     ),
     Bug(
         "recovery does not look inside wrappers",
@@ -497,7 +494,6 @@ BUGS = (
         (("        if serial == self.serial:\n            return NO_CUT\n",
           "        return NO_CUT\n"),),
         "replacements",
-        quick=True,
     ),
     Bug(
         "a chunk goes on where its last pass ended",
