@@ -63,6 +63,7 @@ class Turns:
 
 @final
 class Turn:
+    def gather(self, microseconds: int, /) -> None: ...
     def __enter__(self) -> bool: ...
     def __exit__(
         self,

@@ -7,6 +7,8 @@
  *   is done up to `upto`.  While another thread works this one waits, without the GIL, and is woken once: with the
  *   result, or to work next.  Who leaves wakes the one that has waited longest.
  * turns.announce(upto): wake those that wait for no more than this.
+ * turn.gather(microseconds): before the work, wait until as many threads wait as the last announcement has woken, but
+ *   not longer.  They most probably come back, and the work is then done for all of them instead of every other time.
  *
  * Everything here runs with the GIL, but where a thread waits, so entering and leaving are one step each to signal
  * handlers.  A handler that runs in a waiting thread may take a turn itself: until it returns, its thread is not chosen
@@ -24,6 +26,9 @@ typedef struct {
     PyObject_HEAD
     pylocks_turn *first; /* of those that wait */
     pylocks_turn *last;
+    pylocks_turn *gathering; /* of the thread that works, while it waits for others */
+    long waiting;            /* how many */
+    long served;             /* how many the last announcement has woken */
     unsigned long worker; /* thread; 0: nobody works */
     unsigned long forks;
 } pylocks_turns;
@@ -51,6 +56,11 @@ static void pylocks_link(pylocks_turn *self)
     *(turns->last == NULL ? &turns->first : &turns->last->next) = self;
     turns->last = self;
     self->state = WAITING;
+    turns->waiting++;
+    if (turns->gathering != NULL && turns->waiting >= turns->served) {
+        PyThread_release_lock(turns->gathering->lock);
+        turns->gathering = NULL;
+    }
 }
 
 static void pylocks_unlink(pylocks_turn *self, int state)
@@ -59,6 +69,7 @@ static void pylocks_unlink(pylocks_turn *self, int state)
     *(self->previous == NULL ? &turns->first : &self->previous->next) = self->next;
     *(self->next == NULL ? &turns->last : &self->next->previous) = self->previous;
     self->state = state;
+    turns->waiting--;
 }
 
 static void pylocks_wake(pylocks_turn *self, int state)
@@ -85,7 +96,8 @@ static void pylocks_pass_on(pylocks_turns *turns)
 static void pylocks_renew_turns(pylocks_turns *turns)
 {
     if (turns->forks != pylocks_forks) {
-        turns->first = turns->last = NULL;
+        turns->first = turns->last = turns->gathering = NULL;
+        turns->waiting = turns->served = 0;
         turns->worker = 0;
         turns->forks = pylocks_forks;
     }
@@ -130,6 +142,51 @@ static int pylocks_wait_turn(pylocks_turn *self)
     return 0;
 }
 
+/* The lock of a turn, held by itself: 0, or -1 with an error set. */
+static int pylocks_ensure_lock(pylocks_turn *self)
+{
+    if (self->lock == NULL) {
+        self->lock = PyThread_allocate_lock();
+        if (self->lock == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        PyThread_acquire_lock(self->lock, 0);
+    }
+    return 0;
+}
+
+static PyObject *pylocks_turn_gather(PyObject *object, PyObject *microseconds)
+{
+    pylocks_turn *self = (pylocks_turn *)object;
+    pylocks_turns *turns = self->turns;
+    long long limit = PyLong_AsLongLong(microseconds);
+    if (limit == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (self->state != WORKING) {
+        PyErr_SetString(PyExc_RuntimeError, "it is not this thread's turn");
+        return NULL;
+    }
+    if (turns->forks != pylocks_forks || turns->waiting >= turns->served || limit <= 0) {
+        Py_RETURN_NONE;
+    }
+    if (pylocks_ensure_lock(self) < 0) {
+        return NULL;
+    }
+    turns->gathering = self;
+    PyThread_type_lock lock = self->lock;
+    PyLockStatus status;
+    Py_BEGIN_ALLOW_THREADS
+    status = PyThread_acquire_lock_timed(lock, limit, 0);
+    Py_END_ALLOW_THREADS
+    if (status != PY_LOCK_ACQUIRED && turns->gathering == NULL) {
+        PyThread_acquire_lock(lock, 0); /* released just now */
+    }
+    turns->gathering = NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *pylocks_turn_enter(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -149,14 +206,7 @@ static PyObject *pylocks_turn_enter(PyObject *object, PyObject *unused)
     if (turns->worker == 0) {
         self->state = WORKING;
     } else {
-        if (self->lock == NULL) {
-            self->lock = PyThread_allocate_lock();
-            if (self->lock == NULL) {
-                return PyErr_NoMemory();
-            }
-            PyThread_acquire_lock(self->lock, 0);
-        }
-        if (pylocks_wait_turn(self) < 0) {
+        if (pylocks_ensure_lock(self) < 0 || pylocks_wait_turn(self) < 0) {
             return NULL;
         }
     }
@@ -198,6 +248,7 @@ static void pylocks_turn_dealloc(PyObject *object)
 static PyMethodDef pylocks_turn_methods[] = {
     {"__enter__", pylocks_turn_enter, METH_NOARGS, "Wait until it is this thread's turn, or its work is done."},
     {"__exit__", PYLOCKS_FAST(pylocks_turn_exit), METH_FASTCALL, "The next thread works, if one waits."},
+    {"gather", pylocks_turn_gather, METH_O, "Wait for those that the last announcement has woken, at most so long."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -239,9 +290,11 @@ static PyObject *pylocks_turns_announce(PyObject *object, PyObject *upto)
         return NULL;
     }
     pylocks_renew_turns(turns);
+    turns->served = 0;
     for (pylocks_turn *one = turns->first, *next; one != NULL; one = next) {
         next = one->next;
         if (one->upto <= number) {
+            turns->served++;
             pylocks_wake(one, SERVED);
         }
     }

@@ -171,6 +171,62 @@ def test_wrong_numbers_raise(upto: Any) -> None:
         kind()
 
 
+def test_work_waits_for_those_that_were_served_before() -> None:
+    """Until they are back, or the time is over."""
+    turns = native.Turns()
+    took, back = [], threading.Event()
+
+    def wait(upto: int) -> None:
+        with turns.take(upto):
+            pass
+
+    def gather(microseconds: int) -> float:
+        turn = turns.take(9)
+        with turn as is_mine:
+            assert is_mine
+            began = time.monotonic()
+            turn.gather(microseconds)
+            back.set()
+            turns.announce(9)
+            return time.monotonic() - began
+
+    assert gather(20_000_000) < 10  # nobody was served
+    with turns.take(0):
+        threads = [start(wait, 1) for _ in range(3)]
+        while not took:
+            time.sleep(0.05)
+            turns.announce(5)
+            took = [t for t in threads if not t.is_alive()]
+    for thread in threads:
+        thread.join(20)
+    with turns.take(0):
+        threads = [start(wait, 1) for _ in range(3)]
+        time.sleep(0.1)
+        turns.announce(5)
+    assert gather(30_000) >= 0.029  # none of them is back
+    with turns.take(0):
+        threads += [start(wait, 1) for _ in range(3)]
+        time.sleep(0.1)
+        turns.announce(5)
+    timers = [threading.Timer(0.05, wait, (1,)) for _ in range(3)]
+    for timer in timers:
+        timer.start()
+    assert gather(20_000_000) < 10  # all of them are
+    for thread in [*threads, *timers]:
+        thread.join(20)
+
+
+def test_gathering_outside_of_a_turn_raises() -> None:
+    turn = native.Turns().take(1)
+    with pytest.raises(RuntimeError):
+        turn.gather(1)
+    with turn:
+        turn.gather(0)
+        turn.gather(-1)
+        with pytest.raises(TypeError):
+            turn.gather("1")  # type: ignore[arg-type]
+
+
 # ------------------------------------------------------------------ signals, forks
 
 

@@ -17,6 +17,10 @@ _FLUSH_TRIES: Final = 20
 _FLUSH_RETRY_MS: Final = 5
 # No sync needs a deeper call stack than this until its records are durable.
 _SYNC_DEPTH: Final = 30
+# Threads that append again and again come back soon after a sync. If the next sync
+# began at once, it would not cover them, and half of the threads would wait at a time.
+# So it is delayed for them, by at most this part of the mean duration of a sync.
+_GATHER: Final = 0.1
 # A flush_ms beyond this (ten years) needs no thread.
 _NEVER_MS: Final = 10 * 366 * 24 * 3600 * 1000
 
@@ -102,14 +106,21 @@ class Syncs:
             )
         turns = self._turns
         while log.extent.durable < upto:
-            with turns.take(upto) as is_mine:
+            turn = turns.take(upto)
+            with turn as is_mine:
                 if is_mine:
+                    turn.gather(self._gather_us())
                     with log.sync_lock:
                         # It may have become durable before it was this thread's turn.
                         is_there = log.extent.durable >= upto or self._sync_now(upto)
                     turns.announce(log.extent.durable)
                     if not is_there:
                         return
+
+    def _gather_us(self) -> int:
+        """How long a sync is delayed for the threads that the last one served, in us."""
+        active = self._log.active
+        return int(_GATHER * 1e6 * active.flush_seconds / max(active.flushes, 1))
 
     def _sync_now(self, upto: int) -> bool:
         """Sync what was appended by now; False if the log was cut below `upto`. The
