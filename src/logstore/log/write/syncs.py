@@ -118,7 +118,7 @@ class Syncs:
                         return
 
     def _gather_us(self) -> int:
-        """How long a sync is delayed for the threads that the last one served, in us."""
+        """How long to wait for the threads that the last sync served, in us."""
         active = self._log.active
         return int(_GATHER * 1e6 * active.flush_seconds / max(active.flushes, 1))
 
