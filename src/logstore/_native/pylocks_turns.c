@@ -312,10 +312,23 @@ static PyMethodDef pylocks_turns_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
+static PyObject *pylocks_turns_is_mine(PyObject *object, void *unused)
+{
+    (void)unused;
+    pylocks_turns *self = (pylocks_turns *)object;
+    return PyBool_FromLong(self->forks == pylocks_forks && self->worker == PyThread_get_thread_ident());
+}
+
+static PyGetSetDef pylocks_turns_getset[] = {
+    {"is_mine", pylocks_turns_is_mine, NULL, "Whether this thread works: it can take no other turn.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyType_Slot pylocks_turns_slots[] = {
     {Py_tp_doc, "Of the threads that wait for the same work, one does it for all."},
     {Py_tp_dealloc, pylocks_turns_dealloc},
     {Py_tp_methods, pylocks_turns_methods},
+    {Py_tp_getset, pylocks_turns_getset},
     {0, NULL},
 };
 

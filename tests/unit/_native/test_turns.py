@@ -135,10 +135,16 @@ def test_announcement_wakes_those_that_wait_for_no_more() -> None:
 
 def test_turn_inside_of_a_turn_of_the_same_thread_is_refused() -> None:
     turns = native.Turns()
+    assert not turns.is_mine
     with turns.take(1):
+        assert turns.is_mine
         with pytest.raises(ReentrantCallError), turns.take(1):
             pass
         turns.announce(1)
+        found: list[bool] = []
+        start(lambda: found.append(turns.is_mine)).join(20)
+        assert found == [False]
+    assert not turns.is_mine
     with turns.take(1) as is_mine:
         assert is_mine
 

@@ -156,7 +156,7 @@ class Syncs:
         append it would be too late."""
         if not durable:
             return
-        if not self._log.sync_lock.may_wait:
+        if not self._may_wait:
             raise ReentrantCallError(
                 f"a durable append to {self._log.context.name} came in from inside "
                 f"another call of this thread, and could wait for that; nothing was "
@@ -164,11 +164,16 @@ class Syncs:
             )
         _descend(_SYNC_DEPTH)
 
+    @property
+    def _may_wait(self) -> bool:
+        """Whether this thread is in no call that a sync could wait for."""
+        return self._log.sync_lock.may_wait and not self._turns.is_mine
+
     def sync_appended(self, end: int, durable: bool) -> None:
         """Sync after an append, whose records are in. If this runs inside another call,
         or memory or stack is short, the sync is left to the thread that syncs in
         time."""
-        if not durable and not self._log.sync_lock.may_wait:
+        if not durable and not self._may_wait:
             return
         try:
             self.sync(end)
