@@ -42,6 +42,7 @@ class _Lib:
     LS_CRC_HARDWARE: Final[int]
     LS_CRC_NARROW: Final[int]
     LS_CRC_SSE42: Final[int]
+    LS_CRC_DOUBLE: Final[int]
 
     def ls_crc32(self, crc: int, data: Any, size: int, /) -> int: ...
     def ls_crc32c(self, crc: int, data: Any, size: int, /) -> int: ...

@@ -67,9 +67,15 @@ typedef struct ls_error {
 
 /* ------------------------------------------------------------------ checksums */
 
-/* HARDWARE is the best that this machine has, mixed where that pays (ls_crc.c); NARROW and SSE42 are parts of it
-   alone: carry-less multiplication of 16 bytes, and CRC-32C's own instruction on x86-64. */
-enum ls_crc_path { LS_CRC_PORTABLE = 1, LS_CRC_HARDWARE = 2, LS_CRC_NARROW = 3, LS_CRC_SSE42 = 4 };
+/* HARDWARE is the best that this machine has, mixed where that pays (ls_crc.c); the others are parts of it alone:
+   carry-less multiplication of 16 bytes (NARROW) and of 32 (DOUBLE), and CRC-32C's own instruction on x86-64. */
+enum ls_crc_path {
+    LS_CRC_PORTABLE = 1,
+    LS_CRC_HARDWARE = 2,
+    LS_CRC_NARROW = 3,
+    LS_CRC_SSE42 = 4,
+    LS_CRC_DOUBLE = 5
+};
 
 /* Continue `crc` (0 to begin) over `size` bytes; same convention as zlib.crc32. */
 uint32_t ls_crc32(uint32_t crc, const uint8_t *data, int64_t size);
