@@ -70,16 +70,23 @@ def read_columns(
     *,
     skip: bool = False,
     buffer_bytes: int = READ_BYTES,
+    pool: native.BufferPool | None = None,
 ) -> Iterator[Columns]:
     """Runs of decoded records with start <= offset < stop.
 
     The columns of a run become invalid when the next run is requested. With `skip`,
     damaged data is left out; otherwise the damage is raised after all records before
-    it. Each read is of `buffer_bytes`, or more if a batch needs it.
+    it. Each read but the first is of `buffer_bytes`, or more if a batch needs it.
+
+    Args:
+        pool: buffers for the reads but the first, instead of one of `buffer_bytes`.
+            Then each run has an `owner`, and the bytes of its records stay as they are
+            while that lives.
     """
     offset = start
     again: View | None = view
-    buffer = native.Buffer(buffer_bytes)
+    # The first read may be all that is needed.
+    buffer = native.Buffer(min(buffer_bytes, READ_BYTES))
     while again is not None:
         if again is not view and reader.batch_filter is not None:
             reader.batch_filter.begin_again(again, offset)
@@ -101,8 +108,9 @@ def read_columns(
             # A segment that is not the last ends where the next one begins.
             bound = min(end, segments[0].base_offset) if segments else end
             walk = SegmentWalk(
-                view, segment, buffer, reader, skip, is_last=not segments
+                view, segment, buffer, reader, skip, pool, is_last=not segments
             )
+            walk.buffer_bytes = buffer_bytes
             try:
                 yield from walk.columns(offset, bound)
             except ChangedError as changed:
@@ -112,7 +120,7 @@ def read_columns(
                 if again is None:
                     raise
             offset = max(walk.offset, offset)
-            buffer = walk.buffer
+            buffer = walk.buffer if pool is None else pool.take()
             ended_at = walk.ended_at
     if not reader.ended:
         view.check_end(stop)
@@ -176,6 +184,7 @@ class SegmentWalk:
         offset: the next to be delivered.
         buffer: what a call reads into; one of `buffer_bytes` takes its place when it
             has been used up.
+        pool: gives a buffer for each read; None: `buffer` is used again and again.
     """
 
     def __init__(
@@ -185,6 +194,7 @@ class SegmentWalk:
         buffer: native.Buffer,
         reader: ChunkReader,
         skip: bool,
+        pool: native.BufferPool | None = None,
         *,
         is_last: bool,
     ) -> None:
@@ -193,6 +203,7 @@ class SegmentWalk:
         self.is_last = is_last
         self.buffer = buffer
         self.buffer_bytes = buffer.capacity
+        self.pool = pool
         self.reader = reader
         self.skip = skip
         self.offset = self.start = segment.base_offset
@@ -204,11 +215,12 @@ class SegmentWalk:
     def columns(
         self, start: int, stop: int, place: OffsetPosition | None = None
     ) -> Iterator[Columns]:
-        segment, reader = self.segment, self.reader
+        segment, reader, pool = self.segment, self.reader, self.pool
         self.offset = self.start = max(start, segment.base_offset)
         self.version = segment.version
         pos, before = place or self._locate(start)
         reader.begin(before, segment.checks)
+        is_shown = False
         while True:
             if segment.version != self.version:
                 # A failed append was undone; this walk may have read part of it.
@@ -219,6 +231,9 @@ class SegmentWalk:
             if pos >= segment.size:
                 self._check_for_cut()
                 break
+            if is_shown and pool is not None:
+                # The one before belongs to those who have seen its records.
+                self.buffer, is_shown = pool.take(), False
             try:
                 n = segment.read(self.buffer.view, pos)
             except CorruptRecordError as error:
@@ -231,10 +246,12 @@ class SegmentWalk:
             if segment.version != self.version:
                 continue
             buffer = self.buffer
+            owner = None if pool is None else buffer
             try:
                 for run in reader.columns(
-                    buffer.c, buffer.raw, n, 0, self.offset, stop
+                    buffer.c, buffer.raw, n, 0, self.offset, stop, owner
                 ):
+                    is_shown = pool is not None
                     self.offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
                     yield run
                 self._check_bound(n)
@@ -245,7 +262,7 @@ class SegmentWalk:
                     buffer, n, reader.pos, reader.stop, pos, self.offset
                 )
                 pos += reader.pos
-                if self.buffer.capacity < self.buffer_bytes:
+                if pool is None and self.buffer.capacity < self.buffer_bytes:
                     self.buffer = native.Buffer(self.buffer_bytes)
             except Damage as damage:
                 pos = self._skip(
