@@ -21,6 +21,9 @@ __all__ = ["partitions_of", "rows_of", "tables_of"]
 # Columns of other tables of records; they have no effect on what is written.
 _IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
 _ROWS_MAX: Final = (1 << 31) - 1
+# Types of columns whose buffers C reads as they are.
+_SMALL: Final = frozenset({pa.binary().id, pa.string().id})
+_LARGE: Final = frozenset({pa.large_binary().id, pa.large_string().id})
 
 
 def tables_of(data: Any) -> Iterator[Any]:
@@ -103,11 +106,10 @@ def _binary_slices(array: Any, name: str) -> native.Slices | None:
         RecordTooLargeError: an element has 2 GiB or more.
     """
     kind = array.type
-    if pa.types.is_null(kind):
-        return None
-    small = pa.types.is_binary(kind) or pa.types.is_string(kind)
-    large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
-    if not small and not large:
+    large = kind.id in _LARGE
+    if not large and kind.id not in _SMALL:
+        if pa.types.is_null(kind):
+            return None
         # pyarrow uses its values without checks.
         _checked(array, name, full=True)
         if pa.types.is_dictionary(kind):
