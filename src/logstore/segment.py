@@ -48,8 +48,6 @@ __all__ = [
 
 # Read this much at a time: it stays in the second-level cache while it is decoded.
 READ_BYTES: Final = 256 * 1024
-# For long reads of columns: they cost so little to decode that each call counts.
-COLUMN_READ_BYTES: Final = 8 * READ_BYTES
 LOOKUP_BYTES: Final = 16 * 1024
 # Base offset, length of the bytes after these two, magic.
 FRAME: Final = struct.Struct(">qi4xb")

@@ -48,8 +48,9 @@ _GROWTH_BYTES_MAX: Final = 16 << 20
 # A batch of views keeps the buffers alive that it points into: it ends when they have
 # this many bytes.
 _PINNED_BYTES_MAX: Final = 4 << 20
-# Bytes of each read for views.
-VIEW_READ_BYTES: Final = 2 << 20
+# Bytes of each read but the first: columns cost so little to decode that each call
+# counts.
+READ_BYTES: Final = 2 << 20
 # Blocks of each kind to keep that no batch uses, for each user. A consumer that drops a
 # batch when it has the next one needs two.
 _KEPT_MIN: Final = 2
@@ -103,17 +104,16 @@ class Memory:
 
     Attributes:
         view: whether keys and values are views of the bytes that were read.
-        reads: buffers for these bytes; None: one is read into again and again.
+        reads: buffers for the reads.
         sizes: bytes that a batch's keys and values may need; its users update them.
     """
 
     def __init__(self, users: int = 1, *, view: bool = False) -> None:
         """Args: users: how many batches are filled at the same time."""
         self.view = view
-        self.reads = None
-        if view:
-            kept = _KEPT_BYTES_MAX * users // VIEW_READ_BYTES
-            self.reads = native.BufferPool(VIEW_READ_BYTES, kept)
+        self.reads = native.BufferPool(
+            READ_BYTES, _KEPT_BYTES_MAX * users // READ_BYTES
+        )
         self.sizes = {"key": 4096, "value": 65536}
         self._kept_bytes_max = _KEPT_BYTES_MAX * users
         self._free: dict[str, deque[Any]] = {}
@@ -139,8 +139,7 @@ class Memory:
     def close(self) -> None:
         """Keep nothing from now on; blocks in use stay as they are."""
         self._is_open = False
-        if self.reads is not None:
-            self.reads.close()
+        self.reads.close()
         for free in list(self._free.values()):
             free.clear()
 
@@ -313,9 +312,8 @@ class BatchMaker:
     """Turns runs of decoded records into record batches of `batch_records` each.
 
     Args:
-        memory: for the columns; makers of the same log share one. If it has `reads`,
-            keys and values become views of these, which are the `owner` of each run.
-            Then a batch may have fewer records.
+        memory: for the columns; makers of the same log share one. If it is for views,
+            each run must have an `owner`, and a batch may have fewer records.
     """
 
     def __init__(

@@ -35,12 +35,7 @@ from logstore.record.arguments import (
 from logstore.record.batch import Chunk, RecordBatch
 from logstore.record.extras import arrow_batches_module, frames_module
 from logstore.record.record import Record
-from logstore.segment import (
-    COLUMN_READ_BYTES,
-    LOOKUP_BYTES,
-    READ_BYTES,
-    SegmentInfo,
-)
+from logstore.segment import LOOKUP_BYTES, READ_BYTES, SegmentInfo
 
 if TYPE_CHECKING:
     import pyarrow
@@ -473,8 +468,8 @@ class ReadablePartition(ArrowSource):
             end,
             decoder,
             skip=skip,
-            buffer_bytes=COLUMN_READ_BYTES if limit is None else READ_BYTES,
             pool=memory.reads,
+            keeps=memory.view,
         )
         runs = reader.first_columns(runs, limit)
         return arrow.reader_of(names, batch_records, memory, runs)

@@ -36,7 +36,7 @@ VALUES = [None, *((bytes(range(1, 251)) * 20)[:n] for n in SIZES)]
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads of few batches, so that a log has many."""
     monkeypatch.setattr(reader, "READ_BYTES", 300)
-    monkeypatch.setattr(arrow_batches, "VIEW_READ_BYTES", 500)
+    monkeypatch.setattr(arrow_batches, "READ_BYTES", 500)
     monkeypatch.setattr(arrow_batches, "_PINNED_BYTES_MAX", 700)
 
 

@@ -14,7 +14,6 @@ from logstore.log.frames.pieces import Piece
 from logstore.log.read import reader
 from logstore.record.arrow_batches import BatchMaker, Memory, stream_of
 from logstore.record.decoder import ChunkReader
-from logstore.segment import COLUMN_READ_BYTES
 
 __all__ = ["THREADS_MAX", "batches_of", "reader_over", "usable_threads"]
 
@@ -156,8 +155,8 @@ class _Feed:
             stop,
             self._reader,
             skip=log.skip,
-            buffer_bytes=COLUMN_READ_BYTES,
             pool=self._memory.reads,
+            keeps=self._memory.view,
         )
         maker = BatchMaker(self._own, self._batch_records, self._memory)
         for batch in maker.batches(runs):

@@ -71,6 +71,7 @@ def read_columns(
     skip: bool = False,
     buffer_bytes: int = READ_BYTES,
     pool: native.BufferPool | None = None,
+    keeps: bool = False,
 ) -> Iterator[Columns]:
     """Runs of decoded records with start <= offset < stop.
 
@@ -79,10 +80,11 @@ def read_columns(
     it. Each read but the first is of `buffer_bytes`, or more if a batch needs it.
 
     Args:
-        pool: buffers for the reads but the first, instead of one of `buffer_bytes`.
-            Then each run has an `owner`, and the bytes of its records stay as they are
-            while that lives.
+        pool: gives buffers for the reads but the first, instead of `buffer_bytes`.
+        keeps: each run has an `owner`, and the bytes of its records stay as they are
+            while that lives: each read is into a buffer of its own.
     """
+    buffer_bytes = buffer_bytes if pool is None else pool.capacity
     offset = start
     again: View | None = view
     # The first read may be all that is needed.
@@ -108,9 +110,9 @@ def read_columns(
             # A segment that is not the last ends where the next one begins.
             bound = min(end, segments[0].base_offset) if segments else end
             walk = SegmentWalk(
-                view, segment, buffer, reader, skip, pool, is_last=not segments
+                view, segment, buffer, reader, skip, is_last=not segments
             )
-            walk.buffer_bytes = buffer_bytes
+            walk.buffer_bytes, walk.pool, walk.keeps = buffer_bytes, pool, keeps
             try:
                 yield from walk.columns(offset, bound)
             except ChangedError as changed:
@@ -120,7 +122,7 @@ def read_columns(
                 if again is None:
                     raise
             offset = max(walk.offset, offset)
-            buffer = walk.buffer if pool is None else pool.take()
+            buffer = native.Buffer(READ_BYTES) if keeps else walk.buffer
             ended_at = walk.ended_at
     if not reader.ended:
         view.check_end(stop)
@@ -184,7 +186,8 @@ class SegmentWalk:
         offset: the next to be delivered.
         buffer: what a call reads into; one of `buffer_bytes` takes its place when it
             has been used up.
-        pool: gives a buffer for each read; None: `buffer` is used again and again.
+        pool: gives buffers of `buffer_bytes`; None: they are new.
+        keeps: a buffer is not read into again once its records were delivered.
     """
 
     def __init__(
@@ -194,7 +197,6 @@ class SegmentWalk:
         buffer: native.Buffer,
         reader: ChunkReader,
         skip: bool,
-        pool: native.BufferPool | None = None,
         *,
         is_last: bool,
     ) -> None:
@@ -203,7 +205,8 @@ class SegmentWalk:
         self.is_last = is_last
         self.buffer = buffer
         self.buffer_bytes = buffer.capacity
-        self.pool = pool
+        self.pool: native.BufferPool | None = None
+        self.keeps = False
         self.reader = reader
         self.skip = skip
         self.offset = self.start = segment.base_offset
@@ -215,7 +218,7 @@ class SegmentWalk:
     def columns(
         self, start: int, stop: int, place: OffsetPosition | None = None
     ) -> Iterator[Columns]:
-        segment, reader, pool = self.segment, self.reader, self.pool
+        segment, reader = self.segment, self.reader
         self.offset = self.start = max(start, segment.base_offset)
         self.version = segment.version
         pos, before = place or self._locate(start)
@@ -231,9 +234,9 @@ class SegmentWalk:
             if pos >= segment.size:
                 self._check_for_cut()
                 break
-            if is_shown and pool is not None:
+            if is_shown and self.keeps:
                 # The one before belongs to those who have seen its records.
-                self.buffer, is_shown = pool.take(), False
+                self.buffer, is_shown = self._new_buffer(), False
             try:
                 n = segment.read(self.buffer.view, pos)
             except CorruptRecordError as error:
@@ -246,12 +249,12 @@ class SegmentWalk:
             if segment.version != self.version:
                 continue
             buffer = self.buffer
-            owner = None if pool is None else buffer
+            owner = buffer if self.keeps else None
             try:
                 for run in reader.columns(
                     buffer.c, buffer.raw, n, 0, self.offset, stop, owner
                 ):
-                    is_shown = pool is not None
+                    is_shown = True
                     self.offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
                     yield run
                 self._check_bound(n)
@@ -262,8 +265,8 @@ class SegmentWalk:
                     buffer, n, reader.pos, reader.stop, pos, self.offset
                 )
                 pos += reader.pos
-                if pool is None and self.buffer.capacity < self.buffer_bytes:
-                    self.buffer = native.Buffer(self.buffer_bytes)
+                if self.buffer.capacity < self.buffer_bytes:
+                    self.buffer, is_shown = self._new_buffer(), False
             except Damage as damage:
                 pos = self._skip(
                     segment.error_of(damage, pos, self.offset), pos + damage.pos
@@ -271,6 +274,11 @@ class SegmentWalk:
             except CorruptRecordError as error:
                 pos = self._skip(error, pos + reader.pos)
         self._check_end(stop)
+
+    def _new_buffer(self) -> native.Buffer:
+        if self.pool is None:
+            return native.Buffer(self.buffer_bytes)
+        return self.pool.take()
 
     def _check_for_cut(self) -> None:
         """Raise `ChangedError` if the log was cut: the bytes that were read may have
