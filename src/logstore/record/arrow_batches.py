@@ -115,6 +115,8 @@ class Memory:
             READ_BYTES, _KEPT_BYTES_MAX * users // READ_BYTES
         )
         self.sizes = {"key": 4096, "value": 65536}
+        # Not read from the module: at the end of the interpreter, that may be empty.
+        self._kept_min = _KEPT_MIN
         self._kept_bytes_max = _KEPT_BYTES_MAX * users
         self._free: dict[str, deque[Any]] = {}
         self._is_open = True
@@ -132,7 +134,9 @@ class Memory:
     def take_back(self, free: deque[Any], memory: Any) -> None:
         """Called when nothing refers to a block any more."""
         kept = len(free)
-        is_kept = kept < _KEPT_MIN or (kept + 1) * memory.size <= self._kept_bytes_max
+        is_kept = (
+            kept < self._kept_min or (kept + 1) * memory.size <= self._kept_bytes_max
+        )
         if self._is_open and is_kept:
             free.append(memory)
 
