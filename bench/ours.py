@@ -220,10 +220,11 @@ class ReadArrow(_Reading):
     """All four default columns as Arrow record batches, every checksum compared."""
 
     name = "logstore Arrow"
+    options: ClassVar[dict[str, Any]] = {}
 
     def work(self) -> int:
         count = 0
-        for batch in self.partition.read_arrow():
+        for batch in self.partition.read_arrow(**self.options):
             count += batch.num_rows
         return count
 
@@ -232,7 +233,7 @@ class ReadArrow(_Reading):
 
     def close(self) -> None:
         digest = Digest()
-        table = self.partition.read_arrow().read_all()
+        table = self.partition.read_arrow(**self.options).read_all()
         for batch in table.to_batches():
             digest.add_arrow(batch)
         self.workload.check(digest, self.name)
@@ -246,6 +247,28 @@ class ReadArrow(_Reading):
 class ReadArrowV2(ReadArrow):
     name = "logstore Arrow, magic 2"
     magic = 2
+
+
+class ReadArrowViews(ReadArrow):
+    """The same with views of the bytes that were read."""
+
+    name = "logstore Arrow, views"
+    options: ClassVar[dict[str, Any]] = {"view": True}
+
+
+class ReadArrowViewsV2(ReadArrowViews):
+    name = "logstore Arrow, views, magic 2"
+    magic = 2
+
+
+class ReadArrowThreads(ReadArrow):
+    name = "logstore Arrow, 2 threads"
+    options: ClassVar[dict[str, Any]] = {"threads": 2}
+
+
+class ReadArrowViewsThreads(ReadArrow):
+    name = "logstore Arrow, views, 2 threads"
+    options: ClassVar[dict[str, Any]] = {"threads": 2, "view": True}
 
 
 class RandomRead(_Reading):

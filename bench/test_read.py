@@ -18,7 +18,17 @@ def test_read_records(contest: Callable[[str], None], case: str) -> None:
     contest(case)
 
 
-@pytest.mark.parametrize("case", ["read_arrow", "read_arrow_v2"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "read_arrow",
+        "read_arrow_v2",
+        "read_arrow_views",
+        "read_arrow_views_v2",
+        "read_arrow_threads",
+        "read_arrow_views_threads",
+    ],
+)
 def test_read_arrow(contest: Callable[[str], None], case: str) -> None:
     """Arrow record batches (offset, timestamp, key, value) of the whole log."""
     contest(case)

@@ -60,6 +60,8 @@ class Digest:
 
 
 def _data_of(column: Any) -> memoryview:
+    if column.type != pa.binary():
+        column = column.cast(pa.binary())
     _, offsets, data = column.buffers()
     ends = memoryview(offsets).cast("i")
     first, last = ends[column.offset], ends[column.offset + len(column)]

@@ -48,8 +48,6 @@ __all__ = [
 
 # Read this much at a time: it stays in the second-level cache while it is decoded.
 READ_BYTES: Final = 256 * 1024
-# The same for each of several threads: C gives the GIL away for so many (ls_gil.h).
-PARALLEL_READ_BYTES: Final = 2 * READ_BYTES
 LOOKUP_BYTES: Final = 16 * 1024
 # Base offset, length of the bytes after these two, magic.
 FRAME: Final = struct.Struct(">qi4xb")

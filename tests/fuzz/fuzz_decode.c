@@ -358,7 +358,7 @@ static void try_crc(const uint8_t *buf, int64_t size)
     uint32_t crc32 = ls_crc32_path(LS_CRC_PORTABLE, begin, buf + skip, size - skip, &ok);
     uint32_t crc32c = ls_crc32c_path(LS_CRC_PORTABLE, begin, buf + skip, size - skip, &ok);
     CHECK(ok);
-    for (int32_t path = LS_CRC_HARDWARE; path <= LS_CRC_SSE42; path++) {
+    for (int32_t path = LS_CRC_HARDWARE; path <= LS_CRC_DOUBLE; path++) {
         uint32_t found = ls_crc32_path(path, begin, buf + skip, size - skip, &ok);
         CHECK(found == (ok ? crc32 : begin));
         found = ls_crc32c_path(path, begin, buf + skip, size - skip, &ok);

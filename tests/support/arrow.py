@@ -6,6 +6,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 arrow = pytest.importorskip("logstore.record.arrow")
+batches = pytest.importorskip("logstore.record.arrow_batches")
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 NOW = 1_700_000_000_000

@@ -42,6 +42,9 @@ class _Lib:
     LS_CRC_HARDWARE: Final[int]
     LS_CRC_NARROW: Final[int]
     LS_CRC_SSE42: Final[int]
+    LS_CRC_DOUBLE: Final[int]
+    LS_VIEW_BYTES: Final[int]
+    LS_VIEW_INLINE_MAX: Final[int]
 
     def ls_crc32(self, crc: int, data: Any, size: int, /) -> int: ...
     def ls_crc32c(self, crc: int, data: Any, size: int, /) -> int: ...
@@ -104,21 +107,10 @@ class _Lib:
         error: Any,
         /,
     ) -> int: ...
-    def ls_gather(
-        self,
-        buf: Any,
-        pos: Any,
-        len: Any,
-        n: int,
-        data: Any,
-        data_capacity: int,
-        offsets: Any,
-        validity: Any,
-        at: int,
-        /,
+    def ls_fill_rows(
+        self, columns: Any, first: int, n: int, buf: Any, rows: Any, /
     ) -> int: ...
     def ls_sum_lengths(self, len: Any, n: int, /) -> int: ...
-    def ls_widen(self, out: Any, in_: Any, n: int, /) -> None: ...
     def ls_slices_from_arrow(
         self, column: Any, first: int, n: int, pos: Any, len: Any, error: Any, /
     ) -> int: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -210,10 +211,63 @@ class Buffer:
     __slots__ = ("c", "capacity", "raw", "view")
 
     def __init__(self, capacity: int) -> None:
+        self._use(allocate("uint8_t[]", capacity), capacity)
+
+    def _use(self, memory: Any, capacity: int) -> None:
         self.capacity = capacity
-        self.c = allocate("uint8_t[]", capacity)
-        self.raw = ffi.buffer(self.c, capacity)
+        self.c = memory
+        self.raw = ffi.buffer(memory, capacity)
         self.view = memoryview(self.raw)
+
+
+class BufferPool:
+    """Buffers of one size. Each is used again when nothing refers to it any more: not
+    its taker, nor arrays that point into it. Any thread may use it.
+
+    Memory that is new to the process costs more than reading into it: the system clears
+    each page of it first.
+    """
+
+    __slots__ = ("_free", "_is_open", "capacity")
+
+    def __init__(self, capacity: int, kept: int) -> None:
+        """Args:
+        capacity: bytes of each buffer.
+        kept: the most buffers to keep that are not in use.
+        """
+        self.capacity = capacity
+        self._free: deque[Any] = deque(maxlen=kept)
+        self._is_open = True
+
+    def take(self) -> Buffer:
+        """A buffer, for the caller alone; its content is undefined."""
+        try:
+            memory = self._free.pop()
+        except IndexError:
+            memory = allocate("uint8_t[]", self.capacity)
+        return _PooledBuffer(memory, self.capacity, self)
+
+    def take_back(self, memory: Any) -> None:
+        """Called when nothing refers to a buffer any more."""
+        if self._is_open:
+            self._free.append(memory)
+
+    def close(self) -> None:
+        """Keep nothing from now on; buffers in use stay as they are."""
+        self._is_open = False
+        self._free.clear()
+
+
+class _PooledBuffer(Buffer):
+    __slots__ = ("_memory", "_pool")
+
+    def __init__(self, memory: Any, capacity: int, pool: BufferPool) -> None:
+        self._memory = memory
+        self._pool = pool
+        self._use(memory, capacity)
+
+    def __del__(self) -> None:
+        self._pool.take_back(self._memory)
 
 
 def pointer(data: ReadableBuffer) -> Any:

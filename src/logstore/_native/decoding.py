@@ -245,53 +245,102 @@ def decode_headers(
     return list(zip(*columns, strict=True))
 
 
-def gather(
-    data: Any,
-    pos: Any,
-    length: Any,
-    count: int,
-    out: Any,
-    out_capacity: int,
-    offsets: Any,
-    validity: Any,
-    at: int,
-) -> int:
-    """Append slices to an Arrow binary column; return the number of nulls in them."""
-    nulls = int(
-        lib.ls_gather(
-            data,
-            pos,
-            length,
-            count,
-            out,
-            out_capacity,
-            offsets,
-            ffi.NULL if validity is None else validity,
-            at,
-        )
-    )
-    if nulls < 0:
-        raise NativeError(nulls)
-    return nulls
+class ArrowRows:
+    """Arrow columns that are being filled with records (``ls_arrow_rows``).
+
+    The caller gives it memory, by address, and keeps that alive.
+
+    Attributes:
+        capacity: the most records.
+    """
+
+    __slots__ = ("_columns", "_raw", "capacity")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._raw = ffi.new("ls_arrow_rows *")
+        self._raw.capacity = capacity
+        self._columns = {"key": self._raw.key, "value": self._raw.value}
+
+    @property
+    def count(self) -> int:
+        """Records so far; all memory after them is not part of the columns."""
+        return int(self._raw.count)
+
+    @property
+    def untimed(self) -> int:
+        """Records without a timestamp so far."""
+        return int(self._raw.untimed)
+
+    def use_int64(self, name: str, address: int) -> None:
+        """Memory for the column `offset` or `timestamp`."""
+        setattr(self._raw, name, ffi.cast("int64_t *", address))
+
+    def use_types(self, address: int) -> None:
+        """Memory for the timestamp types, as int32."""
+        self._raw.timestamp_type = ffi.cast("int32_t *", address)
+
+    def use_timed(self, address: int) -> None:
+        """Memory for the bits of timestamps that are not null."""
+        self._raw.timed = ffi.cast("uint8_t *", address)
+
+    def use_binary(self, name: str, validity: int, offsets: int) -> None:
+        """Memory for the nulls and positions of `key` or `value`."""
+        column = self._columns[name]
+        column.validity = ffi.cast("uint8_t *", validity)
+        column.offsets = ffi.cast("int32_t *", offsets)
+        column.offsets[0] = 0
+
+    def use_data(self, name: str, address: int, capacity: int) -> None:
+        """Memory for the bytes of `key` or `value`; those so far are there."""
+        column = self._columns[name]
+        column.data_capacity = 0  # an interrupt may come between the two
+        column.data = ffi.cast("uint8_t *", address)
+        column.data_capacity = capacity
+
+    def use_views(self, name: str, validity: int, views: int) -> None:
+        """Memory for the nulls and views of `key` or `value`."""
+        column = self._columns[name]
+        column.validity = ffi.cast("uint8_t *", validity)
+        column.views = ffi.cast("uint8_t *", views)
+
+    def point_into(self, buffer: int) -> None:
+        """The views that follow point into the buffer of this number."""
+        for column in self._columns.values():
+            column.buffer = buffer
+
+    def used(self, name: str) -> int:
+        """Bytes of `key` or `value` so far, of a binary column."""
+        return int(self._columns[name].offsets[self.count])
+
+    def room(self, name: str) -> int:
+        """The most bytes of `key` or `value`, of a binary column."""
+        return int(self._columns[name].data_capacity)
+
+    def nulls(self, name: str) -> int:
+        return int(self._columns[name].nulls)
+
+    def apart(self, name: str) -> int:
+        """How many values of `key` or `value` are not inside of their view."""
+        return int(self._columns[name].apart)
+
+    def fill(self, decoder: Decoder, data: Any, first: int, count: int) -> int:
+        """Append records of a decoder whose positions are in `data`, as far as there is
+        room; return how many."""
+        taken = int(lib.ls_fill_rows(decoder._columns, first, count, data, self._raw))
+        if taken < 0:
+            raise NativeError(taken)
+        return taken
 
 
-def copy_int64(address: int, at: int, source: Any, first: int, count: int) -> None:
-    """Copy int64 elements to element `at` of memory that another object owns."""
-    ffi.memmove(
-        ffi.cast("int64_t *", address) + at, source + first, count * INT64_BYTES
-    )
+def copy_bytes(out: int, source: int, size: int) -> None:
+    """Copy memory that other objects own, by address."""
+    ffi.memmove(ffi.cast("uint8_t *", out), ffi.cast("uint8_t *", source), size)
 
 
-INT64_BYTES: Final = 8
+def address_of(data: Any) -> int:
+    """The address that a pointer holds."""
+    return int(ffi.cast("uintptr_t", data))
 
 
-def copy_int8_to_int32(
-    address: int, at: int, source: Any, first: int, count: int
-) -> None:
-    """Widen int8 elements into memory that another object owns."""
-    lib.ls_widen(ffi.cast("int32_t *", address) + at, source + first, count)
-
-
-def is_untimed(kinds: Any, first: int, count: int) -> bool:
-    """Whether any of the timestamp types means "no timestamp" (-1)."""
-    return b"\xff" in ffi.buffer(kinds + first, count)[:]
+VIEW_BYTES: Final[int] = lib.LS_VIEW_BYTES

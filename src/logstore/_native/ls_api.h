@@ -67,9 +67,15 @@ typedef struct ls_error {
 
 /* ------------------------------------------------------------------ checksums */
 
-/* HARDWARE is the best that this machine has, mixed where that pays (ls_crc.c); NARROW and SSE42 are parts of it
-   alone: carry-less multiplication of 16 bytes, and CRC-32C's own instruction on x86-64. */
-enum ls_crc_path { LS_CRC_PORTABLE = 1, LS_CRC_HARDWARE = 2, LS_CRC_NARROW = 3, LS_CRC_SSE42 = 4 };
+/* HARDWARE is the best that this machine has, mixed where that pays (ls_crc.c); the others are parts of it alone:
+   carry-less multiplication of 16 bytes (NARROW) and of 32 (DOUBLE), and CRC-32C's own instruction on x86-64. */
+enum ls_crc_path {
+    LS_CRC_PORTABLE = 1,
+    LS_CRC_HARDWARE = 2,
+    LS_CRC_NARROW = 3,
+    LS_CRC_SSE42 = 4,
+    LS_CRC_DOUBLE = 5
+};
 
 /* Continue `crc` (0 to begin) over `size` bytes; same convention as zlib.crc32. */
 uint32_t ls_crc32(uint32_t crc, const uint8_t *data, int64_t size);
@@ -185,17 +191,41 @@ int32_t ls_decode_headers(const uint8_t *buf, int64_t size, int64_t pos, int32_t
                           int32_t *key_pos, int32_t *key_len, int32_t *value_pos, int32_t *value_len,
                           ls_error *error);
 
-/* Copy n slices one after the other into an Arrow binary column that already has `at` elements and
-   offsets[at] bytes: data, offsets[at + 1 .. at + n] and, where `validity` is not NULL, bits
-   at .. at + n - 1 (set = not null; the caller zeroes nothing).  Returns the number of nulls, or
-   LS_E_NO_SPACE when data_capacity is too small (then nothing is usable past `at`). */
-int64_t ls_gather(const uint8_t *buf, const int32_t *pos, const int32_t *len, int64_t n,
-                  uint8_t *data, int64_t data_capacity, int32_t *offsets, uint8_t *validity, int64_t at);
+/* A key or value column of Arrow's that is being filled: with `offsets` a binary column, with `views` a binary_view;
+   with neither it is not wanted. */
+typedef struct ls_arrow_column {
+    uint8_t *data;         /* binary: the bytes, one value after the other */
+    int64_t data_capacity;
+    int32_t *offsets;      /* binary: [i] is where element i begins; [0] is the caller's to set */
+    uint8_t *views;        /* binary_view: LS_VIEW_BYTES each */
+    uint8_t *validity;     /* bits; set = not null; the caller zeroes nothing */
+    int64_t nulls;         /* so far */
+    int64_t apart;         /* binary_view: so many are not inline so far */
+    int32_t buffer;        /* binary_view: the number of the buffer that they point into */
+    int32_t pad;
+} ls_arrow_column;
+
+enum { LS_VIEW_BYTES = 16, LS_VIEW_INLINE_MAX = 12 };
+
+/* Columns of Arrow's that are being filled with records; a pointer that is NULL is a column not wanted. */
+typedef struct ls_arrow_rows {
+    int64_t capacity;
+    int64_t count;           /* so far */
+    int64_t *offset;
+    int64_t *timestamp;
+    int32_t *timestamp_type;
+    uint8_t *timed;          /* bits: which timestamps are not null; valid only where untimed is not 0 */
+    int64_t untimed;         /* timestamps that are null (magic 0), so far; 0 if `timed` is NULL */
+    ls_arrow_column key;
+    ls_arrow_column value;
+} ls_arrow_rows;
+
+/* Append records first .. first + n - 1 of decoded columns, whose positions are in `buf`, as far as there is room for
+   rows and for bytes: returns how many of them, or LS_E_ARGUMENT for some that the columns do not have. */
+int64_t ls_fill_rows(const ls_columns *columns, int64_t first, int64_t n, const uint8_t *buf, ls_arrow_rows *rows);
+
 /* Sum of the non-null lengths. */
 int64_t ls_sum_lengths(const int32_t *len, int64_t n);
-
-/* Widen n int8 to int32 (timestamp types for Arrow). */
-void ls_widen(int32_t *out, const int8_t *in, int64_t n);
 
 /* ------------------------------------------------------------------ records in */
 

@@ -51,6 +51,52 @@ static uint8_t *ls_area_write_headers(uint8_t *p, const ls_records *records, ls_
     return p;
 }
 
+/* Write the records of [done->index, end) that fit, none of which has headers: the short form of the loop in
+   ls_encode_area.  Moves *done over them and returns the bytes. */
+static int64_t ls_area_write_plain(const ls_records *records, ls_cursor *done, int64_t end, uint8_t *out,
+                                   int64_t capacity, int64_t base_timestamp, int64_t *max_timestamp)
+{
+    const ls_records in = *records;
+    const int64_t first = done->index;
+    int64_t key_at = done->key_at;
+    int64_t value_at = done->value_at;
+    int64_t most = *max_timestamp;
+    int64_t at = 0;
+    int64_t index = first;
+    while (index < end) {
+        const uint8_t *key;
+        const uint8_t *value;
+        int64_t key_next = key_at;
+        int64_t value_next = value_at;
+        int32_t key_len = ls_slices_next(&in.key, index, &key_next, &key);
+        int32_t value_len = ls_slices_next(&in.value, index, &value_next, &value);
+        int64_t timestamp = in.timestamp != NULL ? in.timestamp[index] : in.timestamp_all;
+        int64_t delta = (int64_t)((uint64_t)timestamp - (uint64_t)base_timestamp);
+        int64_t body = LS_RECORD_ATTRIBUTES_BYTES + ls_varint_bytes(delta) + ls_varint_bytes(index - first)
+                     + ls_area_slice_bytes(key_len) + ls_area_slice_bytes(value_len) + ls_varint_bytes(0);
+        if (body > INT32_MAX || ls_varint_bytes(body) + body > capacity - at) {
+            break;
+        }
+        uint8_t *p = ls_varint_write(out + at, body);
+        *p++ = 0; /* attributes: none are defined */
+        p = ls_varint_write(p, delta);
+        p = ls_varint_write(p, index - first);
+        p = ls_area_write_slice(p, key, key_len);
+        p = ls_area_write_slice(p, value, value_len);
+        *p++ = 0; /* no headers */
+        most = timestamp > most ? timestamp : most;
+        at = p - out;
+        key_at = key_next;
+        value_at = value_next;
+        index += 1;
+    }
+    done->index = index;
+    done->key_at = key_at;
+    done->value_at = value_at;
+    *max_timestamp = most;
+    return at;
+}
+
 int32_t ls_encode_area(const ls_records *records, ls_cursor *cursor, int64_t count_max, uint8_t *out,
                        int64_t capacity, ls_written *written)
 {
@@ -73,6 +119,11 @@ int32_t ls_encode_area(const ls_records *records, ls_cursor *cursor, int64_t cou
     int64_t max_timestamp = base_timestamp;
     int64_t at = 0;
     int32_t count = 0;
+    if (in.header_count == NULL) {
+        at = ls_area_write_plain(&in, &done, first + left, out, capacity, base_timestamp, &max_timestamp);
+        count = (int32_t)(done.index - first);
+        left = 0;
+    }
     while (count < left) {
         ls_cursor next = done;
         const uint8_t *key;

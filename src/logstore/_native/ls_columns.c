@@ -7,7 +7,7 @@
 #include "ls_internal.h"
 #include "ls_varint.h"
 
-/* ------------------------------------------------------------------ gathering */
+/* ------------------------------------------------------------------ into Arrow */
 
 int64_t ls_sum_lengths(const int32_t *len, int64_t n)
 {
@@ -18,7 +18,8 @@ int64_t ls_sum_lengths(const int32_t *len, int64_t n)
     return sum;
 }
 
-/* Set bits at .. at + n - 1 to "len is not null"; the other bits of the first and last byte stay. */
+/* Set bits at .. at + n - 1 to "len is not null"; the other bits of the first and last byte stay.  Returns the number
+   of nulls. */
 static int64_t ls_columns_validity(const int32_t *len, int64_t n, uint8_t *validity, int64_t at)
 {
     int64_t nulls = 0;
@@ -26,12 +27,14 @@ static int64_t ls_columns_validity(const int32_t *len, int64_t n, uint8_t *valid
     while (i < n) {
         int64_t bit = at + i;
         if ((bit & 7) == 0 && n - i >= 8) {
-            unsigned byte = 0;
+            unsigned missing = 0;
             for (int k = 0; k < 8; k++) {
-                byte |= (unsigned)(len[i + k] >= 0) << k;
+                missing |= (unsigned)(len[i + k] < 0) << k;
             }
-            validity[bit >> 3] = (uint8_t)byte;
-            nulls += 8 - __builtin_popcount(byte);
+            validity[bit >> 3] = (uint8_t)~missing;
+            for (; LS_UNLIKELY(missing != 0); missing &= missing - 1) {
+                nulls += 1;
+            }
             i += 8;
         } else {
             unsigned mask = 1u << (bit & 7);
@@ -45,41 +48,139 @@ static int64_t ls_columns_validity(const int32_t *len, int64_t n, uint8_t *valid
     return nulls;
 }
 
-static int64_t ls_columns_nulls(const int32_t *len, int64_t n)
+/* How many of the next n slices fit behind the bytes that a binary column has. */
+static int64_t ls_columns_fitting(const ls_arrow_column *column, int64_t at, const int32_t *len, int64_t n)
 {
-    int64_t nulls = 0;
-    for (int64_t i = 0; i < n; i++) {
-        nulls += len[i] < 0;
+    if (column->offsets == NULL) {
+        return n;
     }
-    return nulls;
+    int64_t limit = column->data_capacity < INT32_MAX ? column->data_capacity : INT32_MAX;
+    int64_t room = limit - column->offsets[at];
+    if (ls_sum_lengths(len, n) <= room) {
+        return n;
+    }
+    int64_t fitting = 0;
+    while (fitting < n && (len[fitting] <= 0 || len[fitting] <= room)) {
+        room -= len[fitting] > 0 ? len[fitting] : 0;
+        fitting += 1;
+    }
+    return fitting;
 }
 
-int64_t ls_gather(const uint8_t *buf, const int32_t *pos, const int32_t *len, int64_t n, uint8_t *data,
-                  int64_t data_capacity, int32_t *offsets, uint8_t *validity, int64_t at)
+static void ls_columns_gather(const uint8_t *buf, const int32_t *pos, const int32_t *len, int64_t n,
+                              const ls_arrow_column *column, int64_t at)
 {
-    if (n < 0 || at < 0) {
-        return LS_E_ARGUMENT;
-    }
-    int64_t end = offsets[at];
-    int64_t limit = data_capacity < INT32_MAX ? data_capacity : INT32_MAX;
-    if (end < 0 || ls_sum_lengths(len, n) > limit - end) {
-        return LS_E_NO_SPACE;
-    }
+    uint8_t *data = column->data;
+    int32_t *ends = column->offsets + at + 1;
+    int64_t end = column->offsets[at];
     for (int64_t i = 0; i < n; i++) {
         if (len[i] > 0) {
             ls_bytes_copy(data + end, buf + pos[i], len[i]);
             end += len[i];
         }
-        offsets[at + i + 1] = (int32_t)end;
+        ends[i] = (int32_t)end;
     }
-    return validity != NULL ? ls_columns_validity(len, n, validity, at) : ls_columns_nulls(len, n);
 }
 
-void ls_widen(int32_t *out, const int8_t *in, int64_t n)
+/* A view of Arrow's has the length, and all of the bytes, or four of them and where they stand.  Returns how many stand
+   in the buffer. */
+static int64_t ls_columns_point(const uint8_t *buf, const int32_t *pos, const int32_t *len, int64_t n,
+                                const ls_arrow_column *column, int64_t at)
 {
+    const uint64_t buffer = (uint32_t)column->buffer;
+    uint8_t *out = column->views + at * LS_VIEW_BYTES;
+    int64_t apart = 0;
     for (int64_t i = 0; i < n; i++) {
-        out[i] = in[i];
+        const uint8_t *p = buf + pos[i];
+        uint64_t low = len[i] > 0 ? (uint64_t)len[i] : 0;
+        uint64_t high = 0;
+        if (len[i] > LS_VIEW_INLINE_MAX) {
+            low |= (uint64_t)ls_bytes_load_le32(p) << 32;
+            high = buffer | (uint64_t)pos[i] << 32;
+            apart += 1;
+        } else if (len[i] >= 8) {
+            low |= (uint64_t)ls_bytes_load_le32(p) << 32;
+            /* The last bytes, and above them nothing. */
+            high = ls_bytes_load_le64(p + len[i] - 8) >> (8 * (LS_VIEW_INLINE_MAX - len[i]));
+        } else {
+            for (int32_t k = 0; k < len[i]; k++) {
+                if (k < 4) {
+                    low |= (uint64_t)p[k] << (32 + 8 * k);
+                } else {
+                    high |= (uint64_t)p[k] << (8 * (k - 4));
+                }
+            }
+        }
+        memcpy(out, &low, sizeof low);
+        memcpy(out + sizeof low, &high, sizeof high);
+        out += LS_VIEW_BYTES;
     }
+    return apart;
+}
+
+static void ls_columns_put(const uint8_t *buf, const int32_t *pos, const int32_t *len, int64_t n,
+                           ls_arrow_column *column, int64_t at)
+{
+    if (column->views != NULL) {
+        column->apart += ls_columns_point(buf, pos, len, n, column, at);
+    } else if (column->offsets != NULL) {
+        ls_columns_gather(buf, pos, len, n, column, at);
+    } else {
+        return;
+    }
+    column->nulls += ls_columns_validity(len, n, column->validity, at);
+}
+
+/* Timestamp types widened, and bits of the timestamps that are none (magic 0); either may be not wanted. */
+static void ls_columns_put_types(const int8_t *types, int64_t n, ls_arrow_rows *rows, int64_t at)
+{
+    for (int64_t i = 0; rows->timestamp_type != NULL && i < n; i++) {
+        rows->timestamp_type[at + i] = types[i];
+    }
+    int none = 0;
+    for (int64_t i = 0; i < n; i++) {
+        none |= types[i] < 0;
+    }
+    /* A bitmap that says nothing is not written: rows->untimed 0 says it, too. */
+    if (rows->timed == NULL || (!none && rows->untimed == 0)) {
+        return;
+    }
+    if (rows->untimed == 0) {
+        memset(rows->timed, 0xff, (size_t)(at / 8 + 1));
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint8_t mask = (uint8_t)(1u << ((at + i) & 7));
+        uint8_t *byte = &rows->timed[(at + i) >> 3];
+        *byte = (uint8_t)(types[i] < 0 ? *byte & ~mask : *byte | mask);
+        rows->untimed += types[i] < 0;
+    }
+}
+
+int64_t ls_fill_rows(const ls_columns *columns, int64_t first, int64_t n, const uint8_t *buf, ls_arrow_rows *rows)
+{
+    const int64_t at = rows->count;
+    if (first < 0 || n < 0 || n > columns->count - first || at < 0 || at > rows->capacity) {
+        return LS_E_ARGUMENT;
+    }
+    n = n < rows->capacity - at ? n : rows->capacity - at;
+    n = ls_columns_fitting(&rows->key, at, columns->key_len + first, n);
+    n = ls_columns_fitting(&rows->value, at, columns->value_len + first, n);
+    if (n == 0) {
+        return 0;
+    }
+    if (rows->offset != NULL) {
+        memcpy(rows->offset + at, columns->offset + first, (size_t)n * sizeof *rows->offset);
+    }
+    if (rows->timestamp != NULL) {
+        memcpy(rows->timestamp + at, columns->timestamp + first, (size_t)n * sizeof *rows->timestamp);
+    }
+    if (rows->timestamp_type != NULL || rows->timed != NULL) {
+        ls_columns_put_types(columns->timestamp_type + first, n, rows, at);
+    }
+    ls_columns_put(buf, columns->key_pos + first, columns->key_len + first, n, &rows->key, at);
+    ls_columns_put(buf, columns->value_pos + first, columns->value_len + first, n, &rows->value, at);
+    rows->count = at + n;
+    return n;
 }
 
 /* ------------------------------------------------------------------ from Arrow */
@@ -218,6 +319,46 @@ static int32_t ls_columns_delta_bytes(const ls_records *records)
     return ls_varint_bytes(span);
 }
 
+/* As ls_varint_bytes of a length, in a form that a compiler makes vectors of. */
+static inline int64_t ls_columns_length_bytes(int64_t len)
+{
+    return 1 + (len >= 1 << 6) + (len >= 1 << 13) + (len >= 1 << 20) + (len >= 1 << 27);
+}
+
+/* Bytes of a key or value, with its length (magic 2), or without it. */
+static inline int64_t ls_columns_bytes_of(const int32_t *len, int64_t i, int32_t magic)
+{
+    int64_t known = len[i] > 0 ? len[i] : 0;
+    return magic == 2 ? known + ls_columns_length_bytes(known) : known;
+}
+
+/* Measure records without headers: `fixed` bytes of each are its other fields.  Returns 0 where one of them might be
+   larger than the limit, or has a length below -1: then it is looked for. */
+static inline int ls_columns_measure_plain(const ls_records *records, int32_t magic, int64_t fixed, int64_t limit,
+                                           int64_t *total)
+{
+    static const int32_t null = -1;
+    const int32_t *key = records->key.len != NULL ? records->key.len : &null;
+    const int32_t *value = records->value.len != NULL ? records->value.len : &null;
+    const int64_t key_step = records->key.len != NULL;
+    const int64_t value_step = records->value.len != NULL;
+    int32_t least = 0;
+    int64_t most = 0;
+    int64_t sum = 0;
+    for (int64_t i = 0; i < records->count; i++) {
+        int64_t k = i * key_step;
+        int64_t v = i * value_step;
+        int64_t bytes = fixed + ls_columns_bytes_of(key, k, magic) + ls_columns_bytes_of(value, v, magic);
+        bytes += magic == 2 ? ls_columns_length_bytes(bytes) : 0;
+        least = key[k] < least ? key[k] : least;
+        least = value[v] < least ? value[v] : least;
+        most = bytes > most ? bytes : most;
+        sum += bytes;
+    }
+    *total = sum;
+    return least >= -1 && most + (magic == 2 ? LS_BATCH_HEADER_BYTES : 0) <= limit;
+}
+
 int32_t ls_measure(const ls_records *records, int32_t magic, int64_t max_bytes, int64_t *total,
                    ls_error *error)
 {
@@ -231,6 +372,12 @@ int32_t ls_measure(const ls_records *records, int32_t magic, int64_t max_bytes, 
     const int64_t fixed = magic == 0 ? LS_MESSAGE_MIN_BYTES_V0 : LS_MESSAGE_MIN_BYTES_V1;
     const int32_t delta_bytes = ls_columns_delta_bytes(records);
     const int32_t count_bytes = ls_varint_bytes(records->count);
+    const int64_t others = LS_RECORD_ATTRIBUTES_BYTES + delta_bytes + count_bytes + ls_varint_bytes(0);
+    if (records->header_count == NULL
+        && ls_columns_measure_plain(records, magic, magic == 2 ? others : fixed, limit, total)) {
+        return LS_OK;
+    }
+    *total = 0;
     ls_cursor headers = {0};
     int64_t sum = 0;
     for (int64_t i = 0; i < records->count; i++) {

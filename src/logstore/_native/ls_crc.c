@@ -7,7 +7,8 @@
  * The choice, made at run time; the first that the machine has:
  *
  *               x86-64                                                    ARMv8
- *     CRC-32    VPCLMULQDQ (64 bytes), PCLMULQDQ (16 bytes), portable      crc32, portable
+ *     CRC-32    VPCLMULQDQ (64 bytes; 32 bytes without AVX-512),           crc32, portable
+ *               PCLMULQDQ (16 bytes), portable
  *     CRC-32C   VPCLMULQDQ, but crc32 up to 128 bytes; crc32 of SSE4.2,    crc32c, portable
  *               mostly faster than PCLMULQDQ; PCLMULQDQ; portable
  *
@@ -17,6 +18,13 @@
  *     VPCLMULQDQ   14     14     14     15      21     123    15,300
  *     PCLMULQDQ     8     12     14     19      60     476    60,600
  *     crc32         2      6     12     17      60     284    34,700
+ *
+ * And on one without AVX-512 (Zen 3):
+ *
+ *     bytes                32    126    256    1024    4096   120,000
+ *     VPCLMULQDQ (32)       6      9     13      49     162     4,720
+ *     PCLMULQDQ             6     13     21      86     318     9,350
+ *     crc32 (CRC-32C)       4     17     13      74     208     5,690
  */
 #include "ls_crc_fold.h"
 
@@ -35,6 +43,8 @@ static ls_crc_function ls_crc_path32(int32_t path)
         found = ls_crc_x86_best32();
     } else if (path == LS_CRC_NARROW) {
         found = ls_crc_x86_narrow32();
+    } else if (path == LS_CRC_DOUBLE) {
+        found = ls_crc_x86_double32();
     }
 #elif defined(__aarch64__) && defined(__linux__)
     if (path == LS_CRC_HARDWARE) {
@@ -55,6 +65,8 @@ static ls_crc_function ls_crc_path32c(int32_t path)
         found = ls_crc_x86_best32c();
     } else if (path == LS_CRC_NARROW) {
         found = ls_crc_x86_narrow32c();
+    } else if (path == LS_CRC_DOUBLE) {
+        found = ls_crc_x86_double32c();
     } else if (path == LS_CRC_SSE42) {
         found = ls_crc_x86_sse42_32c();
     }

@@ -1,5 +1,5 @@
 /*
- * ls_crc_x86.c - both checksums by carry-less multiplication, with 16 or 64 bytes at a time, and CRC-32C by
+ * ls_crc_x86.c - both checksums by carry-less multiplication, with 16, 32 or 64 bytes at a time, and CRC-32C by
  * its own instruction.
  *
  * Trusts its caller for the bounds and for having asked whether the machine has the instructions.
@@ -23,6 +23,7 @@
 #define LS_CRC_INLINE static inline __attribute__((always_inline))
 #define LS_CRC_NARROW_TARGET __attribute__((target("pclmul,ssse3,sse4.1")))
 #define LS_CRC_SSE42_TARGET __attribute__((target("sse4.2")))
+#define LS_CRC_DOUBLE_TARGET __attribute__((target("avx2,vpclmulqdq,pclmul,ssse3,sse4.1")))
 #define LS_CRC_WIDE_TARGET \
     __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,vpclmulqdq,pclmul,sse4.1")))
 
@@ -145,6 +146,103 @@ LS_CRC_NARROW_TARGET static uint32_t ls_crc_narrow32c(uint32_t crc, const uint8_
         return ls_crc_few_bytes32c(crc, data, size);
     }
     return ls_crc_narrow(&ls_crc_fold32c, crc, data, size);
+}
+
+/* ------------------------------------------------------------------ 32 bytes at a time */
+
+LS_CRC_INLINE LS_CRC_DOUBLE_TARGET __m256i ls_crc_load_two(const void *data)
+{
+    return _mm256_loadu_si256((const __m256i *)data);
+}
+
+LS_CRC_INLINE LS_CRC_DOUBLE_TARGET __m256i ls_crc_forward_two(__m256i lanes, __m256i by)
+{
+    return _mm256_xor_si256(_mm256_clmulepi64_epi128(lanes, by, 0x00), _mm256_clmulepi64_epi128(lanes, by, 0x11));
+}
+
+LS_CRC_INLINE LS_CRC_DOUBLE_TARGET uint32_t ls_crc_double(const ls_crc_fold *fold, uint32_t crc,
+                                                          const uint8_t *data, int64_t size)
+{
+    if (size <= LS_CRC_LANE_BYTES) {
+        return ls_crc_narrow(fold, crc, data, size);
+    }
+    uint32_t state = ~crc;
+    int64_t lanes = (size + LS_CRC_LANE_BYTES - 1) / LS_CRC_LANE_BYTES;
+    int64_t first_bytes = size - (lanes - 1) * LS_CRC_LANE_BYTES; /* 1 .. 16 */
+    __m128i lane = _mm_xor_si128(ls_crc_load(data), _mm_cvtsi32_si128((int32_t)state));
+    lane = _mm_shuffle_epi8(lane, ls_crc_load(ls_crc_shift_up + first_bytes));
+    data += first_bytes;
+    /* What of the register belongs to the second lane, where the first has fewer than 4 bytes. */
+    int64_t taken = first_bytes < 4 ? first_bytes : 4;
+    __m128i rest = _mm_cvtsi32_si128((int32_t)(uint32_t)((uint64_t)state >> (8 * taken)));
+    /* Lanes go in twos; where their number is odd, a lane of zeros stands before the first. */
+    int64_t left = (lanes - 1) / 2; /* twos to be loaded */
+    __m256i block;
+    if ((lanes & 1) == 0) {
+        block = _mm256_set_m128i(_mm_xor_si128(ls_crc_load(data), rest), lane);
+        rest = _mm_setzero_si128();
+        data += LS_CRC_LANE_BYTES;
+    } else {
+        block = _mm256_set_m128i(lane, _mm_setzero_si128());
+    }
+    __m256i carry = _mm256_zextsi128_si256(rest); /* belongs to the next two */
+    __m256i sum = _mm256_setzero_si256();
+    const uint64_t(*row)[2] = fold->forward + (LS_CRC_FOLD_ROWS - 2);
+    if (left >= LS_CRC_FOLD_ROWS / 2) {
+        __m256i a = block;
+        __m256i b = _mm256_xor_si256(ls_crc_load_two(data), carry);
+        __m256i c = ls_crc_load_two(data + 32);
+        __m256i d = ls_crc_load_two(data + 64);
+        carry = _mm256_setzero_si256();
+        data += 96;
+        left -= 3;
+        __m256i by8 = _mm256_broadcastsi128_si256(
+            _mm_load_si128((const __m128i *)fold->forward[LS_CRC_FOLD_ROWS - 1 - 8]));
+        while (left >= 4) {
+            a = _mm256_xor_si256(ls_crc_forward_two(a, by8), ls_crc_load_two(data));
+            b = _mm256_xor_si256(ls_crc_forward_two(b, by8), ls_crc_load_two(data + 32));
+            c = _mm256_xor_si256(ls_crc_forward_two(c, by8), ls_crc_load_two(data + 64));
+            d = _mm256_xor_si256(ls_crc_forward_two(d, by8), ls_crc_load_two(data + 96));
+            data += 128;
+            left -= 4;
+        }
+        row -= 2 * (left + 3);
+        sum = ls_crc_forward_two(a, ls_crc_load_two(row));
+        sum = _mm256_xor_si256(sum, ls_crc_forward_two(b, ls_crc_load_two(row + 2)));
+        sum = _mm256_xor_si256(sum, ls_crc_forward_two(c, ls_crc_load_two(row + 4)));
+        row += 6;
+        block = d;
+    } else {
+        row -= 2 * left;
+    }
+    while (left > 0) {
+        sum = _mm256_xor_si256(sum, ls_crc_forward_two(block, ls_crc_load_two(row)));
+        block = _mm256_xor_si256(ls_crc_load_two(data), carry);
+        carry = _mm256_setzero_si256();
+        data += 32;
+        row += 2;
+        left -= 1;
+    }
+    /* The last row moves one lane; the other stays (its constants are 0). */
+    sum = _mm256_xor_si256(sum, ls_crc_forward_two(block, ls_crc_load_two(row)));
+    __m128i last = _mm_xor_si128(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    return ls_crc_reduce(fold, _mm_xor_si128(last, _mm256_extracti128_si256(block, 1)));
+}
+
+LS_CRC_DOUBLE_TARGET static uint32_t ls_crc_double32(uint32_t crc, const uint8_t *data, int64_t size)
+{
+    if (size < 4) {
+        return ls_crc_few_bytes32(crc, data, size);
+    }
+    return ls_crc_double(&ls_crc_fold32, crc, data, size);
+}
+
+LS_CRC_DOUBLE_TARGET static uint32_t ls_crc_double32c(uint32_t crc, const uint8_t *data, int64_t size)
+{
+    if (size < 4) {
+        return ls_crc_few_bytes32c(crc, data, size);
+    }
+    return ls_crc_double(&ls_crc_fold32c, crc, data, size);
 }
 
 /* ------------------------------------------------------------------ 64 bytes at a time */
@@ -314,6 +412,14 @@ LS_CRC_SSE42_TARGET static uint32_t ls_crc_mixed32c(uint32_t crc, const uint8_t 
     return ls_crc_wide32c(crc, data, size);
 }
 
+LS_CRC_SSE42_TARGET static uint32_t ls_crc_mixed_double32c(uint32_t crc, const uint8_t *data, int64_t size)
+{
+    if (size <= LS_CRC_MIXED_SHORT_MAX) {
+        return ~ls_crc_one_part(~crc, data, size);
+    }
+    return ls_crc_double32c(crc, data, size);
+}
+
 /* ------------------------------------------------------------------ what the machine has */
 
 static int ls_crc_has_sse42(void)
@@ -325,6 +431,11 @@ static int ls_crc_has_narrow(void)
 {
     return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("ssse3")
         && __builtin_cpu_supports("sse4.1");
+}
+
+static int ls_crc_has_double(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("vpclmulqdq") && ls_crc_has_narrow();
 }
 
 static int ls_crc_has_wide(void)
@@ -349,15 +460,31 @@ ls_crc_function ls_crc_x86_sse42_32c(void)
     return ls_crc_has_sse42() ? ls_crc_sse42_32c : NULL;
 }
 
+ls_crc_function ls_crc_x86_double32(void)
+{
+    return ls_crc_has_double() ? ls_crc_double32 : NULL;
+}
+
+ls_crc_function ls_crc_x86_double32c(void)
+{
+    return ls_crc_has_double() ? ls_crc_double32c : NULL;
+}
+
 ls_crc_function ls_crc_x86_best32(void)
 {
-    return ls_crc_has_wide() ? ls_crc_wide32 : ls_crc_x86_narrow32();
+    if (ls_crc_has_wide()) {
+        return ls_crc_wide32;
+    }
+    return ls_crc_has_double() ? ls_crc_double32 : ls_crc_x86_narrow32();
 }
 
 ls_crc_function ls_crc_x86_best32c(void)
 {
     if (ls_crc_has_wide()) {
         return ls_crc_has_sse42() ? ls_crc_mixed32c : ls_crc_wide32c;
+    }
+    if (ls_crc_has_double() && ls_crc_has_sse42()) {
+        return ls_crc_mixed_double32c;
     }
     return ls_crc_has_sse42() ? ls_crc_sse42_32c : ls_crc_x86_narrow32c();
 }

@@ -37,9 +37,11 @@
 #define ls_decode_payload(batch, payload, size, ...)                                                                   \
     LS_GIL_SIZE(size, ls_decode_payload(batch, payload, size, __VA_ARGS__))
 #define ls_count_inner(payload, size, ...) LS_GIL_SIZE(size, ls_count_inner(payload, size, __VA_ARGS__))
-#define ls_gather(buf, pos, len, n, data, capacity, ...)                                                               \
-    LS_GIL_CALL((n) > LS_GIL_RECORDS || (capacity) > LS_GIL_BYTES,                                                     \
-                ls_gather(buf, pos, len, n, data, capacity, __VA_ARGS__))
+/* The bytes are estimated: a column has room for what a whole batch is likely to need. */
+#define ls_fill_rows(columns, first, n, buf, rows)                                                                     \
+    LS_GIL_CALL((n) > LS_GIL_RECORDS / 8                                                                               \
+                    || (rows)->value.data_capacity / ((rows)->capacity + 1) * (n) > LS_GIL_BYTES,                      \
+                ls_fill_rows(columns, first, n, buf, rows))
 #define ls_slices_from_arrow(column, first, n, ...)                                                                    \
     LS_GIL_COUNT(n, ls_slices_from_arrow(column, first, n, __VA_ARGS__))
 #define ls_measure(records, ...) LS_GIL_COUNT((records)->count, ls_measure(records, __VA_ARGS__))

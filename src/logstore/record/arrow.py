@@ -1,4 +1,4 @@
-"""Records as Arrow columns, both ways, without a Python object per record.
+"""Records to be written, from Arrow columns, without a Python object per record.
 
 pyarrow is optional: this module imports it, and `extras` imports this module at the
 first use. pyarrow does not check data from IPC or the C interface: this module checks
@@ -7,7 +7,7 @@ the columns of a caller before it follows any of their values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,316 +15,15 @@ import pyarrow.compute as pc
 
 from logstore import _native as native
 from logstore.errors import ConfigError, RecordTooLargeError, UnsupportedError
-from logstore.record.decoder import Columns, read_headers
 
-__all__ = [
-    "SCHEMA",
-    "BatchMaker",
-    "check_columns",
-    "first_sizes",
-    "partitions_of",
-    "reader_of",
-    "rows_of",
-    "schema_of",
-    "stream_of",
-    "tables_of",
-]
+__all__ = ["partitions_of", "rows_of", "tables_of"]
 
-_HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
-SCHEMA: Final = {
-    "offset": pa.field("offset", pa.int64(), nullable=False),
-    "timestamp": pa.field("timestamp", pa.timestamp("ms", tz="UTC")),
-    "key": pa.field("key", pa.binary()),
-    "value": pa.field("value", pa.binary()),
-    "timestampType": pa.field("timestampType", pa.int32(), nullable=False),
-    "headers": pa.field("headers", pa.list_(_HEADER)),
-}
 # Columns of other tables of records; they have no effect on what is written.
 _IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
-# Arrow's binary columns have 32 bit positions: a batch ends before one has more bytes,
-# unless it is a single record, which is always smaller than 2 GiB.
-_DATA_BYTES_MAX: Final = 1 << 30
 _ROWS_MAX: Final = (1 << 31) - 1
-
-
-def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    for name in columns:
-        if name not in SCHEMA:
-            raise ConfigError(
-                f"columns has {name!r}, which is not one of {', '.join(SCHEMA)}",
-                name="columns",
-                value=name,
-            )
-    return tuple(columns)
-
-
-def schema_of(columns: Sequence[str]) -> Any:
-    return pa.schema([SCHEMA[name] for name in columns])
-
-
-class _Fixed:
-    """A column of numbers that is being filled."""
-
-    def __init__(self, capacity: int, width: int) -> None:
-        self.buffer = pa.allocate_buffer(capacity * width)
-        self.address = self.buffer.address
-
-
-class _Binary:
-    """A binary column that is being filled: data, positions and nulls."""
-
-    def __init__(self, capacity: int, data_bytes: int) -> None:
-        self.capacity = capacity
-        self.data = pa.allocate_buffer(max(data_bytes, 64), resizable=True)
-        self.offsets = pa.allocate_buffer((capacity + 1) * 4)
-        self.validity = pa.allocate_buffer(capacity // 8 + 8)
-        self.used = 0
-        self.nulls = 0
-        offsets = native.address_pointer(self.offsets.address, "int32_t *")
-        offsets[0] = 0
-        self._offsets = offsets
-
-    def add(
-        self, run: Columns, pos: Any, length: Any, first: int, n: int, at: int
-    ) -> tuple[int, int]:
-        """Put elements after the first `at`; returns the new (bytes, nulls), which
-        `keep` sets when all columns have their elements."""
-        more = run.decoder.sum_lengths(length, first, first + n)
-        if self.used + more > self.data.size:
-            doubled = min(self.data.size * 2, _DATA_BYTES_MAX)
-            self.data.resize(max(self.used + more, doubled), False)
-        nulls = native.gather(
-            run.c,
-            pos + first,
-            length + first,
-            n,
-            native.address_pointer(self.data.address),
-            self.data.size,
-            self._offsets,
-            native.address_pointer(self.validity.address),
-            at,
-        )
-        return self.used + more, self.nulls + nulls
-
-    def keep(self, used: int, nulls: int) -> None:
-        self.used, self.nulls = used, nulls
-
-    def array(self, count: int) -> Any:
-        validity = self.validity if self.nulls else None
-        return pa.Array.from_buffers(
-            pa.binary(),
-            count,
-            [validity, self.offsets, self.data],
-            null_count=self.nulls,
-        )
-
-
-def first_sizes() -> dict[str, int]:
-    """`sizes` of a `BatchMaker` before its first batch."""
-    return {"key": 4096, "value": 65536}
-
-
-class BatchMaker:
-    """Turns runs of decoded records into record batches of `batch_records` each.
-
-    Args:
-        sizes: bytes that a batch's keys and values may need; makers of the same log
-            share and update them. None: only for this maker.
-    """
-
-    def __init__(
-        self,
-        columns: Sequence[str],
-        batch_records: int,
-        sizes: dict[str, int] | None = None,
-    ) -> None:
-        self.columns = columns
-        self.batch_records = batch_records
-        self.schema = schema_of(columns)
-        self._sizes = first_sizes() if sizes is None else sizes
-        self._begin()
-
-    def _begin(self) -> None:
-        n = self.batch_records
-        self._count = 0
-        self._fixed = {
-            name: _Fixed(n, width)
-            for name, width in (("offset", 8), ("timestamp", 8), ("timestampType", 4))
-            if name in self.columns
-        }
-        self._binary = {
-            name: _Binary(n, self._sizes[name])
-            for name in ("key", "value")
-            if name in self.columns
-        }
-        self._headers: list[Any] = []
-        self._header_bytes = 0
-        self._untimed: list[tuple[int, int]] = []
-
-    def batches(self, runs: Iterable[Columns]) -> Iterator[Any]:
-        """Record batches, full except for the last one. Records read before damage are
-        yielded before the error is raised."""
-        try:
-            for run in runs:
-                yield from self._add(run)
-        except GeneratorExit:
-            raise
-        except BaseException:
-            if self._count:
-                yield self._finish()
-            raise
-        if self._count:
-            yield self._finish()
-
-    def _add(self, run: Columns) -> Iterator[Any]:
-        total = run.decoder.count
-        first = 0
-        while first < total:
-            n = min(total - first, self.batch_records - self._count)
-            n = self._fitting(run, first, n)
-            headers, header_bytes = self._headers_of(run, first, n)
-            if "headers" in self.columns:
-                n = len(headers)
-            if n:
-                self._copy(run, first, n, headers)
-                self._header_bytes += header_bytes
-                first += n
-            if self._count == self.batch_records or first < total:
-                yield self._finish()
-
-    def _fitting(self, run: Columns, first: int, n: int) -> int:
-        """How many of the next n records fit into this batch: at least one if the batch
-        is empty."""
-        d = run.decoder
-        lengths = {"key": d.key_len, "value": d.value_len}
-        for name, column in self._binary.items():
-            room = _DATA_BYTES_MAX - column.used
-            if d.sum_lengths(lengths[name], first, first + n) <= room:
-                continue
-            low, high = 0, n
-            while high - low > 1:
-                middle = (low + high) // 2
-                fits = d.sum_lengths(lengths[name], first, first + middle) <= room
-                low, high = (middle, high) if fits else (low, middle)
-            n = low
-        return n if n or self._count else 1
-
-    def _headers_of(self, run: Columns, first: int, n: int) -> tuple[list[Any], int]:
-        """(headers of as many of the next n records as there is room for, upper bound
-        of their bytes)."""
-        headers: list[Any] = []
-        used = 0
-        if "headers" not in self.columns:
-            return headers, used
-        d = run.decoder
-        counts = d.unpack(d.header_count + first, n)
-        places = d.unpack(d.header_pos + first, n)
-        for place, count in zip(places, counts, strict=True):
-            if not count:
-                headers.append([])
-                continue
-            pairs = read_headers(run.c, run.raw, run.size, place, count)
-            more = sum(len(k) * 4 + len(v or b"") for k, v in pairs)
-            is_first = not headers and not self._count
-            if self._header_bytes + used + more > _DATA_BYTES_MAX and not is_first:
-                break
-            used += more
-            headers.append([{"key": k, "value": v} for k, v in pairs])
-        return headers, used
-
-    def _copy(self, run: Columns, first: int, n: int, headers: list[Any]) -> None:
-        """Append n records to the batch: all of each, or nothing."""
-        d, at = run.decoder, self._count
-        for name, source in (("offset", d.offset), ("timestamp", d.timestamp)):
-            column = self._fixed.get(name)
-            if column is not None:
-                native.copy_int64(column.address, at, source, first, n)
-        sources = {"key": (d.key_pos, d.key_len), "value": (d.value_pos, d.value_len)}
-        added = [
-            (binary, binary.add(run, *sources[name], first, n, at))
-            for name, binary in self._binary.items()
-        ]
-        untimed: list[tuple[int, int]] = []
-        if "timestampType" in self._fixed:
-            native.copy_int8_to_int32(
-                self._fixed["timestampType"].address, at, d.timestamp_type, first, n
-            )
-        if "timestamp" in self._fixed and native.is_untimed(d.timestamp_type, first, n):
-            kinds = d.unpack(d.timestamp_type + first, n)
-            untimed = [(at + i, 1) for i in range(n) if kinds[i] == -1]
-        # Before this line, data after `_count` is not part of the batch.
-        for binary, (used, nulls) in added:
-            binary.keep(used, nulls)
-        self._untimed += untimed
-        self._headers += headers
-        self._count += n
-
-    def _finish(self) -> Any:
-        count = self._count
-        arrays = []
-        for name in self.columns:
-            if name in self._binary:
-                column = self._binary[name]
-                size = min(column.used + column.used // 16, _DATA_BYTES_MAX)
-                self._sizes[name] = size
-                arrays.append(column.array(count))
-            elif name == "headers":
-                arrays.append(pa.array(self._headers, type=SCHEMA["headers"].type))
-            else:
-                arrays.append(self._fixed_array(name, count))
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-        self._begin()
-        return batch
-
-    def _fixed_array(self, name: str, count: int) -> Any:
-        validity = None
-        if name == "timestamp" and self._untimed:
-            bits = bytearray(b"\xff" * (count // 8 + 1))
-            for at, _ in self._untimed:
-                bits[at >> 3] &= ~(1 << (at & 7))
-            validity = pa.py_buffer(bytes(bits))
-        return pa.Array.from_buffers(
-            SCHEMA[name].type, count, [validity, self._fixed[name].buffer]
-        )
-
-
-class _Batches:
-    """Record batches until the end, or until an error, which is raised again at each
-    further call: a reader must not take the error for the end."""
-
-    def __init__(self, batches: Iterator[Any]) -> None:
-        self._batches = batches
-        self._error: BaseException | None = None
-
-    def __iter__(self) -> _Batches:
-        return self
-
-    def __next__(self) -> Any:
-        if self._error is not None:
-            raise self._error.with_traceback(None)
-        try:
-            return next(self._batches)
-        except StopIteration:
-            raise
-        except BaseException as error:
-            self._error = error
-            raise
-
-
-def reader_of(
-    columns: Sequence[str], batch_records: int, runs: Iterable[Columns]
-) -> Any:
-    """A RecordBatchReader over runs of decoded records."""
-    maker = BatchMaker(columns, batch_records)
-    return stream_of(maker.schema, maker.batches(runs))
-
-
-def stream_of(schema: Any, batches: Iterator[Any]) -> Any:
-    """A RecordBatchReader over record batches; it raises an error again each time."""
-    return pa.RecordBatchReader.from_batches(schema, _Batches(batches))
-
-
-# ---------------------------------------------------------------- to be written
+# Types of columns whose buffers C reads as they are.
+_SMALL: Final = frozenset({pa.binary().id, pa.string().id})
+_LARGE: Final = frozenset({pa.large_binary().id, pa.large_string().id})
 
 
 def tables_of(data: Any) -> Iterator[Any]:
@@ -407,11 +106,10 @@ def _binary_slices(array: Any, name: str) -> native.Slices | None:
         RecordTooLargeError: an element has 2 GiB or more.
     """
     kind = array.type
-    if pa.types.is_null(kind):
-        return None
-    small = pa.types.is_binary(kind) or pa.types.is_string(kind)
-    large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
-    if not small and not large:
+    large = kind.id in _LARGE
+    if not large and kind.id not in _SMALL:
+        if pa.types.is_null(kind):
+            return None
         # pyarrow uses its values without checks.
         _checked(array, name, full=True)
         if pa.types.is_dictionary(kind):

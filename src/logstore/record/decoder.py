@@ -1,8 +1,8 @@
 """From bytes on disk to records: one decoder of runs of batches for all readers.
 
 `ChunkReader` yields decoded columns, which become `Record` objects here and Arrow
-columns in `logstore.record.arrow`. A batch that cannot be read raises `Damage`, which
-the caller converts when it knows the file.
+columns in `logstore.record.arrow_batches`. A batch that cannot be read raises `Damage`,
+which the caller converts when it knows the file.
 """
 
 from __future__ import annotations
@@ -94,12 +94,18 @@ def damage_of(
 
 
 class Columns(NamedTuple):
-    """A run of decoded records: `decoder`'s columns point into `raw` (and `c`)."""
+    """A run of decoded records: `decoder`'s columns point into `raw` (and `c`).
+
+    Attributes:
+        owner: keeps these bytes alive and unchanged, if the reader promises that; None:
+            they are valid until the next run is requested.
+    """
 
     decoder: native.Decoder
     c: Any
     raw: Any
     size: int
+    owner: Any = None
 
 
 class ChunkReader:
@@ -137,11 +143,22 @@ class ChunkReader:
         self.ended = False
 
     def columns(
-        self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int
+        self,
+        c: Any,
+        raw: Any,
+        size: int,
+        pos: int,
+        start: int,
+        stop: int,
+        owner: Any = None,
     ) -> Iterator[Columns]:
-        """Records with start <= offset < stop of the batches in c[pos, size)."""
+        """Records with start <= offset < stop of the batches in c[pos, size).
+
+        Args:
+            owner: keeps these bytes alive and unchanged; None: nothing does.
+        """
         if self.batch_filter is not None:
-            yield from self._filtered_columns(c, raw, size, pos, start, stop)
+            yield from self._filtered_columns(c, raw, size, pos, start, stop, owner)
             return
         decoder = self.decoder
         while True:
@@ -150,7 +167,7 @@ class ChunkReader:
             self.stop = reason
             error = decoder.error
             if decoder.count:
-                yield Columns(decoder, c, raw, size)
+                yield Columns(decoder, c, raw, size, owner)
             if error is not None:
                 raise damage_of(error)
             if reason == native.STOP_FULL:
@@ -199,12 +216,18 @@ class ChunkReader:
                     before + 1,
                 )
         if decoder.count:
-            yield Columns(decoder, c, slicer_of(payload), len(payload))
+            yield Columns(decoder, c, slicer_of(payload), len(payload), payload)
         if error is not None:
             raise damage_of(error, header.pos, header.last_offset + 1)
 
     def _plain(
-        self, header: native.BatchHeader, c: Any, raw: Any, start: int, stop: int
+        self,
+        header: native.BatchHeader,
+        c: Any,
+        raw: Any,
+        start: int,
+        stop: int,
+        owner: Any,
     ) -> Iterator[Columns]:
         """The records of one uncompressed batch."""
         decoder = self.decoder
@@ -212,12 +235,12 @@ class ChunkReader:
         end = header.pos + header.size
         decoder.decode(c, end, header.pos, start, stop, self.checks)
         if decoder.count:
-            yield Columns(decoder, c, raw, end)
+            yield Columns(decoder, c, raw, end, owner)
         if decoder.error is not None:
             raise damage_of(decoder.error)
 
     def _filtered_columns(
-        self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int
+        self, c: Any, raw: Any, size: int, pos: int, start: int, stop: int, owner: Any
     ) -> Iterator[Columns]:
         batch_filter = self.batch_filter
         assert batch_filter is not None
@@ -243,7 +266,7 @@ class ChunkReader:
                 if deliver and header.codec:
                     yield from self._one(header, raw, start, stop, last_offset)
                 elif deliver:
-                    yield from self._plain(header, c, raw, start, stop)
+                    yield from self._plain(header, c, raw, start, stop, owner)
                 last_offset = header.last_offset
             pos = self.pos = scan.pos
             self.decoder.begin(last_offset)
@@ -311,7 +334,7 @@ def open_payload(
 
 def iter_records(columns: Columns) -> Iterator[Record]:
     """The records of decoded columns, each made when it is asked for."""
-    decoder, c, raw, size = columns
+    decoder, c, raw, size, _ = columns
     return native.decoded_records(decoder, c, size, raw)
 
 

@@ -9,7 +9,12 @@ from typing import Any
 
 from logstore.errors import ReentrantCallError, UnsupportedError, storage_error
 
-__all__ = ["arrow_module", "arrow_routing_module", "frames_module"]
+__all__ = [
+    "arrow_batches_module",
+    "arrow_module",
+    "arrow_routing_module",
+    "frames_module",
+]
 
 
 def arrow_module() -> Any:
@@ -21,6 +26,11 @@ def arrow_module() -> Any:
         ReentrantCallError: the call came from inside the import.
     """
     return _pyarrow("logstore.record.arrow")
+
+
+def arrow_batches_module() -> Any:
+    """`logstore.record.arrow_batches`. Raises: as `arrow_module`."""
+    return _pyarrow("logstore.record.arrow_batches")
 
 
 def arrow_routing_module() -> Any:

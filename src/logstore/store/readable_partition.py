@@ -33,7 +33,7 @@ from logstore.record.arguments import (
     refuse_pickling,
 )
 from logstore.record.batch import Chunk, RecordBatch
-from logstore.record.extras import arrow_module, frames_module
+from logstore.record.extras import arrow_batches_module, frames_module
 from logstore.record.record import Record
 from logstore.segment import LOOKUP_BYTES, READ_BYTES, SegmentInfo
 
@@ -404,6 +404,7 @@ class ReadablePartition(ArrowSource):
         columns: Sequence[str] = ("offset", "timestamp", "key", "value"),
         batch_records: int = 65536,
         *,
+        view: bool = False,
         threads: int = 1,
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
@@ -418,15 +419,19 @@ class ReadablePartition(ArrowSource):
                 magic 0), key, value (binary), timestampType (int32), headers
                 (list<struct<key: string, value: binary>>).
             batch_records: records in each batch, at most.
+            view: keys and values as ``binary_view``, without a copy: they point into
+                the bytes that were read. A batch may then be smaller. As long as any
+                part of it is in use, it keeps these bytes in memory, up to 6 MiB.
             threads: how many read at the same time, 1 to 64; the order stays the same.
                 With `limit`, one reads.
 
         Raises: as `read`; damage is raised after the batches before it.
         """
-        arrow = arrow_module()
+        arrow = arrow_batches_module()
         check_choice("on_corruption", on_corruption, ON_CORRUPTION)
         names = arrow.check_columns(as_items("columns", columns, of="names"))
         limit = as_limit(limit)
+        arrow.check_view(view)
         batch_records = as_integer("batch_records", batch_records, "a number (int)")
         if not 1 <= batch_records <= 1 << 24:
             raise ConfigError(
@@ -441,21 +446,33 @@ class ReadablePartition(ArrowSource):
                     start, stop, durable_only, isolation, on_corruption
                 )
                 interchange = frames_module("interchange")
-                return interchange.read_arrow([log], names, batch_records, threads)
+                return interchange.read_arrow(
+                    [log], names, batch_records, threads, view=view
+                )
         skip = on_corruption == "skip"
-        view, first, end = self._views.bounds(
+        log_view, first, end = self._views.bounds(
             start, stop, durable_only, isolation, skip=skip
         )
         decoder = self._views.decoder(
-            view,
+            log_view,
             first,
             isolation,
             skip,
             with_headers="headers" in names,
             limit=limit,
         )
-        runs = reader.read_columns(view, first, end, decoder, skip=skip)
-        return arrow.reader_of(names, batch_records, reader.first_columns(runs, limit))
+        memory = arrow.Memory(view=view)
+        runs = reader.read_columns(
+            log_view,
+            first,
+            end,
+            decoder,
+            skip=skip,
+            pool=memory.reads,
+            keeps=memory.view,
+        )
+        runs = reader.first_columns(runs, limit)
+        return arrow.reader_of(names, batch_records, memory, runs)
 
     def _logs_now(
         self, durable_only: bool, isolation: str, on_corruption: str

@@ -377,6 +377,7 @@ class Topic(ArrowSource):
         columns: Sequence[str] = _COLUMNS,
         batch_records: int = 65536,
         *,
+        view: bool = False,
         threads: int = 1,
         durable_only: bool = False,
         isolation: str = "read_uncommitted",
@@ -391,6 +392,7 @@ class Topic(ArrowSource):
             columns: those of `Partition.read_arrow`, and topic (string), partition
                 (int32).
             batch_records: records in each batch, at most.
+            view: as in `Partition.read_arrow`.
             threads: how many read at the same time, 1 to 64; the order stays the same.
                 With `limit`, one reads.
             durable_only, isolation, on_corruption: as in `Partition.read`.
@@ -401,7 +403,7 @@ class Topic(ArrowSource):
         interchange = frames_module("interchange")
         logs = self._logs(start, stop, durable_only, isolation, on_corruption)
         reader: pyarrow.RecordBatchReader = interchange.read_arrow(
-            logs, columns, batch_records, threads, as_limit(limit)
+            logs, columns, batch_records, threads, as_limit(limit), view=view
         )
         return reader
 

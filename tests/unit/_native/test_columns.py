@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import struct
 
 import pytest
 from unit._native.kafka_bytes import Guarded
@@ -10,94 +11,173 @@ from unit._native.kafka_bytes import Guarded
 from logstore._native._ls import ffi, lib
 
 
-def gather(values, *, at=0, filled=b"", capacity=None, validity=True, bits=0xFF):
-    """ls_gather of values that stand apart in a buffer; all that it writes."""
-    rng = random.Random(7)
-    buf = bytearray()
-    positions = []
-    for value in values:
-        buf += rng.randbytes(rng.randrange(3))
-        positions.append(len(buf))
-        buf += value or b""
-    memory = Guarded(max(len(buf), 1))
-    source = memory.at_end(bytes(buf))
-    total = sum(len(v) for v in values if v is not None)
-    capacity = len(filled) + total if capacity is None else capacity
-    target = Guarded(max(capacity, 1))
-    data = target.at_end(filled + bytes(capacity - len(filled)))
-    offsets = ffi.new("int32_t[]", at + len(values) + 1)
-    offsets[at] = len(filled)
-    bitmap = ffi.new("uint8_t[]", [bits] * ((at + len(values)) // 8 + 2))
-    result = lib.ls_gather(
-        source,
-        ffi.new("int32_t[]", positions or [0]),
-        ffi.new("int32_t[]", [-1 if v is None else len(v) for v in values] or [0]),
-        len(values),
-        data,
-        capacity,
-        offsets,
-        bitmap if validity else ffi.NULL,
-        at,
-    )
-    return result, bytes(ffi.buffer(data, capacity)), list(offsets), list(bitmap)
+class Filled:
+    """Records (key, value, timestamp type) in decoded columns, and Arrow's columns to
+    be filled with them."""
+
+    def __init__(self, records, *, capacity=None, room=None, view=False, bits=0xFF):
+        rng, n = random.Random(7), len(records)
+        buf = bytearray(b"\0")
+        places = []
+        for record in records:
+            for data in record[:2]:
+                buf += rng.randbytes(rng.randrange(3))
+                places.append((len(buf), -1 if data is None else len(data)))
+                buf += data or b""
+        self.memory = Guarded(len(buf))
+        self.buf = self.memory.at_end(bytes(buf))
+        kinds = [kind for _, _, kind in records]
+        self.arrays = {
+            "offset": ffi.new("int64_t[]", [1000 + i for i in range(n)] or [0]),
+            "timestamp": ffi.new("int64_t[]", [5000 - i for i in range(n)] or [0]),
+            "key_pos": ffi.new("int32_t[]", [p for p, _ in places[::2]] or [0]),
+            "key_len": ffi.new("int32_t[]", [n for _, n in places[::2]] or [0]),
+            "value_pos": ffi.new("int32_t[]", [p for p, _ in places[1::2]] or [0]),
+            "value_len": ffi.new("int32_t[]", [n for _, n in places[1::2]] or [0]),
+            "timestamp_type": ffi.new("int8_t[]", kinds or [0]),
+        }
+        self.columns = ffi.new("ls_columns *", {**self.arrays, "count": n})
+        self.capacity = n if capacity is None else capacity
+        most = max(self.capacity, 1)
+        self.bitmaps = [ffi.new("uint8_t[]", [bits] * (most // 8 + 2)) for _ in "123"]
+        self.views = [Guarded(16 * most) for _ in "12"]
+        self.data = [Guarded(4096) for _ in "12"]
+        self.ends = [ffi.new("int32_t[]", most + 1) for _ in "12"]
+        self.fixed = ffi.new("int64_t[]", most), ffi.new("int64_t[]", most)
+        self.types = ffi.new("int32_t[]", most)
+        self.rows = ffi.new("ls_arrow_rows *", {"capacity": self.capacity})
+        self.rows.offset, self.rows.timestamp = self.fixed
+        self.rows.timestamp_type, self.rows.timed = self.types, self.bitmaps[2]
+        self.room = 4096 if room is None else room
+        for which, column in enumerate((self.rows.key, self.rows.value)):
+            column.validity = self.bitmaps[which]
+            if view:
+                size = 16 * most
+                column.views = self.views[which].at_end(b"\xee" * size)
+                column.buffer = 3
+            else:
+                column.offsets = self.ends[which]
+                column.data = self.data[which].at_end(b"\xee" * self.room)
+                column.data_capacity = self.room
+
+    def fill(self, first=0, n=None):
+        n = self.columns.count - first if n is None else n
+        return lib.ls_fill_rows(self.columns, first, n, self.buf, self.rows)
+
+    def payload(self, which):
+        """Keys (0) or values (1) as Python sees them."""
+        column = (self.rows.key, self.rows.value)[which]
+        found = []
+        for at in range(self.rows.count):
+            if column.views:
+                data = self._viewed(bytes(ffi.buffer(column.views + 16 * at, 16)))
+            else:
+                begin, end = column.offsets[at], column.offsets[at + 1]
+                data = bytes(ffi.buffer(column.data + begin, end - begin))
+            is_valid = column.validity[at // 8] >> at % 8 & 1
+            assert is_valid or data == b""
+            found.append(data if is_valid else None)
+        return found
+
+    def _viewed(self, view):
+        size, prefix, number, pos = struct.unpack("<i4sii", view)
+        if size <= 12:
+            assert view[4 + size :] == bytes(12 - size)  # Arrow compares whole views
+            return view[4 : 4 + size]
+        data = bytes(ffi.buffer(self.buf + pos, size))
+        assert (number, prefix) == (3, data[:4])
+        return data
+
+
+def records_of(seed, count):
+    rng = random.Random(seed)
+
+    def data():
+        size = rng.choice((0, 1, 3, 4, 7, 8, 9, 11, 12, 13, 40, 130))
+        return None if rng.random() < 0.3 else rng.randbytes(size)
+
+    return [(data(), data(), rng.choice((-1, 0, 1))) for _ in range(count)]
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("bits", [0, 0xFF])
-def test_gather_appends_data_offsets_and_validity(seed, bits):
-    """Behind any number of elements; other bits stay as they are."""
+@pytest.mark.parametrize("view", [False, True])
+def test_fill_rows_appends_records(seed, bits, view):
+    """In any number of calls, from anywhere; whatever the bits were before."""
     rng = random.Random(seed)
-    values = [
-        None if rng.random() < 0.3 else rng.randbytes(rng.choice((0, 1, 5, 40, 300)))
-        for _ in range(rng.randrange(40))
-    ]
-    at = rng.randrange(20)
-    filled = rng.randbytes(rng.randrange(9))
-    nulls, data, offsets, bitmap = gather(values, at=at, filled=filled, bits=bits)
-    assert nulls == values.count(None)
-    assert data == filled + b"".join(v or b"" for v in values)
-    end = len(filled)
-    for i, value in enumerate(values):
-        end += len(value or b"")
-        assert offsets[at + i + 1] == end
-    for bit in range(len(bitmap) * 8):
-        is_set = bitmap[bit // 8] >> bit % 8 & 1
-        if at <= bit < at + len(values):
-            assert is_set == (values[bit - at] is not None)
-        else:
-            assert is_set == bits & 1
+    records = records_of(seed, 40 + seed)
+    filled = Filled(records, view=view, bits=bits)
+    at = 0
+    while at < len(records):
+        n = rng.randrange(1, 12)
+        n = min(n, len(records) - at)
+        assert filled.fill(at, n) == n
+        at += n
+    rows, n = filled.rows, len(records)
+    assert rows.count == n
+    assert list(rows.offset[0:n]) == list(range(1000, 1000 + n))
+    assert list(rows.timestamp[0:n]) == [5000 - i for i in range(n)]
+    assert list(rows.timestamp_type[0:n]) == [kind for _, _, kind in records]
+    for which, column in enumerate((rows.key, rows.value)):
+        wanted = [record[which] for record in records]
+        assert filled.payload(which) == wanted
+        assert column.nulls == wanted.count(None)
+        assert column.apart == (sum(len(w or b"") > 12 for w in wanted) if view else 0)
+    assert rows.untimed == sum(kind < 0 for _, _, kind in records)
+    for i, (_, _, kind) in enumerate(records):
+        assert rows.timed[i // 8] >> i % 8 & 1 == (kind >= 0)
 
 
-def test_gather_of_every_length_copies_exactly():
+@pytest.mark.parametrize("view", [False, True])
+def test_fill_rows_of_every_length_copies_exactly(view):
     """The short copies change their way at several lengths."""
-    values = [bytes([n % 251 + 1]) * n for n in range(300)]
-    assert gather(values, validity=False)[1] == b"".join(values)
+    values = [bytes([n % 251 + 1]) * n for n in range(80)]
+    filled = Filled([(v, v[::-1], 0) for v in values], view=view)
+    assert filled.fill() == 80
+    assert filled.payload(0) == filled.payload(1) == values
+    assert filled.rows.untimed == 0
 
 
-def test_gather_without_validity_still_counts_nulls():
-    """A column that cannot have any."""
-    assert gather([b"a", None, b"c"], validity=False)[0] == 1
+def test_fill_rows_takes_as_many_as_there_is_room_for():
+    """Rows, and bytes of either column; what is full takes what has no bytes."""
+    records = [(b"ab", b"xyz", 0), (None, b"", 0), (b"c", b"wv", 0), (b"d", b"", 0)]
+    assert Filled(records, capacity=3).fill() == 3
+    assert Filled(records, capacity=0).fill() == 0
+    for room, taken in ((5, 4), (4, 2), (3, 2), (2, 0), (0, 0)):
+        filled = Filled(records, room=room)
+        assert filled.fill() == taken == filled.rows.count
+        assert filled.payload(1) == [r[1] for r in records[:taken]]
 
 
-def test_gather_into_too_little_space_is_refused():
-    """One byte too few."""
-    assert gather([b"abc", b"de"], capacity=4)[0] == lib.LS_E_NO_SPACE
-    assert gather([b"abc", b"de"], capacity=5)[0] == 0
-    offsets = ffi.new("int32_t[]", [0, 0])
-    refused = lib.ls_gather(
-        b"a", offsets, offsets, -1, ffi.NULL, 0, offsets, ffi.NULL, 0
-    )
-    assert refused == lib.LS_E_ARGUMENT
+def test_fill_rows_never_passes_32_bit_positions():
+    """However large the memory is said to be."""
+    filled = Filled([(b"a", b"b", 0)] * 2)
+    filled.rows.value.data_capacity = 1 << 40
+    filled.arrays["value_len"][0] = 2**31 - 1
+    filled.ends[1][0] = 1
+    assert filled.fill() == 0
 
 
-def test_gather_beyond_32_bit_offsets_is_refused():
-    """However large the memory is said to be; nothing is written."""
-    lengths = ffi.new("int32_t[]", [2**31 - 1, 1])
-    offsets = ffi.new("int32_t[]", 3)
-    status = lib.ls_gather(
-        ffi.NULL, lengths, lengths, 2, ffi.NULL, 1 << 40, offsets, ffi.NULL, 0
-    )
-    assert status == lib.LS_E_NO_SPACE
+def test_fill_rows_of_columns_that_are_not_wanted():
+    """Nothing of them is touched."""
+    filled = Filled(records_of(1, 20))
+    rows = ffi.new("ls_arrow_rows *", {"capacity": 20, "offset": filled.fixed[0]})
+    assert lib.ls_fill_rows(filled.columns, 5, 9, filled.buf, rows) == 9
+    assert list(rows.offset[0:9]) == list(range(1005, 1014))
+
+
+@pytest.mark.parametrize(
+    ("first", "n", "count"), [(-1, 1, 0), (0, -1, 0), (3, 3, 0), (0, 6, 0), (0, 1, -1),
+                              (0, 1, 6), (2**62, 2**62, 0)]
+)  # fmt: skip
+def test_fill_rows_that_the_columns_do_not_have_are_refused(first, n, count):
+    filled = Filled(records_of(1, 5))
+    filled.rows.count = count
+    assert filled.fill(first, n) == lib.LS_E_ARGUMENT
+
+
+def test_views_have_the_sizes_of_arrow():
+    assert (lib.LS_VIEW_BYTES, lib.LS_VIEW_INLINE_MAX) == (16, 12)
 
 
 def test_sum_lengths_leaves_nulls_out():
@@ -107,13 +187,6 @@ def test_sum_lengths_leaves_nulls_out():
         2**31 - 1
     )
     assert lib.ls_sum_lengths(ffi.NULL, 0) == 0
-
-
-def test_widen_keeps_the_sign():
-    """Timestamp types are -1, 0 and 1."""
-    out = ffi.new("int32_t[]", 40)
-    lib.ls_widen(out, ffi.new("int8_t[]", [-1, 0, 1, 127, -128] * 8), 40)
-    assert list(out) == [-1, 0, 1, 127, -128] * 8
 
 
 # ------------------------------------------------------------------ from Arrow

@@ -18,6 +18,7 @@ PATHS = {
     "hardware": lib.LS_CRC_HARDWARE,
     "narrow": lib.LS_CRC_NARROW,
     "sse42": lib.LS_CRC_SSE42,
+    "double": lib.LS_CRC_DOUBLE,
 }
 ONLY_CRC32C = "sse42"
 CASES = [(k, p) for k in KINDS for p in PATHS if (k, p) != ("crc32", ONLY_CRC32C)]

@@ -131,6 +131,43 @@ def test_messages_of_another_magic_are_our_own_mistake():
 # ------------------------------------------------------------------ record areas
 
 
+def test_area_and_measure_without_headers_are_those_with_none(rows, spread):
+    """There is a shorter way where no record has any; lengths take 1 to 4 bytes."""
+    rows = [
+        *rows,
+        *((None, bytes(n)) for n in (62, 8191, 8192, (1 << 20) - 1, 1 << 20)),
+    ]
+    times = [T + i * (i % 7 - 3) * 10**7 for i in range(len(rows))]
+    plain, empty = (
+        Records(rows, timestamps=times, headers=headers, spread=spread)
+        for headers in (None, [[]] * len(rows))
+    )
+    status, total, _ = measure(plain, 2)
+    assert (status, total) == measure(empty, 2)[:2]
+    largest = len(batch(0, record(0, *rows[-1]), 1))
+    assert measure(plain, 2, largest)[:2] == (0, total)
+    status, _, error = measure(plain, 2, largest - 1)
+    assert (status, error.offset) == (lib.LS_E_TOO_LARGE, len(rows) - 1)
+    for room in (total, 70_100, 9_000):
+        found = []
+        for records in (plain, empty):
+            writer = Writer(records, room)
+            status, data = writer.area()
+            written = writer.written
+            found.append((status, data, written.count, written.max_timestamp))
+        assert found[0] == found[1]
+        assert found[0][0] == 0
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("which", ["key", "value"])
+def test_measure_refuses_a_length_below_null(magic, which):
+    records = Records([(b"a", b"b"), (b"c", b"d")])
+    getattr(records.raw, which).len[1] = -2
+    status, _, error = measure(records, magic)
+    assert (status, error.offset) == (lib.LS_E_LENGTH, 1)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_area_equals_the_reference_and_comes_back(rows, spread, seed):
     """Keys, values and headers of every length, timestamps back and forth."""

@@ -8,7 +8,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from logstore.errors import ConfigError
-from logstore.record.arrow import SCHEMA as RECORD_SCHEMA
+from logstore.record.arrow_batches import SCHEMA as RECORD_SCHEMA
+from logstore.record.arrow_batches import as_views
 
 __all__ = [
     "ALL_COLUMNS",
@@ -57,9 +58,10 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def schema_of(columns: Sequence[str]) -> Any:
-    """The `pyarrow.Schema` of these columns."""
-    return pa.schema([SCHEMA[name] for name in columns])
+def schema_of(columns: Sequence[str], view: bool = False) -> Any:
+    """The `pyarrow.Schema` of these columns; with `view`, of views."""
+    schema = pa.schema([SCHEMA[name] for name in columns])
+    return as_views(schema) if view else schema
 
 
 def requested_columns(requested: Any) -> tuple[tuple[str, ...], Any]:
@@ -78,8 +80,8 @@ def requested_columns(requested: Any) -> tuple[tuple[str, ...], Any]:
 class SourceColumns:
     """Puts the columns `topic` and `partition` in front of, or between, the others."""
 
-    def __init__(self, columns: Sequence[str], topic: str, number: int) -> None:
-        self._schema = schema_of(columns)
+    def __init__(self, schema: Any, topic: str, number: int) -> None:
+        self._schema = schema
         self._values = {"topic": topic, "partition": number}
         self._arrays: dict[str, Any] = {}
 

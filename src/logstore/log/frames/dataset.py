@@ -16,7 +16,7 @@ from logstore.log.frames.pieces import Piece, cut_to_size, segments_of
 from logstore.log.frames.pushdown import Filter, columns_in
 from logstore.log.frames.shape import Shape
 from logstore.log.frames.stream import batches_of, usable_threads
-from logstore.record.arrow import stream_of
+from logstore.record.arrow_batches import stream_of
 
 __all__ = ["IS_COMPLETE", "LogDataset", "LogScanner"]
 

@@ -10,6 +10,7 @@ from logstore.log.frames.columns import check_columns, requested_columns, schema
 from logstore.log.frames.log import Log
 from logstore.log.frames.pieces import cut_to_size, segments_of
 from logstore.log.frames.stream import reader_over, usable_threads
+from logstore.record.arrow_batches import check_view
 
 __all__ = ["IS_COMPLETE", "exported_schema", "exported_stream", "read_arrow"]
 
@@ -22,22 +23,26 @@ def read_arrow(
     batch_records: int = 65536,
     threads: int | None = None,
     limit: int | None = None,
+    *,
+    view: bool = False,
 ) -> Any:
     """A `pyarrow.RecordBatchReader` over logs, one after the other.
 
     Args:
         threads: how many read at the same time; None: as `usable_threads` returns.
-        limit: as in `reader_over`.
+        limit, view: as in `reader_over`.
 
     Raises:
         ConfigError, TypeError: a column, or a number, is invalid.
+        UnsupportedError: this pyarrow has no views.
     """
+    check_view(view)
     names = check_columns(columns)
     check_int("batch_records", batch_records, 1, BATCH_RECORDS_MAX)
     count = usable_threads(threads)
     pieces = [piece for log in logs for piece in segments_of(log)]
     ranges = cut_to_size(pieces, is_parallel=count > 1 and limit is None)
-    return reader_over(ranges, names, batch_records, count, limit)
+    return reader_over(ranges, names, batch_records, count, limit, view)
 
 
 def exported_schema(columns: Sequence[str]) -> object:

@@ -12,9 +12,8 @@ from logstore.io.parallel import Task, Workers
 from logstore.log.frames.columns import SourceColumns, schema_of
 from logstore.log.frames.pieces import Piece
 from logstore.log.read import reader
-from logstore.record.arrow import BatchMaker, first_sizes, stream_of
+from logstore.record.arrow_batches import BatchMaker, Memory, stream_of
 from logstore.record.decoder import ChunkReader
-from logstore.segment import PARALLEL_READ_BYTES, READ_BYTES
 
 __all__ = ["THREADS_MAX", "batches_of", "reader_over", "usable_threads"]
 
@@ -22,7 +21,7 @@ THREADS_MAX: Final = 64
 # Decoded bytes that a thread makes before it waits for its turn. The first steps are
 # short, because a query with a limit may end there.
 STEP_BYTES_MIN: Final = 1 << 20
-STEP_BYTES_MAX: Final = 32 << 20
+STEP_BYTES_MAX: Final = 8 << 20
 
 
 def usable_threads(threads: int | None) -> int:
@@ -43,19 +42,21 @@ def reader_over(
     batch_records: int,
     threads: int,
     limit: int | None = None,
+    view: bool = False,
 ) -> Any:
     """A `pyarrow.RecordBatchReader` over pieces; it reads nothing before it is used.
 
     Args:
+        view: keys and values as views of the bytes that were read.
         limit: the most records to return from all pieces; None: all. With a limit one
             thread reads, and no further than the batch with the last of them.
     """
     if limit is None:
-        batches = batches_of(pieces, columns, batch_records, threads)
+        batches = batches_of(pieces, columns, batch_records, threads, view=view)
     else:
         size = max(1, min(batch_records, limit))
-        batches = _first(batches_of(pieces, columns, size, 1), limit)
-    return stream_of(schema_of(columns), batches)
+        batches = _first(batches_of(pieces, columns, size, 1, view=view), limit)
+    return stream_of(schema_of(columns, view), batches)
 
 
 def _first(batches: Iterator[Any], limit: int) -> Iterator[Any]:
@@ -74,6 +75,8 @@ def batches_of(
     batch_records: int,
     threads: int,
     shape: Callable[[Any], Any] | None = None,
+    *,
+    view: bool = False,
 ) -> Iterator[Any]:
     """Record batches of the pieces in their order.
 
@@ -83,23 +86,23 @@ def batches_of(
         threads: how many read at the same time; each holds at most `STEP_BYTES_MAX` of
             decoded records, and a batch.
         shape: applied to each batch; called in those threads.
+        view: keys and values as views of the bytes that were read.
 
     Raises: as `Partition.read`, after every record before the damage.
     """
-    sizes = first_sizes()
-
-    def feed_of(piece: Piece) -> _Feed:
-        size = READ_BYTES if threads == 1 else PARALLEL_READ_BYTES
-        return _Feed(piece, columns, batch_records, shape, sizes, size)
-
-    if threads == 1:
-        for piece in pieces:
-            feed = feed_of(piece)
-            yield from feed.batches
-            if feed.has_ended:
-                return
-        return
-    yield from _side_by_side(map(feed_of, pieces), threads)
+    # With several threads, one more is fed than there are.
+    memory = Memory(1 if threads == 1 else threads + 1, view=view)
+    try:
+        feeds = (_Feed(p, columns, batch_records, shape, memory) for p in pieces)
+        if threads == 1:
+            for feed in feeds:
+                yield from feed.batches
+                if feed.has_ended:
+                    return
+        else:
+            yield from _side_by_side(feeds, threads)
+    finally:
+        memory.close()
 
 
 class _Step(NamedTuple):
@@ -119,18 +122,18 @@ class _Feed:
         columns: Sequence[str],
         batch_records: int,
         shape: Callable[[Any], Any] | None,
-        sizes: dict[str, int],
-        buffer_bytes: int,
+        memory: Memory,
     ) -> None:
-        self._sizes = sizes
-        self._buffer_bytes = buffer_bytes
+        self._memory = memory
         self._piece = piece
         self._shape = shape
         own = [name for name in columns if name not in ("topic", "partition")]
         # Rows can only be counted if there is a column.
         self._own = tuple(own) or ("offset",)
         self._source = (
-            SourceColumns(columns, piece.log.topic, piece.log.number)
+            SourceColumns(
+                schema_of(columns, memory.view), piece.log.topic, piece.log.number
+            )
             if len(own) < len(columns)
             else None
         )
@@ -152,9 +155,10 @@ class _Feed:
             stop,
             self._reader,
             skip=log.skip,
-            buffer_bytes=self._buffer_bytes,
+            pool=self._memory.reads,
+            keeps=self._memory.view,
         )
-        maker = BatchMaker(self._own, self._batch_records, self._sizes)
+        maker = BatchMaker(self._own, self._batch_records, self._memory)
         for batch in maker.batches(runs):
             if self._source is not None:
                 batch = self._source.add(batch)

@@ -70,16 +70,25 @@ def read_columns(
     *,
     skip: bool = False,
     buffer_bytes: int = READ_BYTES,
+    pool: native.BufferPool | None = None,
+    keeps: bool = False,
 ) -> Iterator[Columns]:
     """Runs of decoded records with start <= offset < stop.
 
     The columns of a run become invalid when the next run is requested. With `skip`,
     damaged data is left out; otherwise the damage is raised after all records before
-    it. Each read is of `buffer_bytes`, or more if a batch needs it.
+    it. Each read but the first is of `buffer_bytes`, or more if a batch needs it.
+
+    Args:
+        pool: gives buffers for the reads but the first, instead of `buffer_bytes`.
+        keeps: each run has an `owner`, and the bytes of its records stay as they are
+            while that lives: each read is into a buffer of its own.
     """
+    buffer_bytes = buffer_bytes if pool is None else pool.capacity
     offset = start
     again: View | None = view
-    buffer = native.Buffer(buffer_bytes)
+    # The first read may be all that is needed.
+    buffer = native.Buffer(min(buffer_bytes, READ_BYTES))
     while again is not None:
         if again is not view and reader.batch_filter is not None:
             reader.batch_filter.begin_again(again, offset)
@@ -103,6 +112,7 @@ def read_columns(
             walk = SegmentWalk(
                 view, segment, buffer, reader, skip, is_last=not segments
             )
+            walk.buffer_bytes, walk.pool, walk.keeps = buffer_bytes, pool, keeps
             try:
                 yield from walk.columns(offset, bound)
             except ChangedError as changed:
@@ -112,7 +122,7 @@ def read_columns(
                 if again is None:
                     raise
             offset = max(walk.offset, offset)
-            buffer = walk.buffer
+            buffer = native.Buffer(READ_BYTES) if keeps else walk.buffer
             ended_at = walk.ended_at
     if not reader.ended:
         view.check_end(stop)
@@ -176,6 +186,8 @@ class SegmentWalk:
         offset: the next to be delivered.
         buffer: what a call reads into; one of `buffer_bytes` takes its place when it
             has been used up.
+        pool: gives buffers of `buffer_bytes`; None: they are new.
+        keeps: a buffer is not read into again once its records were delivered.
     """
 
     def __init__(
@@ -193,6 +205,8 @@ class SegmentWalk:
         self.is_last = is_last
         self.buffer = buffer
         self.buffer_bytes = buffer.capacity
+        self.pool: native.BufferPool | None = None
+        self.keeps = False
         self.reader = reader
         self.skip = skip
         self.offset = self.start = segment.base_offset
@@ -209,6 +223,7 @@ class SegmentWalk:
         self.version = segment.version
         pos, before = place or self._locate(start)
         reader.begin(before, segment.checks)
+        is_shown = False
         while True:
             if segment.version != self.version:
                 # A failed append was undone; this walk may have read part of it.
@@ -219,6 +234,9 @@ class SegmentWalk:
             if pos >= segment.size:
                 self._check_for_cut()
                 break
+            if is_shown and self.keeps:
+                # The one before belongs to those who have seen its records.
+                self.buffer, is_shown = self._new_buffer(), False
             try:
                 n = segment.read(self.buffer.view, pos)
             except CorruptRecordError as error:
@@ -231,10 +249,12 @@ class SegmentWalk:
             if segment.version != self.version:
                 continue
             buffer = self.buffer
+            owner = buffer if self.keeps else None
             try:
                 for run in reader.columns(
-                    buffer.c, buffer.raw, n, 0, self.offset, stop
+                    buffer.c, buffer.raw, n, 0, self.offset, stop, owner
                 ):
+                    is_shown = True
                     self.offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
                     yield run
                 self._check_bound(n)
@@ -246,7 +266,7 @@ class SegmentWalk:
                 )
                 pos += reader.pos
                 if self.buffer.capacity < self.buffer_bytes:
-                    self.buffer = native.Buffer(self.buffer_bytes)
+                    self.buffer, is_shown = self._new_buffer(), False
             except Damage as damage:
                 pos = self._skip(
                     segment.error_of(damage, pos, self.offset), pos + damage.pos
@@ -254,6 +274,11 @@ class SegmentWalk:
             except CorruptRecordError as error:
                 pos = self._skip(error, pos + reader.pos)
         self._check_end(stop)
+
+    def _new_buffer(self) -> native.Buffer:
+        if self.pool is None:
+            return native.Buffer(self.buffer_bytes)
+        return self.pool.take()
 
     def _check_for_cut(self) -> None:
         """Raise `ChangedError` if the log was cut: the bytes that were read may have

@@ -447,7 +447,7 @@ def test_pyarrow_that_cannot_be_opened_is_a_named_error(
 ) -> None:
     """Without a descriptor for its files, for example; the next call may have one."""
     topic = topic_of(tmp_path, count=10)
-    monkeypatch.delitem(sys.modules, "logstore.record.arrow", raising=False)
+    monkeypatch.delitem(sys.modules, "logstore.record.arrow_batches", raising=False)
 
     def refuse(name: str) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

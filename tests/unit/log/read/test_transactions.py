@@ -116,8 +116,12 @@ def test_all_ways_of_reading_give_what_is_committed_below_the_first_open_transac
             assert [r.offset for r in records if r.offset >= start] == wanted
             follower = p.follow(start, timeout=0, **committed)
             assert [r.offset for r in follower] == wanted
-            table = p.read_arrow(start, **committed).read_all()
-            assert table["offset"].to_pylist() == wanted
+            for view in (False, True):
+                table = p.read_arrow(start, view=view, **committed).read_all()
+                table.validate(full=True)
+                assert table["offset"].to_pylist() == wanted
+                values = [int(v) for v in table["value"].to_pylist()]
+                assert values == wanted
         for max_bytes in (1, 150, 1 << 20):
             pos, got = 0, []
             while True:
