@@ -43,6 +43,9 @@ class PartitionState:
             be removed, including later segments.
         log_id: identifies the log; another log in the same directory has another one.
             Empty if an earlier version wrote the state.
+        foreign_end: every batch that another program wrote lies below it; 0: logstore
+            wrote all of them; `OFFSET_MAX`: unknown. Transactions lie below it, too:
+            logstore writes none.
     """
 
     start_offset: int
@@ -54,6 +57,7 @@ class PartitionState:
     store_epoch: str
     is_truncating: bool = False
     log_id: str = ""
+    foreign_end: int = OFFSET_MAX
 
     @property
     def durable_offset(self) -> int:
@@ -80,6 +84,7 @@ class PartitionState:
             "generation": self.store_epoch,
             "is_truncating": self.is_truncating,
             "log_id": self.log_id,
+            "foreign_end": self.foreign_end,
         }
 
     @classmethod
@@ -93,6 +98,8 @@ class PartitionState:
         if value is None:
             return None
         try:
+            # A file of an earlier version does not name it.
+            unknown = 0 if value["is_gapless"] else OFFSET_MAX
             return cls(
                 _int64("start_offset", value["start_offset"], 0),
                 _sealed(value["sealed"]),
@@ -103,6 +110,7 @@ class PartitionState:
                 str(value["generation"]),
                 checkpoints.boolean("is_truncating", value["is_truncating"]),
                 _text("log_id", value.get("log_id", "")),
+                _int64("foreign_end", value.get("foreign_end", unknown), 0),
             )
         except (KeyError, TypeError, ValueError) as error:
             path = directory.path_of(PARTITION_STATE)

@@ -311,6 +311,10 @@ class ReadOnlyLog:
             return self._bounds()
 
     def _bounds(self) -> Bounds:
+        # The writer's state says so of the part that it covers. What follows may be of
+        # a broker that has begun since.
+        foreign_end = self._loaded.foreign_end
+        free = range(foreign_end, max(foreign_end, self._loaded.durable_offset))
         return Bounds(
             self.segments,
             self.start_offset,
@@ -318,6 +322,7 @@ class ReadOnlyLog:
             self.durable_offset,
             self._cuts,
             self._life,
+            transaction_free=free,
         )
 
     def _is_any_replaced(self) -> bool:

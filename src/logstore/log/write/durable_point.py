@@ -104,6 +104,7 @@ class DurablePoint:
             context.is_contiguous,
             context.services.store_epoch,
             log_id=context.log_id,
+            foreign_end=context.foreign_end,
         )
         point.is_truncating = is_truncating
         self._sync_indexes(state)
