@@ -237,7 +237,10 @@ class Catalog:
         numbers = self.numbers.pop(topic, ())
         if self._read_only:
             return
-        self._root.sync()  # the commit may be in the page cache only
+        # The commit may be in the page cache only, as a file or an entry of it.
+        with self._root.opened(layout.TOPICS) as fd:
+            self._root.files.sync(fd)
+        self._root.sync()
         for number in numbers:
             self._root.rename(
                 layout.partition_directory(topic, number),

@@ -13,7 +13,7 @@ from logstore.io import layout
 from logstore.io.checkpoint import growing_file
 from logstore.io.files import Files
 from logstore.store.store import open_store
-from support.damage import FullDisk, crash, cut, flip_bit
+from support.damage import FaultyFiles, FullDisk, crash, cut, flip_bit
 
 
 def entries(store: Path) -> int:
@@ -200,3 +200,22 @@ def test_deletion_on_a_full_disk_is_written_when_there_is_room(tmp_path: Path) -
     with logstore.open(copy) as store:
         assert store.topics() == ["a", "c", "d"]
         assert not store.recovery_report
+
+
+def test_deletion_is_finished_after_its_entry_is_synced(tmp_path: Path) -> None:
+    """A process that was killed may have written it, and not synced it. If a power
+    failure took it back, directories would be missing."""
+    files = FaultyFiles()
+    with open_store(tmp_path / "store", files=files) as store:
+        for name in ("a", "b"):
+            store.create_topic(name)
+        files.fail("sync", times=1, name=layout.TOPICS)
+        with pytest.raises(logstore.StorageError):
+            store.delete_topic("b")
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+    files.heal()
+    files.forget()
+    with open_store(copy, files=files) as store:
+        assert store.topics() == ["a"]
+        renamed = files.calls.index(("rename", "b-0"))
+        assert ("sync", layout.TOPICS) in files.calls[:renamed]

@@ -70,8 +70,13 @@ class PartitionState:
     def to_json(self, rows: str) -> str:
         """The state file's text. `rows` are the rows of sealed segments, made by
         the log writer and joined by commas."""
-        text = checkpoints.state_text({**self._without_rows(), "sealed": None})
-        return text.replace('"sealed":null', f'"sealed":[{rows}]', 1)
+        return _with_rows(self._without_rows(), rows)
+
+    def change_to_json(self, rows: str) -> str:
+        """The text of an entry that is appended to the state file: a later durable
+        point, and the rows of the segments that were sealed since."""
+        change = {"active": self.active, "time_digest": self.time_digest}
+        return _with_rows(change, rows)
 
     def _without_rows(self) -> dict[str, Any]:
         return {
@@ -117,6 +122,11 @@ class PartitionState:
             raise CorruptCheckpointError(
                 f"{path} is no partition state: {error!r}", path=path
             ) from error
+
+
+def _with_rows(value: Mapping[str, Any], rows: str) -> str:
+    text = checkpoints.state_text({**value, "sealed": None})
+    return text.replace('"sealed":null', f'"sealed":[{rows}]', 1)
 
 
 def closed_mark(store_epoch: str, state: PartitionState | None) -> dict[str, Any]:
