@@ -311,7 +311,7 @@ def _parsed(path: str, body: bytes) -> Any:
     try:
         # As UTF-8: the parser also accepts UTF-16, whose bytes mean something else.
         text = body.decode("utf-8", "surrogatepass")
-        return json.loads(text, parse_float=_refuse, parse_constant=_refuse)
+        return _DECODER.decode(text)
     except ValueError as error:
         # Not RecursionError: it means that the caller's stack is too deep already.
         raise _bad(path, f"it is not JSON: {error}") from error
@@ -319,6 +319,10 @@ def _parsed(path: str, body: bytes) -> Any:
 
 def _refuse(text: str) -> Any:
     raise ValueError(f"{text[:40]} is no integer")
+
+
+# Made once: a file may have thousands of entries.
+_DECODER: Final = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
 
 
 def integer(what: str, value: object, low: int, high: int) -> int:
