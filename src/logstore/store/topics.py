@@ -312,9 +312,10 @@ class Catalog:
 
     def confirm(self) -> None:
         """The last `write` is not the last entry of the file any more."""
-        if self._file.takes_entries and not self._is_in_doubt:
+        if self._file.has_entries and not self._is_in_doubt:
             with contextlib.suppress(OSError):
-                self._file.append(_text_of({}))
+                if not self._file.append(_text_of({})):
+                    self._replace(self.settings)
 
     def _persist(self, name: str, value: dict[str, Any] | None) -> None:
         """Disk first, memory after: append an entry, or write the file whole."""

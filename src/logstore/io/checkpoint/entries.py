@@ -23,11 +23,20 @@ import xxhash
 from logstore.io.directory import Directory
 from logstore.io.files import FileStamp, stamp_of
 
-__all__ = ["FileEnd", "append_entry", "end_of", "first_entry", "split_entries"]
+__all__ = [
+    "ENTRY_BYTES",
+    "FileEnd",
+    "append_entry",
+    "end_of",
+    "first_entry",
+    "split_entries",
+]
 
 _PREFIX: Final = b"xxh64 "
 # The checksum line, with its line end.
 _HEAD_BYTES: Final = len(_PREFIX) + 17
+# Bytes of an entry besides its JSON: the checksum line, and a line end.
+ENTRY_BYTES: Final = _HEAD_BYTES + 1
 # More bytes of entries may follow the first one, whatever its own size.
 _GROWTH_BYTES_MIN: Final = 64 << 10
 

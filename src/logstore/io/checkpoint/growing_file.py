@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from logstore.io.checkpoint import checkpoints
-from logstore.io.checkpoint.entries import FileEnd, append_entry, end_of
+from logstore.io.checkpoint.entries import (
+    ENTRY_BYTES,
+    FileEnd,
+    append_entry,
+    end_of,
+)
 from logstore.io.directory import Directory
 
 __all__ = ["GrowingFile"]
@@ -23,12 +28,6 @@ class GrowingFile:
         self._name = name
         # None: the next write is of the whole file.
         self._end: FileEnd | None = None
-
-    @property
-    def takes_entries(self) -> bool:
-        """Whether `append` may be called: this object has written the file, and it is
-        not due to be written whole."""
-        return self._end is not None and not self._end.is_long
 
     @property
     def has_entries(self) -> bool:
@@ -56,8 +55,12 @@ class GrowingFile:
                 one; the next write is of the whole file.
         """
         end, self._end = self._end, None
-        if end is None or end.is_long:
-            return False
         body = text.encode("utf-8", "surrogatepass")
+        if (
+            end is None
+            or end.is_long
+            or end.size + ENTRY_BYTES + len(body) > checkpoints.STATE_BYTES_MAX
+        ):
+            return False
         self._end = append_entry(self._directory, self._name, end, body)
         return self._end is not None

@@ -85,7 +85,6 @@ def test_failed_append_is_followed_by_a_write_of_the_whole_file(
     with pytest.raises(OSError, match="no space"):
         file.append(text(settings(d=1)))
     assert read(root) in ({"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1, "d": 1})
-    assert not file.takes_entries
     assert not file.append(text(settings(e=1)))
     file.replace(checkpoints.state_text(settings(e=1)))
     assert file.append(text(settings(f=1)))
@@ -96,13 +95,23 @@ def test_long_file_takes_no_more_entries(tmp_path: Path) -> None:
     """It is to be written whole: reading it costs twice its content at the most."""
     root, file, _ = new(tmp_path)
     count = 0
-    while file.takes_entries:
+    while file.append(text(settings(**{f"topic-{count}": 1}))):
         count += 1
-        assert file.append(text(settings(**{f"topic-{count}": 1})))
     size = (tmp_path / layout.TOPICS).stat().st_size
     assert 64 << 10 < size < 66 << 10
-    assert not file.append(text(settings(more=1)))
     assert len(read(root)) == count + 2
+
+
+def test_entry_beyond_the_largest_file_that_is_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is then written whole, which may be shorter."""
+    root, file, _ = new(tmp_path)
+    assert file.append(text(settings(c=1)))
+    size = (tmp_path / layout.TOPICS).stat().st_size
+    monkeypatch.setattr(checkpoints, "STATE_BYTES_MAX", size + len(text(settings(d=1))))
+    assert not file.append(text(settings(d=1)))
+    assert len(read(root)) == 3
 
 
 @pytest.mark.parametrize(
