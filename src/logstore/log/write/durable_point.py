@@ -79,9 +79,10 @@ class DurablePoint:
         # number, their rows.
         self._rows: tuple[int, int, int, str] = (0, 0, 0, "")
         self._file = GrowingFile(context.directory, layout.PARTITION_STATE)
-        # What the file says and an entry does not change; and its sealed segments, as
-        # in `_rows`. None: the next write is of the whole file.
-        self._in_file: tuple[object, tuple[int, int, int]] | None = None
+        # What the file says and an entry does not change; its sealed segments, as in
+        # `_rows`; the base offset of the segment whose indexes have durable names.
+        # None: the next write is of the whole file.
+        self._in_file: tuple[object, tuple[int, int, int], int] | None = None
 
     @property
     def is_known(self) -> bool:
@@ -124,8 +125,8 @@ class DurablePoint:
             self._in_file = None
             self._file.replace(point.to_json(self._sealed_rows(extent.segments)))
             if not is_truncating:
-                count = len(extent.segments) - 1
-                self._in_file = _constants(point), _sealed_range(extent.segments, count)
+                sealed = _sealed_range(extent.segments, len(extent.segments) - 1)
+                self._in_file = _constants(point), sealed, _indexed_base(point)
         self._written(state)
 
     def _append(self, extent: Extent, point: PartitionState) -> bool:
@@ -134,17 +135,21 @@ class DurablePoint:
         in_file, self._in_file = self._in_file, None
         if in_file is None or in_file[0] != _constants(point):
             return False
-        segments, count = extent.segments, in_file[1][2]
+        segments, (_, _, count), named = extent.segments, *in_file[1:]
         if not (
             count < len(segments)
             and _sealed_range(segments, count) == in_file[1]
             and (not count or segments[count - 1].row)
         ):
             return False
+        if _indexed_base(point) not in (_NO_BASE, named):
+            # As after a whole file: index files that it counts are there.
+            self._context.directory.sync()
         rows = ",".join(_rows_from(segments, count))
         if not self._file.append(point.change_to_json(rows)):
             return False
-        self._in_file = in_file[0], _sealed_range(segments, len(segments) - 1)
+        sealed = _sealed_range(segments, len(segments) - 1)
+        self._in_file = in_file[0], sealed, _indexed_base(point)
         return True
 
     def _written(self, state: native.SegmentState) -> None:
@@ -270,6 +275,17 @@ class DurablePoint:
 def _constants(point: PartitionState) -> object:
     """What a roll, and a later durable point, do not change."""
     return point.start_offset, point.cuts, point.store_epoch, point.is_truncating
+
+
+_NO_BASE: Final = -1
+
+
+def _indexed_base(point: PartitionState) -> int:
+    """The base offset of the active segment if the state counts entries of its indexes;
+    `_NO_BASE`: it counts none."""
+    active = point.active
+    has_entries = active["index_entries"] or active["time_entries"]
+    return active["base_offset"] if has_entries else _NO_BASE
 
 
 def _sealed_range(segments: tuple[Segment, ...], count: int) -> tuple[int, int, int]:
