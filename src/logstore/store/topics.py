@@ -146,7 +146,11 @@ class Catalog:
         creation was interrupted, and report those that are lost."""
         renamed = [n for n in self._root.names() if n.endswith("-delete")]
         for topic, settings in list(self.settings.items()):
-            have = set(self.numbers.get(topic, ()))
+            numbers = self.numbers.get(topic, ())
+            is_changing = settings.get("creating") or settings.get("deleting")
+            if not is_changing and leading(numbers) >= settings["partitions"]:
+                continue
+            have = set(numbers)
             missing = [n for n in range(settings["partitions"]) if n not in have]
             if settings.get("deleting") or layout.is_renamed_for_deletion(
                 renamed if missing or not have else (),
