@@ -50,6 +50,7 @@ _CONFIG: Final = logstore.TopicConfig(
 )  # fmt: skip
 
 _STATE: Final = "the partition's state, which names each segment, is rewritten"
+_TUPLE: Final = "the tuple of segments is copied"
 # Why a cost grows that does, by the name of the call: as a profile shows it.
 WHY: Final = {
     "open, and first use": "each segment is looked at once",
@@ -61,6 +62,9 @@ WHY: Final = {
     "offset_for_time of records": "one buffer is walked over, at the most",
     "read_batches, one batch": "one buffer is walked over, at the most",
     "read, one record": "one buffer is walked over, at the most",
+    "append that rolls": _TUPLE,
+    "append_many of segments": "some of the calls roll",
+    "roll": _TUPLE,
     "delete_before, a segment": _STATE,
     "append that rolls, and a look, read-only": "each name and row is looked at",
     "first fetch, read_committed": "what the broker wrote is read, once",
