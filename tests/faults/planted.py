@@ -499,8 +499,7 @@ BUGS = (
     Bug(
         "a reader does not look at the names in the directory again",
         "log/follow/read_only_log.py",
-        (("        if mtime_ns != self._mtime_ns or self._is_recent():\n",
-          "        if self._is_recent():\n"),),
+        (("mtime_ns != self._mtime_ns or state != self._state_stamp", "False"),),
         "replacements",
         quick=True,
     ),
