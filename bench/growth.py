@@ -1,8 +1,9 @@
 """What calls cost where there is much: ``python -m bench.growth`` prints the table.
 
 For each call of the public interface, its time with 10, 1,000 and 100,000 segments,
-topics, partitions or records, and how it grows. Then the memory of a partition that was
-written to, and the descriptors of a store beside its `max_open_files`.
+topics, partitions, records or batches of transactions, and how it grows. Then the
+memory of a partition that was written to, and the descriptors of a store beside its
+`max_open_files`.
 
 It is about what logstore itself does, so everything lies in a file system in memory
 (``--directory`` chooses another), where a sync costs nothing. Stores are made as files,
@@ -29,6 +30,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import crc32c
+
 import logstore
 
 __all__ = ["main"]
@@ -47,6 +50,7 @@ _CONFIG: Final = logstore.TopicConfig(
 )  # fmt: skip
 
 _STATE: Final = "the partition's state, which names each segment, is rewritten"
+_TUPLE: Final = "the tuple of segments is copied"
 # Why a cost grows that does, by the name of the call: as a profile shows it.
 WHY: Final = {
     "open, and first use": "each segment is looked at once",
@@ -58,16 +62,16 @@ WHY: Final = {
     "offset_for_time of records": "one buffer is walked over, at the most",
     "read_batches, one batch": "one buffer is walked over, at the most",
     "read, one record": "one buffer is walked over, at the most",
-    "append that rolls": _STATE,
-    "append_many of segments": "some of them roll",
-    "append, durable of segments": "some of them roll",
-    "flush of segments": "some of them roll",
-    "roll": _STATE,
+    "append that rolls": _TUPLE,
+    "append_many of segments": "some of the calls roll",
+    "roll": _TUPLE,
     "delete_before, a segment": _STATE,
-    "publish of segments": _STATE,
+    "append that rolls, and a look, read-only": "each name and row is looked at",
+    "first fetch, read_committed": "what the broker wrote is read, once",
     "truncate_to of segments": "each name in the directory is looked at",
-    "create_topic": "its name is held against each other, dots as underscores",
     "topics()": "it gives them all",
+    "open and close of created": "each name and entry is looked at",
+    "open read-only of created": "each name and entry is looked at",
     "open and close": "each name in the directory is looked at",
     "open read-only": "each name in the directory is looked at",
     "open, append, close": "each name in the directory is looked at",
@@ -179,6 +183,12 @@ def segments(path: Path, size: int) -> Measured:
             _ = q.end_offset
 
         found["append, and a look, read-only"] = timed(look)
+
+        def roll(_: int) -> None:
+            p.append(b"x" * 60)
+            _ = q.end_offset
+
+        found["append that rolls, and a look, read-only"] = timed(roll)
     return found
 
 
@@ -195,6 +205,9 @@ def _reads(p: logstore.Partition) -> dict[str, Callable[[int], Any]]:
         "fetch": lambda n: p.fetch(middle + n % 3, 1000),
         "fetch, read_committed": lambda n: p.fetch(middle + n % 3, 1000, **committed),
         "follow, a look at the end": lambda n: list(p.follow(p.end_offset, timeout=0)),
+        "follow, read_committed, a look at the end": lambda n: list(
+            p.follow(p.end_offset, timeout=0, **committed)
+        ),
         "offset_for_time": lambda n: p.offset_for_time(when),
         "offset_for_time, of the future": lambda n: p.offset_for_time(1 << 60),
         "last_stable_offset": lambda n: p.last_stable_offset(),
@@ -283,6 +296,82 @@ def topics(path: Path, size: int) -> Measured:
     return found
 
 
+def created(path: Path, size: int) -> Measured:
+    """Calls on a store with so many topics that logstore has created."""
+    path.rmdir()
+    with logstore.open(path) as store:
+        for number in range(size):
+            store.create_topic(f"a_topic_{number}")
+        calls: dict[str, Callable[[int], Any]] = {
+            "create_topic": lambda n: store.create_topic(f"new_{n}"),
+            "configure": lambda n: store.topic("new_1").configure(
+                logstore.TopicConfig(segment_ms=(1 << 40) + n)
+            ),
+            "delete_topic": lambda n: store.delete_topic(f"new_{n}"),
+        }
+        # As many are deleted as are created.
+        found = {name: timed(call, 4) for name, call in calls.items()}
+
+    def opening(read_only: bool) -> Callable[[int], None]:
+        return lambda n: logstore.open(path, read_only=read_only).close()
+
+    found["open and close"] = timed(opening(False))
+    found["open read-only"] = timed(opening(True))
+    return found
+
+
+def transactions(path: Path, size: int) -> Measured:
+    """Calls with ``read_committed`` on a log of a broker with so many batches of
+    transactions, the first of which is open."""
+    folder = path / "t-0"
+    folder.mkdir(mode=0o700)
+    with (folder / f"{0:020d}.log").open("wb") as file:
+        for offset in range(size):
+            kind = _OPEN if offset == 0 else _COMMITTED if offset % 2 else _MARKER
+            file.write(_transactional(offset, *kind))
+    found: Measured = {}
+    with logstore.open(path) as store, logstore.open(path, read_only=True) as other:
+        for where, one in (("", store), (", read-only", other)):
+            p = one.topic("t")[0]
+            _ = p.end_offset
+            begin = time.perf_counter()
+            p.fetch(0, 1000, isolation="read_committed")
+            found[f"first fetch, read_committed{where}"] = time.perf_counter() - begin
+            calls = _committed_reads(p)
+            found |= {f"{name}{where}": timed(call) for name, call in calls.items()}
+    return found
+
+
+def _committed_reads(p: logstore.Partition) -> dict[str, Callable[[int], Any]]:
+    committed: dict[str, Any] = {"isolation": "read_committed"}
+    return {
+        "fetch, read_committed": lambda n: p.fetch(0, 1000, **committed),
+        "follow, read_committed, a look at the start": lambda n: list(
+            p.follow(0, timeout=0, **committed)
+        ),
+        "last_stable_offset": lambda n: p.last_stable_offset(),
+    }
+
+
+# Producer, and whether it is a marker.
+_OPEN: Final = (1, False)
+_COMMITTED: Final = (2, False)
+_MARKER: Final = (2, True)
+
+
+def _transactional(offset: int, producer: int, is_marker: bool) -> bytes:
+    """A batch of magic 2 with one record."""
+    key, value = (b"\0\0\0\1", b"\0" * 6) if is_marker else (b"k", b"v" * 6)
+    body = b"\0\0\0" + bytes([2 * len(key)]) + key
+    body += bytes([2 * len(value)]) + value + b"\0"
+    records = bytes([2 * len(body)]) + body
+    attributes = 0x30 if is_marker else 0x10
+    rest = struct.pack(">hiqqqhii", attributes, 0, _TIME, _TIME, producer, 0, -1, 1)
+    crc = struct.pack(">I", crc32c.crc32c(rest + records))
+    tail = struct.pack(">ib", 0, 2) + crc + rest + records
+    return struct.pack(">qi", offset, len(tail)) + tail
+
+
 def partitions(path: Path, size: int) -> Measured:
     """Calls on a topic with so many partitions."""
     path.rmdir()
@@ -357,6 +446,8 @@ def records(path: Path, size: int) -> Measured:
 SUBJECTS: Final[dict[str, Callable[[Path, int], Measured]]] = {
     "segments": segments,
     "topics": topics,
+    "created": created,
+    "transactions": transactions,
     "partitions": partitions,
     "records": records,
 }

@@ -207,7 +207,7 @@ BUGS = (
     Bug(
         "index entries counted before they are synced",
         "log/write/durable_point.py",
-        (("        self._sync_indexes(state)\n        text", "        text"),),
+        (("        self._sync_indexes(state)\n", ""),),
         "disk_states",
         (*_APPENDS, "append_batches", "delete_before"),
     ),
@@ -315,6 +315,22 @@ BUGS = (
         (("        self._root.sync()\n\n    def drop_begun", "\n    def drop_begun"),),
         "disk_states",
         ("create_topic", "add_partitions"),
+        quick=True,
+    ),
+    Bug(
+        "an entry of a state file is not synced",
+        "io/checkpoint/entries.py",
+        (("        files.sync(fd)\n", ""),),
+        "disk_states",
+        ("create_topic", "add_partitions"),
+        quick=True,
+    ),
+    Bug(
+        "a torn entry of a state file is damage",
+        "io/checkpoint/entries.py",
+        (("if not bodies or _is_followed(data, pos, checksum):", "if True:"),),
+        "disk_states",
+        (*_APPENDS, "roll", "create_topic"),
         quick=True,
     ),
     Bug(
@@ -483,8 +499,7 @@ BUGS = (
     Bug(
         "a reader does not look at the names in the directory again",
         "log/follow/read_only_log.py",
-        (("        if mtime_ns != self._mtime_ns or self._is_recent():\n",
-          "        if self._is_recent():\n"),),
+        (("mtime_ns != self._mtime_ns or state != self._state_stamp", "False"),),
         "replacements",
         quick=True,
     ),

@@ -272,6 +272,8 @@ BAD_STATES: dict[str, Callable[[dict[str, Any]], None]] = {
     "cuts-fall": _field("cuts", [[1, 5], [2, 4]]),
     "cuts-of-the-future": _field("cuts", [[BIG, 5]]),
     "id-number": _field("log_id", 5),
+    "foreign-end-negative": _field("foreign_end", -1),
+    "foreign-end-text": _field("foreign_end", "0"),
     "sealed-number": _field("sealed", 5),
     "sealed-object": _field("sealed", {"a": 1}),
     "row-short": _row(0, 1, 2),

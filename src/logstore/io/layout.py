@@ -120,10 +120,6 @@ def check_topic_name(name: object) -> str:
 
     1 to 249 characters out of ``[A-Za-z0-9._-]``, neither ``.`` nor ``..``.
     """
-    rule = (
-        f"a topic name has 1 to {TOPIC_NAME_BYTES_MAX} characters out of "
-        f"[A-Za-z0-9._-] and is not '.' or '..'"
-    )
     if (
         not isinstance(name, str)
         or name in (".", "..")
@@ -132,7 +128,9 @@ def check_topic_name(name: object) -> str:
     ):
         shown = repr(name) if len(repr(name)) <= 300 else f"{repr(name)[:300]}..."
         raise ConfigError(
-            f"bad topic name {shown}: {rule}; nothing was created",
+            f"bad topic name {shown}: a topic name has 1 to {TOPIC_NAME_BYTES_MAX} "
+            f"characters out of [A-Za-z0-9._-] and is not '.' or '..'; nothing was "
+            f"created",
             name="topic",
             value=name,
         )

@@ -63,7 +63,8 @@ class OpenTopics:
         self.topics: dict[str, Topic] = {}
         # Plain tuples: one is made at each append to a topic.
         self.partitions: dict[tuple[str, int], Partition] = {}
-        self._root_mtime_ns = -1
+        # Changes with the topics: see `_stamp_of_topics`.
+        self._topics_stamp: object = None
         name = os.path.basename(context.path)
         self.retention = BackgroundRetention(
             self,
@@ -110,21 +111,26 @@ class OpenTopics:
                 break
         self.writers.catalog = catalog
         self.writers.broken = dict(catalog.missing_partitions)
-        self._root_mtime_ns = settled(seen[0], self._context.files)
+        mtime_ns, topics, _ = seen
+        self._topics_stamp = settled(mtime_ns, self._context.files), topics
         return actions
 
     def _stamp_of_root(self) -> tuple[int, object, object]:
         """(time, other values). They change if topics are created or deleted, or if a
         writer begins or ends."""
-        root, ownership = self._context.root, self._context.ownership
-        mtime_ns = root.info().mtime_ns
-        return mtime_ns, root.stamp(layout.TOPICS), ownership.cache_key()
+        return *self._stamp_of_topics(), self._context.ownership.cache_key()
+
+    def _stamp_of_topics(self) -> tuple[int, object]:
+        """(time, another value). They change if topics are created, configured or
+        deleted."""
+        root = self._context.root
+        return root.info().mtime_ns, root.stamp(layout.TOPICS)
 
     def rescan(self) -> None:
         """Read-only: take over the changes that the writer has made meanwhile."""
         with self._context.lock:
             try:
-                if self._context.root.info().mtime_ns != self._root_mtime_ns:
+                if self._stamp_of_topics() != self._topics_stamp:
                     self.load(self._context.ownership.read_owner)
             except OSError as error:
                 raise storage_error(error, "read", self._context.path) from error

@@ -68,7 +68,15 @@ class _Source:
         log.settle()
         segments, start, end, durable, cuts, _ = log.seen()
         removal = None if segments else log.health.closed
-        return Bounds(segments, start, end, durable, cuts, removal=removal)
+        return Bounds(
+            segments,
+            start,
+            end,
+            durable,
+            cuts,
+            removal=removal,
+            transaction_free=log.transaction_free,
+        )
 
     def refreshed_fully(self) -> Bounds:
         """The log as it is now, if something seems to be wrong with it."""
@@ -220,6 +228,7 @@ class PartitionViews:
             seen.cuts,
             seen.life,
             self._source,
+            seen.transaction_free,
         )
 
     def stable_of(self, view: View, first: int, skip: bool) -> int:
@@ -359,7 +368,9 @@ class PartitionViews:
         """The records from `start` on, in runs, up to the end of the log as it is at
         the call; then a `Turn`, then the records appended since, and so on without end.
         A run must be used up before the next is requested."""
-        view, first, end = self.bounds(start, None, durable_only, isolation, skip=skip)
+        view, first, end = self.bounds(
+            start, None, durable_only, isolation, skip=skip, to_stable=True
+        )
         return self._turn_after_turn(view, first, end, durable_only, isolation, skip)
 
     def _turn_after_turn(
@@ -412,7 +423,7 @@ class PartitionViews:
             view = self.view_of(now, durable_only)
             view.check(offset)
             end = view.end_offset
-            if isolation == "read_committed" and offset > view.start_offset:
+            if isolation == "read_committed":
                 try:
                     end = min(end, self.stable_of(view, offset, skip))
                 except ChangedError:

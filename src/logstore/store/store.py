@@ -567,7 +567,7 @@ class Store:
             except LogStoreError as error:
                 failure = self._failure = self._failure or error
         if failure is None and self._context.ownership.is_writing:
-            self._topics.catalog.catch_up()
+            self._topics.catalog.close()
             ends = writers.ends()
             try:
                 # Without a marker the next opening examines every partition again.

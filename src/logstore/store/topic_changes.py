@@ -162,6 +162,7 @@ class TopicChanges:
         )
         with storage_errors(f"write the settings of {name} in", self._context.path):
             self._catalog.write(name, settings)
+            self._catalog.confirm()
         self._retain_as(config)
         failure: LogStoreError | None = None
         for number in numbers:

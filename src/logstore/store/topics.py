@@ -26,6 +26,7 @@ from logstore.errors import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.checkpoint.recovery_report import (
     LOST_SEGMENT,
     STATE_DAMAGED,
@@ -47,6 +48,26 @@ def leading(numbers: Sequence[int]) -> int:
         if number != expected:
             return expected
     return len(numbers)
+
+
+def _partitions(settings: Mapping[str, Any] | None) -> int:
+    """How many partitions the settings of a topic name."""
+    return 0 if settings is None else int(settings["partitions"])
+
+
+def _change(
+    settings: dict[str, dict[str, Any]], name: str, value: dict[str, Any] | None
+) -> None:
+    """Set the settings of a topic, or remove them."""
+    if value is None:
+        settings.pop(name, None)
+    else:
+        settings[name] = value
+
+
+def _text_of(topics: Mapping[str, Any]) -> str:
+    """The topics file, or an entry of it: None for a topic that is removed."""
+    return checkpoints.state_text({"topics": topics})
 
 
 def _id_after(topic: str, old_id: str, seen: Mapping[str, str | None]) -> str:
@@ -79,12 +100,15 @@ class Catalog:
         self.dying: list[str] = []
         self.is_dirty = False
         self.begun: dict[str, range] = {}
-        # The topics file is written whole at each change: its parts, by topic, and the
-        # topics whose part differs from the settings.
-        self._parts: dict[str, bytes] = {}
+        self._file = GrowingFile(root, layout.TOPICS)
+        # A change was interrupted: the file may have it, and `settings` not.
+        self._is_in_doubt = False
+        # Of all partitions in `settings`.
+        self._count = 0
         # Whether `claim` has changed the settings.
         self._is_taken_over = False
-        self._stale: set[str] = set()
+        # The topics by their names, with "_" for each ".", from the first use on.
+        self._flat_names: dict[str, str] | None = None
 
     def read(self, report: Callable[[RecoveryAction], None]) -> None:
         """Read the settings of topics."""
@@ -97,7 +121,7 @@ class Catalog:
             self._is_damaged = True
             return
         self.settings = dict(value["topics"]) if value else {}
-        self._stale.update(self.settings)
+        self._count = sum(map(_partitions, self.settings.values()))
 
     def find(self, names: list[str]) -> None:
         """Find the topics by their directories."""
@@ -122,7 +146,11 @@ class Catalog:
         creation was interrupted, and report those that are lost."""
         renamed = [n for n in self._root.names() if n.endswith("-delete")]
         for topic, settings in list(self.settings.items()):
-            have = set(self.numbers.get(topic, ()))
+            numbers = self.numbers.get(topic, ())
+            is_changing = settings.get("creating") or settings.get("deleting")
+            if not is_changing and leading(numbers) >= settings["partitions"]:
+                continue
+            have = set(numbers)
             missing = [n for n in range(settings["partitions"]) if n not in have]
             if settings.get("deleting") or layout.is_renamed_for_deletion(
                 renamed if missing or not have else (),
@@ -197,11 +225,15 @@ class Catalog:
         }
         self._is_taken_over = settings != self.settings
         self.settings = settings
+        self._count = sum(map(_partitions, settings.values()))
 
     def persist_claim(self) -> None:
         """Persist what `claim` found, before the first change."""
         if self._is_taken_over:
-            self._write(self.settings)
+            checkpoints.check_state(
+                self._root, layout.TOPICS, {"topics": self.settings}
+            )
+            self._replace(self.settings)
             self._is_taken_over = False
 
     def _finish_deletion(self, topic: str) -> None:
@@ -209,7 +241,10 @@ class Catalog:
         numbers = self.numbers.pop(topic, ())
         if self._read_only:
             return
-        self._root.sync()  # the commit may be in the page cache only
+        # The commit may be in the page cache only, as a file or an entry of it.
+        with self._root.opened(layout.TOPICS) as fd:
+            self._root.files.sync(fd)
+        self._root.sync()
         for number in numbers:
             self._root.rename(
                 layout.partition_directory(topic, number),
@@ -223,13 +258,17 @@ class Catalog:
         flat = name.replace(".", "_")
         if "_" not in flat:
             return
-        for other in self.numbers:
-            if other.replace(".", "_") == flat:
-                raise TopicExistsError(
-                    f"topic {name} collides with {other}: Kafka takes '.' and '_' for "
-                    f"the same",
-                    topic=name,
-                )
+        if self._flat_names is None:
+            self._flat_names = {
+                other.replace(".", "_"): other for other in self.numbers
+            }
+        other = self._flat_names.get(flat)
+        if other in self.numbers:
+            raise TopicExistsError(
+                f"topic {name} collides with {other}: Kafka takes '.' and '_' for the "
+                f"same",
+                topic=name,
+            )
 
     def config(self, topic: str) -> TopicConfig:
         """The settings of a topic; the defaults if none were persisted."""
@@ -267,45 +306,59 @@ class Catalog:
         return {**settings, "id": topic_id} if topic_id else settings
 
     def write(self, name: str, value: dict[str, Any] | None) -> None:
-        """Persist the settings of a topic, or remove them."""
-        self._write(self._changed(name, value))
+        """Persist the settings of a topic, or remove them.
 
-    def _changed(self, name: str, value: dict[str, Any] | None) -> dict[str, Any]:
-        self._stale.add(name)
-        settings = dict(self.settings)
-        settings.pop(name, None)
+        The file says afterwards what it said before if one bit of the last entry is
+        damaged and the store was not closed. If that was not the topic's creation or
+        deletion, which opening finishes in any case, `confirm` must follow.
+        """
+        self._persist(name, value)
+
+    def confirm(self) -> None:
+        """The last `write` is not the last entry of the file any more."""
+        if self._file.has_entries and not self._is_in_doubt:
+            with contextlib.suppress(OSError):
+                if not self._file.append(_text_of({})):
+                    self._replace(self.settings)
+
+    def _persist(self, name: str, value: dict[str, Any] | None) -> None:
+        """Disk first, memory after: append an entry, or write the file whole."""
+        known = self._count
+        if self._is_in_doubt:
+            known = sum(map(_partitions, self.settings.values()))
+        count = known + _partitions(value) - _partitions(self.settings.get(name))
+        checkpoints.check_partition_count(count)
         if value is not None:
-            settings[name] = value
-        return settings
+            checkpoints.check_state(
+                self._root, layout.TOPICS, {"topics": {name: value}}
+            )
+        is_whole = self.is_dirty or self._is_damaged or self._is_in_doubt
+        # Until memory has it, too: after an interrupt the file is written whole.
+        self._is_in_doubt = True
+        if is_whole or not self._file.append(_text_of({name: value})):
+            settings = dict(self.settings)
+            _change(settings, name, value)
+            self._replace(settings)
+        self._count = count
+        _change(self.settings, name, value)
+        self.is_dirty = self._is_in_doubt = False
 
-    def _write(self, settings: dict[str, Any]) -> None:
+    def _replace(self, settings: dict[str, dict[str, Any]]) -> None:
+        """Write the file whole."""
         if self._is_damaged:
             # The unreadable file is kept: it has the settings of other topics.
             kept = f"{layout.TOPICS}.damaged-{self._root.files.now_ms()}"
             self._root.rename(layout.TOPICS, kept)
             self._is_damaged = False
-        checkpoints.check_partition_count(settings)
-        new = {topic: settings[topic] for topic in self._stale if topic in settings}
-        checkpoints.check_state(self._root, layout.TOPICS, {"topics": new})
-        for topic in self._stale:
-            self._parts.pop(topic, None)
-        for topic, value in new.items():
-            self._parts[topic] = checkpoints.member_bytes(topic, value)
-        members = map(self._parts.__getitem__, sorted(settings))
-        checkpoints.write_topics(self._root, members)
-        # In this order: an interrupt between them leaves no topic without a part.
-        self.settings = settings
-        self._stale.clear()
-        self.is_dirty = False
+        self._file.replace(_text_of(settings))
 
     def write_if_room(self, name: str, value: dict[str, Any] | None) -> None:
         """As `write`, but a full disk does not stop a deletion: `catch_up` then writes
         them. Until then the names of the renamed directories say that it was begun;
         those of several partitions do so only if the topic has an id.
         """
-        settings = self._changed(name, value)
         try:
-            self._write(settings)
+            self._persist(name, value)
         except OSError as error:
             failed = storage_error(error, "write the settings in", self._root.path)
             is_half_possible = value is not None and len(self.numbers[name]) > 1
@@ -314,14 +367,23 @@ class Catalog:
             ):
                 raise failed from error
             logger.warning("deleting topic %s goes on: %s", name, failed)
-            self.settings = settings
+            self._count += _partitions(value) - _partitions(self.settings.get(name))
+            _change(self.settings, name, value)
             self.is_dirty = True
 
     def catch_up(self) -> None:
         """Persist the settings for which there was no room."""
         if self.is_dirty:
             with contextlib.suppress(OSError):
-                self._write(self.settings)
+                self._replace(self.settings)
+                self.is_dirty = self._is_in_doubt = False
+
+    def close(self) -> None:
+        """Write the file whole, for the next opening; if that fails, it has entries."""
+        self.catch_up()
+        if self._file.has_entries and not self._is_in_doubt:
+            with contextlib.suppress(OSError):
+                self._replace(self.settings)
 
     def finish_deletions(self, names: list[str]) -> None:
         """Complete deletions of topics that an earlier writer began: now if the delay
@@ -393,6 +455,8 @@ class Catalog:
 
     def add(self, topic: str, numbers: tuple[int, ...]) -> None:
         """Set the partitions of a topic: the new ones exist."""
+        if self._flat_names is not None:
+            self._flat_names[topic.replace(".", "_")] = topic
         self.numbers[topic] = numbers
         self.begun.pop(topic, None)
 

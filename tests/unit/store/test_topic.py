@@ -10,7 +10,9 @@ import pytest
 
 import logstore
 from logstore import TopicConfig
+from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.directory import Directory
 from logstore.store.store import open_store
 from support.damage import Unsynced, crash, cut, logs_in
 from support.values import append_one, config_of, expected, fill, new_partition
@@ -511,12 +513,12 @@ def test_deletion_that_is_interrupted_takes_nothing_that_goes_with_it(
     next opening finishes to delete takes no appends before."""
     with logstore.open(tmp_path) as store:
         store.create_topic("orders", 2).append(b"old", partition=1)
-    write, read = checkpoints.write_topics, checkpoints.read_state
+    write, read = checkpoints.write_prepared, checkpoints.read_state
 
     def interrupted(*arguments: Any) -> None:
         if at != "before":
             write(*arguments)
-        monkeypatch.setattr(checkpoints, "write_topics", write)
+        monkeypatch.setattr(checkpoints, "write_prepared", write)
         if at == "behind, and again":
             monkeypatch.setattr(checkpoints, "read_state", interrupted_again)
         raise KeyboardInterrupt
@@ -528,7 +530,7 @@ def test_deletion_that_is_interrupted_takes_nothing_that_goes_with_it(
     with logstore.open(tmp_path) as store:
         topic = store.topic("orders")
         topic[0].append(b"used")
-        monkeypatch.setattr(checkpoints, "write_topics", interrupted)
+        monkeypatch.setattr(checkpoints, "write_prepared", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.delete_topic("orders")
         if at == "before":
@@ -548,19 +550,19 @@ def test_deletion_that_was_interrupted_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until the commit, each time all is as it was before."""
-    write, tries = checkpoints.write_topics, []
+    write, tries = checkpoints.write_prepared, []
 
-    def interrupted(*arguments: Any) -> None:
-        tries.append(1)
-        if len(tries) < 3:
+    def interrupted(directory: Directory, name: str, text: str) -> bytes:
+        tries.extend([1] * (name == layout.TOPICS))
+        if name == layout.TOPICS and len(tries) < 3:
             raise KeyboardInterrupt
-        write(*arguments)
+        return write(directory, name, text)
 
     with logstore.open(tmp_path) as store:
         store.create_topic("orders", 2).append(b"old", partition=1)
     with logstore.open(tmp_path) as store:
         topic = store.topic("orders")
-        monkeypatch.setattr(checkpoints, "write_topics", interrupted)
+        monkeypatch.setattr(checkpoints, "write_prepared", interrupted)
         for count in (2, 3):
             with pytest.raises(KeyboardInterrupt):
                 store.delete_topic("orders")

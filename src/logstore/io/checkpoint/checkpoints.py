@@ -13,13 +13,14 @@ import errno
 import json
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import xxhash
 
 from logstore.config import PARTITIONS_MAX
 from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
+from logstore.io.checkpoint.entries import first_entry, split_entries
 from logstore.io.directory import Directory
 from logstore.io.layout import (
     CLEAN_SHUTDOWN,
@@ -28,6 +29,7 @@ from logstore.io.layout import (
     OFFSET_MAX,
     OWNER,
     PARTITION_MAX,
+    PARTITION_STATE,
     PUBLICATION,
     PUBLISHED,
     RECOVERY_CHECKPOINT,
@@ -217,42 +219,62 @@ def state_text(value: Mapping[str, Any]) -> str:
     return _json({"version": _STATE_VERSION, **value})
 
 
-def member_bytes(name: str, value: object) -> bytes:
-    """A name and its value, as encoded in an object of a state file."""
-    return f"{_json(name)}:{_json(value)}".encode("utf-8", "surrogatepass")
-
-
-def write_topics(directory: Directory, members: Iterable[bytes]) -> None:
-    """Write the topics file like `write_state`. Its ``topics`` have these members, in
-    the order of their names; `check_state` has checked each of them."""
-    end = b'},"version":%d}' % _STATE_VERSION
-    _write(directory, TOPICS, _packed(b'{"topics":{' + b",".join(members) + end))
-
-
 def pack_state(value: Mapping[str, Any]) -> bytes:
     """Bytes of a state file: checksum line, then JSON."""
     return _pack(state_text(value))
 
 
 def _pack(text: str) -> bytes:
-    return _packed(text.encode("utf-8", "surrogatepass"))
+    return first_entry(text.encode("utf-8", "surrogatepass"))
 
 
-def _packed(body: bytes) -> bytes:
-    return b"xxh64 %016x\n%s\n" % (xxhash.xxh64_intdigest(body), body)
-
-
-def unpack_state(path: str, data: bytes) -> dict[str, Any]:
-    """The value of a state file.
+def unpack_state(path: str, data: bytes, name: str = "") -> dict[str, Any]:
+    """The value of a state file; `name` says which one.
 
     Raises:
         CorruptCheckpointError: it is not a valid state file.
         UnsupportedError: a later logstore wrote it.
     """
-    head, _, rest = data.partition(b"\n")
-    body = rest[:-1] if rest.endswith(b"\n") else rest
-    if head != b"xxh64 %016x" % xxhash.xxh64_intdigest(body):
+    merge = _MERGES.get(name)
+    try:
+        bodies, end = split_entries(data)
+    except ValueError as error:
+        raise _bad(path, str(error)) from error
+    if merge is None and (len(bodies) > 1 or end.size < len(data)):
         raise _bad(path, "its checksum differs")
+    value = _entry_value(path, bodies[0])
+    for body in bodies[1:]:
+        assert merge is not None
+        change = _entry_value(path, body)
+        try:
+            merge(value, change)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise _bad(path, f"an entry cannot be applied: {error!r}") from error
+    return value
+
+
+def _merge_topics(value: dict[str, Any], change: dict[str, Any]) -> None:
+    for name, settings in change["topics"].items():
+        if settings is None:
+            value["topics"].pop(name, None)
+        else:
+            value["topics"][name] = settings
+
+
+def _merge_partition(value: dict[str, Any], change: dict[str, Any]) -> None:
+    sealed = value["sealed"]
+    sealed.extend(change.get("sealed", []))
+    value.update(change, sealed=sealed)
+
+
+# The files that entries are appended to, and how an entry changes what was before.
+_MERGES: Final[dict[str, Callable[[dict[str, Any], dict[str, Any]], None]]] = {
+    TOPICS: _merge_topics,
+    PARTITION_STATE: _merge_partition,
+}
+
+
+def _entry_value(path: str, body: bytes) -> dict[str, Any]:
     value = _parsed(path, body)
     version = value.get("version") if isinstance(value, dict) else None
     if isinstance(version, int) and version > _STATE_VERSION:
@@ -289,7 +311,7 @@ def _parsed(path: str, body: bytes) -> Any:
     try:
         # As UTF-8: the parser also accepts UTF-16, whose bytes mean something else.
         text = body.decode("utf-8", "surrogatepass")
-        return json.loads(text, parse_float=_refuse, parse_constant=_refuse)
+        return _DECODER.decode(text)
     except ValueError as error:
         # Not RecursionError: it means that the caller's stack is too deep already.
         raise _bad(path, f"it is not JSON: {error}") from error
@@ -297,6 +319,10 @@ def _parsed(path: str, body: bytes) -> Any:
 
 def _refuse(text: str) -> Any:
     raise ValueError(f"{text[:40]} is no integer")
+
+
+# Made once: a file may have thousands of entries.
+_DECODER: Final = json.JSONDecoder(parse_float=_refuse, parse_constant=_refuse)
 
 
 def integer(what: str, value: object, low: int, high: int) -> int:
@@ -315,15 +341,14 @@ def boolean(what: str, value: object) -> bool:
     return value
 
 
-def check_partition_count(topics: Mapping[str, Mapping[str, Any]]) -> None:
+def check_partition_count(count: int) -> None:
     """Raise `ConfigError` if a store would have too many partitions."""
-    total = sum(map(operator.itemgetter("partitions"), topics.values()))
-    if total > STORE_PARTITIONS_MAX:
+    if count > STORE_PARTITIONS_MAX:
         raise ConfigError(
-            f"{total} partitions are more than a store may have, "
+            f"{count} partitions are more than a store may have, "
             f"{STORE_PARTITIONS_MAX}; nothing was changed",
             name="partitions",
-            value=total,
+            value=count,
         )
 
 
@@ -359,7 +384,7 @@ def _check_topics(value: dict[str, Any]) -> None:
             boolean(flag, settings.get(flag, False))
         if not isinstance(settings.get("id", ""), str):
             raise ValueError(f"id of topic {name} is no text")
-    check_partition_count(topics)
+    check_partition_count(sum(map(operator.itemgetter("partitions"), topics.values())))
 
 
 def _check_publication(value: dict[str, Any]) -> None:
@@ -416,7 +441,7 @@ def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
 
 def _state_of(path: str, name: str, data: bytes) -> dict[str, Any]:
     """The checked content of a state file."""
-    value = unpack_state(path, data)
+    value = unpack_state(path, data, name)
     check = _CHECKS.get(name)
     if check is not None:
         try:
@@ -458,9 +483,12 @@ def _check_readable(directory: Directory, name: str, data: bytes) -> None:
         raise _not_written(path, error.reason) from error
 
 
-def write_prepared(directory: Directory, name: str, text: str) -> None:
-    """The same, with JSON text in the form that `state_text` makes."""
-    _write(directory, name, _pack(text))
+def write_prepared(directory: Directory, name: str, text: str) -> bytes:
+    """The same, with JSON text in the form that `state_text` makes. Returns the bytes
+    of the file."""
+    data = _pack(text)
+    _write(directory, name, data)
+    return data
 
 
 def _write(directory: Directory, name: str, data: bytes) -> None:

@@ -43,6 +43,9 @@ class PartitionState:
             be removed, including later segments.
         log_id: identifies the log; another log in the same directory has another one.
             Empty if an earlier version wrote the state.
+        foreign_end: every batch that another program wrote lies below it; 0: logstore
+            wrote all of them; `OFFSET_MAX`: unknown. Transactions lie below it, too:
+            logstore writes none.
     """
 
     start_offset: int
@@ -54,6 +57,7 @@ class PartitionState:
     store_epoch: str
     is_truncating: bool = False
     log_id: str = ""
+    foreign_end: int = OFFSET_MAX
 
     @property
     def durable_offset(self) -> int:
@@ -66,8 +70,13 @@ class PartitionState:
     def to_json(self, rows: str) -> str:
         """The state file's text. `rows` are the rows of sealed segments, made by
         the log writer and joined by commas."""
-        text = checkpoints.state_text({**self._without_rows(), "sealed": None})
-        return text.replace('"sealed":null', f'"sealed":[{rows}]', 1)
+        return _with_rows(self._without_rows(), rows)
+
+    def change_to_json(self, rows: str) -> str:
+        """The text of an entry that is appended to the state file: a later durable
+        point, and the rows of the segments that were sealed since."""
+        change = {"active": self.active, "time_digest": self.time_digest}
+        return _with_rows(change, rows)
 
     def _without_rows(self) -> dict[str, Any]:
         return {
@@ -80,6 +89,7 @@ class PartitionState:
             "generation": self.store_epoch,
             "is_truncating": self.is_truncating,
             "log_id": self.log_id,
+            "foreign_end": self.foreign_end,
         }
 
     @classmethod
@@ -93,6 +103,8 @@ class PartitionState:
         if value is None:
             return None
         try:
+            # A file of an earlier version does not name it.
+            unknown = 0 if value["is_gapless"] else OFFSET_MAX
             return cls(
                 _int64("start_offset", value["start_offset"], 0),
                 _sealed(value["sealed"]),
@@ -103,12 +115,18 @@ class PartitionState:
                 str(value["generation"]),
                 checkpoints.boolean("is_truncating", value["is_truncating"]),
                 _text("log_id", value.get("log_id", "")),
+                _int64("foreign_end", value.get("foreign_end", unknown), 0),
             )
         except (KeyError, TypeError, ValueError) as error:
             path = directory.path_of(PARTITION_STATE)
             raise CorruptCheckpointError(
                 f"{path} is no partition state: {error!r}", path=path
             ) from error
+
+
+def _with_rows(value: Mapping[str, Any], rows: str) -> str:
+    text = checkpoints.state_text({**value, "sealed": None})
+    return text.replace('"sealed":null', f'"sealed":[{rows}]', 1)
 
 
 def closed_mark(store_epoch: str, state: PartitionState | None) -> dict[str, Any]:

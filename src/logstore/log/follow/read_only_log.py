@@ -84,6 +84,8 @@ class ReadOnlyLog:
             RANK_REFRESH, f"the looks at {topic}-{partition}", lock_group
         )
         self._mtime_ns = -1
+        # Of logstore's own state, when it was last read: entries are appended to it.
+        self._state_stamp: FileStamp | None = None
         # The stamp of the partition when the log was loaded.
         self._stamp: object = None
         # Device and inode of the directory.
@@ -184,6 +186,7 @@ class ReadOnlyLog:
         self._loaded, self._files, self._epochs = loaded, files, epochs
         self._writer = stamp.ownership.owner
         self._mtime_ns = settled(stamp.mtime_ns, self.directory.files)
+        self._state_stamp = stamp.state
         self._stamp = stamp._replace(mtime_ns=self._mtime_ns)
         self._directory_id = stamp.directory_id
         self.segments = tuple(loaded.segments)
@@ -311,6 +314,10 @@ class ReadOnlyLog:
             return self._bounds()
 
     def _bounds(self) -> Bounds:
+        # The writer's state says so of the part that it covers. What follows may be of
+        # a broker that has begun since.
+        foreign_end = self._loaded.foreign_end
+        free = range(foreign_end, max(foreign_end, self._loaded.durable_offset))
         return Bounds(
             self.segments,
             self.start_offset,
@@ -318,6 +325,7 @@ class ReadOnlyLog:
             self.durable_offset,
             self._cuts,
             self._life,
+            transaction_free=free,
         )
 
     def _is_any_replaced(self) -> bool:
@@ -410,7 +418,7 @@ class ReadOnlyLog:
         return state == previous_state
 
     def _refresh(self) -> None:
-        info = self.directory.info()
+        info, state = self.directory.info_and_stamp(PARTITION_STATE)
         is_other = (info.device, info.inode) != self._directory_id
         if self._is_doubtful or is_other or self._has_new_writer():
             is_unchanged = not self.segments or self._files.is_end_unchanged()
@@ -433,8 +441,10 @@ class ReadOnlyLog:
             # cut.
             self._epochs = now
         mtime_ns, loaded = info.mtime_ns, self._loaded
-        if mtime_ns != self._mtime_ns or self._is_recent():
+        is_changed = mtime_ns != self._mtime_ns or state != self._state_stamp
+        if is_changed or self._is_recent():
             self._follow_names(mtime_ns)
+            self._state_stamp = state
         # A log that was loaded again is complete.
         if self._loaded is loaded and self.segments and not self._is_at_its_end:
             self._follow_tail()

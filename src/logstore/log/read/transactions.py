@@ -98,7 +98,8 @@ class CommittedFilter:
 
     def begin_again(self, view: View, offset: int) -> None:
         """Read the markers again from an offset on: the log was changed."""
-        self._ahead = _transaction_batches(view, offset, skip=self._skip)
+        end = view.end_offset
+        self._ahead = _transaction_batches(view, offset, end, skip=self._skip)
         self._markers.clear()
         self._done = False
 
@@ -127,10 +128,10 @@ _NO_MARKERS: Final[deque[_Marker]] = deque()
 
 
 def _transaction_batches(
-    view: View, start: int, *, skip: bool = False, skip_below: int = 0
+    view: View, start: int, stop: int, *, skip: bool = False, skip_below: int = 0
 ) -> Iterator[tuple[native.BatchHeader | None, _Marker | None]]:
-    """Headers of transactional batches from `start` to the end of a view, in order,
-    each with its marker if it is one.
+    """Headers of transactional batches from `start` to before `stop`, in order, each
+    with its marker if it is one.
 
     With `skip`, damaged batches are left out; without it, only damage that lies wholly
     below `skip_below` is. (None, None) is yielded in its place.
@@ -147,12 +148,12 @@ def _transaction_batches(
         if changed is not None:
             raise ChangedError(changed)
 
-    while segments and offset < view.end_offset:
+    while segments and offset < stop:
         segment = segments[0]
         try:
             place = place or segment.locate(offset)
             for header, buffer, file_pos in segment.headers(place, check=check):
-                if header.last_offset >= view.end_offset:
+                if header.last_offset >= stop:
                     return
                 if header.last_offset < offset:
                     continue
@@ -185,6 +186,19 @@ def _transaction_batches(
                 if place is None:
                     raise
             yield None, None
+
+
+def _read_on(
+    view: View, start: int, *, skip: bool, skip_below: int
+) -> Iterator[tuple[native.BatchHeader | None, _Marker | None]]:
+    """`_transaction_batches` from `start` to the end of a view, which reads nothing
+    where there can be none."""
+    free, end = view.transaction_free, view.end_offset
+    parts = (start, min(free.start, end)), (max(start, free.stop), end)
+    for first, stop in parts if free else ((start, end),):
+        yield from _transaction_batches(
+            view, first, stop, skip=skip, skip_below=skip_below
+        )
 
 
 def _newest_snapshot(
@@ -261,8 +275,7 @@ class StableOffset:
         if point.upto == view.end_offset:
             return point.open_since
         open_since, since = dict(point.open_since), point.since
-        batches = _transaction_batches(view, point.upto, skip=skip, skip_below=first)
-        for header, marker in batches:
+        for header, marker in _read_on(view, point.upto, skip=skip, skip_below=first):
             if header is None:
                 open_since.clear()
                 since = first
@@ -302,6 +315,8 @@ class StableOffset:
     def _first_point(self, view: View) -> _Point:
         """Where to begin: the newest snapshot, or the start of the log."""
         life, serial = view.life, view.cuts.serial
+        if view.start_offset in view.transaction_free:
+            return _Point(life, serial, view.start_offset, {})
         try:
             snapshot = _newest_snapshot(
                 self._directory, view.start_offset, view.end_offset

@@ -41,6 +41,8 @@ class Bounds(NamedTuple):
         cuts: those of the log so far, as far as the refresh found them.
         life: another number if another log has taken the place of this one.
         removal: why its writer has released the segments, if it has.
+        transaction_free: offsets of which it is known that no batch there belongs to a
+            transaction; if it is empty, its start is its stop.
     """
 
     segments: tuple[Segment, ...]
@@ -50,6 +52,7 @@ class Bounds(NamedTuple):
     cuts: Cuts
     life: int = 0
     removal: LogStoreError | None = None
+    transaction_free: range = range(0)
 
 
 class Source(Protocol):
@@ -106,7 +109,7 @@ class View(NamedTuple):
         log_end: the end of the log; above `end_offset` if only durable records may be
             read.
         decompressed_max: limit on one decompressed batch, bytes.
-        cuts, life: as in `Bounds`, when the read began.
+        cuts, life, transaction_free: as in `Bounds`, when the read began.
         source: the log that it shows.
     """
 
@@ -119,6 +122,7 @@ class View(NamedTuple):
     cuts: Cuts
     life: int
     source: Source
+    transaction_free: range = range(0)
 
     def check(self, offset: int) -> None:
         """Raise `OffsetOutOfRangeError` unless it is an offset of the log, or its end.
@@ -223,6 +227,7 @@ class View(NamedTuple):
             end_offset=max(now.start_offset, end),
             log_end=now.end_offset,
             cuts=now.cuts,
+            transaction_free=now.transaction_free,
         )
 
     def _out_of_range(

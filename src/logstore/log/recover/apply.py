@@ -240,8 +240,13 @@ class _Application:
             log.cuts, log.log_id = state.cuts, state.log_id
             log.is_contiguous = state.is_contiguous
             log.is_truncating = state.is_truncating
-        elif not segments:
-            log.is_contiguous = _is_without_epochs(self.directory)
+            log.foreign_end = state.foreign_end
+        else:
+            if not segments:
+                log.is_contiguous = _is_without_epochs(self.directory)
+            if self.context.writable and self.damage is None:
+                # From here on, logstore alone appends.
+                log.foreign_end = log.end_offset
         return log
 
     def segments(self, last: native.SegmentState) -> list[Segment]:

@@ -14,6 +14,7 @@ from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.recovery_report import RecoveryAction
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
+from logstore.io.layout import OFFSET_MAX
 from logstore.segment import Segment
 
 __all__ = ["RecoveryContext", "RecoveredLog"]
@@ -36,7 +37,7 @@ class RecoveredLog:
         is_unclean: the state file does not record where the log ends.
         deleted: `.deleted` files that wait for their removal.
         digested: base offsets of the segments that have a digest.
-        cuts, is_contiguous, is_truncating, log_id: as in `PartitionState`.
+        cuts, is_contiguous, is_truncating, log_id, foreign_end: as in `PartitionState`.
     """
 
     segments: list[Segment]
@@ -58,6 +59,7 @@ class RecoveredLog:
     is_contiguous: bool = False
     is_truncating: bool = False
     log_id: str = ""
+    foreign_end: int = OFFSET_MAX
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -60,13 +60,14 @@ class LogContext:
 
     Attributes:
         name: ``topic-partition``.
-        log_id, is_contiguous: as in `PartitionState`.
+        log_id, is_contiguous, foreign_end: as in `PartitionState`.
     """
 
     __slots__ = (
         "config",
         "directory",
         "files",
+        "foreign_end",
         "is_contiguous",
         "log_id",
         "name",
@@ -85,6 +86,7 @@ class LogContext:
         *,
         log_id: str,
         is_contiguous: bool,
+        foreign_end: int,
     ) -> None:
         self.services = services
         self.directory = directory
@@ -95,3 +97,4 @@ class LogContext:
         self.config = config
         self.log_id = log_id
         self.is_contiguous = is_contiguous
+        self.foreign_end = foreign_end

@@ -10,7 +10,7 @@ from logstore import _native as native
 from logstore._native.locks import logger
 from logstore.errors import DiskFullError, storage_error
 from logstore.io import layout
-from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.growing_file import GrowingFile
 from logstore.io.checkpoint.partition_state import (
     UNKNOWN_TIMESTAMP,
     PartitionState,
@@ -47,6 +47,8 @@ class DurablePoint:
     __slots__ = (
         "_active",
         "_context",
+        "_file",
+        "_in_file",
         "_is_unclean",
         "_pos",
         "_rows",
@@ -72,9 +74,15 @@ class DurablePoint:
         # Size of the active segment, and time, when the file was last written.
         self._pos = loaded.active_state.size
         self._time = context.files.monotonic()
-        # Of the last state file: serials of the first and the last sealed segment (not
-        # references, which would keep deleted segments), their number, their rows.
+        # When the state file was last written whole: serials of the first and the last
+        # sealed segment (not references, which would keep deleted segments), their
+        # number, their rows.
         self._rows: tuple[int, int, int, str] = (0, 0, 0, "")
+        self._file = GrowingFile(context.directory, layout.PARTITION_STATE)
+        # What the file says and an entry does not change; its sealed segments, as in
+        # `_rows`; the base offset of the segment whose indexes have durable names.
+        # None: the next write is of the whole file.
+        self._in_file: tuple[object, tuple[int, int, int], int] | None = None
 
     @property
     def is_known(self) -> bool:
@@ -87,8 +95,13 @@ class DurablePoint:
         state: native.SegmentState,
         *,
         is_truncating: bool = False,
+        is_record: bool = False,
     ) -> None:
         """Write the state file; `state` is that of the active segment.
+
+        Args:
+            is_record: no call depends on it; the file says afterwards what it said
+                before if one bit of its last entry is damaged.
 
         Raises:
             OSError: as the system gives it; the file is unchanged, or its content is
@@ -104,12 +117,40 @@ class DurablePoint:
             context.is_contiguous,
             context.services.store_epoch,
             log_id=context.log_id,
+            foreign_end=context.foreign_end,
         )
         point.is_truncating = is_truncating
         self._sync_indexes(state)
-        text = point.to_json(self._sealed_rows(extent.segments))
-        checkpoints.write_prepared(context.directory, layout.PARTITION_STATE, text)
+        if not (is_record and self._append(extent, point)):
+            self._in_file = None
+            self._file.replace(point.to_json(self._sealed_rows(extent.segments)))
+            if not is_truncating:
+                sealed = _sealed_range(extent.segments, len(extent.segments) - 1)
+                self._in_file = _constants(point), sealed, _indexed_base(point)
         self._written(state)
+
+    def _append(self, extent: Extent, point: PartitionState) -> bool:
+        """Append an entry to the state file, if it is only the durable point that has
+        moved, and segments that were sealed since. Returns whether that was done."""
+        in_file, self._in_file = self._in_file, None
+        if in_file is None or in_file[0] != _constants(point):
+            return False
+        segments, (_, _, count), named = extent.segments, *in_file[1:]
+        if not (
+            count < len(segments)
+            and _sealed_range(segments, count) == in_file[1]
+            and (not count or segments[count - 1].row)
+        ):
+            return False
+        if _indexed_base(point) not in (_NO_BASE, named):
+            # As after a whole file: index files that it counts are there.
+            self._context.directory.sync()
+        rows = ",".join(_rows_from(segments, count))
+        if not self._file.append(point.change_to_json(rows)):
+            return False
+        sealed = _sealed_range(segments, len(segments) - 1)
+        self._in_file = in_file[0], sealed, _indexed_base(point)
+        return True
 
     def _written(self, state: native.SegmentState) -> None:
         self.is_recorded = True
@@ -128,27 +169,23 @@ class DurablePoint:
     def _sealed_rows(self, segments: tuple[Segment, ...]) -> str:
         """The rows of the sealed segments, as text. A roll adds one row to the existing
         ones, so that its cost does not depend on their number."""
-        first, last, count, text = self._rows
+        *known, count, text = self._rows
         if not (
             0 < count < len(segments)
-            and (segments[0]._serial, segments[count - 1]._serial) == (first, last)
+            and _sealed_range(segments, count) == (*known, count)
             and segments[count - 1].row
         ):
             count, text = 0, ""
-        rows = [
-            segment.row or _sealed_row(segment, after.base_offset)
-            for segment, after in itertools.pairwise(segments[count:])
-        ]
+        rows = _rows_from(segments, count)
         if rows:
             text = ",".join([text, *rows] if text else rows)
-            ends = segments[0]._serial, segments[-2]._serial
-            self._rows = (*ends, len(segments) - 1, text)
+            self._rows = (*_sealed_range(segments, len(segments) - 1), text)
         return text
 
     def record(self, extent: Extent, state: native.SegmentState) -> None:
         """Record the durable point. If this fails, the old one stays true."""
         try:
-            self.write(extent, state)
+            self.write(extent, state, is_record=True)
         except OSError as error:
             logger.warning(
                 "cannot write down the durable point of %s: %s",
@@ -233,6 +270,36 @@ class DurablePoint:
             return
         if synced.raw.base_offset == writer.state.raw.base_offset:
             self.record(extent, synced)
+
+
+def _constants(point: PartitionState) -> object:
+    """What a roll, and a later durable point, do not change."""
+    return point.start_offset, point.cuts, point.store_epoch, point.is_truncating
+
+
+_NO_BASE: Final = -1
+
+
+def _indexed_base(point: PartitionState) -> int:
+    """The base offset of the active segment if the state counts entries of its indexes;
+    `_NO_BASE`: it counts none."""
+    active = point.active
+    has_entries = active["index_entries"] or active["time_entries"]
+    return active["base_offset"] if has_entries else _NO_BASE
+
+
+def _sealed_range(segments: tuple[Segment, ...], count: int) -> tuple[int, int, int]:
+    """Serials of the first and the last of `count` sealed segments, and that number.
+    For none, of the active one."""
+    return segments[0]._serial, segments[max(count - 1, 0)]._serial, count
+
+
+def _rows_from(segments: tuple[Segment, ...], count: int) -> list[str]:
+    """The rows of the sealed segments after the first `count`."""
+    return [
+        segment.row or _sealed_row(segment, after.base_offset)
+        for segment, after in itertools.pairwise(segments[count:])
+    ]
 
 
 def _sealed_row(segment: Segment, next_offset: int) -> str:

@@ -117,6 +117,7 @@ class LogWriter:
             config,
             log_id=loaded.log_id or uuid.uuid4().hex,
             is_contiguous=loaded.is_contiguous,
+            foreign_end=loaded.foreign_end,
         )
         name, group = self.context.name, services.lock_group
         self.lock = native.Mutex(RANK_APPEND, f"partition {name}", group)

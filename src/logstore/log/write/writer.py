@@ -18,6 +18,7 @@ from logstore.errors import (
 )
 from logstore.io.checkpoint.cuts import Cuts
 from logstore.io.directory import Directory
+from logstore.io.layout import OFFSET_MAX
 from logstore.log.recover import RecoveredLog
 from logstore.log.write.appender import Appender
 from logstore.log.write.context import LogContext, StoreServices
@@ -97,6 +98,11 @@ class PartitionWriter:
     def cuts(self) -> Cuts:
         """How the log was cut."""
         return self._log.extent.cuts
+
+    @property
+    def transaction_free(self) -> range:
+        """Offsets where no batch belongs to a transaction: logstore writes none."""
+        return range(self.context.foreign_end, OFFSET_MAX)
 
     def seen(self) -> Extent:
         """The log as readers see it now."""

@@ -35,6 +35,7 @@ from logstore.io.directory import Directory
 from logstore.io.layout import (
     INDEX,
     LOG,
+    OFFSET_MAX,
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
@@ -503,6 +504,7 @@ class PartitionRepair:
             contiguous,
             self.ownership.store_epoch,
             log_id=own.log_id if own else "",
+            foreign_end=own.foreign_end if own else OFFSET_MAX,
         )
         self.quarantine.take_out(layout.PARTITION_STATE)
         checkpoints.write_state(directory, layout.PARTITION_STATE, new.to_dict())

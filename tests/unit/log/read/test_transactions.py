@@ -13,6 +13,9 @@ import crc32c
 import pytest
 
 import logstore
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.directory import Directory
 from logstore.io.files import Files
 from logstore.store.store import open_store
 
@@ -214,6 +217,7 @@ def test_what_was_read_for_the_last_stable_offset_is_not_read_again(
         p = store.create_topic("t", config=config)[0]
         for _ in range(20):
             p.append_many([b"x" * 1000] * 1000)
+    (tmp_path / layout.OWNER).unlink()  # as if another program had written it
     files = Counting()
     store, p = opened(tmp_path, files)
     with store:
@@ -225,3 +229,114 @@ def test_what_was_read_for_the_last_stable_offset_is_not_read_again(
             offset = chunk.next_offset
         list(p.follow(p.end_offset, timeout=0.2, isolation="read_committed"))
         assert files.bytes_read < 30_000_000 / 2
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_log_that_logstore_wrote_is_not_read_for_the_last_stable_offset(
+    tmp_path: Path, read_only: bool
+) -> None:
+    """It has no transactions: logstore writes none."""
+    with logstore.open(tmp_path) as store:
+        p = store.create_topic("t")[0]
+        for _ in range(5):
+            p.append_many([b"x" * 1000] * 1000)
+    files = Counting()
+    with open_store(tmp_path, read_only=read_only, files=files) as store:
+        p = store.topic("t")[0]
+        assert p.end_offset == 5000
+        files.bytes_read = 0
+        assert p.last_stable_offset() == 5000
+        list(p.follow(2500, timeout=0, isolation="read_committed"))[-1:]
+        assert files.bytes_read < 3_000_000  # the second half, and its lookups
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_transactions_of_a_broker_count_in_a_log_that_logstore_continues(
+    tmp_path: Path, commit: bool
+) -> None:
+    """Only what the broker wrote is read for them, by each process, after each
+    opening."""
+    log = Log()
+    log.write(0, 2)
+    log.write(1, 200)
+    log.finish(1, commit=True)
+    if commit:
+        log.finish(0, commit=True)
+    log.put(tmp_path)
+    stable = log.end if commit else 0
+    with logstore.open(tmp_path) as store:
+        p = store.topic("t")[0]
+        for count in range(1000, 6000, 1000):
+            p.append_many([b"x" * 1000] * 1000)
+            expected = log.end + count if commit else stable
+            assert p.last_stable_offset() == expected
+    for read_only in (True, False):
+        files = Counting()
+        with open_store(tmp_path, read_only=read_only, files=files) as store:
+            p = store.topic("t")[0]
+            assert p.end_offset == log.end + 5000
+            files.bytes_read = 0
+            assert p.last_stable_offset() == expected
+            assert 0 < files.bytes_read < 600_000
+            follower = p.follow(p.end_offset - 1, timeout=0, isolation="read_committed")
+            assert len(list(follower)) == int(commit)
+
+
+def test_appends_of_a_broker_to_an_open_log_are_read_for_their_transactions(
+    tmp_path: Path,
+) -> None:
+    """A reader may have the log open as logstore's own when a broker takes it over."""
+    with logstore.open(tmp_path) as store:
+        p = store.create_topic("t")[0]
+        p.append_many([b"x"] * 10)
+    store, p = opened(tmp_path)
+    with store:
+        assert p.last_stable_offset() == 10
+        log = Log()
+        log.end = 10
+        log.write(0, 3)
+        with (tmp_path / "t-0" / f"{0:020d}.log").open("ab") as file:
+            file.write(log.data)
+        assert (p.end_offset, p.last_stable_offset()) == (13, 10)
+        assert list(p.follow(10, timeout=0, isolation="read_committed")) == []
+
+
+@pytest.mark.parametrize("is_gapless", [True, False])
+def test_state_of_an_earlier_version_does_not_say_where_transactions_end(
+    tmp_path: Path, is_gapless: bool
+) -> None:
+    """If the log may have gaps, it is read; what it has is found."""
+    log = Log()
+    log.write(0, 2)
+    log.put(tmp_path)
+    with logstore.open(tmp_path) as store:
+        store.topic("t")[0].append(b"x")
+    root = Directory.open_root(Files(), str(tmp_path))
+    directory = root.child("t-0")
+    value = checkpoints.read_state(directory, layout.PARTITION_STATE)
+    assert value is not None
+    assert value.pop("foreign_end") == 2
+    value["is_gapless"] = is_gapless
+    checkpoints.write_state(directory, layout.PARTITION_STATE, value)
+    store, p = opened(tmp_path)
+    with store:
+        assert p.last_stable_offset() == (3 if is_gapless else 0)
+
+
+def test_follower_before_an_open_transaction_reads_what_is_new(tmp_path: Path) -> None:
+    """It waits at the start of the log: each look costs nothing."""
+    log = Log()
+    log.write(0)
+    for _ in range(300):
+        log.write(1)
+        log.finish(1, commit=True)
+    log.put(tmp_path)
+    files = Counting()
+    store, p = opened(tmp_path, files)
+    with store:
+        for look in range(5):
+            files.bytes_read = 0
+            follower = p.follow(0, timeout=0, isolation="read_committed")
+            assert list(follower) == []
+            assert (files.bytes_read >= len(log.data)) == (look == 0)
+        assert files.bytes_read < len(log.data) / 2

@@ -1,0 +1,161 @@
+"""State files that grow: an entry, and later ones that say what has changed since.
+
+A state file is written whole: temporary name, sync, rename, directory sync. A change
+may then be appended to it, as an entry of its own: one write at the end of the file and
+a sync. So a change costs what it says, however much the file holds. When the entries
+have grown to the size of the first one, the file is written whole again.
+
+An entry is a checksum line and a line of JSON. Its checksum covers the checksum of the
+entry before, and the position of the entry: it is valid at the place where it was
+written, and nowhere else. The next entry is written after the sync of the one before
+has returned. So a power failure can damage the last entry only, and leaves the file as
+it was before that change, as an interrupted rename does. A bad entry that another one
+follows is damage. So that one damaged bit never undoes a change in silence, callers
+append only changes whose loss recovery makes up for, or that an entry follows at once.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import xxhash
+
+from logstore.io.directory import Directory
+from logstore.io.files import FileStamp, stamp_of
+
+__all__ = [
+    "ENTRY_BYTES",
+    "FileEnd",
+    "append_entry",
+    "end_of",
+    "first_entry",
+    "split_entries",
+]
+
+_PREFIX: Final = b"xxh64 "
+# The checksum line, with its line end.
+_HEAD_BYTES: Final = len(_PREFIX) + 17
+# Bytes of an entry besides its JSON: the checksum line, and a line end.
+ENTRY_BYTES: Final = _HEAD_BYTES + 1
+# More bytes of entries may follow the first one, whatever its own size.
+_GROWTH_BYTES_MIN: Final = 64 << 10
+
+
+class FileEnd(NamedTuple):
+    """Where the valid entries of a state file end.
+
+    Attributes:
+        first: bytes of the first entry.
+        size: bytes of all.
+        checksum: that of the last one.
+        stamp: of the file after the last write.
+    """
+
+    first: int
+    size: int
+    checksum: int
+    stamp: FileStamp | None = None
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the file is to be written whole again: so a change costs at most
+        twice what it says, in the long run, and reading it twice what it holds."""
+        return self.size - self.first > max(self.first, _GROWTH_BYTES_MIN)
+
+
+def first_entry(body: bytes) -> bytes:
+    """The bytes of a file with one entry."""
+    return _entry(body, _checksum(body, 0, 0))
+
+
+def end_of(data: bytes, stamp: FileStamp | None) -> FileEnd:
+    """The end of a file that was written whole, with these bytes."""
+    return FileEnd(
+        len(data), len(data), int(data[len(_PREFIX) : _HEAD_BYTES - 1], 16), stamp
+    )
+
+
+def _entry(body: bytes, checksum: int) -> bytes:
+    return b"%s%016x\n%s\n" % (_PREFIX, checksum, body)
+
+
+def _checksum(body: bytes | memoryview, before: int, pos: int) -> int:
+    return xxhash.xxh64_intdigest(body, seed=(before + pos) % (1 << 64))
+
+
+def split_entries(data: bytes) -> tuple[list[bytes], FileEnd]:
+    """The JSON of the valid entries of a file, and where they end. A bad last entry is
+    left out.
+
+    Raises:
+        ValueError: the first entry is bad, or one that others follow.
+    """
+    bodies: list[bytes] = []
+    pos = checksum = first = 0
+    while pos < len(data) or not bodies:
+        begin = pos + _HEAD_BYTES
+        stop = data.find(b"\n", begin)
+        if stop < 0:
+            # As earlier versions did, accept a file without its last line end.
+            stop = len(data) if not bodies else begin
+        body = data[begin:stop]
+        found = _checksum(body, checksum, pos)
+        if data[pos : stop + 1] not in (_entry(body, found), _entry(body, found)[:-1]):
+            if not bodies or _is_followed(data, pos, checksum):
+                raise ValueError("its checksum differs")
+            break
+        bodies.append(body)
+        pos, checksum, first = min(stop + 1, len(data)), found, first or stop + 1
+    return bodies, FileEnd(first, pos, checksum)
+
+
+def _is_followed(data: bytes, pos: int, before: int) -> bool:
+    """Whether a valid entry follows the bad one at a position, at once or later. Its
+    checksum covers that of the entry before it, which stands in the checksum line of
+    that entry; if the line is what is damaged, it is that of the entry's JSON."""
+    candidates = _stored(data, pos)
+    stop = data.find(b"\n", pos + _HEAD_BYTES)
+    if stop >= 0:
+        candidates.add(_checksum(data[pos + _HEAD_BYTES : stop], before, pos))
+    # Text that only looks like entries must not cost more than as many entries.
+    left = 2 * len(data)
+    while left > 0 and (pos := data.find(_PREFIX, pos + len(_PREFIX))) >= 0:
+        stored = _stored(data, pos)
+        stop = data.find(b"\n", pos + _HEAD_BYTES) if stored else -1
+        if stop >= 0:
+            body = data[pos + _HEAD_BYTES : stop]
+            left -= len(body)
+            if any(_checksum(body, checksum, pos) in stored for checksum in candidates):
+                return True
+            candidates = stored
+    return False
+
+
+def _stored(data: bytes, pos: int) -> set[int]:
+    """The checksum in the checksum line of an entry; nothing if it is no number."""
+    digits = data[pos + len(_PREFIX) : pos + _HEAD_BYTES - 1]
+    is_number = len(digits) == 16 and not digits.strip(b"0123456789abcdef")
+    return {int(digits, 16)} if is_number else set()
+
+
+def append_entry(
+    directory: Directory, name: str, end: FileEnd, body: bytes
+) -> FileEnd | None:
+    """Append an entry to a state file, durably: 1. write it; 2. sync the file.
+
+    Returns the new end; None if the file is not as it was left, and nothing was
+    written: then it must be written whole. After an error, too.
+
+    Raises:
+        OSError: the entry may be in the file, or part of it.
+    """
+    checksum = _checksum(body, end.checksum, end.size)
+    entry = _entry(body, checksum)
+    files = directory.files
+    with directory.opened(name, write=True) as fd:
+        if stamp_of(files.stat(fd)) != end.stamp:
+            return None
+        files.write(fd, entry, end.size)
+        files.sync(fd)
+        stamp = stamp_of(files.stat(fd))
+    return end._replace(size=end.size + len(entry), checksum=checksum, stamp=stamp)

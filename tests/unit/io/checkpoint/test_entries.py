@@ -1,0 +1,144 @@
+"""Entries of state files: what counts after a torn append, and what is damage."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from logstore.io.checkpoint.entries import (
+    FileEnd,
+    append_entry,
+    end_of,
+    first_entry,
+    split_entries,
+)
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+
+BODIES = [b'{"version":1}', b'{"a":[1,2,3],"version":1}', b'{"b":"xxh64 "}', b"{}"]
+
+
+def written(path: Path, bodies: list[bytes]) -> tuple[bytes, list[int]]:
+    """A file with these entries, and where each of them ends."""
+    directory = Directory.open_root(Files(), str(path))
+    data = first_entry(bodies[0])
+    directory.write_file("state", data)
+    end: FileEnd | None = end_of(data, directory.stamp("state"))
+    ends = [len(data)]
+    for body in bodies[1:]:
+        assert end is not None
+        end = append_entry(directory, "state", end, body)
+        assert end is not None
+        ends.append(end.size)
+    return (path / "state").read_bytes(), ends
+
+
+def test_entries_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """In order, and the end is where the next one goes."""
+    data, ends = written(tmp_path, BODIES)
+    bodies, end = split_entries(data)
+    assert bodies == BODIES
+    assert (end.first, end.size) == (ends[0], ends[-1] == len(data) and len(data))
+
+
+def test_file_of_one_entry_is_that_of_earlier_versions() -> None:
+    """Also without its last line end."""
+    data = first_entry(b'{"version":1}')
+    assert data.startswith(b"xxh64 ")
+    assert data.endswith(b'\n{"version":1}\n')
+    assert split_entries(data)[0] == [b'{"version":1}']
+    assert split_entries(data[:-1])[0] == [b'{"version":1}']
+
+
+def test_torn_entry_leaves_those_before_it(tmp_path: Path) -> None:
+    """Cut off at each byte, and zeros, or what the file has elsewhere, in its place:
+    as a power failure leaves the only write that no sync has covered."""
+    data, ends = written(tmp_path, BODIES)
+    random_bytes = random.Random(1)
+    for count in range(1, len(ends)):
+        begin, stop = ends[count - 1], ends[count]
+        size = stop - begin
+        for cut in range(size):
+            assert split_entries(data[: begin + cut])[0] == BODIES[:count]
+            for other in (
+                bytes(size - cut),
+                random_bytes.randbytes(size - cut),
+                (data[: stop - cut] * 2)[: size - cut],
+                (data[random_bytes.randrange(begin) :] * 9)[: size - cut],
+            ):
+                torn = data[: begin + cut] + other
+                if torn != data[:stop]:
+                    bodies, end = split_entries(torn)
+                    assert bodies == BODIES[:count]
+                    assert end.size == begin
+            later = data[:begin] + bytes(cut) + data[begin + cut : stop]
+            if later != data[:stop]:
+                assert split_entries(later)[0] == BODIES[:count]
+
+
+def test_each_flipped_bit_before_the_last_entry_is_damage(tmp_path: Path) -> None:
+    """In the last one it cannot be told from a torn write."""
+    data, ends = written(tmp_path, BODIES)
+    for pos in range(len(data)):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[pos] ^= 1 << bit
+            if pos < ends[-2]:
+                with pytest.raises(ValueError, match="checksum"):
+                    split_entries(bytes(flipped))
+            else:
+                assert split_entries(bytes(flipped))[0] == BODIES[:-1]
+
+
+def test_lost_sector_before_the_last_entries_is_damage(tmp_path: Path) -> None:
+    """Two entries that stand one after the other show that they were written."""
+    data, ends = written(tmp_path, [*BODIES, b'{"c":1}', b'{"d":1}'])
+    for begin in range(ends[0], ends[3]):
+        for stop in range(begin + 1, ends[3] + 1):
+            holed = data[:begin] + bytes(stop - begin) + data[stop:]
+            with pytest.raises(ValueError, match="checksum"):
+                split_entries(holed)
+
+
+def test_entry_counts_only_where_it_was_written(tmp_path: Path) -> None:
+    """Not a second time, not in another order, not after another first entry."""
+    data, ends = written(tmp_path, [b"{}", b"{}", b"{}", b"{}"])
+    first, second = data[ends[0] : ends[1]], data[ends[1] : ends[2]]
+    assert len(split_entries(data[: ends[0]] + second)[0]) == 1
+    assert len(split_entries(data[: ends[1]] + first)[0]) == 2
+    assert len(split_entries(first_entry(b"[]") + first)[0]) == 1
+
+
+def test_text_like_many_entries_takes_no_long_time() -> None:
+    """A megabyte of checksum lines in one line: each of them could begin an entry."""
+    data = first_entry(b"{}") + b"xxh64 0123456789abcdef " * 50_000 + b"\n"
+    assert split_entries(data)[0] == [b"{}"]
+
+
+@pytest.mark.parametrize("change", ["grown", "replaced", "shorter", "rewritten"])
+def test_nothing_is_appended_to_a_file_that_another_program_changed(
+    tmp_path: Path, change: str
+) -> None:
+    """The caller then writes it whole."""
+    directory = Directory.open_root(Files(), str(tmp_path))
+    data, path = first_entry(b"{}"), tmp_path / "state"
+    directory.write_file("state", data)
+    end = end_of(data, directory.stamp("state"))
+    if change == "replaced":
+        directory.write_file("state", data)
+    else:
+        changed = {"grown": data + b"x", "shorter": data[:-1], "rewritten": data}
+        path.write_bytes(changed[change])
+    left = path.read_bytes()
+    assert append_entry(directory, "state", end, b"{}") is None
+    assert path.read_bytes() == left
+
+
+def test_file_is_long_when_its_entries_have_its_first_size() -> None:
+    """And at least 64 KiB."""
+    assert not FileEnd(100, 100 + (64 << 10), 0).is_long
+    assert FileEnd(100, 101 + (64 << 10), 0).is_long
+    assert not FileEnd(1 << 20, 2 << 20, 0).is_long
+    assert FileEnd(1 << 20, (2 << 20) + 1, 0).is_long

@@ -1,0 +1,146 @@
+"""State files that are written whole, and by appended entries."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logstore.errors import CorruptCheckpointError
+from logstore.io import layout
+from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.growing_file import GrowingFile
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+
+
+class Failing(Files):
+    """Fails the next call of a method, once."""
+
+    failing = ""
+
+    def _fail(self, method: str) -> None:
+        if self.failing == method:
+            self.failing = ""
+            raise OSError(errno.ENOSPC, "no space")
+
+    def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
+        if self.failing == "write":
+            super().write(fd, data[: len(data) // 2], pos)
+        self._fail("write")
+        super().write(fd, data, pos)
+
+    def sync(self, fd: int) -> None:
+        self._fail("sync")
+        super().sync(fd)
+
+
+def settings(**topics: Any) -> dict[str, Any]:
+    return {"topics": {name: {"partitions": count} for name, count in topics.items()}}
+
+
+def text(change: dict[str, Any]) -> str:
+    return checkpoints.state_text(change)
+
+
+def read(root: Directory) -> dict[str, Any]:
+    value = checkpoints.read_state(root, layout.TOPICS)
+    assert value is not None
+    return {name: topic["partitions"] for name, topic in value["topics"].items()}
+
+
+def new(path: Path) -> tuple[Directory, GrowingFile, Failing]:
+    files = Failing()
+    root = Directory.open_root(files, str(path))
+    file = GrowingFile(root, layout.TOPICS)
+    assert not file.append(text(settings(a=1)))  # not before it was written whole
+    file.replace(checkpoints.state_text(settings(a=1, b=1)))
+    return root, file, files
+
+
+def test_change_is_appended_and_read(tmp_path: Path) -> None:
+    """A topic is added, replaced, removed; the rest of the file stays as it is."""
+    root, file, _ = new(tmp_path)
+    data = (tmp_path / layout.TOPICS).read_bytes()
+    assert file.append(text(settings(c=1)))
+    assert file.append(text(settings(a=3)))
+    assert file.append(text({"topics": {"b": None, "unknown": None}}))
+    assert read(root) == {"a": 3, "c": 1}
+    assert (tmp_path / layout.TOPICS).read_bytes().startswith(data)
+    assert file.has_entries
+    file.replace(checkpoints.state_text(settings(z=1)))
+    assert (read(root), file.has_entries) == ({"z": 1}, False)
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_failed_append_is_followed_by_a_write_of_the_whole_file(
+    tmp_path: Path, call: str
+) -> None:
+    """What it has left behind does not matter."""
+    root, file, files = new(tmp_path)
+    assert file.append(text(settings(c=1)))
+    files.failing = call
+    with pytest.raises(OSError, match="no space"):
+        file.append(text(settings(d=1)))
+    assert read(root) in ({"a": 1, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 1, "d": 1})
+    assert not file.append(text(settings(e=1)))
+    file.replace(checkpoints.state_text(settings(e=1)))
+    assert file.append(text(settings(f=1)))
+    assert read(root) == {"e": 1, "f": 1}
+
+
+def test_long_file_takes_no_more_entries(tmp_path: Path) -> None:
+    """It is to be written whole: reading it costs twice its content at the most."""
+    root, file, _ = new(tmp_path)
+    count = 0
+    while file.append(text(settings(**{f"topic-{count}": 1}))):
+        count += 1
+    size = (tmp_path / layout.TOPICS).stat().st_size
+    assert 64 << 10 < size < 66 << 10
+    assert len(read(root)) == count + 2
+
+
+def test_entry_beyond_the_largest_file_that_is_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is then written whole, which may be shorter."""
+    root, file, _ = new(tmp_path)
+    assert file.append(text(settings(c=1)))
+    size = (tmp_path / layout.TOPICS).stat().st_size
+    monkeypatch.setattr(checkpoints, "STATE_BYTES_MAX", size + len(text(settings(d=1))))
+    assert not file.append(text(settings(d=1)))
+    assert len(read(root)) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topics": 5},
+        {"topics": {"a": 5}},
+        {"topics": {"a": {}}},
+        {"topics": {"../a": {"partitions": 1}}},
+        {"other": {}},
+        {"topics": {"a": {"partitions": 2_000_000}}},
+    ],
+)
+def test_entry_that_cannot_be_applied_is_an_error(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    """Its checksum is right: somebody has written it so."""
+    root, file, _ = new(tmp_path)
+    assert file.append(text(change))
+    with pytest.raises(CorruptCheckpointError):
+        checkpoints.read_state(root, layout.TOPICS)
+
+
+def test_only_files_that_grow_have_entries(tmp_path: Path) -> None:
+    """An entry after the first one is damage in any other file."""
+    root = Directory.open_root(Files(), str(tmp_path))
+    file = GrowingFile(root, layout.PUBLISHED)
+    file.replace(checkpoints.state_text({"published": []}))
+    assert checkpoints.read_state(root, layout.PUBLISHED) is not None
+    assert file.append(text({"published": []}))
+    with pytest.raises(CorruptCheckpointError, match="checksum"):
+        checkpoints.read_state(root, layout.PUBLISHED)

@@ -1,0 +1,221 @@
+"""The topics file: what is appended to it, and what writes it whole."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore import TopicConfig
+from logstore.io import layout
+from logstore.io.checkpoint import growing_file
+from logstore.io.files import Files
+from logstore.store.store import open_store
+from support.damage import FaultyFiles, FullDisk, crash, cut, flip_bit
+
+
+def entries(store: Path) -> int:
+    return (store / layout.TOPICS).read_bytes().count(b"xxh64 ")
+
+
+def segment_bytes(store: logstore.Store) -> dict[str, int]:
+    return {topic.name: topic.config.segment_bytes for topic in store}
+
+
+def test_changes_of_topics_are_appended_and_closing_writes_the_file_whole(
+    tmp_path: Path,
+) -> None:
+    """So an earlier version reads the topics of a store that was closed."""
+    with logstore.open(tmp_path / "store") as store:
+        for name in ("a", "b", "c"):
+            store.create_topic(name)
+        assert entries(tmp_path / "store") == 6
+        store.delete_topic("b")
+        store.topic("a").add_partitions(2)
+        store.topic("c").configure(TopicConfig(segment_bytes=1000))
+        assert entries(tmp_path / "store") == 12
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+    assert entries(tmp_path / "store") == 1
+    for path in (tmp_path / "store", copy):
+        with logstore.open(path) as store:
+            assert {topic.name: len(topic) for topic in store} == {"a": 3, "c": 1}
+            assert segment_bytes(store)["c"] == 1000
+            assert not store.recovery_report
+
+
+def test_change_writes_what_it_says_whatever_the_store_has(tmp_path: Path) -> None:
+    class Counting(Files):
+        """Counts the bytes that are written."""
+
+        written = 0
+
+        def write(self, fd: int, data: bytes | memoryview, pos: int) -> None:
+            self.written += len(data)
+            super().write(fd, data, pos)
+
+    files, costs = Counting(), []
+    with open_store(tmp_path, files=files) as store:
+        for number in range(100):
+            files.written = 0
+            store.create_topic(f"topic-{number:03d}")
+            costs.append(files.written)
+        files.written = 0
+        store.topic("topic-050").configure(TopicConfig(segment_bytes=1000))
+        costs.append(files.written)
+        files.written = 0
+        store.delete_topic("topic-050")
+        costs.append(files.written)
+    assert max(costs[1:]) <= costs[1] + 10
+
+
+@pytest.mark.parametrize("lost", ["cut", "flipped"])
+def test_lost_last_entry_undoes_no_call(tmp_path: Path, lost: str) -> None:
+    """Of a creation and a deletion, opening does the rest; new settings are followed by
+    an entry that says nothing."""
+
+    def create(store: logstore.Store) -> None:
+        store.create_topic("new", 2, TopicConfig(segment_bytes=1000))
+
+    def delete(store: logstore.Store) -> None:
+        store.delete_topic("old")
+
+    def configure(store: logstore.Store) -> None:
+        store.topic("old").configure(TopicConfig(segment_bytes=2000))
+
+    for number, change in enumerate((create, delete, configure)):
+        path, copy = tmp_path / f"{number}", tmp_path / f"{number}-copy"
+        with logstore.open(path) as store:
+            store.create_topic("old")
+            change(store)
+            expected = segment_bytes(store)
+            crash(path, copy)
+        file = copy / layout.TOPICS
+        if lost == "cut":
+            cut(file, file.stat().st_size - 3)
+        else:
+            flip_bit(file, file.stat().st_size * 8 - 30)
+        with logstore.open(copy) as store:
+            assert segment_bytes(store) == expected
+            assert not store.recovery_report
+
+
+def test_damage_before_the_last_entry_is_reported(tmp_path: Path) -> None:
+    """No topic loses its settings in silence."""
+    with logstore.open(tmp_path / "store") as store:
+        for name in ("a", "b", "c"):
+            store.create_topic(name, config=TopicConfig(segment_bytes=1000))
+        data = (tmp_path / "store" / layout.TOPICS).read_bytes()
+        last = data.rindex(b"xxh64 ")
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+    for byte in range(7, last, 40):
+        (copy / layout.TOPICS).write_bytes(data)
+        flip_bit(copy / layout.TOPICS, byte * 8)
+        with logstore.open(copy, read_only=True) as store:
+            labels = [action.label for action in store.recovery_report.actions]
+            assert labels == ["state-damaged"]
+    shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("at", ["before", "behind"])
+@pytest.mark.parametrize("call", [1, 2])
+def test_interrupted_change_leaves_memory_and_file_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, call: int
+) -> None:
+    """The next change writes the file whole, from what memory has."""
+    append, left = growing_file.GrowingFile.append, call
+
+    def interrupted(self: growing_file.GrowingFile, text: str) -> bool:
+        nonlocal left
+        left -= 1
+        if left == 0 and at == "before":
+            raise KeyboardInterrupt
+        done = append(self, text)
+        if left == 0:
+            raise KeyboardInterrupt
+        return done
+
+    with logstore.open(tmp_path / "store") as store:
+        store.create_topic("first")
+        monkeypatch.setattr(growing_file.GrowingFile, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.create_topic("interrupted")
+        monkeypatch.undo()
+        store.create_topic("last")
+        expected = set(store.topics())
+        assert {"first", "last"} <= expected
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+    for path in (tmp_path / "store", copy):
+        with logstore.open(path) as store:
+            assert {"first", "last"} <= set(store.topics())
+            assert set(store.topics()) <= {*expected, "interrupted"}
+            assert not store.recovery_report
+
+
+def test_reader_in_another_process_sees_an_appended_change(tmp_path: Path) -> None:
+    """The directory of the store does not show new settings."""
+    with logstore.open(tmp_path) as store:
+        topic = store.create_topic("t")
+        with logstore.open(tmp_path, read_only=True) as reading:
+            for size in (1000, 2000, 3000):
+                topic.configure(TopicConfig(segment_bytes=size))
+                assert reading.topics() == ["t"]
+                assert reading._topics.topic_config("t").segment_bytes == size
+            store.create_topic("u")
+            assert reading.topics() == ["t", "u"]
+            store.delete_topic("t")
+            assert reading.topics() == ["u"]
+
+
+def test_names_collide_as_long_as_the_other_topic_is_there(tmp_path: Path) -> None:
+    """Kafka takes "." and "_" for the same; also names of topics made since."""
+    with logstore.open(tmp_path) as store:
+        store.create_topic("a.b")
+        for _ in range(2):
+            for name in ("a_b", "x_y"):
+                store.create_topic("x.y", exist_ok=True)
+                with pytest.raises(logstore.TopicExistsError, match="collides"):
+                    store.create_topic(name)
+            store.delete_topic("a.b")
+            store.create_topic("a_b")
+            with pytest.raises(logstore.TopicExistsError, match="collides"):
+                store.create_topic("a.b")
+            store.delete_topic("a_b")
+            store.create_topic("a.b")
+
+
+def test_deletion_on_a_full_disk_is_written_when_there_is_room(tmp_path: Path) -> None:
+    """Entries and whole files need room; what is left of them counts for nothing."""
+    files = FullDisk()
+    with open_store(tmp_path / "store", files=files) as store:
+        for name in ("a", "b", "c"):
+            store.create_topic(name)
+        files.full = True
+        store.delete_topic("b")
+        assert store.topics() == ["a", "c"]
+        files.full = False
+        store.create_topic("d")
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+    with logstore.open(copy) as store:
+        assert store.topics() == ["a", "c", "d"]
+        assert not store.recovery_report
+
+
+def test_deletion_is_finished_after_its_entry_is_synced(tmp_path: Path) -> None:
+    """A process that was killed may have written it, and not synced it. If a power
+    failure took it back, directories would be missing."""
+    files = FaultyFiles()
+    with open_store(tmp_path / "store", files=files) as store:
+        for name in ("a", "b"):
+            store.create_topic(name)
+        files.fail("sync", times=1, name=layout.TOPICS)
+        with pytest.raises(logstore.StorageError):
+            store.delete_topic("b")
+        copy = crash(tmp_path / "store", tmp_path / "copy")
+    files.heal()
+    files.forget()
+    with open_store(copy, files=files) as store:
+        assert store.topics() == ["a"]
+        renamed = files.calls.index(("rename", "b-0"))
+        assert ("sync", layout.TOPICS) in files.calls[:renamed]
