@@ -129,8 +129,10 @@ class Decoder:
         """Decode uncompressed batches of data[pos, size); return why it stopped."""
         walk = self._walk
         columns = self._columns
+        walk.pos = pos
         while True:
-            walk.pos = pos
+            # Where there was no room for a batch, those before it, which had no records,
+            # have been walked over.
             columns.count = 0
             status = lib.ls_decode(
                 data, size, checks, start_offset, stop_offset, columns, walk

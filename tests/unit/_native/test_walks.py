@@ -5,6 +5,7 @@ from unit._native.kafka_bytes import (
     ALL,
     CRC,
     GAPLESS,
+    OFFSET_MAX,
     ORDER,
     UNKNOWN,
     Columns,
@@ -23,6 +24,7 @@ from unit._native.kafka_bytes import (
     sized,
 )
 
+from logstore import _native as native
 from logstore._native._ls import ffi, lib
 
 V0 = message(3, b"key", b"value", magic=0)
@@ -554,3 +556,16 @@ def test_scan_of_a_wrapper_does_not_know_its_base():
     value = WRAPPER[header.payload_pos :][: header.payload_size]
     assert value == b"compressed"
     assert WRAPPER.endswith(sized(b"compressed"))
+
+
+# ------------------------------------------------------------------ callers
+
+
+def test_decoder_that_needs_more_room_goes_on_behind_what_it_has_walked_over():
+    """A control batch puts nothing out, and the batch behind it is too large."""
+    marker = batch(5, record(0, bytes(4), bytes(6)), 1, attributes=0x20)
+    data = marker + plain_batch(6, 40)
+    decoder = native.Decoder(8)
+    decoder.begin(4)
+    assert decoder.decode(data, len(data), 0, 0, OFFSET_MAX) == lib.LS_STOP_END
+    assert (decoder.count, decoder.pos, decoder.error) == (40, len(data), None)
