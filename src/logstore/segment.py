@@ -459,9 +459,17 @@ class Segment:
         """The position of its last batch; None if it cannot be found."""
         last = None
         with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
-            place = self.locate(self.next_offset - 1)
-            for _, _, pos in self.headers(place, checks=0):
-                last = pos
+            pos, offset = self.locate(self.next_offset - 1)
+            buffer = native.Buffer(READ_BYTES)
+            while pos < self.size:
+                n = self.read(buffer.view, pos)
+                at, scan = native.last_batch(buffer.c, n)
+                if at >= 0:
+                    last = pos + at
+                if scan.error is not None:
+                    break
+                buffer = self.next_buffer(buffer, n, scan.pos, scan.stop, pos, offset)
+                pos += scan.pos
         return last
 
     # -- lookups

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from logstore._native._ls import ffi, lib
 from logstore._native.core import (
     CHECK_ALL,
+    OFFSET_UNKNOWN,
     STOP_FULL,
     STOP_OFFSET,
     BatchHeader,
@@ -85,6 +86,22 @@ def seek_batch(
 
 
 _SEEK_BATCHES: Final = 256
+
+
+def last_batch(data: Any, size: int) -> tuple[int, Scan]:
+    """The position of the last whole batch of data[0, size), by the frames alone, or
+    -1; and the walk to there without headers."""
+    out = allocate("ls_batch[]", _SEEK_BATCHES)
+    walk = ffi.new("ls_walk *", {"last_offset": OFFSET_UNKNOWN})
+    batch_pos = -1
+    while True:
+        status = lib.ls_scan_batches(data, size, 0, out, _SEEK_BATCHES, walk)
+        if walk.count:
+            batch_pos = int(out[walk.count - 1].pos)
+        error = native_error(status, walk.error) if status < 0 else None
+        if error is not None or walk.stop != STOP_FULL:
+            scan = Scan([], walk.pos, walk.last_offset, walk.stop, error)
+            return batch_pos, scan
 
 
 def walk_batches(

@@ -569,3 +569,15 @@ def test_decoder_that_needs_more_room_goes_on_behind_what_it_has_walked_over():
     decoder.begin(4)
     assert decoder.decode(data, len(data), 0, 0, OFFSET_MAX) == lib.LS_STOP_END
     assert (decoder.count, decoder.pos, decoder.error) == (40, len(data), None)
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 600])
+def test_last_batch_is_the_last_whole_one(count):
+    """In front of a torn tail, or of damage."""
+    entry = message(9, None, b"value")
+    data = entry * count
+    expected = (count - 1) * len(entry) if count else -1
+    for tail in (b"", entry[:-1], b"\x7f" * 60):
+        found, walk = native.last_batch(data + tail, len(data + tail))
+        assert (found, walk.pos) == (expected, len(data))
+        assert (walk.error is not None) == (tail[:1] == b"\x7f")
