@@ -102,6 +102,8 @@ from logstore._native.encoding import (
     seal_batch,
 )
 from logstore._native.segments import (
+    IndexCheck,
+    IndexCursor,
     Planner,
     RollLimits,
     SegmentState,
@@ -148,6 +150,8 @@ __all__ = [
     "Decoder",
     "Flattened",
     "Group",
+    "IndexCheck",
+    "IndexCursor",
     "Mutex",
     "NativeError",
     "OpenFile",

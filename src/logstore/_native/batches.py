@@ -112,19 +112,10 @@ def walk_batches(
     Returns (position, last offset, batches, stop, error, whether it met a wrapper).
     """
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
-    out = ffi.new("ls_batch[]", 64)
-    batches = 0
-    error: NativeError | None = None
-    while True:
-        status = lib.ls_scan_batches(data, size, checks, out, 64, walk)
-        batches += walk.count
-        if status < 0:
-            error = native_error(status, walk.error)
-            break
-        if walk.stop != STOP_FULL:
-            break
+    status = lib.ls_scan_batches(data, size, checks, ffi.NULL, 0, walk)
+    error = native_error(status, walk.error) if status < 0 else None
     wrappers = bool(walk.wrappers)
-    return walk.pos, walk.last_offset, batches, walk.stop, error, wrappers
+    return walk.pos, walk.last_offset, walk.count, walk.stop, error, wrappers
 
 
 def shift_offsets(

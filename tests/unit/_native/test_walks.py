@@ -12,6 +12,8 @@ from unit._native.kafka_bytes import (
     Guarded,
     T,
     batch,
+    count_batches,
+    count_records,
     decode,
     fix_crc,
     header_of,
@@ -32,7 +34,12 @@ V1 = message(4, b"key", b"value")
 V2 = plain_batch(5, 3)
 WRAPPER = message(9, None, b"compressed", attributes=2)
 V2_GZIP = fix_crc(patched(plain_batch(10, 3), 21, b"\0\1"))
-WALKS = {"scan": scan, "decode": decode}
+WALKS = {
+    "scan": scan,
+    "count": count_batches,
+    "decode": decode,
+    "verify": count_records,
+}
 
 
 @pytest.fixture(params=WALKS)
@@ -569,6 +576,14 @@ def test_decoder_that_needs_more_room_goes_on_behind_what_it_has_walked_over():
     decoder.begin(4)
     assert decoder.decode(data, len(data), 0, 0, OFFSET_MAX) == lib.LS_STOP_END
     assert (decoder.count, decoder.pos, decoder.error) == (40, len(data), None)
+    state, none = native.SegmentState(5), native.IndexCursor()
+    check = native.IndexCheck(state, none, native.IndexCursor())
+    check.begin()
+    decoder = native.Decoder(8)
+    decoder.begin(4)
+    stop = decoder.verify(data, len(data), 0, ALL, check, with_columns=True)
+    assert (stop, decoder.count, decoder.error) == (lib.LS_STOP_END, 40, None)
+    assert (check.commit(len(data)), state.last_offset) == (2, 45)
 
 
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 600])
