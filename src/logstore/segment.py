@@ -455,23 +455,6 @@ class Segment:
                 return None
             buffer = native.Buffer(length)
 
-    def last_batch_at(self) -> int | None:
-        """The position of its last batch; None if it cannot be found."""
-        last = None
-        with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
-            pos, offset = self.locate(self.next_offset - 1)
-            buffer = native.Buffer(READ_BYTES)
-            while pos < self.size:
-                n = self.read(buffer.view, pos)
-                at, scan = native.last_batch(buffer.c, n)
-                if at >= 0:
-                    last = pos + at
-                if scan.error is not None:
-                    break
-                buffer = self.next_buffer(buffer, n, scan.pos, scan.stop, pos, offset)
-                pos += scan.pos
-        return last
-
     # -- lookups
 
     def offset_entries(self) -> OffsetEntries:

@@ -8,10 +8,6 @@ from pathlib import Path
 import pytest
 
 import logstore
-from logstore.io.file_cache import Descriptors
-from logstore.io.files import Files
-from logstore.io.filesystem import open_root
-from logstore.segment import Segment
 from logstore.store.store import open_store
 from support.damage import FixedClock, logs_in
 from support.values import append_one, every_magic, expected, fill, new_partition
@@ -237,26 +233,3 @@ def test_reserved_space_is_given_back_at_roll_and_close(tmp_path: Path) -> None:
     for log in logs_in(tmp_path / "orders-0"):
         status = log.stat()
         assert status.st_blocks * 512 <= status.st_size + 8192
-
-
-@pytest.mark.parametrize("magic", [1, 2])
-def test_last_batch_is_found_without_an_index(tmp_path: Path, magic: int) -> None:
-    """Behind several buffers of batches, and in front of a damaged one."""
-    with logstore.open(tmp_path / "s") as store:
-        config = logstore.TopicConfig(message_format=magic)
-        partition = store.create_topic("t", 1, config=config)[0]
-        for _ in range(3000):
-            partition.append(bytes(200))
-        path = Path(partition.path)
-    logs_in(path)[0].with_suffix(".index").unlink()
-    directory = open_root(Files(), str(path))
-    size = logs_in(path)[0].stat().st_size
-    segment = Segment(directory, Descriptors(directory.files, 4), 0, size, 3000)
-    places = [at for *_, at in segment.headers(checks=0)]
-    assert len(places) == 3000
-    assert segment.last_batch_at() == places[-1]
-    data = bytearray(logs_in(path)[0].read_bytes())
-    data[places[2500] + 16] = 0x7F
-    logs_in(path)[0].write_bytes(data)
-    assert segment.last_batch_at() == places[2499]
-    directory.close()
