@@ -12,6 +12,7 @@ __all__ = ["CASES", "case_of"]
 
 _NO_CHECK: Final = "LMDB keeps no timestamp and no checksum"
 _ALL_AGAIN: Final = "what was not synced is written again, and synced"
+_SCANS: Final = (raw_files.Crc32, raw_files.ReadFile)
 _DURABLE: Final = "fdatasync before each append returns"
 
 CASES: Final = (
@@ -146,9 +147,11 @@ CASES: Final = (
         unit="op",
         note="a batch of 1,000 records is checked for each record",
     ),
-    Case("verify", ours.Verify, (raw_files.Crc32,), unit="B", floor=1e9),
-    Case("verify_v2", ours.VerifyV2, (raw_files.Crc32,), unit="B", floor=1e9),
-    Case("verify_deep", ours.VerifyDeep, (raw_files.Crc32,), unit="B"),
+    Case("verify", ours.Verify, _SCANS, unit="B", floor=4e9),
+    Case("verify_v2", ours.VerifyV2, _SCANS, unit="B", floor=4e9),
+    Case("verify_deep", ours.VerifyDeep, _SCANS, unit="B", floor=3e9),
+    Case("verify_deep_v2", ours.VerifyDeepV2, _SCANS, unit="B", floor=3e9),
+    Case("verify_large", ours.Verify, _SCANS, unit="B", floor=4e9, records=1_000_000),
     Case("rebuild_index", ours.RebuildIndex, (raw_files.Crc32,), unit="B"),
     Case("rebuild_index_v2", ours.RebuildIndexV2, (raw_files.Crc32,), unit="B"),
     Case("recheck", ours.Recheck, (raw_files.Crc32,), unit="B", floor=2e9),

@@ -379,6 +379,11 @@ class VerifyDeep(Verify):
     deep = True
 
 
+class VerifyDeepV2(VerifyDeep):
+    name = "logstore.verify deep, magic 2"
+    magic = 2
+
+
 class RebuildIndex(_Files):
     """Both indexes of the segment, from its log, every checksum compared."""
 

@@ -455,15 +455,6 @@ class Segment:
                 return None
             buffer = native.Buffer(length)
 
-    def last_batch_at(self) -> int | None:
-        """The position of its last batch; None if it cannot be found."""
-        last = None
-        with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
-            place = self.locate(self.next_offset - 1)
-            for _, _, pos in self.headers(place, checks=0):
-                last = pos
-        return last
-
     # -- lookups
 
     def offset_entries(self) -> OffsetEntries:

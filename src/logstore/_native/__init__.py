@@ -26,6 +26,7 @@ from logstore._native._records import of_topic as topic_record
 from logstore._native.batches import (
     Scan,
     first_header,
+    last_batch,
     scan_batches,
     seek_batch,
     shift_offsets,
@@ -101,6 +102,8 @@ from logstore._native.encoding import (
     seal_batch,
 )
 from logstore._native.segments import (
+    IndexCheck,
+    IndexCursor,
     Planner,
     RollLimits,
     SegmentState,
@@ -147,6 +150,8 @@ __all__ = [
     "Decoder",
     "Flattened",
     "Group",
+    "IndexCheck",
+    "IndexCursor",
     "Mutex",
     "NativeError",
     "OpenFile",
@@ -182,6 +187,7 @@ __all__ = [
     "held",
     "int32_array",
     "int64_array",
+    "last_batch",
     "murmur2",
     "new_watch",
     "offset_index_check",

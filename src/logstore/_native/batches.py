@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 from logstore._native._ls import ffi, lib
 from logstore._native.core import (
     CHECK_ALL,
+    OFFSET_UNKNOWN,
     STOP_FULL,
     STOP_OFFSET,
     BatchHeader,
@@ -87,6 +88,22 @@ def seek_batch(
 _SEEK_BATCHES: Final = 256
 
 
+def last_batch(data: Any, size: int) -> tuple[int, Scan]:
+    """The position of the last whole batch of data[0, size), by the frames alone, or
+    -1; and the walk to there without headers."""
+    out = allocate("ls_batch[]", _SEEK_BATCHES)
+    walk = ffi.new("ls_walk *", {"last_offset": OFFSET_UNKNOWN})
+    batch_pos = -1
+    while True:
+        status = lib.ls_scan_batches(data, size, 0, out, _SEEK_BATCHES, walk)
+        if walk.count:
+            batch_pos = int(out[walk.count - 1].pos)
+        error = native_error(status, walk.error) if status < 0 else None
+        if error is not None or walk.stop != STOP_FULL:
+            scan = Scan([], walk.pos, walk.last_offset, walk.stop, error)
+            return batch_pos, scan
+
+
 def walk_batches(
     data: Any, size: int, *, pos: int, last_offset: int, checks: int
 ) -> tuple[int, int, int, int, NativeError | None, bool]:
@@ -95,19 +112,10 @@ def walk_batches(
     Returns (position, last offset, batches, stop, error, whether it met a wrapper).
     """
     walk = ffi.new("ls_walk *", {"pos": pos, "last_offset": last_offset})
-    out = ffi.new("ls_batch[]", 64)
-    batches = 0
-    error: NativeError | None = None
-    while True:
-        status = lib.ls_scan_batches(data, size, checks, out, 64, walk)
-        batches += walk.count
-        if status < 0:
-            error = native_error(status, walk.error)
-            break
-        if walk.stop != STOP_FULL:
-            break
+    status = lib.ls_scan_batches(data, size, checks, ffi.NULL, 0, walk)
+    error = native_error(status, walk.error) if status < 0 else None
     wrappers = bool(walk.wrappers)
-    return walk.pos, walk.last_offset, batches, walk.stop, error, wrappers
+    return walk.pos, walk.last_offset, walk.count, walk.stop, error, wrappers
 
 
 def shift_offsets(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from logstore._native._ls import ffi, lib
 from logstore._native._records import DecodedRecords, connect
 from logstore._native.core import (
     CHECK_ALL,
     E_NO_SPACE,
+    OFFSET_MAX,
     BatchHeader,
     NativeError,
     allocate,
     native_error,
     raw_header,
 )
+
+if TYPE_CHECKING:
+    from logstore._native.segments import IndexCheck
 
 # `find` (pyrecords_find.c) and `PreparedAppend` (pyrecords_append.c) call these.
 connect(
@@ -46,7 +50,7 @@ class Decoder:
 
     __slots__ = (
         "_columns",
-        "_keep",
+        "_counted",
         "_walk",
         "capacity",
         "count",
@@ -79,6 +83,7 @@ class Decoder:
         self.with_headers = with_headers
         self._walk = ffi.new("ls_walk *")
         self._columns = ffi.new("ls_columns *")
+        self._counted = ffi.new("ls_columns *", {"capacity": OFFSET_MAX})
         self.count = 0
         self.pos = 0
         self.stop = 0
@@ -129,16 +134,47 @@ class Decoder:
         """Decode uncompressed batches of data[pos, size); return why it stopped."""
         walk = self._walk
         columns = self._columns
+        walk.pos = pos
         while True:
-            walk.pos = pos
             columns.count = 0
             status = lib.ls_decode(
                 data, size, checks, start_offset, stop_offset, columns, walk
             )
             if status != E_NO_SPACE:
-                break
-            self._resize(max(int(walk.error.expected), self.capacity) * 2)
-        self.count = columns.count
+                return self._finish(status, columns.count)
+            self._grow()
+
+    def verify(
+        self,
+        data: Any,
+        size: int,
+        pos: int,
+        checks: int,
+        index_check: IndexCheck,
+        *,
+        with_columns: bool,
+    ) -> int:
+        """As `decode`, of all records, and compare the indexes with their batches.
+        Without columns the records are only checked and counted."""
+        walk = self._walk
+        columns = self._columns if with_columns else self._counted
+        walk.pos = pos
+        while True:
+            columns.count = 0
+            status = lib.ls_verify(data, size, checks, columns, index_check.raw, walk)
+            if status != E_NO_SPACE:
+                return self._finish(status, columns.count)
+            self._grow()
+
+    def _grow(self) -> None:
+        """Make room for the batch that the walk has stopped at: the columns are empty.
+        Batches without records may lie before it."""
+        self._resize(max(int(self._walk.error.expected), self.capacity) * 2)
+
+    def _finish(self, status: int, count: int) -> int:
+        """Take over the results of a call."""
+        walk = self._walk
+        self.count = count
         self.pos = walk.pos
         self.error = None if status >= 0 else native_error(status, walk.error)
         self.stop = walk.stop if status >= 0 else 0

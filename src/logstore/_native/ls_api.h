@@ -83,6 +83,8 @@ uint32_t ls_crc32c(uint32_t crc, const uint8_t *data, int64_t size);
 /* The same on one path, for tests; *ok is 0 where this machine has no such path. */
 uint32_t ls_crc32_path(int32_t path, uint32_t crc, const uint8_t *data, int64_t size, int32_t *ok);
 uint32_t ls_crc32c_path(int32_t path, uint32_t crc, const uint8_t *data, int64_t size, int32_t *ok);
+/* CRC-32 of `count` pieces of a buffer, as the messages of a run: size[i] bytes, 4 or more, at pos[i].  For tests. */
+void ls_crc32_pieces(const uint8_t *buf, const int32_t *pos, const int32_t *size, int32_t count, uint32_t *out);
 /* Bit 0: CRC-32 runs on hardware; bit 1: CRC-32C does. */
 int32_t ls_crc_hardware(void);
 
@@ -132,8 +134,8 @@ typedef struct ls_walk {
     ls_error error;
 } ls_walk;
 
-/* Put the headers of up to `capacity` batches of buf[walk->pos, size) into `out`.  `checks` is a
-   set of enum ls_check.  Does not look inside the record area. */
+/* Put the headers of up to `capacity` batches of buf[walk->pos, size) into `out`; where `out` is NULL, check and count
+   all of them.  `checks` is a set of enum ls_check.  Does not look inside the record area. */
 int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks,
                         ls_batch *out, int64_t capacity, ls_walk *walk);
 
@@ -143,7 +145,8 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks,
 enum { LS_HEADERS_MAX = 100000 };
 
 /* Decoded records as columns, allocated by the caller with `capacity` elements each.  Positions
-   are in the buffer that was decoded.  A pointer that may be NULL is a column not wanted. */
+   are in the buffer that was decoded.  A pointer that may be NULL is a column not wanted; where `offset` is, none
+   is, and the records are checked and counted. */
 typedef struct ls_columns {
     int64_t capacity;
     int64_t count;           /* in: where to begin; out: where it ended */
@@ -394,6 +397,34 @@ int64_t ls_time_index_floor(const uint8_t *entries, int64_t count, int64_t times
    [0, file_size); `count` when all are well.  A tail of zeros is the caller's to trim. */
 int64_t ls_offset_index_check(const uint8_t *entries, int64_t count, int64_t file_size);
 int64_t ls_time_index_check(const uint8_t *entries, int64_t count);
+
+/* The entries of an index that is compared with its log: `count` of them, those before `slot` done. */
+typedef struct ls_index_cursor {
+    const uint8_t *entries;
+    int64_t count;
+    int64_t slot;
+} ls_index_cursor;
+
+/* The indexes of a segment, compared with its log while it is walked over. */
+typedef struct ls_index_check {
+    ls_segment_state state; /* as an append of all batches would leave it: state.size is where the next one begins */
+    ls_index_cursor offsets;
+    ls_index_cursor times;
+    int64_t batches;     /* counted into the state */
+    int64_t is_doubtful; /* not 0: an entry is not plainly true.  Nothing is counted any more: the caller finds out why */
+} ls_index_check;
+
+/* Count the batches of buf[0, size) into `check`, as ls_plan_append does with an interval of 0 and no limits, and step
+   over the entries of both indexes that are about them.  Looks at headers only.
+   True is, in the offset index: at the position a batch begins; the offset is larger than the last one before that
+   batch, and that of the entry before is not.  In the time index: no timestamp up to the offset is larger, and one is
+   equal; inside a batch, which has its largest timestamp anywhere, all from the largest before it to its own will do.
+   Doubtful is also an offset that no entry can have, a position beyond 31 bits, and what is no whole batch. */
+void ls_check_indexes(const uint8_t *buf, int64_t size, ls_index_check *check);
+
+/* ls_decode of all records, with ls_check_indexes of the batches walked over. */
+int32_t ls_verify(const uint8_t *buf, int64_t size, uint32_t checks, ls_columns *columns, ls_index_check *check,
+                  ls_walk *walk);
 
 /* ------------------------------------------------------------------ keys, system */
 

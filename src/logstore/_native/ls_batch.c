@@ -181,6 +181,24 @@ static inline const uint8_t *ls_batch_read_record(const uint8_t *p, const uint8_
     return q;
 }
 
+static inline void ls_batch_put(const ls_columns *columns, int64_t n, int64_t offset, int64_t timestamp,
+                                int32_t type, const uint8_t *buf, const ls_batch_record *record)
+{
+    columns->offset[n] = offset;
+    columns->timestamp[n] = timestamp;
+    columns->key_pos[n] = (int32_t)(record->key - buf);
+    columns->key_len[n] = record->key_len;
+    columns->value_pos[n] = (int32_t)(record->value - buf);
+    columns->value_len[n] = record->value_len;
+    if (columns->header_pos != NULL) {
+        columns->header_pos[n] = (int32_t)(record->headers - buf);
+        columns->header_count[n] = record->header_count;
+    }
+    if (columns->timestamp_type != NULL) {
+        columns->timestamp_type[n] = (int8_t)type;
+    }
+}
+
 int32_t ls_batch_decode_area(const ls_batch *batch, const uint8_t *buf, int64_t pos, int64_t size,
                              int64_t start_offset, int64_t stop_offset, ls_columns *columns,
                              ls_error *error)
@@ -219,20 +237,11 @@ int32_t ls_batch_decode_area(const ls_batch *batch, const uint8_t *buf, int64_t 
         delta_before = record.offset_delta;
         int64_t offset = base + record.offset_delta;
         if (offset >= start_offset && offset < stop_offset) {
-            out.offset[n] = offset;
-            out.timestamp[n] = append_time
-                ? batch->max_timestamp
-                : ls_wrapping_add(batch->base_timestamp, record.timestamp_delta);
-            out.key_pos[n] = (int32_t)(record.key - buf);
-            out.key_len[n] = record.key_len;
-            out.value_pos[n] = (int32_t)(record.value - buf);
-            out.value_len[n] = record.value_len;
-            if (out.header_pos != NULL) {
-                out.header_pos[n] = (int32_t)(record.headers - buf);
-                out.header_count[n] = record.header_count;
-            }
-            if (out.timestamp_type != NULL) {
-                out.timestamp_type[n] = (int8_t)batch->timestamp_type;
+            if (out.offset != NULL) {
+                int64_t timestamp = append_time
+                    ? batch->max_timestamp
+                    : ls_wrapping_add(batch->base_timestamp, record.timestamp_delta);
+                ls_batch_put(&out, n, offset, timestamp, batch->timestamp_type, buf, &record);
             }
             n += 1;
         }

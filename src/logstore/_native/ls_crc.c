@@ -12,7 +12,7 @@
  *     CRC-32C   VPCLMULQDQ, but crc32 up to 128 bytes; crc32 of SSE4.2,    crc32c, portable
  *               mostly faster than PCLMULQDQ; PCLMULQDQ; portable
  *
- * Measured on one machine (Zen 5), nanoseconds for CRC-32C:
+ * Measured on one machine each, nanoseconds for CRC-32C:
  *
  *     bytes        16     64    128    256    1024    8192     1 MiB
  *     VPCLMULQDQ   14     14     14     15      21     123    15,300
@@ -25,6 +25,9 @@
  *     VPCLMULQDQ (32)       6      9     13      49     162     4,720
  *     PCLMULQDQ             6     13     21      86     318     9,350
  *     crc32 (CRC-32C)       4     17     13      74     208     5,690
+ *
+ * The messages of a log of magic 1 are short, and have a CRC-32 each.  For many pieces of 126 bytes at once there is a
+ * function that takes 7.1 ns a piece (Zen 3), against 8.9 (VPCLMULQDQ) and 11.9 (PCLMULQDQ) in calls of their own.
  */
 #include "ls_crc_fold.h"
 
@@ -90,6 +93,24 @@ ls_crc_function ls_crc_select32c(void)
     return found != NULL ? found : ls_crc_portable32c;
 }
 
+static void ls_crc_one_by_one32(const uint8_t *buf, const int32_t *pos, const int32_t *size, int32_t count,
+                                uint32_t *out)
+{
+    const ls_crc_function crc = ls_crc_select32();
+    for (int32_t i = 0; i < count; i++) {
+        out[i] = crc(0, buf + pos[i], size[i]);
+    }
+}
+
+ls_crc_pieces_function ls_crc_select_pieces32(void)
+{
+    ls_crc_pieces_function found = NULL;
+#if defined(__x86_64__)
+    found = ls_crc_x86_pieces32();
+#endif
+    return found != NULL ? found : ls_crc_one_by_one32;
+}
+
 /* ------------------------------------------------------------------ for Python */
 
 uint32_t ls_crc32(uint32_t crc, const uint8_t *data, int64_t size)
@@ -114,6 +135,11 @@ uint32_t ls_crc32c_path(int32_t path, uint32_t crc, const uint8_t *data, int64_t
     ls_crc_function found = ls_crc_path32c(path);
     *ok = found != NULL;
     return found != NULL && size > 0 ? found(crc, data, size) : crc;
+}
+
+void ls_crc32_pieces(const uint8_t *buf, const int32_t *pos, const int32_t *size, int32_t count, uint32_t *out)
+{
+    ls_crc_select_pieces32()(buf, pos, size, count, out);
 }
 
 int32_t ls_crc_hardware(void)

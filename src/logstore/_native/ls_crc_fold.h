@@ -35,6 +35,7 @@ ls_crc_function ls_crc_x86_narrow32c(void);
 ls_crc_function ls_crc_x86_double32(void);
 ls_crc_function ls_crc_x86_double32c(void);
 ls_crc_function ls_crc_x86_sse42_32c(void);
+ls_crc_pieces_function ls_crc_x86_pieces32(void);
 ls_crc_function ls_crc_arm_select32(void);
 ls_crc_function ls_crc_arm_select32c(void);
 

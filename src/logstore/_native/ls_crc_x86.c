@@ -245,6 +245,81 @@ LS_CRC_DOUBLE_TARGET static uint32_t ls_crc_double32c(uint32_t crc, const uint8_
     return ls_crc_double(&ls_crc_fold32c, crc, data, size);
 }
 
+/* Many short pieces of one buffer.  Whole blocks of 32 bytes that end where a piece ends: what stands in front of it is
+   read and masked off, so that no piece needs more than one kind of load.  All its blocks are moved to the last one at
+   once.  Two pieces are reduced together. */
+enum { LS_CRC_BLOCK_BYTES = 32, LS_CRC_PIECE_MAX = LS_CRC_FOLD_ROWS * LS_CRC_LANE_BYTES };
+
+/* Read at [32 - pad]: `pad` bytes of the first block do not belong to the piece; the register, which is all ones to
+   begin with, is added to the 4 bytes behind them. */
+static const uint8_t ls_crc_mask[64] = {
+    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,
+    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,
+    0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+    0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
+static const uint8_t ls_crc_register[96] = {[32] = 0xff, [33] = 0xff, [34] = 0xff, [35] = 0xff};
+
+/* Two lanes, each moved to the last one: `row` is that of the first. */
+LS_CRC_INLINE LS_CRC_DOUBLE_TARGET __m256i ls_crc_to_last(__m256i lanes, const __m128i *row)
+{
+    return ls_crc_forward_two(lanes, ls_crc_load_two(row));
+}
+
+/* Whether a piece can be read in this way. */
+LS_CRC_INLINE int ls_crc_is_piece(int64_t pos, int64_t size)
+{
+    return pos >= LS_CRC_BLOCK_BYTES && size <= LS_CRC_PIECE_MAX;
+}
+
+/* The piece as 16 bytes with the same checksum. */
+LS_CRC_INLINE LS_CRC_DOUBLE_TARGET __m128i ls_crc_double_piece(const uint8_t *buf, int64_t pos, int64_t size)
+{
+    int64_t blocks = (size + LS_CRC_BLOCK_BYTES - 1) / LS_CRC_BLOCK_BYTES;
+    int64_t pad = blocks * LS_CRC_BLOCK_BYTES - size;
+    const uint8_t *data = buf + pos - pad;
+    const __m128i *row = (const __m128i *)ls_crc_fold32.forward + (LS_CRC_FOLD_ROWS - 2 * blocks);
+    __m256i block = _mm256_and_si256(ls_crc_load_two(data), ls_crc_load_two(ls_crc_mask + 32 - pad));
+    block = _mm256_xor_si256(block, ls_crc_load_two(ls_crc_register + 32 - pad));
+    __m256i sum = ls_crc_to_last(block, row);
+    if (LS_LIKELY(blocks > 1)) {
+        /* The register may reach into the second block. */
+        block = _mm256_xor_si256(ls_crc_load_two(data + 32), ls_crc_load_two(ls_crc_register + 64 - pad));
+        sum = _mm256_xor_si256(sum, ls_crc_to_last(block, row + 2));
+        for (int64_t i = 2; i < blocks; i++) {
+            block = ls_crc_load_two(data + 32 * i);
+            sum = _mm256_xor_si256(sum, ls_crc_to_last(block, row + 2 * i));
+        }
+    }
+    /* The last lane is not moved: its row is 0. */
+    sum = _mm256_xor_si256(sum, _mm256_permute2x128_si256(block, block, 0x81));
+    return _mm_xor_si128(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+}
+
+LS_CRC_DOUBLE_TARGET static void ls_crc_double_pieces32(const uint8_t *buf, const int32_t *pos, const int32_t *size,
+                                                    int32_t count, uint32_t *out)
+{
+    const ls_crc_fold *fold = &ls_crc_fold32;
+    const __m256i last = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)fold->last));
+    const __m256i poly = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)fold->poly));
+    int32_t i = 0;
+    while (i < count) {
+        if (i + 1 == count || !ls_crc_is_piece(pos[i], size[i]) || !ls_crc_is_piece(pos[i + 1], size[i + 1])) {
+            out[i] = ls_crc_double32(0, buf + pos[i], size[i]);
+            i += 1;
+            continue;
+        }
+        __m256i v = _mm256_set_m128i(ls_crc_double_piece(buf, pos[i + 1], size[i + 1]),
+                                     ls_crc_double_piece(buf, pos[i], size[i]));
+        /* As ls_crc_reduce. */
+        v = _mm256_xor_si256(_mm256_clmulepi64_epi128(v, last, 0x00), _mm256_srli_si256(v, 8));
+        __m256i quotient = _mm256_clmulepi64_epi128(v, last, 0x10);
+        v = _mm256_xor_si256(v, _mm256_clmulepi64_epi128(quotient, poly, 0x00));
+        out[i] = ~(uint32_t)_mm256_extract_epi32(v, 2);
+        out[i + 1] = ~(uint32_t)_mm256_extract_epi32(v, 6);
+        i += 2;
+    }
+}
+
 /* ------------------------------------------------------------------ 64 bytes at a time */
 
 LS_CRC_INLINE LS_CRC_WIDE_TARGET __m512i ls_crc_add_forward(__m512i sum, __m512i lanes, __m512i by)
@@ -476,6 +551,12 @@ ls_crc_function ls_crc_x86_best32(void)
         return ls_crc_wide32;
     }
     return ls_crc_has_double() ? ls_crc_double32 : ls_crc_x86_narrow32();
+}
+
+/* NULL also where one piece after the other is faster. */
+ls_crc_pieces_function ls_crc_x86_pieces32(void)
+{
+    return ls_crc_has_double() && !ls_crc_has_wide() ? ls_crc_double_pieces32 : NULL;
 }
 
 ls_crc_function ls_crc_x86_best32c(void)

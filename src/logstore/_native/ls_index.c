@@ -111,7 +111,7 @@ typedef struct ls_index_batch {
     int64_t max_timestamp;
 } ls_index_batch;
 
-static ls_index_batch ls_index_look(const uint8_t *p, const ls_frame *frame)
+static inline ls_index_batch ls_index_look(const uint8_t *p, const ls_frame *frame)
 {
     ls_index_batch batch = {frame->size, ls_bytes_load_i64(p + LS_FRAME_OFFSET_POS), -1};
     if (frame->magic == 2) {
@@ -125,7 +125,7 @@ static ls_index_batch ls_index_look(const uint8_t *p, const ls_frame *frame)
 }
 
 /* Where an offset fits into an index entry of this segment. */
-static int ls_index_relative(const ls_segment_state *state, int64_t offset, int32_t *relative)
+static inline int ls_index_relative(const ls_segment_state *state, int64_t offset, int32_t *relative)
 {
     int64_t difference;
     if (__builtin_sub_overflow(offset, state->base_offset, &difference) || difference < 0
@@ -134,6 +134,25 @@ static int ls_index_relative(const ls_segment_state *state, int64_t offset, int3
     }
     *relative = (int32_t)difference;
     return 1;
+}
+
+/* Count the next batch of a segment; its timestamps first, because an index entry for it has them. */
+static inline void ls_index_take_timestamp(ls_segment_state *state, const ls_index_batch *batch)
+{
+    if (state->size == 0) {
+        state->first_timestamp = batch->max_timestamp;
+    }
+    if (batch->max_timestamp > state->max_timestamp) {
+        state->max_timestamp = batch->max_timestamp;
+        state->max_timestamp_offset = batch->last_offset;
+    }
+}
+
+static inline void ls_index_take_size(ls_segment_state *state, const ls_index_batch *batch)
+{
+    state->bytes_since += batch->size;
+    state->size += batch->size;
+    state->last_offset = batch->last_offset;
 }
 
 /* Whether the batch belongs in a new segment: an enum ls_stop, or LS_OK. */
@@ -175,7 +194,7 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
     }
     while (status == LS_OK) {
         ls_frame frame;
-        status = ls_frame_look(buf, size, plan->bytes, &frame, error);
+        status = ls_frame_next(buf, size, plan->bytes, &frame, error);
         if (status != LS_OK) {
             break;
         }
@@ -189,13 +208,7 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
             status = LS_STOP_FULL;
             break;
         }
-        if (s.size == 0) {
-            s.first_timestamp = batch.max_timestamp;
-        }
-        if (batch.max_timestamp > s.max_timestamp) {
-            s.max_timestamp = batch.max_timestamp;
-            s.max_timestamp_offset = batch.last_offset;
-        }
+        ls_index_take_timestamp(&s, &batch);
         int32_t relative;
         int32_t time_relative;
         /* An entry of a position beyond 31 bits would point elsewhere: such batches have none. */
@@ -216,9 +229,7 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
                 s.time_last = s.max_timestamp;
             }
         }
-        s.bytes_since += batch.size;
-        s.size += batch.size;
-        s.last_offset = batch.last_offset;
+        ls_index_take_size(&s, &batch);
         plan->bytes += batch.size;
         plan->batches += 1;
     }
@@ -228,4 +239,173 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
         status = LS_OK;
     }
     return status;
+}
+
+/* ------------------------------------------------------------------ comparing with the log */
+
+/* Where the next entry stands that has not been compared: the position of an offset index entry, the offset of a time
+   index entry. */
+static inline int64_t ls_index_next_position(const ls_index_cursor *cursor)
+{
+    return cursor->slot < cursor->count ? ls_index_position(cursor->entries, cursor->slot) : INT64_MAX;
+}
+
+static inline int64_t ls_index_next_time_offset(const ls_index_cursor *cursor)
+{
+    return cursor->slot < cursor->count ? ls_index_time_offset(cursor->entries, cursor->slot) : INT64_MAX;
+}
+
+/* Step over the entries for the batch that begins at `pos`, behind the offset `before`.  False: one of them is not
+   true. */
+static int ls_index_check_offsets(ls_index_cursor *cursor, int64_t pos, int64_t before)
+{
+    while (ls_index_next_position(cursor) <= pos) {
+        if (ls_index_next_position(cursor) != pos || ls_index_offset(cursor->entries, cursor->slot) <= before
+            || (cursor->slot > 0 && ls_index_offset(cursor->entries, cursor->slot - 1) > before)) {
+            return 0;
+        }
+        cursor->slot += 1;
+    }
+    return 1;
+}
+
+/* Step over the entries for the offsets of a batch: behind `before`, up to `last`.  `largest` is the largest timestamp
+   with this batch, `largest_before` without.  False: one of them is not true. */
+static int ls_index_check_times(ls_index_cursor *cursor, int64_t before, int64_t last, int64_t largest_before,
+                                int64_t largest)
+{
+    while (ls_index_next_time_offset(cursor) <= last) {
+        int64_t offset = ls_index_next_time_offset(cursor);
+        int64_t timestamp = ls_index_time(cursor->entries, cursor->slot);
+        /* Where the largest timestamp of a batch stands inside of it is not known here. */
+        int64_t least = offset < last ? largest_before : largest;
+        if (offset <= before || timestamp < least || timestamp > largest) {
+            return 0;
+        }
+        cursor->slot += 1;
+    }
+    return 1;
+}
+
+/* What a loop over batches keeps in registers. */
+typedef struct ls_index_walk {
+    ls_index_cursor offsets;
+    ls_index_cursor times;
+    int64_t next_position;
+    int64_t next_time_offset;
+    int64_t base_offset;
+    int64_t pos;       /* in the file */
+    int64_t before;    /* last relative offset so far */
+    int64_t largest;   /* timestamp */
+    int64_t largest_offset;
+} ls_index_walk;
+
+static inline ls_index_walk ls_index_walk_begin(const ls_index_check *check)
+{
+    const ls_segment_state *state = &check->state;
+    return (ls_index_walk){
+        .offsets = check->offsets,
+        .times = check->times,
+        .next_position = ls_index_next_position(&check->offsets),
+        .next_time_offset = ls_index_next_time_offset(&check->times),
+        .base_offset = state->base_offset,
+        .pos = state->size,
+        .before = ls_saturating_sub(state->last_offset, state->base_offset),
+        .largest = state->max_timestamp,
+        .largest_offset = state->max_timestamp_offset,
+    };
+}
+
+/* Step over one batch.  False: an entry about it is not plainly true, or it can have none. */
+static inline __attribute__((always_inline)) int ls_index_walk_over(ls_index_walk *walk, const ls_index_batch *batch)
+{
+    uint64_t last = (uint64_t)batch->last_offset - (uint64_t)walk->base_offset;
+    if (last > INT32_MAX) {
+        return 0;
+    }
+    if (LS_UNLIKELY(walk->next_position <= walk->pos)) {
+        if (!ls_index_check_offsets(&walk->offsets, walk->pos, walk->before)) {
+            return 0;
+        }
+        walk->next_position = ls_index_next_position(&walk->offsets);
+    }
+    int64_t largest_before = walk->largest;
+    if (batch->max_timestamp > walk->largest) {
+        walk->largest = batch->max_timestamp;
+        walk->largest_offset = batch->last_offset;
+    }
+    if (LS_UNLIKELY(walk->next_time_offset <= (int64_t)last)) {
+        if (!ls_index_check_times(&walk->times, walk->before, (int64_t)last, largest_before, walk->largest)) {
+            return 0;
+        }
+        walk->next_time_offset = ls_index_next_time_offset(&walk->times);
+    }
+    walk->pos += batch->size;
+    walk->before = (int64_t)last;
+    return 1;
+}
+
+/* Take over `batches` batches, if all went well: as if each of them had got its entries, so that a plan with an
+   interval of 0 may go on from here. */
+static void ls_index_walk_end(ls_index_check *check, const ls_index_walk *walk, int64_t batches,
+                              int64_t first_timestamp, int is_true)
+{
+    ls_segment_state *state = &check->state;
+    if (!is_true || walk->pos > INT32_MAX) {
+        check->is_doubtful = 1;
+        return;
+    }
+    if (batches == 0) {
+        return;
+    }
+    if (state->size == 0) {
+        state->first_timestamp = first_timestamp;
+    }
+    state->bytes_since += walk->pos - state->size;
+    state->size = walk->pos;
+    state->last_offset = walk->base_offset + walk->before;
+    state->max_timestamp = walk->largest;
+    state->max_timestamp_offset = walk->largest_offset;
+    state->time_last = walk->largest;
+    check->offsets = walk->offsets;
+    check->times = walk->times;
+    check->batches += batches;
+}
+
+void ls_check_indexes(const uint8_t *buf, int64_t size, ls_index_check *check)
+{
+    ls_index_walk walk = ls_index_walk_begin(check);
+    int64_t first_timestamp = -1;
+    int64_t batches = 0;
+    int64_t pos = 0;
+    int is_true = check->is_doubtful == 0 && size >= 0 && walk.pos >= 0 && walk.pos <= INT32_MAX;
+    while (is_true && pos < size) {
+        ls_frame frame;
+        ls_error error;
+        is_true = ls_frame_next(buf, size, pos, &frame, &error) == LS_OK;
+        if (is_true) {
+            ls_index_batch batch = ls_index_look(buf + pos, &frame);
+            first_timestamp = batches == 0 ? batch.max_timestamp : first_timestamp;
+            is_true = ls_index_walk_over(&walk, &batch);
+            pos += batch.size;
+            batches += 1;
+        }
+    }
+    ls_index_walk_end(check, &walk, batches, first_timestamp, is_true);
+}
+
+void ls_index_check_messages(const uint8_t *buf, const ls_message_block *block, int32_t count,
+                             ls_index_check *check)
+{
+    ls_index_walk walk = ls_index_walk_begin(check);
+    int64_t first_timestamp = -1;
+    int is_true = check->is_doubtful == 0 && walk.pos >= 0 && walk.pos <= INT32_MAX;
+    for (int32_t i = 0; is_true && i < count; i++) {
+        const uint8_t *p = buf + block->crc_pos[i] - LS_MESSAGE_MAGIC_POS;
+        int64_t timestamp = p[LS_MESSAGE_MAGIC_POS] == 0 ? -1 : ls_bytes_load_i64(p + LS_MESSAGE_TIMESTAMP_POS);
+        ls_index_batch batch = {(int64_t)block->crc_size[i] + LS_MESSAGE_MAGIC_POS, block->offset[i], timestamp};
+        first_timestamp = i == 0 ? timestamp : first_timestamp;
+        is_true = ls_index_walk_over(&walk, &batch);
+    }
+    ls_index_walk_end(check, &walk, count, first_timestamp, is_true);
 }

@@ -62,6 +62,13 @@ typedef uint32_t (*ls_crc_function)(uint32_t crc, const uint8_t *data, int64_t s
 ls_crc_function ls_crc_select32(void);
 ls_crc_function ls_crc_select32c(void);
 
+/* The CRC-32 of `count` pieces of a buffer, each of 4 bytes or more: size[i] bytes at pos[i].  Reads nothing in front of
+   the buffer, and nothing behind a piece. */
+typedef void (*ls_crc_pieces_function)(const uint8_t *buf, const int32_t *pos, const int32_t *size,
+                                       int32_t count, uint32_t *out);
+
+ls_crc_pieces_function ls_crc_select_pieces32(void);
+
 /* ------------------------------------------------------------------ framing (ls_scan.c) */
 
 /* The next entry of any magic: its whole size, and which magic. */
@@ -74,16 +81,47 @@ typedef struct ls_frame {
    ends here, or a negative status.  Reads no further than `size`. */
 int32_t ls_frame_look(const uint8_t *buf, int64_t size, int64_t pos, ls_frame *frame, ls_error *error);
 
+/* The same, with the ordinary case inline: for loops over many short entries. */
+static inline int32_t ls_frame_next(const uint8_t *buf, int64_t size, int64_t pos, ls_frame *frame,
+                                    ls_error *error)
+{
+    static const int32_t length_min[LS_MAGIC_MAX + 1] = {
+        LS_MESSAGE_MIN_LENGTH_V0, LS_MESSAGE_MIN_LENGTH_V1, LS_BATCH_MIN_LENGTH};
+    if (LS_LIKELY(size - pos >= LS_FRAME_MIN_BYTES)) {
+        int32_t length = ls_bytes_load_i32(buf + pos + LS_FRAME_LENGTH_POS);
+        int32_t magic = buf[pos + LS_FRAME_MAGIC_POS];
+        if (LS_LIKELY(magic <= LS_MAGIC_MAX && length >= length_min[magic]
+                      && length <= size - pos - LS_FRAME_PREFIX_BYTES)) {
+            frame->size = LS_FRAME_PREFIX_BYTES + (int64_t)length;
+            frame->magic = magic;
+            return LS_OK;
+        }
+    }
+    return ls_frame_look(buf, size, pos, frame, error);
+}
+
 /* ------------------------------------------------------------------ messages (ls_message.c) */
 
 /* Fill `batch` from the whole message (or wrapper) at `pos`, checking it as `checks` says. */
 int32_t ls_message_parse(const uint8_t *buf, int64_t pos, const ls_frame *frame, uint32_t checks,
                          ls_batch *batch, ls_error *error);
 
-/* Put out uncompressed messages while all is well; stops in front of whatever is not an ordinary whole
-   message (damage too): the caller finds out why.  The order of offsets is always looked at. */
-void ls_message_decode_run(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
-                           int64_t stop_offset, ls_columns *columns, ls_walk *walk);
+/* Messages that have been found by their lengths, before their checksums are compared: so many at once, because a
+   checksum takes half as long if the next one is begun before it is known. */
+enum { LS_MESSAGE_BLOCK = 64 };
+
+typedef struct ls_message_block {
+    int64_t offset[LS_MESSAGE_BLOCK];
+    int32_t crc_pos[LS_MESSAGE_BLOCK]; /* what the checksum covers: from the magic to the end of the message */
+    int32_t crc_size[LS_MESSAGE_BLOCK];
+    uint32_t crc[LS_MESSAGE_BLOCK];
+} ls_message_block;
+
+/* Put out some uncompressed messages, while all is well; stops in front of whatever is not an ordinary whole
+   message (damage too): the caller finds out why.  The order of offsets is always looked at.  Returns how many: there
+   may be more, until it returns 0.  `check` may be NULL. */
+int32_t ls_message_decode_block(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
+                            int64_t stop_offset, ls_columns *columns, ls_index_check *check, ls_walk *walk);
 
 int32_t ls_message_decode_wrapper(const ls_batch *batch, const uint8_t *payload, int64_t size,
                                   uint32_t checks, int64_t start_offset, int64_t stop_offset,
@@ -98,6 +136,12 @@ int32_t ls_batch_parse(const uint8_t *buf, int64_t pos, const ls_frame *frame, u
 int32_t ls_batch_decode_area(const ls_batch *batch, const uint8_t *buf, int64_t pos, int64_t size,
                              int64_t start_offset, int64_t stop_offset, ls_columns *columns,
                              ls_error *error);
+
+/* ------------------------------------------------------------------ indexes (ls_index.c) */
+
+/* ls_check_indexes of the first `count` messages of a block. */
+void ls_index_check_messages(const uint8_t *buf, const ls_message_block *block, int32_t count,
+                             ls_index_check *check);
 
 /* ------------------------------------------------------------------ slices (ls_columns.c) */
 

@@ -40,17 +40,17 @@ static inline int ls_message_split(const uint8_t *p, int64_t size, int32_t magic
     int64_t key_pos = ls_message_key_pos(magic) + LS_MESSAGE_LENGTH_BYTES;
     int64_t room = size - key_pos - LS_MESSAGE_LENGTH_BYTES; /* for the bytes of key and value */
     int32_t key_len = ls_bytes_load_i32(p + key_pos - LS_MESSAGE_LENGTH_BYTES);
-    int64_t key_bytes = ls_message_bytes_of(key_len);
-    if (key_len < -1 || key_bytes > room) {
+    if (key_len < -1 || key_len > room) {
         return 0;
     }
+    int64_t key_bytes = ls_message_bytes_of(key_len);
     int64_t value_pos = key_pos + key_bytes + LS_MESSAGE_LENGTH_BYTES;
     int32_t value_len = ls_bytes_load_i32(p + value_pos - LS_MESSAGE_LENGTH_BYTES);
     body->key_pos = key_pos;
     body->key_len = key_len;
     body->value_pos = value_pos;
     body->value_len = value_len;
-    return value_len >= -1 && key_bytes + ls_message_bytes_of(value_len) == room;
+    return value_len == room - key_bytes || (value_len == -1 && room == key_bytes);
 }
 
 /* The length that does not fit, and the bytes that there are. */
@@ -136,6 +136,9 @@ static inline void ls_message_put(const ls_columns *columns, int64_t n, int64_t 
                                   int64_t timestamp, int32_t type, int64_t pos,
                                   const ls_message_body *body)
 {
+    if (columns->offset == NULL) {
+        return; /* they are only counted */
+    }
     columns->offset[n] = offset;
     columns->timestamp[n] = timestamp;
     columns->key_pos[n] = (int32_t)(pos + body->key_pos);
@@ -151,28 +154,40 @@ static inline void ls_message_put(const ls_columns *columns, int64_t n, int64_t 
     }
 }
 
-void ls_message_decode_run(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
-                           int64_t stop_offset, ls_columns *columns, ls_walk *walk)
+/* How many of the first `count` messages have the checksum that is stored in them. */
+static int32_t ls_message_block_check(const uint8_t *buf, ls_message_block *block, int32_t count)
+{
+    ls_crc_select_pieces32()(buf, block->crc_pos, block->crc_size, count, block->crc);
+    int32_t whole = 0;
+    while (whole < count
+           && ls_bytes_load_u32(buf + block->crc_pos[whole] - LS_MESSAGE_MAGIC_POS + LS_MESSAGE_CRC_POS)
+               == block->crc[whole]) {
+        whole += 1;
+    }
+    return whole;
+}
+
+/* Find messages of one magic by their lengths, from walk->pos on, and put them out as if their checksums were
+   right: they count when these have been compared.  Returns how many. */
+static inline __attribute__((always_inline)) int32_t
+ls_message_block_find(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
+                      int64_t stop_offset, const ls_columns *columns, const ls_walk *walk,
+                      const int32_t magic, ls_message_block *block)
 {
     const ls_columns out = *columns; /* a copy: stores into the columns cannot change it */
-    const ls_crc_function crc = ls_crc_select32();
-    const int check_crc = (checks & LS_CHECK_CRC) != 0;
+    const int64_t length_min = magic == 0 ? LS_MESSAGE_MIN_LENGTH_V0 : LS_MESSAGE_MIN_LENGTH_V1;
     const int check_order = (checks & LS_CHECK_ORDER) != 0;
     const int check_gapless = (checks & LS_CHECK_GAPLESS) != 0;
     int64_t pos = walk->pos;
     int64_t last_offset = walk->last_offset;
-    int64_t batches = 0;
     int64_t n = out.count;
+    int32_t count = 0;
 
-    while (size - pos >= LS_FRAME_MIN_BYTES) {
+    while (count < LS_MESSAGE_BLOCK && size - pos >= LS_FRAME_MIN_BYTES) {
         const uint8_t *p = buf + pos;
-        int32_t magic = p[LS_FRAME_MAGIC_POS];
-        if (magic > 1) {
-            break;
-        }
         int32_t length = ls_bytes_load_i32(p + LS_FRAME_LENGTH_POS);
-        int32_t length_min = magic == 0 ? LS_MESSAGE_MIN_LENGTH_V0 : LS_MESSAGE_MIN_LENGTH_V1;
-        if (length < length_min || length > size - pos - LS_FRAME_PREFIX_BYTES) {
+        if (p[LS_FRAME_MAGIC_POS] != magic || length < length_min
+            || length > size - pos - LS_FRAME_PREFIX_BYTES) {
             break;
         }
         int64_t message_size = LS_FRAME_PREFIX_BYTES + (int64_t)length;
@@ -180,12 +195,10 @@ void ls_message_decode_run(const uint8_t *buf, int64_t size, uint32_t checks, in
         int32_t attributes = p[LS_MESSAGE_ATTRIBUTES_POS];
         ls_message_body body;
         if ((attributes & LS_ATTRIBUTE_CODEC_MASK) != 0 || offset >= stop_offset
-            || (check_order && (offset < 0 || offset <= last_offset || offset == INT64_MAX))
+            || (check_order && (offset < 0 || offset <= last_offset))
             || (check_gapless && last_offset != LS_OFFSET_UNKNOWN
                 && offset != ls_wrapping_add(last_offset, 1))
-            || !ls_message_split(p, message_size, magic, &body)
-            || (check_crc
-                && ls_message_crc(crc, p, message_size) != ls_bytes_load_u32(p + LS_MESSAGE_CRC_POS))) {
+            || !ls_message_split(p, message_size, magic, &body)) {
             break;
         }
         if (offset >= start_offset) {
@@ -196,15 +209,46 @@ void ls_message_decode_run(const uint8_t *buf, int64_t size, uint32_t checks, in
                            ls_message_timestamp_type(attributes, magic), pos, &body);
             n += 1;
         }
+        block->offset[count] = offset;
+        block->crc_pos[count] = (int32_t)pos + LS_MESSAGE_MAGIC_POS;
+        block->crc_size[count] = (int32_t)message_size - LS_MESSAGE_MAGIC_POS;
         pos += message_size;
         last_offset = offset;
-        batches += 1;
+        count += 1;
     }
-    walk->count += n - out.count;
-    walk->batches += batches;
-    walk->pos = pos;
-    walk->last_offset = last_offset;
-    columns->count = n;
+    return count;
+}
+
+int32_t ls_message_decode_block(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
+                            int64_t stop_offset, ls_columns *columns, ls_index_check *check, ls_walk *walk)
+{
+    ls_message_block block;
+    int32_t count = 0;
+    if (size - walk->pos >= LS_FRAME_MIN_BYTES) {
+        int32_t magic = buf[walk->pos + LS_FRAME_MAGIC_POS];
+        if (magic == 1) {
+            count = ls_message_block_find(buf, size, checks, start_offset, stop_offset, columns, walk, 1, &block);
+        } else if (magic == 0) {
+            count = ls_message_block_find(buf, size, checks, start_offset, stop_offset, columns, walk, 0, &block);
+        }
+    }
+    int32_t whole = (checks & LS_CHECK_CRC) != 0 ? ls_message_block_check(buf, &block, count) : count;
+    if (whole == 0) {
+        return 0;
+    }
+    int64_t records = 0;
+    for (int32_t i = 0; i < whole; i++) {
+        records += block.offset[i] >= start_offset;
+    }
+    columns->count += records;
+    walk->count += records;
+    walk->batches += whole;
+    walk->pos = (int64_t)block.crc_pos[whole - 1] + block.crc_size[whole - 1];
+    walk->last_offset = block.offset[whole - 1];
+    if (check != NULL) {
+        ls_index_check_messages(buf, &block, whole, check);
+    }
+    return whole;
 }
 
 /* ------------------------------------------------------------------ wrappers */

@@ -78,15 +78,21 @@ static int32_t ls_scan_begin(const uint8_t *buf, int64_t size, ls_walk *walk)
 int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_batch *out,
                         int64_t capacity, ls_walk *walk)
 {
+    ls_columns counted = {.capacity = INT64_MAX};
+    ls_batch only;
     int32_t status = ls_scan_begin(buf, size, walk);
     while (status == LS_OK) {
         ls_frame frame;
+        if (out == NULL) {
+            while (ls_message_decode_block(buf, size, checks, INT64_MIN, INT64_MAX, &counted, NULL, walk) > 0) {
+            }
+        }
         status = ls_frame_look(buf, size, walk->pos, &frame, &walk->error);
-        if (status == LS_OK && walk->count >= capacity) {
+        if (status == LS_OK && out != NULL && walk->count >= capacity) {
             status = LS_STOP_FULL;
         }
         if (status == LS_OK) {
-            ls_batch *batch = &out[walk->count];
+            ls_batch *batch = out != NULL ? &out[walk->count] : &only;
             status = ls_scan_parse(buf, &frame, checks, walk, batch, &walk->error);
             if (status == LS_OK) {
                 walk->count += 1;
@@ -248,8 +254,8 @@ static int32_t ls_decode_one(const uint8_t *buf, int64_t size, uint32_t checks, 
     return LS_OK;
 }
 
-int32_t ls_decode(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
-                  int64_t stop_offset, ls_columns *columns, ls_walk *walk)
+static int32_t ls_decode_all(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
+                             int64_t stop_offset, ls_columns *columns, ls_index_check *check, ls_walk *walk)
 {
     int32_t status = ls_scan_begin(buf, size, walk);
     if (status == LS_OK && (columns->count < 0 || columns->count > columns->capacity)) {
@@ -257,14 +263,31 @@ int32_t ls_decode(const uint8_t *buf, int64_t size, uint32_t checks, int64_t sta
                               columns->count);
     }
     while (status == LS_OK) {
-        ls_message_decode_run(buf, size, checks, start_offset, stop_offset, columns, walk);
+        while (ls_message_decode_block(buf, size, checks, start_offset, stop_offset, columns, check, walk) > 0) {
+        }
+        int64_t from = walk->pos;
         status = ls_decode_one(buf, size, checks, start_offset, stop_offset, columns, walk);
+        if (check != NULL) {
+            ls_check_indexes(buf + from, walk->pos - from, check);
+        }
     }
     if (status > 0) {
         walk->stop = status;
         status = LS_OK;
     }
     return status;
+}
+
+int32_t ls_decode(const uint8_t *buf, int64_t size, uint32_t checks, int64_t start_offset,
+                  int64_t stop_offset, ls_columns *columns, ls_walk *walk)
+{
+    return ls_decode_all(buf, size, checks, start_offset, stop_offset, columns, NULL, walk);
+}
+
+int32_t ls_verify(const uint8_t *buf, int64_t size, uint32_t checks, ls_columns *columns, ls_index_check *check,
+                  ls_walk *walk)
+{
+    return ls_decode_all(buf, size, checks, 0, INT64_MAX, columns, check, walk);
 }
 
 int32_t ls_decode_payload(const ls_batch *batch, const uint8_t *payload, int64_t size, uint32_t checks,

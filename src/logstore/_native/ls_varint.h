@@ -45,13 +45,13 @@ int32_t ls_varint_why(const uint8_t *p, const uint8_t *end, int32_t bytes_max);
 /* Read in [p, end): returns what follows, or NULL. */
 static inline const uint8_t *ls_varint_read32(const uint8_t *p, const uint8_t *end, int32_t *value)
 {
-    if (LS_LIKELY(end - p >= 2)) {
+    if (LS_LIKELY(p < end)) {
         uint32_t v = p[0];
         if (v < 0x80) {
             *value = (int32_t)((v >> 1) ^ (0 - (v & 1)));
             return p + 1;
         }
-        if (LS_LIKELY(p[1] < 0x80)) {
+        if (LS_LIKELY(end - p >= 2 && p[1] < 0x80)) {
             v = (v & 0x7f) | (uint32_t)p[1] << 7;
             *value = (int32_t)((v >> 1) ^ (0 - (v & 1)));
             return p + 2;

@@ -250,3 +250,65 @@ def offset_index_check(entries: ReadableBuffer, count: int, file_size: int) -> i
 def time_index_check(entries: ReadableBuffer, count: int) -> int:
     """The first slot that breaks the order, else `count`."""
     return int(lib.ls_time_index_check(pointer(entries), count))
+
+
+class IndexCursor:
+    """The entries of an index that is compared with its log (``ls_index_cursor``)."""
+
+    __slots__ = ("_entries", "raw")
+
+    def __init__(self, entries: bytes = b"", count: int = 0) -> None:
+        self._entries = entries  # the struct points into them
+        self.raw = ffi.new(
+            "ls_index_cursor *", {"entries": pointer(entries), "count": count}
+        )
+
+    @property
+    def slot(self) -> int:
+        """The first entry that has not been compared."""
+        return int(self.raw.slot)
+
+    @slot.setter
+    def slot(self, slot: int) -> None:
+        self.raw.slot = slot
+
+
+class IndexCheck:
+    """The indexes of a segment, compared with its log (``ls_index_check``).
+
+    `begin`, then `Decoder.verify` and `walk_over` for all bytes of a buffer, one after
+    the other, then `commit`.
+    """
+
+    __slots__ = ("_offsets", "_state", "_times", "raw")
+
+    def __init__(
+        self, state: SegmentState, offsets: IndexCursor, times: IndexCursor
+    ) -> None:
+        self._state = state
+        self._offsets = offsets
+        self._times = times
+        self.raw = ffi.new("ls_index_check *")
+
+    def begin(self) -> None:
+        """Begin where the state and the cursors stand."""
+        raw = self.raw
+        raw.state = self._state.raw[0]
+        raw.offsets = self._offsets.raw[0]
+        raw.times = self._times.raw[0]
+        raw.batches = raw.is_doubtful = 0
+
+    def walk_over(self, data: Any, size: int) -> None:
+        """Compare the batches of data[0, size), which were checked another way."""
+        lib.ls_check_indexes(data, size, self.raw)
+
+    def commit(self, size: int) -> int:
+        """Advance the state and the cursors to the file position `size`, and return the
+        number of batches; -1, with nothing changed, if an entry is not plainly true."""
+        raw = self.raw
+        if raw.is_doubtful or raw.state.size != size:
+            return -1
+        self._state.raw[0] = raw.state
+        self._offsets.raw[0] = raw.offsets
+        self._times.raw[0] = raw.times
+        return int(raw.batches)

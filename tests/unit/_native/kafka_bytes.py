@@ -304,6 +304,30 @@ def decode(
     return ended(status, walk, columns.records(data, size))
 
 
+def count_batches(data: Any, size: int | None = None, **kwargs: Any) -> Outcome:
+    """`scan`, without headers."""
+    size = len(data) if size is None else size
+    walk = kwargs.pop("walk", None) or new_walk()
+    checks = kwargs.pop("checks", ALL)
+    assert not kwargs
+    status = lib.ls_scan_batches(pointer(data), size, checks, ffi.NULL, 0, walk)
+    assert walk.count == walk.batches
+    return ended(status, walk, [None] * walk.count)
+
+
+def count_records(data: Any, size: int | None = None, **kwargs: Any) -> Outcome:
+    """`decode`, without columns; indexes that are empty are compared."""
+    size = len(data) if size is None else size
+    walk = kwargs.pop("walk", None) or new_walk()
+    checks = kwargs.pop("checks", ALL)
+    assert not kwargs
+    columns = ffi.new("ls_columns *", {"capacity": OFFSET_MAX})
+    check = ffi.new("ls_index_check *")
+    status = lib.ls_verify(pointer(data), size, checks, columns, check, walk)
+    assert walk.count == columns.count
+    return ended(status, walk, [None] * walk.count)
+
+
 def decode_payload(
     header: Any,
     payload: Any,

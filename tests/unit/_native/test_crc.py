@@ -128,6 +128,43 @@ def test_crc_reads_nothing_outside_its_input(crc, reference):
         assert crc(memory.at_begin(data[:size]), size) == expected
 
 
+def pieces(memory, places):
+    """CRC-32 of the pieces of (position, size), in one call."""
+    pos, size = (ffi.new("int32_t[]", [p[i] for p in places]) for i in (0, 1))
+    out = ffi.new("uint32_t[]", len(places) + 1)
+    out[len(places)] = 17
+    lib.ls_crc32_pieces(memory, pos, size, len(places), out)
+    assert out[len(places)] == 17
+    return [out[i] for i in range(len(places))]
+
+
+def test_crc_of_pieces_of_every_length_equals_the_reference():
+    """4 to 700 bytes at any place, also at the start of the buffer, in any number."""
+    rng = random.Random(5)
+    data = rng.randbytes(1500)
+    memory = ffi.from_buffer("uint8_t[]", data)
+    sizes = [*range(4, 701), *range(4, 70)]
+    rng.shuffle(sizes)
+    while sizes:
+        part = [sizes.pop() for _ in range(min(rng.randrange(1, 9), len(sizes)))]
+        places = [(rng.choice((0, 1, 31, 32, 33, rng.randrange(800))), n) for n in part]
+        expected = [zlib.crc32(data[p : p + n]) for p, n in places]
+        assert pieces(memory, places) == expected
+    assert pieces(memory, []) == []
+
+
+def test_crc_of_pieces_reads_nothing_outside_the_buffer():
+    """Nothing in front of it, and nothing behind a piece."""
+    memory = Guarded(4096)
+    data = random.Random(6).randbytes(1100)
+    for size in (*range(4, 300), 511, 512, 513, 1024, 1100):
+        for start in {0, min(size - 4, 1), min(size - 4, 31), min(size - 4, 40)}:
+            expected = [zlib.crc32(data[start:size])]
+            for place in (memory.at_begin, memory.at_end):
+                at = place(data[:size])
+                assert pieces(at, [(start, size - start)]) == expected
+
+
 def test_crc_without_a_path_is_the_best_one(kind):
     """The plain functions choose by themselves."""
     data = random.Random(4).randbytes(777)

@@ -5,12 +5,15 @@ from unit._native.kafka_bytes import (
     ALL,
     CRC,
     GAPLESS,
+    OFFSET_MAX,
     ORDER,
     UNKNOWN,
     Columns,
     Guarded,
     T,
     batch,
+    count_batches,
+    count_records,
     decode,
     fix_crc,
     header_of,
@@ -23,6 +26,7 @@ from unit._native.kafka_bytes import (
     sized,
 )
 
+from logstore import _native as native
 from logstore._native._ls import ffi, lib
 
 V0 = message(3, b"key", b"value", magic=0)
@@ -30,7 +34,12 @@ V1 = message(4, b"key", b"value")
 V2 = plain_batch(5, 3)
 WRAPPER = message(9, None, b"compressed", attributes=2)
 V2_GZIP = fix_crc(patched(plain_batch(10, 3), 21, b"\0\1"))
-WALKS = {"scan": scan, "decode": decode}
+WALKS = {
+    "scan": scan,
+    "count": count_batches,
+    "decode": decode,
+    "verify": count_records,
+}
 
 
 @pytest.fixture(params=WALKS)
@@ -554,3 +563,36 @@ def test_scan_of_a_wrapper_does_not_know_its_base():
     value = WRAPPER[header.payload_pos :][: header.payload_size]
     assert value == b"compressed"
     assert WRAPPER.endswith(sized(b"compressed"))
+
+
+# ------------------------------------------------------------------ callers
+
+
+def test_decoder_that_needs_more_room_goes_on_behind_what_it_has_walked_over():
+    """A control batch puts nothing out, and the batch behind it is too large."""
+    marker = batch(5, record(0, bytes(4), bytes(6)), 1, attributes=0x20)
+    data = marker + plain_batch(6, 40)
+    decoder = native.Decoder(8)
+    decoder.begin(4)
+    assert decoder.decode(data, len(data), 0, 0, OFFSET_MAX) == lib.LS_STOP_END
+    assert (decoder.count, decoder.pos, decoder.error) == (40, len(data), None)
+    state, none = native.SegmentState(5), native.IndexCursor()
+    check = native.IndexCheck(state, none, native.IndexCursor())
+    check.begin()
+    decoder = native.Decoder(8)
+    decoder.begin(4)
+    stop = decoder.verify(data, len(data), 0, ALL, check, with_columns=True)
+    assert (stop, decoder.count, decoder.error) == (lib.LS_STOP_END, 40, None)
+    assert (check.commit(len(data)), state.last_offset) == (2, 45)
+
+
+@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 600])
+def test_last_batch_is_the_last_whole_one(count):
+    """In front of a torn tail, or of damage."""
+    entry = message(9, None, b"value")
+    data = entry * count
+    expected = (count - 1) * len(entry) if count else -1
+    for tail in (b"", entry[:-1], b"\x7f" * 60):
+        found, walk = native.last_batch(data + tail, len(data + tail))
+        assert (found, walk.pos) == (expected, len(data))
+        assert (walk.error is not None) == (tail[:1] == b"\x7f")

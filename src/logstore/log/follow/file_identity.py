@@ -14,14 +14,14 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from logstore import _native as native
-from logstore.errors import CorruptRecordError
+from logstore.errors import CorruptRecordError, StorageError, UnsupportedError
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.directory import Directory
 from logstore.io.files import FileInfo, settled
 from logstore.io.layout import LOG, SWAP, parse_segment_file
-from logstore.segment import Segment
+from logstore.segment import READ_BYTES, Segment
 
-__all__ = ["LogFiles"]
+__all__ = ["LogFiles", "last_batch_at"]
 
 # A program that truncates a log and continues writing leaves other bytes at the old
 # end: in the header of the last batch (its checksum, if not its time), or in its last
@@ -149,7 +149,7 @@ class LogFiles:
             return
         places = [max(last.size - _LAST_BYTES, 0)]
         if last.size:
-            header = last.last_batch_at()
+            header = last_batch_at(last)
             places += [header] if header is not None else []
         # One piece, if they are near each other.
         pieces = [(at, min(_LAST_BYTES, last.size - at)) for at in places]
@@ -325,3 +325,21 @@ class LogFiles:
                 if segment.is_sealed and now != stamp:
                     return True
         return False
+
+
+def last_batch_at(segment: Segment) -> int | None:
+    """The position of the last batch of a segment; None if it cannot be found."""
+    last = None
+    with contextlib.suppress(CorruptRecordError, UnsupportedError, StorageError):
+        pos, offset = segment.locate(segment.next_offset - 1)
+        buffer = native.Buffer(READ_BYTES)
+        while pos < segment.size:
+            n = segment.read(buffer.view, pos)
+            at, scan = native.last_batch(buffer.c, n)
+            if at >= 0:
+                last = pos + at
+            if scan.error is not None:
+                break
+            buffer = segment.next_buffer(buffer, n, scan.pos, scan.stop, pos, offset)
+            pos += scan.pos
+    return last

@@ -92,7 +92,11 @@ class _Faults:
 
 
 class IndexFile:
-    """An index file of a segment, compared with the log during the walk over it."""
+    """An index file of a segment, compared with the log during the walk over it.
+
+    Attributes:
+        cursor: the entries, and how far they have been compared.
+    """
 
     entry_bytes = 0
     kind = ""
@@ -105,9 +109,9 @@ class IndexFile:
         self.faults = _Faults()
         self.data = b""
         self.count = 0
-        self.slot = 0
         self.missing = False
         self._read()
+        self.cursor = native.IndexCursor(self.data, self.count)
 
     def _read(self) -> None:
         run, log = self.log.run_of, self.log
@@ -152,6 +156,9 @@ class IndexFile:
         """Check the entries that belong to a run of the log."""
         raise NotImplementedError
 
+    def follow(self) -> None:
+        """Take note of a run of the log that has confirmed all its entries."""
+
     def finish(self) -> None:
         """Check the remaining entries when the log has ended."""
         raise NotImplementedError
@@ -178,7 +185,8 @@ class OffsetIndexCheck(IndexFile):
         super().__init__(log, name)
         table = numbers(self.data[: self.count * self.entry_bytes])
         self.offsets, self.positions = table[0::2], table[1::2]
-        for slot in range(1, self.count):
+        in_order = native.offset_index_check(self.data, self.count, native.OFFSET_MAX)
+        for slot in range(max(in_order, 1), self.count):
             if (
                 self.offsets[slot] <= self.offsets[slot - 1]
                 or self.positions[slot] < self.positions[slot - 1]
@@ -189,7 +197,7 @@ class OffsetIndexCheck(IndexFile):
         positions = table.positions
         end = positions[-1]
         offsets = self.offsets
-        slot = self.slot
+        slot = self.cursor.slot
         while slot < self.count and self.positions[slot] <= end:
             pos = self.positions[slot]
             at = bisect.bisect_left(positions, pos)
@@ -211,7 +219,7 @@ class OffsetIndexCheck(IndexFile):
                         f"behind the position of the next entry",
                     )
             slot += 1
-        self.slot = slot
+        self.cursor.slot = slot
 
     def _is_beyond(self, slot: int, before: int, pos: int) -> bool:
         """Whether an entry has an offset that only comes at or after a position (of the
@@ -233,13 +241,13 @@ class OffsetIndexCheck(IndexFile):
                     f"it is built",
                 )
             return
-        for slot in range(self.slot, self.count):
+        for slot in range(self.cursor.slot, self.count):
             pos = self.positions[slot]
             if not log.is_damaged_at(pos):
                 self.faults.add(
                     slot, f"has position {pos}, past the end of the log at {log.end}"
                 )
-        if self.slot == self.count and self.count and log.is_intact:
+        if self.cursor.slot == self.count and self.count and log.is_intact:
             last = log.base + self.offsets[self.count - 1]
             if last > log.last_offset:
                 self.faults.add(
@@ -255,30 +263,40 @@ class TimeIndexCheck(IndexFile):
 
     def __init__(self, log: WalkedLog, name: str) -> None:
         super().__init__(log, name)
-        size = self.count * TIME_ENTRY_BYTES
-        self.entries = list(_TIME_ENTRY.iter_unpack(self.data[:size]))
         self.largest = (-1, -1)  # running maximum before the next run, and its offset
-        for slot in range(1, self.count):
-            (t, o), (t_before, o_before) = self.entries[slot], self.entries[slot - 1]
+        in_order = native.time_index_check(self.data, self.count)
+        for slot in range(max(in_order, 1), self.count):
+            (t, o), (t_before, o_before) = self._entry(slot), self._entry(slot - 1)
             if t <= t_before or o < o_before:
                 self.faults.add(slot, "is out of order")
+
+    def _entry(self, slot: int) -> tuple[int, int]:
+        """Timestamp and relative offset of an entry."""
+        return _time_entry(self.data, slot)
+
+    def follow(self) -> None:
+        state = self.log.state
+        if state.max_timestamp >= 0:
+            offset = state.max_timestamp_offset - self.log.base
+            self.largest = (state.max_timestamp, offset)
 
     def hold(self, table: Table) -> None:
         times = table.times
         count = len(times) // TIME_ENTRY_BYTES
         end = table.offsets[-1]
-        while self.slot < self.count and self.entries[self.slot][1] <= end:
-            entry = self.entries[self.slot]
-            if not self._is_true(entry, table, count) and not self.log.is_skipped:
-                t, o = entry
+        slot = self.cursor.slot
+        while slot < self.count and self._entry(slot)[1] <= end:
+            t, o = self._entry(slot)
+            if not self._is_true((t, o), table, count) and not self.log.is_skipped:
                 self.faults.add(
-                    self.slot,
+                    slot,
                     f"says that {t} is the largest timestamp up to offset "
                     f"{self.log.base + o}, which it is not",
                 )
-            self.slot += 1
+            slot += 1
+        self.cursor.slot = slot
         if count:
-            self.largest = _TIME_ENTRY.unpack_from(times, len(times) - TIME_ENTRY_BYTES)
+            self.largest = _time_entry(times, count - 1)
 
     def _is_true(self, entry: tuple[int, int], table: Table, count: int) -> bool:
         """Whether the largest timestamp at or before an offset is as an entry says.
@@ -307,39 +325,42 @@ class TimeIndexCheck(IndexFile):
         return before < offset < last
 
     def _entry_of(self, table: Table, slot: int, count: int) -> tuple[int, int] | None:
-        if slot >= count:
-            return None
-        t, o = _TIME_ENTRY.unpack_from(table.times, slot * TIME_ENTRY_BYTES)
-        return t, o
+        return _time_entry(table.times, slot) if slot < count else None
 
     def finish(self) -> None:
         log = self.log
         if self.missing:
             return
-        for slot in range(self.slot, self.count):
+        for slot in range(self.cursor.slot, self.count):
             if log.is_intact:
                 self.faults.add(
                     slot,
-                    f"has offset {log.base + self.entries[slot][1]}, past the last of "
+                    f"has offset {log.base + self._entry(slot)[1]}, past the last of "
                     f"the log",
                 )
         largest = log.state.max_timestamp
+        last = self._entry(self.count - 1)[0] if self.count else largest
         if (
-            self.count
+            last != largest
             and not self.faults.count
             and not log.is_last
             and log.is_intact
-            and self.entries[-1][0] != largest
         ):
             self.faults.add(
                 self.count - 1,
-                f"is the last and has timestamp {self.entries[-1][0]}; the largest of "
-                f"the segment is {largest}",
+                f"is the last and has timestamp {last}; the largest of the segment is "
+                f"{largest}",
             )
         self.conclude()
 
 
 _TIME_ENTRY: Final = struct.Struct(">qi")
+
+
+def _time_entry(entries: bytes, slot: int) -> tuple[int, int]:
+    """Timestamp and relative offset of an entry of a time index."""
+    timestamp, offset = _TIME_ENTRY.unpack_from(entries, slot * TIME_ENTRY_BYTES)
+    return timestamp, offset
 
 
 def numbers(data: bytes) -> array[int]:

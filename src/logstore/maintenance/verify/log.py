@@ -161,7 +161,6 @@ class LogCheck(ContentsCheck):
         if self.index_names is not None:
             self.index = OffsetIndexCheck(self, self.index_names[0])
             self.times = TimeIndexCheck(self, self.index_names[1])
-        self._planner = native.Planner(0, None)
         try:
             with self.directory.opened(self.name) as fd:
                 size = self.directory.files.size(fd)
@@ -181,8 +180,6 @@ class LogCheck(ContentsCheck):
             run.unreadable(self.path, error)
             self.is_intact, self.is_unreadable = False, True
             return
-        finally:
-            del self._planner
         run.bytes += self.size
         run.batches += self.batches
         if grown:
@@ -242,16 +239,21 @@ class LogCheck(ContentsCheck):
     def _walk(self, fd: int, pos: int, size: int) -> None:
         files, run = self.directory.files, self.run_of
         buffer = native.Buffer(max(min(BUFFER_BYTES, size - pos), 1))
+        check = native.IndexCheck(
+            self.state,
+            native.IndexCursor() if self.index is None else self.index.cursor,
+            native.IndexCursor() if self.times is None else self.times.cursor,
+        )
         run.decoder.begin(self.last_offset)
         while pos < size:
             n = files.read(fd, buffer.view[: min(buffer.capacity, size - pos)], pos)
             if n == 0:
                 run.note(IN_USE, self.path, f"{self.path} became shorter meanwhile")
                 break
-            end, error, stop = self._decode(buffer, n, pos)
+            end, error, stop = self._decode(buffer, n, pos, check)
             if end:
                 self._record_run(buffer, n, pos, pos + end)
-                self._tabulate(buffer, end, pos)
+                self._tabulate(buffer, end, pos, check)
                 run.meter.advance(end)
                 pos = self.end = pos + end
                 continue
@@ -277,7 +279,6 @@ class LogCheck(ContentsCheck):
         )
         rest.size, rest.is_deep = self.size, self.is_deep
         rest.last_offset = tail.first_offset - 1
-        rest._planner = native.Planner(0, None)
         rest._walk(fd, tail.pos, self.size)
         self.runs += rest.runs
         self.bad_ranges += rest.bad_ranges
@@ -302,7 +303,10 @@ class LogCheck(ContentsCheck):
         """Record the intact batches of [pos, end)."""
         last = self.run_of.decoder.last_offset
         if not self._is_broken:
-            self.runs[-1] = self.runs[-1]._replace(end=end, last=last)
+            run = self.runs[-1]
+            self.runs[-1] = SoundRun(
+                run.begin, end, run.first, last, run.head_bytes, run.head_last
+            )
             return
         self._is_broken = False
         header = native.first_header(buffer.c, n, checks=0).headers[0]
@@ -312,16 +316,20 @@ class LogCheck(ContentsCheck):
         )
 
     def _decode(
-        self, buffer: native.Buffer, n: int, file_pos: int
+        self, buffer: native.Buffer, n: int, file_pos: int, check: native.IndexCheck
     ) -> tuple[int, native.NativeError | None, int]:
-        """Check the batches at the start of a buffer: (end of the intact ones, error or
-        None, native.STOP_*)."""
+        """Check the batches at the start of a buffer, and compare the indexes with
+        them: (end of the intact ones, error or None, native.STOP_*)."""
         run, decoder = self.run_of, self.run_of.decoder
         self._at = file_pos
+        self.state.raw.size = file_pos
+        check.begin()
         pos, records, before = 0, 0, decoder.last_offset
         error: native.NativeError | None = None
         while True:
-            stop = decoder.decode(buffer.c, n, pos, 0, native.OFFSET_MAX, self._checks)
+            stop = decoder.verify(
+                buffer.c, n, pos, self._checks, check, with_columns=self.is_deep
+            )
             records += decoder.count
             pos, error = decoder.pos, decoder.error
             if self.is_deep and decoder.count:
@@ -332,7 +340,9 @@ class LogCheck(ContentsCheck):
             ):
                 break
             if stop == native.STOP_COMPRESSED:
+                before_them = pos
                 pos, more, error = self._compressed(buffer, n, pos)
+                check.walk_over(buffer.c + before_them, pos - before_them)
                 records += more
                 if error is not None:
                     break
@@ -343,10 +353,23 @@ class LogCheck(ContentsCheck):
 
     # -- derived files
 
-    def _tabulate(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
-        """Count the intact batches of a buffer, and compare the indexes with them."""
-        state, planner = self.state, self._planner
-        state.raw.size = file_pos
+    def _tabulate(
+        self, buffer: native.Buffer, end: int, file_pos: int, check: native.IndexCheck
+    ) -> None:
+        """Count the intact batches of a buffer; find out what is wrong with an index,
+        if the comparison has left a doubt."""
+        batches = check.commit(file_pos + end)
+        if batches < 0:
+            self._compare(buffer, end, file_pos)
+        else:
+            self.batches += batches
+            if self.times is not None:
+                self.times.follow()
+        self.last_offset = self.run_of.decoder.last_offset
+
+    def _compare(self, buffer: native.Buffer, end: int, file_pos: int) -> None:
+        """Count the intact batches, and check each index entry on its own."""
+        state, planner = self.state, native.Planner(0, None)
         done = 0
         while done < end:
             before = int(state.raw.last_offset) - self.base
@@ -364,7 +387,6 @@ class LogCheck(ContentsCheck):
                 for companion in (self.index, self.times):
                     if companion is not None:
                         companion.hold(run)
-        self.last_offset = self.run_of.decoder.last_offset
 
     def _beyond_relative(
         self, buffer: native.Buffer, done: int, end: int, file_pos: int, stop: int

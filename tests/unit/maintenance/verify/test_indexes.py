@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from pathlib import Path
 
 import pytest
 
 import logstore
+from logstore import _native as native
 from support import verifying
 from support.damage import cut, flip_bit, logs_in, overwrite
 from support.verifying import forget_state, golden_with, kinds, note_kinds, the_problem
@@ -117,3 +119,43 @@ def test_a_bad_transaction_index_is_a_problem(tmp_path: Path, damage: str) -> No
     report = logstore.verify(path.parent, deep=True)
     assert kinds(report) == ["transaction-index"]
     assert report.problems[0].path == str(path)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_findings_are_those_of_a_comparison_entry_by_entry(
+    partition: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """C walks over what is plainly true; what it leaves is looked at in Python. Here
+    Python looks at everything, too."""
+    rng = random.Random(seed)
+    for _ in range(rng.randrange(1, 4)):
+        path = index_of(partition, rng.randrange(3), rng.choice(SUFFIXES))
+        damage_index(path, rng)
+    if rng.randrange(3) == 0:
+        log = logs_in(partition)[rng.randrange(3)]
+        flip_bit(log, rng.randrange(8 * log.stat().st_size))
+    deep = bool(rng.randrange(2))
+    found = logstore.verify(partition, deep=deep)
+    monkeypatch.setattr(native.IndexCheck, "commit", lambda self, size: -1)
+    assert logstore.verify(partition, deep=deep) == found
+
+
+SUFFIXES = (".index", ".timeindex")
+
+
+def damage_index(path: Path, rng: random.Random) -> None:
+    """One entry changed, left out, doubled, or exchanged with the next."""
+    data, size = path.read_bytes(), entry_bytes(path)
+    entries = [data[at : at + size] for at in range(0, len(data), size)]
+    slot = rng.randrange(len(entries))
+    how = rng.randrange(5)
+    if how < 2:
+        number = int.from_bytes(entries[slot], "big") ^ 1 << rng.randrange(8 * size)
+        entries[slot] = number.to_bytes(size, "big")
+    elif how == 2:
+        del entries[slot]
+    elif how == 3:
+        entries.insert(slot, entries[slot])
+    else:
+        entries[slot : slot + 2] = reversed(entries[slot : slot + 2])
+    path.write_bytes(b"".join(entries))

@@ -1,0 +1,38 @@
+"""Whether the files of a log are still those that were read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import logstore
+from logstore.io.file_cache import Descriptors
+from logstore.io.files import Files
+from logstore.io.filesystem import open_root
+from logstore.log.follow.file_identity import last_batch_at
+from logstore.segment import Segment
+from support.damage import logs_in
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_last_batch_is_found_without_an_index(tmp_path: Path, magic: int) -> None:
+    """Behind several buffers of batches, and in front of a damaged one."""
+    with logstore.open(tmp_path / "s") as store:
+        config = logstore.TopicConfig(message_format=magic)
+        partition = store.create_topic("t", 1, config=config)[0]
+        for _ in range(3000):
+            partition.append(bytes(200))
+        path = Path(partition.path)
+    logs_in(path)[0].with_suffix(".index").unlink()
+    directory = open_root(Files(), str(path))
+    size = logs_in(path)[0].stat().st_size
+    segment = Segment(directory, Descriptors(directory.files, 4), 0, size, 3000)
+    places = [at for *_, at in segment.headers(checks=0)]
+    assert len(places) == 3000
+    assert last_batch_at(segment) == places[-1]
+    data = bytearray(logs_in(path)[0].read_bytes())
+    data[places[2500] + 16] = 0x7F
+    logs_in(path)[0].write_bytes(data)
+    assert last_batch_at(segment) == places[2499]
+    directory.close()
