@@ -12,7 +12,9 @@ from collections.abc import Callable
 import pytest
 
 
-@pytest.mark.parametrize("case", ["verify", "verify_v2", "verify_deep"])
+@pytest.mark.parametrize(
+    "case", ["verify", "verify_v2", "verify_deep", "verify_deep_v2"]
+)
 def test_verify(contest: Callable[[str], None], case: str) -> None:
     """Frames, checksums, offsets, indexes and checkpoints; deep: records, too."""
     contest(case)

@@ -6,7 +6,13 @@ import os
 import zlib
 from typing import Any, ClassVar
 
-from bench.ours import check_random, random_offsets, run_threads
+from bench.ours import (
+    LOOKUPS,
+    check_random,
+    encoded_batches,
+    random_offsets,
+    run_threads,
+)
 from bench.rounds import Contestant
 from bench.workload import TIMESTAMP_MS
 
@@ -73,6 +79,27 @@ class PwriteBatches(_Raw):
             pos += os.pwrite(fd, block, pos)
 
 
+class PwriteBatchesV2(PwriteBatches):
+    """The same with the bytes of magic 2, which logstore encoded before."""
+
+    name = "os.pwrite per batch, magic 2"
+
+    def open(self) -> None:
+        self.blocks = encoded_batches(self.directory, self.workload, 2)
+        self.messages = self.blocks
+
+
+class WriteBatches(PwriteBatches):
+    """The same with `os.write`, at the end of the file."""
+
+    name = "os.write per batch"
+
+    def work(self) -> None:
+        fd = self.fd
+        for block in self.blocks:
+            os.write(fd, block)
+
+
 class PwriteOne(_Raw):
     """One pwrite per ready-made message."""
 
@@ -101,9 +128,14 @@ class PwriteSync(_Raw):
             os.fdatasync(fd)
 
 
-class PwriteSyncThreads(PwriteSync):
+class PwriteSync8(PwriteSync):
     name = "pwrite + fdatasync, 8 threads"
     threads = 8
+
+
+class PwriteSync64(PwriteSync):
+    name = "pwrite + fdatasync, 64 threads"
+    threads = 64
 
 
 class _RawFile(_Raw):
@@ -130,14 +162,13 @@ class Pread(_RawFile):
     """A pread of one message where it is known to be; its checksum is not looked at."""
 
     name = "os.pread"
-    reads = 5_000
 
     def open(self) -> None:
         super().open()
-        self.offsets = random_offsets(self.reads, self.workload.count)
+        self.offsets = random_offsets(LOOKUPS, self.workload.count)
 
     def amount(self) -> int:
-        return self.reads
+        return LOOKUPS
 
     def work(self) -> list[bytes]:
         fd, size = self.fd, self.size
@@ -145,6 +176,45 @@ class Pread(_RawFile):
 
     def after(self, result: list[bytes]) -> None:
         check_random(self, result)
+
+
+class CachedRead(_RawFile):
+    """The file, read in pieces that stay in the processor's cache."""
+
+    name = "os.preadv, cached"
+
+    def work(self) -> int:
+        pos = 0
+        buffer = bytearray(_READ_BYTES)
+        view = memoryview(buffer)
+        while n := os.preadv(self.fd, [view], pos):
+            pos += n
+        return pos
+
+    def after(self, result: int) -> None:
+        if result != self.bytes:
+            raise AssertionError(f"{self.name} read {result} bytes")
+
+
+class MemoryCopy(_Raw):
+    """The bytes of the file, copied once within memory that is warm."""
+
+    name = "memcpy"
+
+    def open(self) -> None:
+        super().open()
+        self.source = b"".join(self.messages)
+        self.target = bytearray(len(self.source))
+
+    def before(self) -> None:
+        pass
+
+    def work(self) -> None:
+        self.target[:] = self.source
+
+    def after(self, result: Any) -> None:
+        if self.target != self.source:
+            raise AssertionError(f"{self.name} gave other bytes")
 
 
 class Crc32(_RawFile):
@@ -167,3 +237,18 @@ class Crc32(_RawFile):
     def after(self, result: int) -> None:
         if result != zlib.crc32(b"".join(self.messages)):
             raise AssertionError(f"{self.name} gave {result:#010x}")
+
+
+__all__ = [
+    "CachedRead",
+    "Crc32",
+    "MemoryCopy",
+    "Pread",
+    "PwriteBatches",
+    "PwriteBatchesV2",
+    "PwriteOne",
+    "PwriteSync",
+    "PwriteSync8",
+    "PwriteSync64",
+    "WriteBatches",
+]
