@@ -47,6 +47,8 @@ help:
 	@echo "make format      let ruff mend what it can"
 	@echo "make faults      crashes, failing calls, damage; SIZE=commit (4 min), nightly, release"
 	@echo "make bench       benchmarks"
+	@echo "make bench-page  all measurements of docs/benchmarks.md, and its tables and plots"
+	@echo "make instructions  count instructions anew (tests/test_instructions.py)"
 	@echo "make sanitize    C tests and fuzzing under address and undefined sanitizers"
 	@echo "make coverage    coverage of Python and of C"
 	@echo "make docs        build the documentation as a site, in build/site"

@@ -16,15 +16,14 @@ __all__ = ["Get", "GetV2", "Time", "TimeInMany", "TimeInManyV2", "TimeV2"]
 
 
 class _Segments(Contestant):
-    """The batches of the workload are in `segments` segments. These are made as files,
-    as another program leaves them, and taken over: to roll 10,000 times measures the
-    disk.
+    """Each batch of the workload is a segment. Segments are made as files, as another
+    program leaves them, and taken over: to roll 10,000 times measures the disk.
 
     The time of record n is n milliseconds after the first.
     """
 
     magic: ClassVar[int] = 1
-    segments: ClassVar[int] = 10_000
+    is_one_segment: ClassVar[bool] = False
 
     def open(self) -> None:
         self.offsets = random_offsets(LOOKUPS, self.workload.count)
@@ -33,7 +32,7 @@ class _Segments(Contestant):
         folder.mkdir(mode=0o700, parents=True)
         path.chmod(0o700)
         for number, data in enumerate(self._logs()):
-            base = number * (self.workload.count // self.segments)
+            base = number * self.workload.batch_records
             (folder / f"{base:020d}.log").write_bytes(data)
         logger = logging.getLogger("logstore")
         level = logger.level
@@ -56,7 +55,9 @@ class _Segments(Contestant):
             (segment,) = partition.segments
             data = Path(segment.path).read_bytes()
         shutil.rmtree(path)
-        size, rest = divmod(len(data), self.segments)
+        if self.is_one_segment:
+            return [data]
+        size, rest = divmod(len(data), len(self.workload.batches))
         assert rest == 0
         return [data[i : i + size] for i in range(0, len(data), size)]
 
@@ -70,7 +71,7 @@ class _Segments(Contestant):
 class Get(_Segments):
     """The record at each of some random offsets."""
 
-    name = "logstore get, 10,000 segments"
+    name = "logstore get, many segments"
 
     def work(self) -> list[bytes | None]:
         get = self.partition.get
@@ -81,7 +82,7 @@ class Get(_Segments):
 
 
 class GetV2(Get):
-    name = "logstore get, magic 2, 10,000 segments"
+    name = "logstore get, magic 2, many segments"
     magic = 2
 
 
@@ -89,7 +90,7 @@ class Time(_Segments):
     """The offset of each of some random times."""
 
     name = "logstore offset_for_time"
-    segments = 1
+    is_one_segment = True
 
     def work(self) -> list[int | None]:
         offset_for_time = self.partition.offset_for_time
@@ -106,10 +107,10 @@ class TimeV2(Time):
 
 
 class TimeInMany(Time):
-    name = "logstore offset_for_time, 10,000 segments"
-    segments = 10_000
+    name = "logstore offset_for_time, many segments"
+    is_one_segment = False
 
 
 class TimeInManyV2(TimeInMany):
-    name = "logstore offset_for_time, magic 2, 10,000 segments"
+    name = "logstore offset_for_time, magic 2, many segments"
     magic = 2
