@@ -9,7 +9,6 @@ is not installed is left out, and named.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from bench import report
 from bench.cases import CASES
 from bench.rounds import Case, LeftOut, Outcome, run_case
 
@@ -155,6 +155,13 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         action="append",
         help="cases whose name contains NAME (may be repeated)",
     )
+    parser.add_argument(
+        "--without",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="leave out cases whose name contains NAME (may be repeated)",
+    )
     parser.add_argument("--list", action="store_true", help="name the cases and end")
     return parser.parse_args(argv)
 
@@ -171,6 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         c
         for c in CASES
         if not options.only or any(name in c.name for name in options.only)
+        if not any(name in c.name for name in options.without)
     ]
     if options.list:
         print("\n".join(c.name for c in chosen))
@@ -188,12 +196,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if left_out:
             print(format_left_out(case.name, left_out), file=sys.stderr)
         rows += summary(case, outcomes)
+        if options.json and options.json != "-":
+            # After each case: the whole takes long.
+            report.write(options.json, rows)
     print(f"{time.monotonic() - begin:.0f} s", file=sys.stderr)
     if options.json == "-":
-        print(json.dumps(rows, indent=2))
+        report.write("-", rows)
         return 0
-    if options.json:
-        Path(options.json).write_text(json.dumps(rows, indent=2) + "\n")
     print(format_table(rows))
     return 0
 
