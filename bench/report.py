@@ -1,4 +1,4 @@
-"""What every program here writes as JSON: the rows, and where and when they were made."""
+"""What the programs write as JSON: rows, and where and when they were measured."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def environment() -> dict[str, Any]:
 
 def write(path: str, rows: list[dict[str, Any]], **facts: Any) -> None:
     """Write the rows to a file, or to stdout for ``-``."""
-    data = {**environment(), **facts, "rows": rows}
-    text = json.dumps(data, indent=1) + "\n"
+    head = json.dumps({**environment(), **facts})[:-1]
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    text = f'{head},\n"rows": [\n{lines}\n]}}\n'
     if path == "-":
         sys.stdout.write(text)
     else:
