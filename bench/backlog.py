@@ -4,8 +4,8 @@
   the last record and an opening of the store, with none, 10^6 and (``--large``) 10^8
   records in the log. LMDB and SQLite do the same with up to 10^6, where they can. The
   lengths take turns, in the same rounds. 10^8 records of 10 bytes take 5 GB of disk.
-- ``memory``: the most memory that a process has that reads all of a long log: 1 GiB, or
-  20 GiB with ``--large``; as records, as Arrow, and with `verify`.
+- ``memory``: the most memory that a process has that reads all of a long log: 1 GiB,
+  20 GiB with ``--large``, or ``--gib``; as records, as Arrow, and with `verify`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ __all__ = ["main"]
 
 LENGTHS: Final = (0, 1_000_000)
 LENGTH_LARGE: Final = 100_000_000
-GIB: Final = (1, 20)
 _BATCH: Final = 1_000
 _VALUE: Final = b"0123456789"
 _CALLS: Final = {"append": 500, "append 1,000": 20, "read 1,000": 20, "get": 500}
@@ -224,6 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m bench.backlog", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument("--large", action="store_true", help="10^8 records, 20 GiB")
+    parser.add_argument("--gib", type=int, help="length of the log that is scanned")
     parser.add_argument("--only", choices=["calls", "memory"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", metavar="FILE")
@@ -242,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
     if options.only != "calls":
         with tempfile.TemporaryDirectory(prefix="logstore-bench-") as folder:
-            found = memory(GIB[options.large], Path(folder))
+            found = memory(options.gib or (20 if options.large else 1), Path(folder))
         print("\n| way | GiB | most memory, MB | seconds |")
         print("| --- | ---: | ---: | ---: |")
         for row in found:

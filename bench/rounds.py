@@ -215,6 +215,13 @@ class Outcome:
         pairs = zip(self.timings, other.timings, strict=True)
         return statistics.median(a.rate / b.rate for a, b in pairs)
 
+    def cpu_ratio_to(self, other: Outcome) -> float:
+        """The same for what is done in a CPU second."""
+        pairs = zip(self.timings, other.timings, strict=True)
+        return statistics.median(
+            (b.cpu_seconds / b.amount) / (a.cpu_seconds / a.amount) for a, b in pairs
+        )
+
 
 class Ring:
     """The contestants of a case, opened, taking turns.

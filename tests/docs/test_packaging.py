@@ -128,7 +128,8 @@ def names(requirements: list[str]) -> set[str]:
 
 def test_extras_for_users_are_apart_from_those_for_development() -> None:
     """`all` brings what users may want; no linter, no test tool."""
-    assert set(EXTRAS) == {"arrow", "spark", "metrics", "all", "docs", "test", "dev"}
+    for_users = {"arrow", "spark", "metrics", "all"}
+    assert set(EXTRAS) == for_users | {"docs", "test", "bench", "dev"}
     assert names(EXTRAS["arrow"]) == {"pyarrow"}
     assert names(EXTRAS["spark"]) == {"pyspark", "pyarrow"}
     assert names(EXTRAS["metrics"]) == {"opentelemetry-api"}
@@ -136,6 +137,7 @@ def test_extras_for_users_are_apart_from_those_for_development() -> None:
     assert everything.name == "pylogstore"
     assert everything.extras == {"arrow", "spark", "metrics"}
     assert "pytest" in names(EXTRAS["test"])
+    assert {"lmdb", "rocksdict", "matplotlib"} <= names(EXTRAS["bench"])
     assert Requirement(EXTRAS["dev"][0]).extras == {"docs", "test"}
 
 
