@@ -229,21 +229,25 @@ def _short(contestant: str) -> str:
 
 
 def rates_by_size(work: str) -> dict[str, dict[int, float]]:
-    """Records a second of each contestant, by bytes of a value."""
+    """MB of values in a CPU second, of each contestant, by bytes of a value."""
     found: dict[str, dict[int, float]] = {}
     cases = {work: 100, **{f"{work}_{k}": size for k, size in _VALUE_BYTES.items()}}
     for row in (*load("compare")["rows"], *load("sizes")["rows"]):
         size = cases.get(row["case"])
-        if size is not None and row["rival"]:
-            scale = 1e6
-            found.setdefault(_short(row["ours"]), {})[size] = row["our_rate"] * scale
-            rival = _short(row["rival"])
-            found.setdefault(rival, {})[size] = row["rival_rate"] * scale
+        if size is None or not row["rival"]:
+            continue
+        for name, key in (
+            (row["ours"], "our_cpu_s_per_million"),
+            (row["rival"], "rival_cpu_s_per_million"),
+        ):
+            found.setdefault(_short(name), {})[size] = size / row[key]
     everywhere = len(cases)
     return {name: rates for name, rates in found.items() if len(rates) == everywhere}
 
 
 def _lines(axes: Any, series: dict[str, dict[int, float]], **style: Any) -> None:
+    """Draw the series on a logarithmic scale of at least a decade."""
+    axes.set_yscale("log")
     for name, points in series.items():
         xs = sorted(points)
         axes.plot(
@@ -256,18 +260,23 @@ def _lines(axes: Any, series: dict[str, dict[int, float]], **style: Any) -> None
             **style,
         )
     axes.grid(True, which="major", linewidth=0.4)
+    values = [value for points in series.values() for value in points.values()]
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, min(values) / 3), max(high, max(values) * 3))
+    axes.minorticks_off()
 
 
 def plot_sizes(plt: Any) -> Any:
-    """Rate by record size, beside the rivals."""
+    """Bytes of values in a CPU second by their size, beside the rivals."""
     figure, panels = plt.subplots(1, 4, figsize=(13, 3.6))
     for axes, work in zip(
         panels, ("append_many", "append_arrow", "read", "read_arrow"), strict=True
     ):
         _lines(axes, rates_by_size(work))
-        axes.set(xscale="log", yscale="log", title=work, xlabel="bytes of a value")
+        axes.set(xscale="log", title=work, xlabel="bytes of a value")
+        axes.minorticks_off()
         axes.legend(fontsize=7)
-    panels[0].set_ylabel("records a second")
+    panels[0].set_ylabel("MB of values in a second of CPU")
     return figure
 
 
@@ -285,7 +294,6 @@ def plot_durable(plt: Any) -> Any:
     axes.legend(handles[:half], labels[:half], fontsize=8)
     axes.set(
         xscale="log",
-        yscale="log",
         xlabel="threads",
         ylabel="us; solid: median, dotted: 99th percentile",
         title="durable append of one record",
@@ -309,7 +317,7 @@ def plot_backlog(plt: Any) -> Any:
                 place = lengths.index(row["records"])
                 series.setdefault(row["contestant"], {})[place] = row["us"]
         _lines(axes, series)
-        axes.set(yscale="log", title=call, xlabel="records in the log")
+        axes.set(title=call, xlabel="records in the log")
         axes.set_xticks(range(len(lengths)), [f"{length:,}" for length in lengths])
         axes.legend(fontsize=7)
     panels[0].set_ylabel("us")
