@@ -112,10 +112,11 @@ $(TEST_STAMP): $(VENV_STAMP) $(SOURCES)
 	@$(VPY) -m compileall -q src tests connectors/spark
 	@touch $(DEMO_STAMP) $(SPARK_STAMP) $@
 
-$(BENCH_STAMP): $(TEST_STAMP)
-	@$(STEP) 4/4 "installing what logstore is compared with" -- \
+$(BENCH_STAMP): $(VENV_STAMP) $(SOURCES)
+	@$(VPY) tools/old_name.py
+	@$(STEP) 3/3 "building the C core, installing pylogstore and its rivals" -- \
 	  $(PIP) install --no-build-isolation --editable '.[bench]'
-	@touch $(DEMO_STAMP) $(SPARK_STAMP) $(TEST_STAMP) $@
+	@touch $(DEMO_STAMP) $@
 
 # ----------------------------------------------------------------------- use
 

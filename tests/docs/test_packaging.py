@@ -288,7 +288,7 @@ def test_make_removes_the_old_installation_before_each_new_one() -> None:
     text = (ROOT / "Makefile").read_text()
     installing = re.findall(r"^\$\(\w+_STAMP\):.*\n((?:\t.*\n)+)", text, re.MULTILINE)
     recipes = [recipe for recipe in installing if "--editable" in recipe]
-    assert len(recipes) == 4
+    assert len(recipes) == 5
     for recipe in recipes:
         assert recipe.startswith("\t@$(VPY) tools/old_name.py\n")
 
