@@ -1,8 +1,8 @@
 """Verifying a store, rebuilding indexes, recovering, opening.
 
-A log of 200,000 records of 8 + 100 bytes in batches of 1,000, in the page cache, closed
-cleanly but for recovery; one thread. Rates of all but the last are bytes of `.log` per
-second.
+A log of 800,000 records (200,000 for recovery) of 8 + 100 bytes in batches of 1,000, in
+the page cache, closed cleanly but for recovery; one thread. Rates of all but the last
+are bytes of `.log` per second.
 """
 
 from __future__ import annotations
