@@ -36,11 +36,12 @@ def environment() -> dict[str, Any]:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+    release = ".".join(platform.release().split(".")[:2])
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "logstore": logstore.__version__,
         "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {release}",
         "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "load": [round(load, 1) for load in os.getloadavg()],
