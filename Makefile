@@ -35,8 +35,8 @@ NATIVE_TESTS := $(wildcard tests/unit/_native tests/faults/test_faults.py)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-spark test test-all lint format faults bench docs sanitize coverage wheel \
-	wheels pictures clean
+.PHONY: help demo demo-spark test test-all lint format faults bench bench-page instructions docs \
+	sanitize coverage wheel wheels pictures clean
 
 help:
 	@echo "make demo        set up and show logstore at work"
@@ -47,6 +47,8 @@ help:
 	@echo "make format      let ruff mend what it can"
 	@echo "make faults      crashes, failing calls, damage; SIZE=commit (4 min), nightly, release"
 	@echo "make bench       benchmarks"
+	@echo "make bench-page  measure all of docs/benchmarks.md, with its tables and plots (an hour)"
+	@echo "make instructions  count the instructions that tests/test_instructions.py expects"
 	@echo "make sanitize    C tests and fuzzing under address and undefined sanitizers"
 	@echo "make coverage    coverage of Python and of C"
 	@echo "make docs        build the documentation as a site, in build/site"
@@ -63,6 +65,7 @@ DEMO_STAMP := $(VENV)/.stamp-package
 SPARK_STAMP := $(VENV)/.stamp-spark
 DOCS_STAMP := $(VENV)/.stamp-docs
 TEST_STAMP := $(VENV)/.stamp-test
+BENCH_STAMP := $(VENV)/.stamp-bench
 
 # Build requirements go into the environment: a rebuild of the C core then takes
 # seconds and no network.  They are the ones of pyproject.toml.
@@ -109,6 +112,12 @@ $(TEST_STAMP): $(VENV_STAMP) $(SOURCES)
 	@$(VPY) -m compileall -q src tests connectors/spark
 	@touch $(DEMO_STAMP) $(SPARK_STAMP) $@
 
+$(BENCH_STAMP): $(VENV_STAMP) $(SOURCES)
+	@$(VPY) tools/old_name.py
+	@$(STEP) 3/3 "building the C core, installing pylogstore and its rivals" -- \
+	  $(PIP) install --no-build-isolation --editable '.[bench]'
+	@touch $(DEMO_STAMP) $@
+
 # ----------------------------------------------------------------------- use
 
 demo: $(DEMO_STAMP)
@@ -140,8 +149,24 @@ format: $(TEST_STAMP)
 faults: $(TEST_STAMP)
 	@PYTHONPATH=tests $(VPY) -m faults --size $(SIZE) $(FAULTS_ARGS)
 
-bench: $(TEST_STAMP)
+bench: $(BENCH_STAMP)
 	@$(VPY) -m pytest bench --benchmark-only $(BENCH_ARGS)
+
+# Each part of the page can be measured alone: the commands are on it.
+MEASURED := docs/measurements
+SIZED := _10b _1k _10k _1m
+bench-page: $(BENCH_STAMP)
+	$(VPY) -m bench.compare --rounds 7 --json $(MEASURED)/compare.json \
+	  $(addprefix --without ,$(SIZED)) $(BENCH_ARGS)
+	$(VPY) -m bench.compare --rounds 7 --json $(MEASURED)/sizes.json \
+	  $(addprefix --only ,$(SIZED)) $(BENCH_ARGS)
+	$(VPY) -m bench.durable --json $(MEASURED)/durable.json
+	$(VPY) -m bench.live --json $(MEASURED)/live.json
+	$(VPY) -m bench.backlog --json $(MEASURED)/backlog.json
+	$(VPY) docs/make_benchmarks.py --plots
+
+instructions: $(TEST_STAMP)
+	@PYTHONPATH=tests $(VPY) -m support.instructions
 
 # The tag manylinux says which C library the modules need at least; auditwheel reads it
 # off the symbols they use, so a machine with a newer one may make a newer tag. Wheels

@@ -16,12 +16,13 @@ if (
     sys.path.insert(0, ROOT)
 
 from bench.cases import case_of  # noqa: E402 - needs the path above
-from bench.compare import format_table, summary  # noqa: E402
+from bench.compare import format_left_out, format_table, summary  # noqa: E402
 from bench.rounds import Timing, ring, time_once  # noqa: E402
 
 ROUNDS = 7
 
 _rows: list[dict[str, Any]] = []
+_left_out: list[str] = []
 
 
 @pytest.fixture
@@ -57,6 +58,8 @@ def contest(benchmark: Any) -> Callable[[str], None]:
             rows = summary(case, entered.outcomes)
         benchmark.extra_info.update(case.conditions(), contest=rows)
         _rows.extend(rows)
+        if entered.left_out:
+            _left_out.append(format_left_out(case.name, entered.left_out))
 
     return run
 
@@ -66,3 +69,4 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     if _rows:
         terminalreporter.section("ours against rivals, ratios of the same rounds")
         terminalreporter.write_line(format_table(_rows))
+        terminalreporter.write_line("\n".join(_left_out))

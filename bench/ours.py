@@ -9,14 +9,18 @@ import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import logstore
 from bench.rounds import Contestant
-from bench.workload import BATCH_RECORDS, TIMESTAMP_MS, Digest
+from bench.workload import TIMESTAMP_MS, Digest, Workload
 from logstore.maintenance.verify import rebuild_index, verify
 
 NEVER = (1 << 63) - 1
+# Enough for a batch of one record of 1 MiB.
+_MESSAGE_BYTES_MAX = 2 << 20
+# In one round of a case with lookups.
+LOOKUPS: Final = 5_000
 
 
 def config(magic: int, **settings: Any) -> logstore.TopicConfig:
@@ -26,27 +30,50 @@ def config(magic: int, **settings: Any) -> logstore.TopicConfig:
     )
 
 
-def partition_of(store: logstore.Store, magic: int) -> logstore.Partition:
-    topic = store.create_topic("bench", config=config(magic), exist_ok=True)
+def partition_of(
+    store: logstore.Store, magic: int, value_bytes: int, codec: str = "none"
+) -> logstore.Partition:
+    settings: dict[str, Any] = {"compression_type": codec}
+    if value_bytes >= 1 << 20:
+        settings["max_message_bytes"] = _MESSAGE_BYTES_MAX
+    topic = store.create_topic("bench", config=config(magic, **settings), exist_ok=True)
     return topic[0]
+
+
+def encoded_batches(directory: Path, workload: Workload, magic: int) -> list[bytes]:
+    """The bytes of the log of each batch of the workload. They have the same size,
+    because all records do, and lie in one segment."""
+    path = directory / "encoded"
+    with logstore.open(path) as store:
+        partition = partition_of(store, magic, workload.value_bytes)
+        for keys, values in workload.batches:
+            partition.append_many(values, keys, [TIMESTAMP_MS] * len(keys))
+        (segment,) = partition.segments
+        data = Path(segment.path).read_bytes()
+    shutil.rmtree(path)
+    size, rest = divmod(len(data), len(workload.batches))
+    assert rest == 0
+    return [data[i : i + size] for i in range(0, len(data), size)]
 
 
 class _Appending(Contestant):
     """Each round appends to a new store that has taken one batch already."""
 
     magic: ClassVar[int] = 1
+    codec: ClassVar[str] = "none"
 
     def before(self) -> None:
         self.path = self.directory / "store"
         self.store = logstore.open(self.path)
-        self.partition = partition_of(self.store, self.magic)
+        size = self.workload.value_bytes
+        self.partition = partition_of(self.store, self.magic, size, self.codec)
         keys, values = self.workload.batches[0]
-        self.partition.append_many(values, keys)
+        self.first = self.partition.append_many(values, keys).stop
 
     def after(self, result: Any) -> None:
         digest = Digest()
         columns = ("key", "value")
-        for batch in self.partition.read_arrow(BATCH_RECORDS, columns=columns):
+        for batch in self.partition.read_arrow(self.first, columns=columns):
             digest.add_arrow(batch)
         self.workload.check(digest, self.name)
         self.store.close()
@@ -67,6 +94,26 @@ class AppendManyV2(AppendMany):
     magic = 2
 
 
+class AppendGzip(AppendManyV2):
+    name = "logstore gzip"
+    codec = "gzip"
+
+
+class AppendSnappy(AppendManyV2):
+    name = "logstore snappy"
+    codec = "snappy"
+
+
+class AppendLz4(AppendManyV2):
+    name = "logstore lz4"
+    codec = "lz4"
+
+
+class AppendZstd(AppendManyV2):
+    name = "logstore zstd"
+    codec = "zstd"
+
+
 class AppendArrow(_Appending):
     name = "logstore Arrow"
 
@@ -81,6 +128,25 @@ class AppendArrow(_Appending):
 
 class AppendArrowV2(AppendArrow):
     name = "logstore Arrow, magic 2"
+    magic = 2
+
+
+class AppendBatches(_Appending):
+    """Whole batches, as a producer sends them: checked, given offsets, written."""
+
+    name = "logstore append_batches"
+
+    def open(self) -> None:
+        self.blocks = encoded_batches(self.directory, self.workload, self.magic)
+
+    def work(self) -> None:
+        append_batches = self.partition.append_batches
+        for block in self.blocks:
+            append_batches(block)
+
+
+class AppendBatchesV2(AppendBatches):
+    name = "logstore append_batches, magic 2"
     magic = 2
 
 
@@ -116,10 +182,10 @@ class Durable(_Appending):
             append(values[i], keys[i], durable=True)
 
     def after(self, result: Any) -> None:
-        if self.partition.durable_offset != BATCH_RECORDS + self.workload.count:
+        if self.partition.durable_offset != self.first + self.workload.count:
             raise AssertionError(f"durable up to {self.partition.durable_offset} only")
         # Threads append in any order, so both sides are sorted.
-        records: list[Any] = list(self.partition.read(BATCH_RECORDS))
+        records: list[Any] = list(self.partition.read(self.first))
         records.sort(key=lambda record: record.value)
         digest = Digest()
         digest.add([r.key for r in records], [r.value for r in records])
@@ -133,9 +199,14 @@ class Durable(_Appending):
         shutil.rmtree(self.path)
 
 
-class DurableThreads(Durable):
+class Durable8(Durable):
     name = "logstore, 8 threads"
     threads = 8
+
+
+class Durable64(Durable):
+    name = "logstore, 64 threads"
+    threads = 64
 
 
 def run_threads(count: int, work: Any) -> None:
@@ -164,14 +235,16 @@ class _Reading(Contestant):
     """The log is written once; rounds read it from the page cache."""
 
     magic: ClassVar[int] = 1
+    codec: ClassVar[str] = "none"
     is_flushed: ClassVar[bool] = True
 
     def open(self) -> None:
         self.path = self.directory / "store"
         self.store = logstore.open(self.path)
-        self.partition = partition_of(self.store, self.magic)
+        size = self.workload.value_bytes
+        self.partition = partition_of(self.store, self.magic, size, self.codec)
         for keys, values in self.workload.batches:
-            self.partition.append_many(values, keys, [TIMESTAMP_MS] * BATCH_RECORDS)
+            self.partition.append_many(values, keys, [TIMESTAMP_MS] * len(keys))
         if self.is_flushed:
             self.partition.flush()
 
@@ -184,13 +257,15 @@ class _Reading(Contestant):
 
 
 class Read(_Reading):
-    """Every record as a Python object, every checksum compared."""
+    """Every record as a Python object, its key and value touched, every checksum
+    compared."""
 
     name = "logstore"
 
     def work(self) -> int:
         count = 0
-        for _ in self.partition.read():
+        for record in self.partition.read():
+            _, _ = record.key, record.value
             count += 1
         return count
 
@@ -271,18 +346,37 @@ class ReadArrowViewsThreads(ReadArrow):
     options: ClassVar[dict[str, Any]] = {"threads": 2, "view": True}
 
 
+class ReadArrowGzip(ReadArrowV2):
+    name = "logstore Arrow, gzip"
+    codec = "gzip"
+
+
+class ReadArrowSnappy(ReadArrowV2):
+    name = "logstore Arrow, snappy"
+    codec = "snappy"
+
+
+class ReadArrowLz4(ReadArrowV2):
+    name = "logstore Arrow, lz4"
+    codec = "lz4"
+
+
+class ReadArrowZstd(ReadArrowV2):
+    name = "logstore Arrow, zstd"
+    codec = "zstd"
+
+
 class RandomRead(_Reading):
     """One record at a random offset, as a Python object."""
 
     name = "logstore get"
-    reads: ClassVar[int] = 5_000
 
     def open(self) -> None:
         super().open()
-        self.offsets = random_offsets(self.reads, self.workload.count)
+        self.offsets = random_offsets(LOOKUPS, self.workload.count)
 
     def amount(self) -> int:
-        return self.reads
+        return LOOKUPS
 
     def work(self) -> list[bytes | None]:
         get = self.partition.get

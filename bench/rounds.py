@@ -8,6 +8,7 @@ median of the ratios of the rounds.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import shutil
 import statistics
 import tempfile
@@ -15,16 +16,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from bench.workload import Workload
+from bench.workload import BATCH_RECORDS, VALUE_BYTES, Workload
 
 __all__ = [
     "Case",
     "Contestant",
+    "LeftOut",
     "Outcome",
+    "Rival",
     "Ring",
     "Timing",
+    "UnavailableError",
     "ring",
     "run_case",
     "time_once",
@@ -32,6 +36,10 @@ __all__ = [
 
 
 _WARM_UP_ROUNDS: Final = 2
+
+
+class UnavailableError(Exception):
+    """A rival cannot run on this machine; the message says what is missing."""
 
 
 class Contestant:
@@ -69,8 +77,48 @@ class Contestant:
         """How much `work` does, in the unit of the case."""
         return self.workload.count
 
+    def cpu_seconds_elsewhere(self) -> float:
+        """CPU seconds that other processes have used for this contestant so far."""
+        return 0.0
+
 
 ContestantType = Callable[[Path, Workload], Contestant]
+
+
+class Rival(NamedTuple):
+    """A contestant that ours is compared with.
+
+    Attributes:
+        path: ``module.Class`` in this package; the module is imported when the case
+            runs, because its library may not be installed.
+        target: least ratio of our rate to its rate; None: no target.
+    """
+
+    path: str
+    target: float | None = None
+
+    def load(self) -> ContestantType:
+        """Its class.
+
+        Raises:
+            UnavailableError: a package is not installed.
+        """
+        module, _, name = self.path.rpartition(".")
+        try:
+            loaded = importlib.import_module(f"bench.{module}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] in ("bench", "logstore"):
+                raise
+            raise UnavailableError(f"{error.name} is not installed") from error
+        found: ContestantType = getattr(loaded, name)
+        return found
+
+
+class LeftOut(NamedTuple):
+    """A rival that could not run, and why."""
+
+    path: str
+    reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,24 +127,27 @@ class Case:
 
     Attributes:
         name: as `--only` takes it.
-        ours, rivals: classes of contestants; the target refers to the first rival.
+        ours: the class of our contestant.
+        rivals: those that it is compared with.
         unit: ``rec``, ``B`` or ``op``: what `Contestant.amount` counts.
-        target: least ratio of ours to the first rival; None: no target.
         floor: least amount per second of ours alone; None: no such target.
+        cpu_max: most CPU seconds per million of ours alone; None: no such target.
         records: workload of one round.
         batch: records per call (append) or per call by which they were written.
+        value_bytes: size of each value.
         flush, cache, threads: the other conditions, for the report.
         note: what differs between the contestants.
     """
 
     name: str
     ours: ContestantType
-    rivals: tuple[ContestantType, ...]
+    rivals: tuple[Rival, ...] = ()
     unit: str = "rec"
-    target: float | None = None
     floor: float | None = None
+    cpu_max: float | None = None
     records: int = 200_000
-    batch: int = 1_000
+    batch: int = BATCH_RECORDS
+    value_bytes: int = VALUE_BYTES
     flush: str = "none"
     cache: str = "warm"
     threads: int = 1
@@ -104,12 +155,16 @@ class Case:
 
     def conditions(self) -> dict[str, object]:
         return {
-            "record bytes": "8 + 100",
+            "record bytes": f"8 + {self.value_bytes}",
             "records per batch": self.batch,
             "flush": self.flush,
             "cache": self.cache,
             "threads": self.threads,
         }
+
+    def workload(self, records: int) -> Workload:
+        """The records of one round."""
+        return Workload(records, self.value_bytes, self.batch)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,11 +182,13 @@ class Timing:
     @classmethod
     def of(cls, contestant: Contestant) -> tuple[Timing, Any]:
         """Time `work` alone; the timing, and what it returned."""
+        elsewhere = contestant.cpu_seconds_elsewhere()
         cpu = time.process_time()
         begin = time.perf_counter()
         result = contestant.work()
         seconds = time.perf_counter() - begin
         cpu = time.process_time() - cpu
+        cpu += contestant.cpu_seconds_elsewhere() - elsewhere
         return cls(seconds, cpu, contestant.amount()), result
 
 
@@ -140,6 +197,7 @@ class Outcome:
     """All rounds of one contestant."""
 
     name: str
+    target: float | None = None
     timings: list[Timing] = dataclasses.field(default_factory=list)
 
     @property
@@ -157,13 +215,33 @@ class Outcome:
         pairs = zip(self.timings, other.timings, strict=True)
         return statistics.median(a.rate / b.rate for a, b in pairs)
 
+    def cpu_ratio_to(self, other: Outcome) -> float:
+        """The same for what is done in a CPU second."""
+        pairs = zip(self.timings, other.timings, strict=True)
+        return statistics.median(
+            (b.cpu_seconds / b.amount) / (a.cpu_seconds / a.amount) for a, b in pairs
+        )
+
 
 class Ring:
-    """The contestants of a case, opened, taking turns."""
+    """The contestants of a case, opened, taking turns.
 
-    def __init__(self, contestants: Sequence[Contestant]) -> None:
+    Attributes:
+        contestants: ours first.
+        outcomes: one for each contestant.
+        left_out: rivals that could not be opened.
+    """
+
+    def __init__(
+        self,
+        contestants: Sequence[Contestant],
+        targets: Sequence[float | None],
+        left_out: Sequence[LeftOut],
+    ) -> None:
         self.contestants = contestants
-        self.outcomes = [Outcome(c.name) for c in contestants]
+        pairs = zip(contestants, targets, strict=True)
+        self.outcomes = [Outcome(c.name, target) for c, target in pairs]
+        self.left_out = left_out
         self._round = 0
 
     def round(self) -> None:
@@ -194,23 +272,34 @@ def time_once(contestant: Contestant) -> Timing:
 @contextmanager
 def ring(case: Case, records: int | None = None) -> Iterator[Ring]:
     """The contestants of a case in directories of their own, removed at the end."""
-    workload = Workload(case.records if records is None else records)
+    workload = case.workload(case.records if records is None else records)
     with ExitStack() as stack:
-        contestants = []
-        for number, make in enumerate((case.ours, *case.rivals)):
-            directory = Path(tempfile.mkdtemp(prefix=f"logstore-bench-{number}-"))
+
+        def enter(make: ContestantType) -> Contestant:
+            directory = Path(tempfile.mkdtemp(prefix="logstore-bench-"))
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
             contestant = make(directory, workload)
-            stack.callback(contestant.close)
             contestant.open()
-            contestants.append(contestant)
-        yield Ring(contestants)
+            stack.callback(contestant.close)
+            return contestant
+
+        contestants, targets = [enter(case.ours)], [None]
+        left_out = []
+        for rival in case.rivals:
+            try:
+                contestants.append(enter(rival.load()))
+                targets.append(rival.target)
+            except UnavailableError as error:
+                left_out.append(LeftOut(rival.path, str(error)))
+        yield Ring(contestants, targets, left_out)
 
 
-def run_case(case: Case, rounds: int, records: int | None = None) -> list[Outcome]:
-    """Ours first, then the rivals, each with `rounds` timings."""
+def run_case(
+    case: Case, rounds: int, records: int | None = None
+) -> tuple[list[Outcome], Sequence[LeftOut]]:
+    """Ours first, then the rivals, each with `rounds` timings; and those left out."""
     with ring(case, records) as entered:
         entered.warm_up()
         for _ in range(rounds):
             entered.round()
-    return entered.outcomes
+    return entered.outcomes, entered.left_out

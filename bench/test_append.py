@@ -24,13 +24,19 @@ def test_append_arrow(contest: Callable[[str], None], case: str) -> None:
     contest(case)
 
 
+@pytest.mark.parametrize("case", ["append_batches", "append_batches_v1"])
+def test_append_batches(contest: Callable[[str], None], case: str) -> None:
+    """200,000 records, 1,000 per batch, as a producer sends them; no sync."""
+    contest(case)
+
+
 @pytest.mark.parametrize("case", ["append", "append_v2"])
 def test_append_one(contest: Callable[[str], None], case: str) -> None:
     """One record per call, written when it returns; no sync; one thread."""
     contest(case)
 
 
-@pytest.mark.parametrize("case", ["durable", "durable_8"])
+@pytest.mark.parametrize("case", ["durable", "durable_8", "durable_64"])
 def test_append_durable(contest: Callable[[str], None], case: str) -> None:
-    """1,000 records, one per call, each synced when it returns; one or 8 threads."""
+    """One record per call, synced when it returns; one, 8 or 64 threads."""
     contest(case)

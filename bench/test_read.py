@@ -1,4 +1,4 @@
-"""Reading: all records in order, and single ones at random offsets.
+"""Reading: all records in order, single ones at random offsets, offsets of times.
 
 A log of 200,000 records of 8 + 100 bytes in batches of 1,000, from the page cache, one
 thread, every checksum compared. Keys, values, timestamps and offsets of all records are
@@ -34,7 +34,15 @@ def test_read_arrow(contest: Callable[[str], None], case: str) -> None:
     contest(case)
 
 
-@pytest.mark.parametrize("case", ["random_read", "random_read_v2"])
-def test_read_random(contest: Callable[[str], None], case: str) -> None:
-    """The record at each of 5,000 random offsets: ``fetch(offset, 4096)``."""
+@pytest.mark.parametrize("case", ["get", "get_v2", "get_segments", "get_segments_v2"])
+def test_get(contest: Callable[[str], None], case: str) -> None:
+    """The record at each of 5,000 random offsets, in one segment or in 10,000."""
+    contest(case)
+
+
+@pytest.mark.parametrize(
+    "case", ["time", "time_v2", "time_segments", "time_segments_v2"]
+)
+def test_offset_for_time(contest: Callable[[str], None], case: str) -> None:
+    """The offset of each of 5,000 random times, in one segment or in 10,000."""
     contest(case)

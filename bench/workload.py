@@ -1,7 +1,7 @@
 """The records that every case writes and reads, and how what came back is checked.
 
-Keys are 8 bytes, values 100 bytes, batches 1,000 records. A value is made from a seed
-and its number, so that a record in the wrong place shows.
+Keys are 8 bytes, values 100 bytes, batches 1,000 records, unless a case says otherwise.
+A value is made from a seed and its number, so that a record in the wrong place shows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ __all__ = [
 KEY_BYTES: Final = 8
 VALUE_BYTES: Final = 100
 BATCH_RECORDS: Final = 1_000
-RECORD_BYTES: Final = KEY_BYTES + VALUE_BYTES
 TIMESTAMP_MS: Final = 1_700_000_000_000
 _SEED: Final = 20261121
 
@@ -69,36 +68,39 @@ def _data_of(column: Any) -> memoryview:
 
 
 class Workload:
-    """`count` records, in batches.
+    """`count` records, in batches of `batch_records`.
 
     Attributes:
         keys, values: lists of bytes; the key of record n is n in 8 bytes of the
             machine's order, which is also how LMDB wants an integer key.
-        batches: the same as (keys, values) of 1,000 records each.
+        batches: the same as (keys, values) of `batch_records` records each.
+        pairs: the same as lists of (key, value).
     """
 
-    def __init__(self, count: int) -> None:
-        if count % BATCH_RECORDS:
-            raise ValueError(f"count={count} is no multiple of {BATCH_RECORDS}")
+    def __init__(
+        self,
+        count: int,
+        value_bytes: int = VALUE_BYTES,
+        batch_records: int = BATCH_RECORDS,
+    ) -> None:
+        if count % batch_records:
+            raise ValueError(f"count={count} is no multiple of {batch_records}")
         self.count = count
-        noise = random.Random(_SEED).randbytes(VALUE_BYTES + 4096)
+        self.value_bytes = value_bytes
+        self.batch_records = batch_records
+        noise = random.Random(_SEED).randbytes(value_bytes + 4096)
         self.keys = [n.to_bytes(KEY_BYTES, "little") for n in range(count)]
         self.values = [
-            key + noise[n % 4096 : n % 4096 + VALUE_BYTES - KEY_BYTES]
+            key + noise[n % 4096 : n % 4096 + value_bytes - KEY_BYTES]
             for n, key in enumerate(self.keys)
         ]
         self.batches = [
-            (self.keys[i : i + BATCH_RECORDS], self.values[i : i + BATCH_RECORDS])
-            for i in range(0, count, BATCH_RECORDS)
+            (self.keys[i : i + batch_records], self.values[i : i + batch_records])
+            for i in range(0, count, batch_records)
         ]
         self.pairs = [list(zip(*batch, strict=True)) for batch in self.batches]
         self.digest = Digest()
         self.digest.add(self.keys, self.values)
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of all keys and values."""
-        return self.count * RECORD_BYTES
 
     def arrow_batches(self) -> Iterator[Any]:
         """The batches as Arrow record batches."""
@@ -114,6 +116,13 @@ class Workload:
         """Raise unless `digest` is that of all records."""
         if digest != self.digest:
             raise AssertionError(f"{who} gave {digest}, not {self.digest}")
+
+    def check_pairs(self, pairs: Iterable[tuple[bytes, bytes]], who: str) -> None:
+        """Raise unless these (key, value) are those of all records, in order."""
+        pairs = list(pairs)
+        digest = Digest()
+        digest.add([key for key, _ in pairs], [value for _, value in pairs])
+        self.check(digest, who)
 
     def check_count(self, count: int, who: str) -> None:
         if count != self.count:

@@ -13,9 +13,9 @@ from typing import Any
 
 import lmdb
 
-from bench.ours import check_random, random_offsets
+from bench.ours import LOOKUPS, check_random, random_offsets
 from bench.rounds import Contestant
-from bench.workload import Digest
+from bench.workload import TIMESTAMP_MS
 
 _MAP_BYTES = 8 << 30
 
@@ -44,11 +44,8 @@ class AppendMany(Contestant):
                 cursor.putmulti(pairs, append=True)
 
     def after(self, result: Any) -> None:
-        digest = Digest()
         with self.env.begin(db=self.db) as txn, txn.cursor() as cursor:
-            pairs = list(cursor)
-        digest.add([key for key, _ in pairs], [value for _, value in pairs])
-        self.workload.check(digest, self.name)
+            self.workload.check_pairs(cursor, self.name)
         self.env.close()
         shutil.rmtree(self.path)
 
@@ -73,7 +70,8 @@ class Read(_Reading):
     def work(self) -> int:
         count = 0
         with self.env.begin(db=self.db) as txn, txn.cursor() as cursor:
-            for _ in cursor.iternext(keys=True, values=True):
+            for pair in cursor.iternext(keys=True, values=True):
+                _, _ = pair
                 count += 1
         return count
 
@@ -81,11 +79,9 @@ class Read(_Reading):
         self.workload.check_count(result, self.name)
 
     def close(self) -> None:
-        digest = Digest()
         with self.env.begin(db=self.db) as txn, txn.cursor() as cursor:
-            pairs = list(cursor.iternext(keys=True, values=True))
-        digest.add([key for key, _ in pairs], [value for _, value in pairs])
-        self.workload.check(digest, self.name)
+            pairs = cursor.iternext(keys=True, values=True)
+            self.workload.check_pairs(pairs, self.name)
         super().close()
 
 
@@ -93,14 +89,13 @@ class RandomRead(_Reading):
     """A get in a transaction of its own, since each sees the newest state."""
 
     name = "LMDB get"
-    reads = 5_000
 
     def open(self) -> None:
         super().open()
-        self.offsets = random_offsets(self.reads, self.workload.count)
+        self.offsets = random_offsets(LOOKUPS, self.workload.count)
 
     def amount(self) -> int:
-        return self.reads
+        return LOOKUPS
 
     def work(self) -> list[bytes]:
         env, db, keys = self.env, self.db, self.workload.keys
@@ -112,6 +107,42 @@ class RandomRead(_Reading):
 
     def after(self, result: list[bytes]) -> None:
         check_random(self, result)
+
+
+class TimeLookup(Contestant):
+    """The first entry at or after a time, with the times as keys."""
+
+    name = "LMDB set_range"
+
+    def open(self) -> None:
+        self.env, self.db = environment(self.directory / "lmdb")
+        times = range(TIMESTAMP_MS, TIMESTAMP_MS + self.workload.count)
+        pairs = [
+            (time.to_bytes(8, "little"), key)
+            for time, key in zip(times, self.workload.keys, strict=True)
+        ]
+        with self.env.begin(write=True, db=self.db) as txn:
+            txn.cursor().putmulti(pairs, append=True)
+        self.offsets = random_offsets(LOOKUPS, self.workload.count)
+
+    def amount(self) -> int:
+        return LOOKUPS
+
+    def work(self) -> list[int]:
+        env, db, found = self.env, self.db, []
+        for offset in self.offsets:
+            wanted = (TIMESTAMP_MS + offset).to_bytes(8, "little")
+            with env.begin(db=db) as txn, txn.cursor() as cursor:
+                cursor.set_range(wanted)
+                found.append(int.from_bytes(cursor.value(), "little"))
+        return found
+
+    def after(self, result: list[int]) -> None:
+        if result != self.offsets:
+            raise AssertionError(f"{self.name} gave other offsets")
+
+    def close(self) -> None:
+        self.env.close()
 
 
 class OpenClean(_Reading):
@@ -145,4 +176,4 @@ class OpenClean(_Reading):
         pass
 
 
-__all__ = ["AppendMany", "OpenClean", "RandomRead", "Read"]
+__all__ = ["AppendMany", "OpenClean", "RandomRead", "Read", "TimeLookup"]

@@ -7,7 +7,13 @@ import os
 import zlib
 from typing import Any, ClassVar
 
-from bench.ours import check_random, random_offsets, run_threads
+from bench.ours import (
+    LOOKUPS,
+    check_random,
+    encoded_batches,
+    random_offsets,
+    run_threads,
+)
 from bench.rounds import Contestant
 from bench.workload import TIMESTAMP_MS
 
@@ -74,6 +80,27 @@ class PwriteBatches(_Raw):
             pos += os.pwrite(fd, block, pos)
 
 
+class PwriteBatchesV2(PwriteBatches):
+    """The same with the bytes of magic 2, which logstore encoded before."""
+
+    name = "os.pwrite per batch, magic 2"
+
+    def open(self) -> None:
+        self.blocks = encoded_batches(self.directory, self.workload, 2)
+        self.messages = self.blocks
+
+
+class WriteBatches(PwriteBatches):
+    """The same with `os.write`, at the end of the file."""
+
+    name = "os.write per batch"
+
+    def work(self) -> None:
+        fd = self.fd
+        for block in self.blocks:
+            os.write(fd, block)
+
+
 class PwriteOne(_Raw):
     """One pwrite per ready-made message."""
 
@@ -102,9 +129,14 @@ class PwriteSync(_Raw):
             os.fdatasync(fd)
 
 
-class PwriteSyncThreads(PwriteSync):
+class PwriteSync8(PwriteSync):
     name = "pwrite + fdatasync, 8 threads"
     threads = 8
+
+
+class PwriteSync64(PwriteSync):
+    name = "pwrite + fdatasync, 64 threads"
+    threads = 64
 
 
 class _RawFile(_Raw):
@@ -131,14 +163,13 @@ class Pread(_RawFile):
     """A pread of one message where it is known to be; its checksum is not looked at."""
 
     name = "os.pread"
-    reads = 5_000
 
     def open(self) -> None:
         super().open()
-        self.offsets = random_offsets(self.reads, self.workload.count)
+        self.offsets = random_offsets(LOOKUPS, self.workload.count)
 
     def amount(self) -> int:
-        return self.reads
+        return LOOKUPS
 
     def work(self) -> list[bytes]:
         fd, size = self.fd, self.size
@@ -148,19 +179,16 @@ class Pread(_RawFile):
         check_random(self, result)
 
 
-class ReadFile(_RawFile):
-    """The file, read in pieces that stay in the cache; nothing is done with them."""
+class CachedRead(_RawFile):
+    """The file, read in pieces that stay in the processor's cache."""
 
-    name = "os.preadv"
+    name = "os.preadv, cached"
 
     def open(self) -> None:
         super().open()
         # Whole pages: if a copy begins 1 to 63 bytes behind its source, by the lowest
         # 12 bits of their addresses, some processors take four times as long.
         self.view = memoryview(mmap.mmap(-1, _READ_BYTES))
-
-    def amount(self) -> int:
-        return self.bytes
 
     def work(self) -> int:
         pos = 0
@@ -173,7 +201,35 @@ class ReadFile(_RawFile):
             raise AssertionError(f"{self.name} read {result} bytes")
 
 
-class Crc32(ReadFile):
+class CachedBytes(CachedRead):
+    """The same, as a rate of bytes."""
+
+    def amount(self) -> int:
+        return self.bytes
+
+
+class MemoryCopy(_Raw):
+    """The bytes of the file, copied once within memory that is warm."""
+
+    name = "memcpy"
+
+    def open(self) -> None:
+        super().open()
+        self.source = b"".join(self.messages)
+        self.target = bytearray(len(self.source))
+
+    def before(self) -> None:
+        pass
+
+    def work(self) -> None:
+        self.target[:] = self.source
+
+    def after(self, result: Any) -> None:
+        if self.target != self.source:
+            raise AssertionError(f"{self.name} gave other bytes")
+
+
+class Crc32(CachedBytes):
     """zlib.crc32 over the file, read in the same way."""
 
     name = "zlib.crc32"
@@ -188,3 +244,19 @@ class Crc32(ReadFile):
     def after(self, result: int) -> None:
         if result != zlib.crc32(b"".join(self.messages)):
             raise AssertionError(f"{self.name} gave {result:#010x}")
+
+
+__all__ = [
+    "CachedBytes",
+    "CachedRead",
+    "Crc32",
+    "MemoryCopy",
+    "Pread",
+    "PwriteBatches",
+    "PwriteBatchesV2",
+    "PwriteOne",
+    "PwriteSync",
+    "PwriteSync8",
+    "PwriteSync64",
+    "WriteBatches",
+]

@@ -128,7 +128,8 @@ def names(requirements: list[str]) -> set[str]:
 
 def test_extras_for_users_are_apart_from_those_for_development() -> None:
     """`all` brings what users may want; no linter, no test tool."""
-    assert set(EXTRAS) == {"arrow", "spark", "metrics", "all", "docs", "test", "dev"}
+    for_users = {"arrow", "spark", "metrics", "all"}
+    assert set(EXTRAS) == for_users | {"docs", "test", "bench", "dev"}
     assert names(EXTRAS["arrow"]) == {"pyarrow"}
     assert names(EXTRAS["spark"]) == {"pyspark", "pyarrow"}
     assert names(EXTRAS["metrics"]) == {"opentelemetry-api"}
@@ -136,6 +137,7 @@ def test_extras_for_users_are_apart_from_those_for_development() -> None:
     assert everything.name == "pylogstore"
     assert everything.extras == {"arrow", "spark", "metrics"}
     assert "pytest" in names(EXTRAS["test"])
+    assert {"lmdb", "rocksdict", "matplotlib"} <= names(EXTRAS["bench"])
     assert Requirement(EXTRAS["dev"][0]).extras == {"docs", "test"}
 
 
@@ -286,7 +288,7 @@ def test_make_removes_the_old_installation_before_each_new_one() -> None:
     text = (ROOT / "Makefile").read_text()
     installing = re.findall(r"^\$\(\w+_STAMP\):.*\n((?:\t.*\n)+)", text, re.MULTILINE)
     recipes = [recipe for recipe in installing if "--editable" in recipe]
-    assert len(recipes) == 4
+    assert len(recipes) == 5
     for recipe in recipes:
         assert recipe.startswith("\t@$(VPY) tools/old_name.py\n")
 

@@ -69,11 +69,16 @@ class Dump:
 
 
 class KafkaTools:
-    """A classpath and a Java to run it."""
+    """A classpath and a Java to run it.
+
+    Attributes:
+        java: path of the program.
+        classpath: of Kafka's jars, its broker among them.
+    """
 
     def __init__(self, java: str, classpath: str) -> None:
-        self._java = java
-        self._classpath = classpath
+        self.java = java
+        self.classpath = classpath
 
     @classmethod
     def find(cls, cache: Path) -> KafkaTools:
@@ -93,7 +98,7 @@ class KafkaTools:
         names = [file.relative_to(root).as_posix() for file in files]
         texts, complaints = [], []
         for group in _groups(names):
-            java = [self._java, *JAVA_OPTIONS, "-cp", self._classpath, MAIN_CLASS]
+            java = [self.java, *JAVA_OPTIONS, "-cp", self.classpath, MAIN_CLASS]
             run = subprocess.run(
                 [*java, *options, "--files", ",".join(group)],
                 cwd=root,

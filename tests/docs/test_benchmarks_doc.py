@@ -1,0 +1,96 @@
+"""The page of the benchmarks: its tables, its plots, the cases that it describes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+MAKE: dict[str, Any] = runpy.run_path(str(DOCS / "make_benchmarks.py"))
+MEASURED = sorted((DOCS / "measurements").glob("*.json"))
+BYTES_MAX = 150_000
+
+
+def compare(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `bench.compare` from the root of the tree, after some statements."""
+    path = [str(Path(logstore.__file__).parents[1]), str(ROOT), *sys.path]
+    code = f"import sys\n{before}\nfrom bench.compare import main\nsys.exit(main())"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+    )
+
+
+def test_tables_are_those_of_the_measurements() -> None:
+    """`python docs/make_benchmarks.py` changes nothing."""
+    assert MAKE["page"](PAGE) == PAGE
+
+
+@pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
+def test_measurements_say_when_and_where(path: Path) -> None:
+    """And are small, with medians of at least seven rounds."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    assert path.stat().st_size <= BYTES_MAX
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"])
+    assert {"python", "system", "machine", "cores", "load"} <= set(found)
+    assert found["rows"]
+    assert all(row.get("rounds", 7) >= 7 for row in found["rows"])
+
+
+@pytest.mark.parametrize("name", MAKE["PLOTS"])
+def test_plot_is_on_the_page_and_readable(name: str) -> None:
+    """With text as text, and nothing from another host."""
+    assert f"](images/{name}.svg)" in PAGE
+    path = DOCS / "images" / f"{name}.svg"
+    svg = path.read_text(encoding="utf-8")
+    assert len(svg.encode()) <= BYTES_MAX
+    texts = [node.text for node in ElementTree.fromstring(svg).iter() if node.text]
+    assert "logstore" in {text.strip() for text in texts}
+    assert not re.search(r"(?<![\w.])/(home|root|work|tmp|usr|var|opt)\b", svg)
+    assert "url(" not in re.sub(r"url\(#", "", svg)
+
+
+def test_page_describes_each_case() -> None:
+    """Those of `bench.compare --list`, and no others with a row in a table."""
+    run = compare("--list")
+    assert run.returncode == 0, run.stderr
+    cases = run.stdout.split()
+    assert len(cases) > 50
+    described = PAGE.partition("## The cases")[2].partition("Notes on the rivals")[0]
+    assert set(re.findall(r"`(\w+)`", described)) >= set(cases)
+    measured = {
+        row["case"]
+        for name in ("compare", "sizes")
+        for row in json.loads((DOCS / "measurements" / f"{name}.json").read_text())[
+            "rows"
+        ]
+    }
+    assert measured <= set(cases)
+
+
+def test_rival_that_is_not_installed_is_left_out() -> None:
+    """The others run, their results are verified, and the output names it."""
+    arguments = ("--quick", "--rounds", "1", "--only", "append_many_1m")
+    run = compare(*arguments, before="sys.modules['rocksdict'] = None")
+    assert run.returncode == 0, run.stderr
+    assert "append_many_1m: without peers.rocksdb_store.AppendMany: " in run.stderr
+    assert "rocksdict is not installed" in run.stderr
+    assert "| append_many_1m | " in run.stdout
+    assert "SQLite executemany" in run.stdout
+    assert "RocksDB" not in run.stdout
