@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore._native._ls import ffi, lib
+from logstore._native._records import pack_times
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -400,6 +401,12 @@ def buffer_of(data: Any, size: int) -> memoryview:
 
 def int64_array(values: Sequence[int]) -> Any:
     return ffi.new("int64_t[]", values)
+
+
+def times_array(items: Sequence[Any]) -> Any:
+    """Timestamps to store; None if one of a list or tuple is no int from -1 on."""
+    packed = pack_times(items)  # type: ignore[arg-type]
+    return None if packed is None else ffi.from_buffer("int64_t[]", packed)
 
 
 def int32_array(values: Sequence[int]) -> Any:

@@ -74,6 +74,35 @@ static PyObject *pyrecords_pack(PyObject *self, PyObject *items)
     return Py_BuildValue("(NN)", data, lengths);
 }
 
+/*
+ * pack_times(items) -> bytes or None
+ *
+ * `items` is a list or tuple of timestamps to store, of the type int and not below -1: their int64.  None where an item
+ * is something else.
+ */
+static PyObject *pyrecords_pack_times(PyObject *self, PyObject *items)
+{
+    (void)self;
+    int is_list = PyList_Check(items);
+    Py_ssize_t count = is_list ? PyList_Size(items) : PyTuple_Size(items);
+    PyObject *times = count < 0 ? NULL : PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+    if (times == NULL) {
+        return NULL;
+    }
+    char *out = PyBytes_AsString(times);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *item = pyrecords_item_of(items, is_list, i);
+        int64_t time = PyLong_CheckExact(item) ? PyLong_AsLongLong(item) : -2;
+        if (time < -1 || (time == -1 && PyErr_Occurred())) {
+            PyErr_Clear();
+            Py_DECREF(times);
+            Py_RETURN_NONE;
+        }
+        memcpy(out + (size_t)i * sizeof(time), &time, sizeof(time));
+    }
+    return times;
+}
+
 static PyMethodDef pyrecords_methods[] = {
     {"configure", pyrecords_configure, METH_O, "Give the objects of the timestamp types."},
     {"connect", pyrecords_connect, METH_VARARGS, "Give the addresses of functions of the core."},
@@ -81,6 +110,7 @@ static PyMethodDef pyrecords_methods[] = {
     {"find_time", pyrecords_find_time, METH_VARARGS, "The first offset of a segment since a time."},
     {"of_topic", pyrecords_of_topic, METH_VARARGS, "A record with its topic and partition."},
     {"pack", pyrecords_pack, METH_O, "Bytes and lengths of a list of bytes."},
+    {"pack_times", pyrecords_pack_times, METH_O, "A list of timestamps as int64."},
     {NULL, NULL, 0, NULL},
 };
 

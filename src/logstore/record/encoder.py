@@ -216,6 +216,8 @@ def pack_rows(
     key_column = None if key_list is None else pack_column(key_list, "key")
     timestamps, untimed = None, []
     if stamp_list is not None:
+        timestamps = native.times_array(stamp_list)
+    if stamp_list is not None and timestamps is None:
         stamps = [
             None if t is None else check_timestamp(t, i)
             for i, t in enumerate(stamp_list)
