@@ -99,6 +99,7 @@ from logstore._native.encoding import (
     Slices,
     assign_offset,
     partition_keys,
+    place_batches,
     restamp,
     seal_batch,
 )
@@ -199,6 +200,7 @@ __all__ = [
     "read_at",
     "reserve",
     "resign",
+    "place_batches",
     "restamp",
     "scan_batches",
     "seal_batch",

@@ -144,6 +144,20 @@ class _Lib:
         /,
     ) -> int: ...
     def ls_seal_batch(self, out: Any, capacity: int, batch: Any, /) -> int: ...
+    def ls_check_producer(
+        self,
+        buf: Any,
+        size: int,
+        max_bytes: int,
+        timestamp_min: int,
+        columns: Any,
+        walk: Any,
+        records: Any,
+        /,
+    ) -> int: ...
+    def ls_place_batches(
+        self, buf: Any, size: int, offset: int, leader_epoch: int, timestamp: int, /
+    ) -> int: ...
     def ls_restamp(self, buf: Any, batch: Any, timestamp: int, /) -> int: ...
     def ls_assign_offset(
         self, buf: Any, batch: Any, offset: int, leader_epoch: int, /

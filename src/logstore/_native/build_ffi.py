@@ -30,6 +30,7 @@ SOURCES = [
     "ls_index.c",
     "ls_key.c",
     "ls_message.c",
+    "ls_producer.c",
     "ls_scan.c",
     "ls_sys.c",
     "ls_varint.c",

@@ -217,6 +217,20 @@ class Decoder:
         self.error = None if status >= 0 else native_error(status, error)
         return int(base[0])
 
+    def check_producer(
+        self, data: Any, size: int, *, max_bytes: int, timestamp_min: int
+    ) -> tuple[int, int]:
+        """(bytes, records) of the plain batches at the start of data[0, size): see
+        ls_check_producer. The columns are used."""
+        walk = ffi.new("ls_walk *")
+        records = ffi.new("int64_t *")
+        status = lib.ls_check_producer(
+            data, size, max_bytes, timestamp_min, self._columns, walk, records
+        )
+        if status < 0:
+            raise NativeError(status)
+        return int(walk.pos), int(records[0])
+
     def unpack(self, column: Any, count: int | None = None) -> list[int]:
         """The first elements of a column (all) as a list."""
         n = self.count if count is None else count

@@ -263,6 +263,16 @@ def assign_offset(
         raise NativeError(status)
 
 
+def place_batches(
+    data: Any, size: int, offset: int, leader_epoch: int, timestamp: int
+) -> None:
+    """Set consecutive offsets in the plain batches of data[0, size), in place, and the
+    time of append, unless that is negative."""
+    status = lib.ls_place_batches(data, size, offset, leader_epoch, timestamp)
+    if status < 0:
+        raise NativeError(status)
+
+
 def restamp(data: Any, header: BatchHeader, timestamp: int) -> None:
     """Set the time of append in all records of a batch, in place."""
     status = lib.ls_restamp(data, raw_header(header), timestamp)

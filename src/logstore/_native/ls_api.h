@@ -334,6 +334,18 @@ int32_t ls_shift_offsets(uint8_t *buf, int64_t size, const ls_shift *shift, ls_w
    for all its records, and the checksum.  Magic 0 has no timestamps and stays as it is. */
 int32_t ls_restamp(uint8_t *buf, const ls_batch *batch, int64_t timestamp);
 
+/* Check the batches of buf[walk->pos, size) that a producer sent, as far as they are plain: uncompressed, at most
+   max_bytes large, neither control batches nor parts of a transaction, checksum right, no timestamp below
+   timestamp_min; in magic 2 also with records numbered 0, 1, 2, ..., without headers, of which the header knows the
+   largest timestamp, no more than `columns` (with headers) have room for.  walk->pos stops at the first that is not
+   plain, whatever the reason; walk->count batches, with *records records, are before it. */
+int32_t ls_check_producer(const uint8_t *buf, int64_t size, int64_t max_bytes, int64_t timestamp_min,
+                          ls_columns *columns, ls_walk *walk, int64_t *records);
+
+/* Give such batches, buf[0, size), consecutive offsets in place, and, unless `timestamp` is negative, the time of
+   their append. */
+int32_t ls_place_batches(uint8_t *buf, int64_t size, int64_t offset, int32_t leader_epoch, int64_t timestamp);
+
 /* ------------------------------------------------------------------ segments and indexes */
 
 /* What must be known of a segment to append to it and to index it. */

@@ -52,6 +52,8 @@
     LS_GIL_SIZE(capacity, ls_encode_area(records, cursor, count, out, capacity, written))
 #define ls_seal_batch(out, capacity, batch) LS_GIL_SIZE(capacity, ls_seal_batch(out, capacity, batch))
 #define ls_shift_offsets(buf, size, ...) LS_GIL_SIZE(size, ls_shift_offsets(buf, size, __VA_ARGS__))
+#define ls_check_producer(buf, size, ...) LS_GIL_SIZE(size, ls_check_producer(buf, size, __VA_ARGS__))
+#define ls_place_batches(buf, size, ...) LS_GIL_SIZE(size, ls_place_batches(buf, size, __VA_ARGS__))
 #define ls_restamp(buf, batch, timestamp) LS_GIL_SIZE((batch)->size, ls_restamp(buf, batch, timestamp))
 #define ls_offset_index_check(entries, count, size) LS_GIL_COUNT(count, ls_offset_index_check(entries, count, size))
 #define ls_time_index_check(entries, count) LS_GIL_COUNT(count, ls_time_index_check(entries, count))

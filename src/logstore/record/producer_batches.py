@@ -45,6 +45,7 @@ _ATTRIBUTES_POS: Final = 21
 _MAX_TIMESTAMP_POS: Final = 35
 # `append` has the same lower bound; -1: no timestamp.
 _TIMESTAMP_MIN: Final = -1
+_ANY_TIME: Final = -(1 << 63)
 
 
 class _Part:
@@ -52,16 +53,23 @@ class _Part:
 
     Attributes:
         data: the buffer; the batches are in it from `begin` to `end`.
-        counts: number of records of each.
+        counts: number of records of each; of all, if they are plain.
+        is_plain: C checked them, and assigns their offsets.
         payload: the decompressed messages of a single wrapper of magic 0: their offsets
             are absolute, so it is compressed again when they are known; else None.
     """
 
-    __slots__ = ("begin", "counts", "data", "end", "payload")
+    __slots__ = ("begin", "counts", "data", "end", "is_plain", "payload")
 
     def __init__(
-        self, data: bytearray, begin: int, payload: ReadableBuffer | None = None
+        self,
+        data: bytearray,
+        begin: int,
+        payload: ReadableBuffer | None = None,
+        *,
+        is_plain: bool = False,
     ) -> None:
+        self.is_plain = is_plain
         self.data = data
         self.begin = self.end = begin
         self.counts = array.array("q")
@@ -110,6 +118,13 @@ class Prepared:
         offset = base_offset
         for part in self._parts:
             c = native.pointer(part.data)
+            if part.is_plain:
+                stamp = -1 if append_time_ms is None else append_time_ms
+                size = part.end - part.begin
+                native.place_batches(c + part.begin, size, offset, leader_epoch, stamp)
+                offset += part.counts[0]
+                runs.append(memoryview(part.data)[part.begin : part.end])
+                continue
             for header, count in zip(part.headers(), part.counts, strict=True):
                 last = offset + count - 1
                 if part.payload is not None:
@@ -160,7 +175,11 @@ def prepare(
     check = _Check(max_bytes, decompressed_max, is_append_time=is_append_time)
     pos = 0
     while pos < len(data):
+        pos += check.take_plain(data, pos)
+        if pos == len(data):
+            break
         window = min(len(data) - pos, _WINDOW_BYTES)
+        # As many as are compressed, most probably; then there may be plain ones again.
         scan = native.scan_batches(
             c + pos, window, checks=native.CHECK_CRC, count_max=_SCAN_COUNT
         )
@@ -223,6 +242,23 @@ class _Check:
         self._is_append_time = is_append_time
         self._decoder = native.Decoder(1024)
         self.parts: list[_Part] = []
+
+    def take_plain(self, data: bytearray, pos: int) -> int:
+        """Take the batches from a position on that need no more than a check; returns
+        their bytes."""
+        least = _ANY_TIME if self._is_append_time else _TIMESTAMP_MIN
+        size, count = self._decoder.check_producer(
+            native.pointer(data) + pos,
+            min(len(data) - pos, _RUN_BYTES),
+            max_bytes=self._max_bytes,
+            timestamp_min=least,
+        )
+        if size:
+            part = _Part(data, pos, is_plain=True)
+            part.end += size
+            part.counts.append(count)
+            self.parts.append(part)
+        return size
 
     def take(self, data: bytearray, header: native.BatchHeader) -> None:
         """Take the batch with this header in `data`; may write into it.
@@ -291,6 +327,7 @@ class _Check:
         end = header.pos + header.size
         if (
             part is None
+            or part.is_plain
             or payload is not None
             or part.payload is not None
             or part.data is not data

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import logstore
+from logstore import _native as native
 from logstore.record import producer_batches
 from support.damage import fixed_crc, frames_in, logs_in
 from support.values import (
@@ -585,3 +586,47 @@ def test_buffer_beyond_2_gib_is_appended(tmp_path: Path) -> None:
         assert span == range(1000, 1000 * (times + 1))
         for offset in (span[0], span[-1], span[len(span) // 2]):
             assert next(partition.read(offset)).offset == offset
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("append_time", [None, 1_700_000_000_999])
+def test_plain_batches_are_placed_as_those_looked_at_one_by_one(
+    tmp_path: Path,
+    magic: int,
+    append_time: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beside compressed ones and some with headers, in any order: the same bytes."""
+    rng = random.Random(magic)
+    pieces = []
+    for codec in ("none", "gzip"):
+        with logstore.open(tmp_path / codec) as store:
+            config = logstore.TopicConfig(message_format=magic, compression_type=codec)
+            partition = store.create_topic("orders", partitions=1, config=config)[0]
+            for number in range(30):
+                headers = (
+                    [[("a", b"b")], []] if magic == 2 and number % 7 == 0 else None
+                )
+                partition.append_many([b"v" * number] * 2, headers=headers)
+            log = tmp_path / codec / "orders-0" / f"{0:020d}.log"
+        data = log.read_bytes()
+        scan = native.scan_batches(native.pointer(bytearray(data)), len(data))
+        pieces += [data[h.pos : h.pos + h.size] for h in scan.headers]
+    rng.shuffle(pieces)
+    whole = b"".join(pieces)
+
+    def placed() -> tuple[bytes, int]:
+        prepared = producer_batches.prepare(
+            whole,
+            max_bytes=1 << 20,
+            decompressed_max=1 << 20,
+            is_append_time=append_time is not None,
+            where="orders-0",
+        )
+        runs, count = prepared.place(500, 3, append_time)
+        return b"".join(runs), count
+
+    found = placed()
+    assert found[1] == 120
+    monkeypatch.setattr(producer_batches._Check, "take_plain", lambda *_: 0)
+    assert placed() == found
