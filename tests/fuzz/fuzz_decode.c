@@ -86,14 +86,22 @@ static void read_columns(const uint8_t *buf, int64_t size, const ls_columns *c, 
             free(slices);
         }
     }
+    /* The same as columns of Arrow's: values one after the other, keys as views. */
     int64_t total = ls_sum_lengths(c->value_len + first, c->count - first);
     int64_t n = c->count - first;
     uint8_t *data = malloc((size_t)total + 1);
+    uint8_t *views = malloc(LS_VIEW_BYTES * (size_t)n + 1);
+    uint8_t *validity = calloc((size_t)n / 4 + 2, 1);
     int32_t *offsets = calloc((size_t)n + 1, sizeof *offsets);
-    CHECK(data != NULL && offsets != NULL);
-    CHECK(ls_gather(buf, c->value_pos + first, c->value_len + first, n, data, total, offsets, NULL, 0) >= 0);
-    CHECK(offsets[n] == total);
+    CHECK(data != NULL && views != NULL && validity != NULL && offsets != NULL);
+    ls_arrow_rows rows = {.capacity = n};
+    rows.value = (ls_arrow_column){.data = data, .data_capacity = total, .offsets = offsets, .validity = validity};
+    rows.key = (ls_arrow_column){.views = views, .validity = validity + n / 8 + 1};
+    CHECK(ls_fill_rows(c, first, n, buf, &rows) == n);
+    CHECK(rows.count == n && offsets[n] == total);
     free(data);
+    free(views);
+    free(validity);
     free(offsets);
 }
 

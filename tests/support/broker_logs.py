@@ -13,6 +13,7 @@ from support.broker import (
     foreign,
 )
 from support.damage import Unsynced, frames, logs_in
+from support.read_ways import SIZE
 from support.values import config_of
 
 FEW = logstore.StoreConfig(max_open_files=16)
@@ -78,7 +79,7 @@ def two_logs(path: Path, count: int, same: int) -> tuple[Path, bytes, bytes, lis
             partition = store.create_topic("orders", config=config_of(2))[0]
             for number in range(count):
                 mine = b"old" if number < same else value
-                partition.append(mine.ljust(300, b"."), timestamp_ms=number)
+                partition.append(mine.ljust(SIZE, b"."), timestamp_ms=number)
         (log,) = logs_in(foreign(path / name))
         data.append(log.read_bytes())
     (path / "one" / "recovery-point-offset-checkpoint").unlink()

@@ -11,6 +11,8 @@ import logstore
 from logstore.store.store import open_store
 
 COUNT = 2000
+# Bytes of a value: so many records are more than any reader has read ahead.
+SIZE = 1500
 
 Pair = tuple[int, bytes]
 Reading = Callable[[logstore.Partition], Iterator[Pair]]
@@ -63,8 +65,8 @@ def beside(store: logstore.Store, path: Path, where: str) -> Iterator[Any]:
 
 
 def append(
-    partition: logstore.Partition, value: bytes, count: int, *, size: int = 300
+    partition: logstore.Partition, value: bytes, count: int, *, size: int = SIZE
 ) -> None:
-    """Batches of one record of 300 bytes: positions fit, whoever wrote them."""
+    """Batches of one record of the same size: positions fit, whoever wrote them."""
     for _ in range(count):
         partition.append(value.ljust(size, b"."))

@@ -20,6 +20,7 @@ from support.broker import (
 from support.broker_logs import TICK_S, WAYS, two_logs
 from support.damage import FaultyFiles, Unsynced, frames, logs_in
 from support.levels import Steps
+from support.read_ways import SIZE
 from support.values import config_of
 
 
@@ -206,7 +207,7 @@ def test_replica_that_truncates_under_a_read_gives_no_mixture(
         with pytest.raises(logstore.OffsetOutOfRangeError):
             found += records
         assert found == list(range(len(found)))
-        assert [r.value for r in reader.read(500, 501)] == [b"new".ljust(300, b".")]
+        assert [r.value for r in reader.read(500, 501)] == [b"new".ljust(SIZE, b".")]
 
 
 @pytest.mark.parametrize("stands", [True, False])

@@ -19,7 +19,7 @@ from logstore.io.directory import Directory
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, Unsynced
 from support.levels import stride
-from support.read_ways import COUNT, WAYS, Pair, append, pairs_of
+from support.read_ways import COUNT, SIZE, WAYS, Pair, append, pairs_of
 from support.values import config_of
 
 
@@ -153,7 +153,7 @@ def restore(backup: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def grown(
-    path: Path, value: bytes, count: int, *, size: int = 300, cut_to: int | None = None
+    path: Path, value: bytes, count: int, *, size: int = SIZE, cut_to: int | None = None
 ) -> Iterator[None]:
     """Open a store that is closed, perhaps cut its log, append; it stays open: nothing
     but the log tells how it has grown."""
@@ -204,13 +204,13 @@ def test_backup_that_grows_to_the_size_that_was_lost_is_seen(tmp_path: Path) -> 
     path, backup = saved_and_killed(tmp_path, 5, 10)
     log = f"orders-0/{0:020d}.log"
     size = (path / log).stat().st_size
-    framing = size // 15 - 300
+    framing = size // 15 - SIZE
     time.sleep(0.05)  # what changed before is told from what changes now
     with open_store(path, read_only=True) as reading:
         p = reading.topic("orders")[0]
         assert p.end_offset == 15
         (path / log).write_bytes((backup / log).read_bytes())
-        with grown(path, b"new", 5, size=600 + framing):
+        with grown(path, b"new", 5, size=2 * SIZE + framing):
             assert (path / log).stat().st_size == size
             assert p.end_offset == 10
             assert [(r.value or b"")[:3] for r in p.read()] == [b"old"] * 5 + [
