@@ -218,7 +218,7 @@ def _round(
 def test_reader_sees_what_was_there_and_then_what_came(
     tmp_path: Path, before: str, doing: str, codec: str, opens: bool
 ) -> None:
-    steps = Steps()
+    steps = Steps(3)
     for nth in steps:
         path = tmp_path / str(nth)
         path.mkdir()
@@ -316,7 +316,7 @@ def test_reader_sees_no_part_of_an_append_that_comes_between_its_calls(
     """One of several segments, or of several writes to one: all of it, or nothing."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
-    steps = Steps()
+    steps = Steps(3)
     for nth in steps:
         path, files = tmp_path / str(nth), FaultyFiles()
         append = _Append(path, values, fails=fails)

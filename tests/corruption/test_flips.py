@@ -58,7 +58,7 @@ def test_flipped_bit_of_a_log_is_loud(tmp_path: Path, magic: int, codec: str) ->
     (offset, length, leader epoch, magic). One says nothing of a record and may: the
     offset of a magic 0 wrapper, whose messages have their own."""
     for log in logs_in(damaged_store(tmp_path, magic, codec)):
-        for bit, byte in some(list(bits_of_frames(log)), 60, log.name):
+        for bit, byte in some(list(bits_of_frames(log)), 40, log.name):
             flip_bit(log, bit)
             found = outcome(tmp_path, magic)
             flip_bit(log, bit)

@@ -49,7 +49,7 @@ def skipped(store: Path, start: int = 0) -> list[int]:
         return [r.offset for r in partition.read(start, on_corruption="skip")]
 
 
-@pytest.mark.sampled(30)
+@pytest.mark.sampled(20)
 @formats
 @pytest.mark.parametrize("where", ["first", "inside", "last"])
 @pytest.mark.parametrize("damage", ["length", "content", "offset"])
