@@ -103,12 +103,14 @@ class Partition(ReadablePartition):
             SyncFailedError: this partition takes no more appends.
         """
         if not headers and expected_offset is None:
-            if durable:
-                self._write().syncs.check_may_sync(durable)
+            # Before the append: it may raise.
+            syncs = self._write().syncs if durable else None
+            if syncs is not None:
+                syncs.check_may_sync(durable)
             offset = self._append_prepared(value, key, timestamp_ms)
             if offset >= 0:
-                if durable:
-                    self._write().syncs.sync_appended(offset + 1, durable)
+                if syncs is not None:
+                    syncs.sync_appended(offset + 1, durable)
                 return offset
         return self._append_usual(
             value, key, timestamp_ms, headers, expected_offset, durable

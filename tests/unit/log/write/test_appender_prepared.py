@@ -330,6 +330,26 @@ def test_failure_in_the_background_is_raised_by_the_next_append(
     assert partition.append(b"second") == 1
 
 
+def test_failure_that_comes_during_a_durable_append_is_raised_by_the_next_one(
+    partition: logstore.Partition,
+) -> None:
+    """The record is in: its append makes it durable, and returns."""
+    services: Any = partition._writer.context.services  # type: ignore[union-attr]
+    counted = Counted(partition)
+
+    def append(value: Any, key: Any, timestamp_ms: Any) -> int:
+        offset = counted(value, key, timestamp_ms)
+        services.unreported.append(StorageError("failed", action="delete", path="x"))
+        return offset
+
+    partition._append_prepared = append
+    assert partition.append(b"second", durable=True) == 1
+    assert counted.taken == 1
+    assert partition.durable_offset == 2
+    with pytest.raises(StorageError, match="failed"):
+        partition.append(b"third", durable=True)
+
+
 def test_suspended_partition_takes_no_prepared_append(
     partition: logstore.Partition,
 ) -> None:
