@@ -55,16 +55,6 @@ def _partitions(settings: Mapping[str, Any] | None) -> int:
     return 0 if settings is None else int(settings["partitions"])
 
 
-def _change(
-    settings: dict[str, dict[str, Any]], name: str, value: dict[str, Any] | None
-) -> None:
-    """Set the settings of a topic, or remove them."""
-    if value is None:
-        settings.pop(name, None)
-    else:
-        settings[name] = value
-
-
 def _text_of(topics: Mapping[str, Any]) -> str:
     """The topics file, or an entry of it: None for a topic that is removed."""
     return checkpoints.state_text({"topics": topics})
@@ -337,10 +327,10 @@ class Catalog:
         self._is_in_doubt = True
         if is_whole or not self._file.append(_text_of({name: value})):
             settings = dict(self.settings)
-            _change(settings, name, value)
+            checkpoints.merge_topics(settings, {name: value})
             self._replace(settings)
         self._count = count
-        _change(self.settings, name, value)
+        checkpoints.merge_topics(self.settings, {name: value})
         self.is_dirty = self._is_in_doubt = False
 
     def _replace(self, settings: dict[str, dict[str, Any]]) -> None:
@@ -368,7 +358,7 @@ class Catalog:
                 raise failed from error
             logger.warning("deleting topic %s goes on: %s", name, failed)
             self._count += _partitions(value) - _partitions(self.settings.get(name))
-            _change(self.settings, name, value)
+            checkpoints.merge_topics(self.settings, {name: value})
             self.is_dirty = True
 
     def catch_up(self) -> None:

@@ -253,12 +253,17 @@ def unpack_state(path: str, data: bytes, name: str = "") -> dict[str, Any]:
     return value
 
 
-def _merge_topics(value: dict[str, Any], change: dict[str, Any]) -> None:
-    for name, settings in change["topics"].items():
+def merge_topics(topics: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Set the settings of topics, or remove them: None."""
+    for name, settings in changes.items():
         if settings is None:
-            value["topics"].pop(name, None)
+            topics.pop(name, None)
         else:
-            value["topics"][name] = settings
+            topics[name] = settings
+
+
+def _merge_topics(value: dict[str, Any], change: dict[str, Any]) -> None:
+    merge_topics(value["topics"], change["topics"])
 
 
 def _merge_partition(value: dict[str, Any], change: dict[str, Any]) -> None:
