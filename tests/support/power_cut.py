@@ -17,6 +17,10 @@ from support.disk_changes import Change, Moment, Names, Nodes, Write, apply
 # the same length makes a batch that nobody can tell from a new one.
 _HEADER = 21
 
+# The offset that a batch begins with. In a wrapper (magic 0 and 1) it tells the offsets
+# of the messages inside, and no checksum covers it.
+_OFFSET = 8
+
 # (words, changes that reached the disk, in order)
 Outcome = tuple[str, list[Change]]
 
@@ -79,6 +83,8 @@ def _fates(write: Write, moment: Moment, rng: random.Random) -> Iterator[Outcome
 
     yield "zeros", other(bytes(size))
     yield "garbage", other(rng.randbytes(size))
+    if size > _OFFSET:
+        yield f"zeros up to {_OFFSET}", other(bytes(_OFFSET) + data[_OFFSET:])
     stale = _stale(write, moment)
     if stale:
         yield "stale", other(stale)

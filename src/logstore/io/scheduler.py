@@ -23,7 +23,7 @@ from typing import Final
 
 from logstore import _native as native
 from logstore._native.locks import Signal, logger
-from logstore.errors import StorageError
+from logstore.errors import StorageError, StoreClosedError
 from logstore.io.directory import Directory
 from logstore.io.files import Files
 
@@ -152,7 +152,9 @@ class Scheduler:
             while references and references[-1]() is None:
                 references.pop()
             if not references:
-                task()
+                # Another thread may close the store before this runs.
+                with contextlib.suppress(StoreClosedError):
+                    task()
                 return
             with contextlib.suppress(StorageError):
                 self.call_later(_IN_USE_MS, run_if_unused)

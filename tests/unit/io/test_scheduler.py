@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from logstore.errors import StoreClosedError
 from logstore.io.files import Files
 from logstore.io.scheduler import Scheduler
 
@@ -107,3 +109,26 @@ def test_background_task_that_stops_all_ends_the_thread(
     scheduler.stop()
     said = [record.exc_info[0] for record in caplog.records if record.exc_info]
     assert said == ([] if error is None else [error])
+
+
+def test_task_without_users_whose_store_is_closed_meanwhile_is_silent(
+    scheduler: Scheduler,
+) -> None:
+    """Its files are removed at the next opening."""
+    reported: list[object] = []
+    done: list[int] = []
+
+    def task() -> None:
+        done.append(1)
+        raise StoreClosedError("the store is closed")
+
+    hook, sys.unraisablehook = sys.unraisablehook, reported.append
+    try:
+        scheduler.when_unused((), task, 0)
+        for _ in range(1_000_000):
+            if done:
+                break
+    finally:
+        sys.unraisablehook = hook
+    assert done
+    assert not reported
