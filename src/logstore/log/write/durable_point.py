@@ -173,7 +173,7 @@ class DurablePoint:
         if not (
             0 < count < len(segments)
             and _sealed_range(segments, count) == (*known, count)
-            and segments[count - 1].row
+            and _ends_with_row(text, segments[count - 1])
         ):
             count, text = 0, ""
         rows = _rows_from(segments, count)
@@ -300,6 +300,12 @@ def _rows_from(segments: tuple[Segment, ...], count: int) -> list[str]:
         segment.row or _sealed_row(segment, after.base_offset)
         for segment, after in itertools.pairwise(segments[count:])
     ]
+
+
+def _ends_with_row(text: str, segment: Segment) -> bool:
+    """Whether some rows end with the one that a segment has now: a log that was cut
+    back into the segment has grown, and sealed it again, since another was made."""
+    return bool(segment.row) and text.endswith(segment.row)
 
 
 def _sealed_row(segment: Segment, next_offset: int) -> str:

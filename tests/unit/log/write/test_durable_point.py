@@ -184,3 +184,26 @@ def test_reader_learns_a_durable_point_that_was_appended(tmp_path: Path) -> None
                 assert reader.durable_offset == count
             assert entries(tmp_path) > 4
     assert len(logs_in(tmp_path / "orders-0")) == 1
+
+
+def test_segment_that_was_cut_and_sealed_again_has_its_new_row(tmp_path: Path) -> None:
+    """Also if the file was written whole before the cut, and is again after the second
+    sealing, of which an entry told."""
+    path = tmp_path / "store"
+    with logstore.open(path) as store:
+        partition = store.create_topic("orders")[0]
+        partition.append_many([VALUE] * 3)
+        partition.append_many([VALUE] * 3)
+        partition.roll()
+        partition.delete_before(1)
+        sealed = state_of(path).sealed
+        partition.truncate_to(4)
+        partition.roll()
+        partition.delete_before(2)
+        assert state_of(path).sealed != sealed
+        segment = partition.segments[0]
+        assert [row[1] for row in state_of(path).sealed] == [segment.size_bytes]
+    with logstore.open(path) as store:
+        partition = store.topic("orders")[0]
+        assert partition.append(VALUE) == 4
+        assert [record.offset for record in partition.read()] == [2, 3, 4]
