@@ -152,7 +152,9 @@ def locks_in(path: Path) -> Iterator[tuple[str, str]]:
         owner = outer.name if isinstance(outer, ast.ClassDef) else path.stem
         for node in ast.walk(outer):
             match node:
-                case ast.Assign([target], ast.Call(ast.Attribute(_, "Mutex"), args)):
+                case ast.Assign(
+                    [target], ast.Call(ast.Attribute(_, "Mutex" | "Turns"), args)
+                ):
                     name = ast.unparse(target).removeprefix("self.")
                     rank = ast.unparse(args[0]).removeprefix("RANK_")
                     yield rank, f"{owner}.{name}"

@@ -123,14 +123,8 @@ static void pylocks_release(pylocks_mutex *self)
     if (self->forks != pylocks_forks || self->owner != PyThread_get_thread_ident()) {
         return; /* taken before a fork */
     }
-    /* A thread that has ended may have taken it, if this one got its identifier. */
-    pylocks_ranks *ranks = pylocks_holds_any() ? pylocks_find(self->group) : NULL;
-    uint32_t bit = (uint32_t)1 << self->rank;
     self->owner = 0;
-    if (ranks != NULL && (ranks->mask & bit) && --ranks->count[self->rank] == 0) {
-        ranks->mask &= ~bit;
-        pylocks_me->held -= ranks->mask == 0;
-    }
+    pylocks_uncount(self->group, self->rank);
     PyThread_release_lock(self->lock);
 }
 

@@ -116,6 +116,17 @@ static inline void pylocks_count(pylocks_ranks *ranks, unsigned long group, int 
     ranks->mask |= (uint32_t)1 << rank;
 }
 
+/* This thread holds one less lock of a rank.  One that has ended may have taken it, if this one got its identifier. */
+static inline void pylocks_uncount(unsigned long group, int rank)
+{
+    pylocks_ranks *ranks = pylocks_holds_any() ? pylocks_find(group) : NULL;
+    uint32_t bit = (uint32_t)1 << rank;
+    if (ranks != NULL && (ranks->mask & bit) && --ranks->count[rank] == 0) {
+        ranks->mask &= ~bit;
+        pylocks_me->held -= ranks->mask == 0;
+    }
+}
+
 /* The result of a call that has let go of a lock: None, once what was deferred is done. */
 static inline PyObject *pylocks_left(void)
 {

@@ -1,7 +1,7 @@
 /*
  * pylocks_turns.c - Turns: of the threads that wait for the same work, one does it for all.
  *
- * turns = Turns()
+ * turns = Turns(rank, name, group=0)
  * with turns.take(upto) as is_mine: ...
  *   True: this thread works now; nobody else does until it leaves.  False: another thread has announced that the work
  *   is done up to `upto`.  While another thread works this one waits, without the GIL, and is woken once: with the
@@ -9,6 +9,10 @@
  * turns.announce(upto): wake those that wait for no more than this.
  * turn.gather(microseconds): before the work, wait until as many threads wait as the last announcement has woken, but
  *   not longer.  They most probably come back, and the work is then done for all of them instead of every other time.
+ *
+ * A thread that works holds the rank of the turns, as it would that of a Mutex (pylocks.c): what it is called for
+ * from inside its work must not wait for others that wait for it.  By the same rules it waits for its turn, or is
+ * refused.
  *
  * Everything here runs with the GIL, but where a thread waits, so entering and leaving are one step each to signal
  * handlers.  A handler that runs in a waiting thread may take a turn itself: until it returns, its thread is not chosen
@@ -29,8 +33,11 @@ typedef struct {
     pylocks_turn *gathering; /* of the thread that works, while it waits for others */
     long waiting;            /* how many */
     long served;             /* how many the last announcement has woken */
-    unsigned long worker; /* thread; 0: nobody works */
+    unsigned long worker;    /* thread; 0: nobody works */
     unsigned long forks;
+    unsigned long group;
+    int rank;
+    PyObject *name;
 } pylocks_turns;
 
 struct pylocks_turn {
@@ -203,6 +210,17 @@ static PyObject *pylocks_turn_enter(PyObject *object, PyObject *unused)
                                            "changed");
         return NULL;
     }
+    if (pylocks_ensure_me() < 0) {
+        return NULL;
+    }
+    int top = pylocks_top(turns->group);
+    if (pylocks_find(turns->group) == NULL || turns->rank < top
+        || (turns->worker != 0 && (turns->rank == top || pylocks_holds_others(turns->group)))) {
+        PyErr_Format(pylocks_reentrant,
+                     "a call that needs %U came in from inside another one of this thread; nothing was changed",
+                     turns->name);
+        return NULL;
+    }
     if (turns->worker == 0) {
         self->state = WORKING;
     } else {
@@ -212,16 +230,22 @@ static PyObject *pylocks_turn_enter(PyObject *object, PyObject *unused)
     }
     if (self->state == WORKING) {
         turns->worker = me;
+        /* A handler that ran while this waited holds nothing any more: there is a place. */
+        pylocks_count(pylocks_find(turns->group), turns->group, turns->rank);
     }
     return PyBool_FromLong(self->state == WORKING);
 }
 
 static void pylocks_turn_leave(pylocks_turn *self)
 {
-    int was_working = self->state == WORKING && self->turns->forks == pylocks_forks;
+    pylocks_turns *turns = self->turns;
+    int was_working = self->state == WORKING && turns->forks == pylocks_forks;
     self->state = OUTSIDE;
     if (was_working) {
-        pylocks_pass_on(self->turns);
+        if (turns->worker == PyThread_get_thread_ident()) {
+            pylocks_uncount(turns->group, turns->rank);
+        }
+        pylocks_pass_on(turns);
     }
 }
 
@@ -230,7 +254,7 @@ static PyObject *pylocks_turn_exit(PyObject *object, PyObject *const *args, Py_s
     (void)args;
     (void)count;
     pylocks_turn_leave((pylocks_turn *)object);
-    Py_RETURN_NONE;
+    return pylocks_left();
 }
 
 static void pylocks_turn_dealloc(PyObject *object)
@@ -265,6 +289,31 @@ static PyType_Spec pylocks_turn_spec = {
 };
 
 /* ---------------------------------------------------------------- Turns */
+
+static PyObject *pylocks_turns_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"rank", "name", "group", NULL};
+    int rank;
+    PyObject *name;
+    unsigned long group = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iU|k", names, &rank, &name, &group)) {
+        return NULL;
+    }
+    if (rank < 0 || rank >= PYLOCKS_RANKS) {
+        PyErr_SetString(PyExc_ValueError, "rank is outside [0, 31]");
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    pylocks_turns *self = (pylocks_turns *)allocate(type, 0);
+    if (self != NULL) {
+        self->rank = rank;
+        self->group = group;
+        self->forks = pylocks_forks;
+        Py_INCREF(name);
+        self->name = name;
+    }
+    return (PyObject *)self;
+}
 
 static PyObject *pylocks_turns_take(PyObject *self, PyObject *upto)
 {
@@ -303,6 +352,7 @@ static PyObject *pylocks_turns_announce(PyObject *object, PyObject *upto)
 
 static void pylocks_turns_dealloc(PyObject *self)
 {
+    Py_XDECREF(((pylocks_turns *)self)->name);
     pylocks_free(self); /* nobody waits: a turn holds a reference */
 }
 
@@ -312,20 +362,22 @@ static PyMethodDef pylocks_turns_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *pylocks_turns_is_mine(PyObject *object, void *unused)
+static PyObject *pylocks_turns_may_wait(PyObject *object, void *unused)
 {
     (void)unused;
     pylocks_turns *self = (pylocks_turns *)object;
-    return PyBool_FromLong(self->forks == pylocks_forks && self->worker == PyThread_get_thread_ident());
+    return PyBool_FromLong(pylocks_top(self->group) < self->rank && !pylocks_holds_others(self->group));
 }
 
 static PyGetSetDef pylocks_turns_getset[] = {
-    {"is_mine", pylocks_turns_is_mine, NULL, "Whether this thread works: it can take no other turn.", NULL},
+    {"may_wait", pylocks_turns_may_wait, NULL, "Whether this thread may wait for its turn: else it may be refused.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot pylocks_turns_slots[] = {
     {Py_tp_doc, "Of the threads that wait for the same work, one does it for all."},
+    {Py_tp_new, pylocks_turns_new},
     {Py_tp_dealloc, pylocks_turns_dealloc},
     {Py_tp_methods, pylocks_turns_methods},
     {Py_tp_getset, pylocks_turns_getset},

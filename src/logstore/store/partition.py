@@ -382,6 +382,8 @@ class Partition(ReadablePartition):
         try:
             free_bytes = log.free_bytes()
         except OSError as error:
+            # A finalizer, or another thread, may have deleted the topic meanwhile.
+            self._views.check_alive()
             raise storage_error(error, "look for space on", self.path) from error
         deletions = retention.plan(
             self._views.number, infos, policies, now_ms, free_bytes

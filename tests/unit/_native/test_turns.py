@@ -19,7 +19,7 @@ class Work:
     """Work that threads do for each other, and which can be held up."""
 
     def __init__(self) -> None:
-        self.turns = native.Turns()
+        self.turns = native.Turns(5, "a turn")
         self.wanted = self.done = self.times = 0
         self.running, self.go_on = threading.Event(), threading.Event()
 
@@ -75,7 +75,7 @@ def test_many_threads_at_once_all_end() -> None:
 
 def test_work_that_fails_leaves_the_turn_to_others() -> None:
     """Its error is for its caller alone."""
-    turns, order = native.Turns(), []
+    turns, order = native.Turns(5, "a turn"), []
     entered = threading.Event()
 
     def fail() -> None:
@@ -97,7 +97,7 @@ def test_work_that_fails_leaves_the_turn_to_others() -> None:
 
 
 def test_turns_are_in_the_order_of_waiting() -> None:
-    turns, order = native.Turns(), []
+    turns, order = native.Turns(5, "a turn"), []
     threads = []
 
     def wait(name: int) -> None:
@@ -115,7 +115,7 @@ def test_turns_are_in_the_order_of_waiting() -> None:
 
 
 def test_announcement_wakes_those_that_wait_for_no_more() -> None:
-    turns, served = native.Turns(), []
+    turns, served = native.Turns(5, "a turn"), []
 
     def wait(upto: int) -> None:
         with turns.take(upto) as is_mine:
@@ -134,23 +134,23 @@ def test_announcement_wakes_those_that_wait_for_no_more() -> None:
 
 
 def test_turn_inside_of_a_turn_of_the_same_thread_is_refused() -> None:
-    turns = native.Turns()
-    assert not turns.is_mine
+    turns = native.Turns(5, "a turn")
+    assert turns.may_wait
     with turns.take(1):
-        assert turns.is_mine
+        assert not turns.may_wait
         with pytest.raises(ReentrantCallError), turns.take(1):
             pass
         turns.announce(1)
         found: list[bool] = []
-        start(lambda: found.append(turns.is_mine)).join(20)
-        assert found == [False]
-    assert not turns.is_mine
+        start(lambda: found.append(turns.may_wait)).join(20)
+        assert found == [True]
+    assert turns.may_wait
     with turns.take(1) as is_mine:
         assert is_mine
 
 
 def test_turn_is_taken_once() -> None:
-    turns = native.Turns()
+    turns = native.Turns(5, "a turn")
     turn = turns.take(1)
     with turn, pytest.raises(RuntimeError), turn:
         pass
@@ -159,7 +159,7 @@ def test_turn_is_taken_once() -> None:
 
 
 def test_turn_that_is_dropped_is_left() -> None:
-    turns = native.Turns()
+    turns = native.Turns(5, "a turn")
     turns.take(1).__enter__()
     with turns.take(1) as is_mine:
         assert is_mine
@@ -167,7 +167,7 @@ def test_turn_that_is_dropped_is_left() -> None:
 
 @pytest.mark.parametrize("upto", ["1", None, 1.5, 1 << 64])
 def test_wrong_numbers_raise(upto: Any) -> None:
-    turns = native.Turns()
+    turns = native.Turns(5, "a turn")
     with pytest.raises((TypeError, OverflowError)):
         turns.take(upto)
     with pytest.raises((TypeError, OverflowError)):
@@ -179,7 +179,7 @@ def test_wrong_numbers_raise(upto: Any) -> None:
 
 def test_work_waits_for_those_that_were_served_before() -> None:
     """Until they are back, or the time is over."""
-    turns = native.Turns()
+    turns = native.Turns(5, "a turn")
     took, back = [], threading.Event()
 
     def wait(upto: int) -> None:
@@ -223,7 +223,7 @@ def test_work_waits_for_those_that_were_served_before() -> None:
 
 
 def test_gathering_outside_of_a_turn_raises() -> None:
-    turn = native.Turns().take(1)
+    turn = native.Turns(5, "a turn").take(1)
     with pytest.raises(RuntimeError):
         turn.gather(1)
     with turn:
@@ -269,7 +269,7 @@ def held(turns: native.Turns, until: threading.Event) -> threading.Thread:
 
 def test_handler_that_raises_ends_the_waiting(on_alarm: Any) -> None:
     """It leaves nothing behind: the next ones work."""
-    turns, until = native.Turns(), threading.Event()
+    turns, until = native.Turns(5, "a turn"), threading.Event()
     thread = held(turns, until)
 
     def stop() -> None:
@@ -286,7 +286,7 @@ def test_handler_that_raises_ends_the_waiting(on_alarm: Any) -> None:
 
 def test_handler_that_takes_a_turn_in_a_waiting_thread_gets_one(on_alarm: Any) -> None:
     """Also where the thread below it would have been next."""
-    turns, until = native.Turns(), threading.Event()
+    turns, until = native.Turns(5, "a turn"), threading.Event()
     thread = held(turns, until)
     order: list[str] = []
 
@@ -303,7 +303,7 @@ def test_handler_that_takes_a_turn_in_a_waiting_thread_gets_one(on_alarm: Any) -
 
 
 def test_handler_that_waits_is_served(on_alarm: Any) -> None:
-    turns, until = native.Turns(), threading.Event()
+    turns, until = native.Turns(5, "a turn"), threading.Event()
     thread = held(turns, until)
     order: list[str] = []
 
@@ -322,7 +322,7 @@ def test_handler_that_waits_is_served(on_alarm: Any) -> None:
 
 
 def test_child_of_a_fork_waits_for_nobody() -> None:
-    turns, until = native.Turns(), threading.Event()
+    turns, until = native.Turns(5, "a turn"), threading.Event()
     thread = held(turns, until)
     child = os.fork()
     if child == 0:
@@ -342,7 +342,7 @@ def test_child_of_a_fork_waits_for_nobody() -> None:
 
 
 def test_fork_of_a_handler_in_a_waiting_thread_goes_on_in_both(on_alarm: Any) -> None:
-    turns, until = native.Turns(), threading.Event()
+    turns, until = native.Turns(5, "a turn"), threading.Event()
     thread = held(turns, until)
     children: list[int] = []
 
@@ -358,3 +358,65 @@ def test_fork_of_a_handler_in_a_waiting_thread_goes_on_in_both(on_alarm: Any) ->
         assert is_mine
     assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
     thread.join(20)
+
+
+# ------------------------------------------------------------------ the order of locks
+
+
+def test_thread_that_works_holds_a_rank() -> None:
+    """What is called from inside its work does not wait for what may wait for it."""
+    turns, other = native.Turns(5, "a turn"), native.Turns(5, "another turn")
+    lower, higher = native.Mutex(1, "a close"), native.Mutex(6, "a sync")
+    with turns.take(1) as is_mine:
+        assert is_mine
+        assert not turns.may_wait
+        with pytest.raises(ReentrantCallError), lower:
+            pass
+        with higher, pytest.raises(ReentrantCallError), other.take(1):
+            pass
+        with other.take(1) as is_mine:
+            assert is_mine  # nobody has it: there is no wait
+        assert native.held()
+    assert turns.may_wait
+    assert not native.held()
+    with lower:
+        pass
+
+
+def test_turn_that_another_thread_has_is_not_waited_for_from_inside_another_one() -> (
+    None
+):
+    """Nor from inside a call of another store: the two would wait for each other."""
+    turns, own = native.Turns(5, "a turn"), native.Turns(5, "its own turn")
+    foreign = native.Mutex(1, "another store", 7)
+    begun, until = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with turns.take(1):
+            begun.set()
+            assert until.wait(20)
+
+    thread = start(work)
+    assert begun.wait(20)
+    for held in (own.take(1), foreign):
+        with held, pytest.raises(ReentrantCallError, match="a turn"), turns.take(1):
+            pass
+    until.set()
+    thread.join(20)
+    with turns.take(1) as is_mine:
+        assert is_mine
+
+
+def test_deferred_work_is_done_when_the_turn_ends() -> None:
+    turns, done = native.Turns(5, "a turn"), []
+    with turns.take(1):
+        native.defer(done.append, 1)
+        assert done == []
+    assert done == [1]
+
+
+def test_turns_have_a_rank() -> None:
+    with pytest.raises(ValueError, match=r"rank is outside \[0, 31\]"):
+        native.Turns(32, "a turn")
+    with pytest.raises(TypeError):
+        native.Turns()  # type: ignore[call-arg]

@@ -12,6 +12,7 @@ import pytest
 
 import logstore
 from logstore import RetainAge, RetainBytes, RetainFreeSpace, SegmentInfo
+from logstore.log.write.writer import PartitionWriter
 from logstore.store.store import open_store
 from support.broker import foreign
 from support.damage import FaultyFiles, FixedClock, Unsynced, crash, frames, logs_in
@@ -605,3 +606,22 @@ def test_retention_uses_the_stores_clock(tmp_path: Path) -> None:
         assert store.topic("orders").apply_retention() == []
         clock.now = 1101
         assert len(store.topic("orders").apply_retention()) == 1
+
+
+def test_topic_that_is_deleted_while_its_retention_is_applied_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a finalizer, say: the error names the topic, not a directory that is gone."""
+    free_bytes = PartitionWriter.free_bytes
+
+    def after_deletion(self: PartitionWriter) -> int:
+        store.delete_topic(partition.topic)
+        assert not list(tmp_path.glob("orders-0*"))
+        return free_bytes(self)
+
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store, file_delete_delay_ms=0)
+        partition.append(b"x")
+        monkeypatch.setattr(PartitionWriter, "free_bytes", after_deletion)
+        with pytest.raises(logstore.TopicNotFoundError):
+            partition.apply_retention(policies=[RetainFreeSpace(1)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from logstore import _native as native
-from logstore._native.locks import RANK_SYNC
+from logstore._native.locks import RANK_TURN
 from logstore.errors import LogStoreError, ReentrantCallError, SyncFailedError
 from logstore.log.write.log_writer import LogWriter
 
@@ -36,7 +36,10 @@ class Syncs:
 
     def __init__(self, log: LogWriter) -> None:
         self._log = log
-        self._turns = native.Turns()
+        context = log.context
+        self._turns = native.Turns(
+            RANK_TURN, f"the turn to sync {context.name}", context.services.lock_group
+        )
         self.is_scheduled = False
         self._tries = 0
 
@@ -99,7 +102,7 @@ class Syncs:
         log = self._log
         if log.extent.durable >= upto:
             return
-        if log.lock.top >= RANK_SYNC:
+        if log.lock.top >= RANK_TURN:
             raise ReentrantCallError(
                 f"a sync of {log.context.name} came in from inside another call of "
                 f"this thread, and would wait for that"
@@ -156,7 +159,7 @@ class Syncs:
         append it would be too late."""
         if not durable:
             return
-        if not self._may_wait:
+        if not self._turns.may_wait:
             raise ReentrantCallError(
                 f"a durable append to {self._log.context.name} came in from inside "
                 f"another call of this thread, and could wait for that; nothing was "
@@ -164,16 +167,11 @@ class Syncs:
             )
         _descend(_SYNC_DEPTH)
 
-    @property
-    def _may_wait(self) -> bool:
-        """Whether this thread is in no call that a sync could wait for."""
-        return self._log.sync_lock.may_wait and not self._turns.is_mine
-
     def sync_appended(self, end: int, durable: bool) -> None:
         """Sync after an append, whose records are in. If this runs inside another call,
         or memory or stack is short, the sync is left to the thread that syncs in
         time."""
-        if not durable and not self._may_wait:
+        if not durable and not self._turns.may_wait:
             return
         try:
             self.sync(end)

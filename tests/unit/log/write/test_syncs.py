@@ -221,3 +221,28 @@ def test_sync_by_time_that_has_no_memory_is_tried_again(
         append_one(partition)
         assert is_durable_in_time(partition)
         assert failed.is_set()
+
+
+def test_close_from_inside_the_turn_to_sync_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a signal handler, say: it would wait for the background thread, which may wait
+    for this turn."""
+    gather_us = Syncs._gather_us
+    refused: list[logstore.ReentrantCallError] = []
+
+    def interrupted(self: Syncs) -> int:
+        with pytest.raises(logstore.ReentrantCallError) as caught:
+            store.close()
+        refused.append(caught.value)
+        return gather_us(self)
+
+    with logstore.open(tmp_path) as store:
+        partition = new_partition(store)
+        partition.append(b"x")
+        monkeypatch.setattr(Syncs, "_gather_us", interrupted)
+        partition.flush()
+        monkeypatch.undo()
+        assert len(refused) == 1
+        assert partition.durable_offset == 1
+        assert partition.append(b"y", durable=True) == 1
