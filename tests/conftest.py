@@ -19,6 +19,9 @@ from support.levels import IS_ALL, LEVEL, chosen
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(os.environ.get("LOGSTORE_HYPOTHESIS", "default"))
+# The sessions of tests are short: the time that Java's second compiler takes to make
+# code fast is not won back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 _of_spark: dict[Path, bool] = {}

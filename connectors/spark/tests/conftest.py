@@ -20,6 +20,9 @@ import logstore
 # As in tests/conftest.py, for those who run these tests alone.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.load_profile("default")
+# The sessions of tests are short: the time that Java's second compiler takes to make
+# code fast is not won back.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 JAVA_MIN = 17
 # A Java without modules that Spark names at its start and does not need here.

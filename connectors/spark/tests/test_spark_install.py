@@ -42,7 +42,7 @@ def bare_environment(java_home: str) -> dict[str, str]:
         java_home = str(Path(java).resolve().parents[1])
     kept = {
         name: os.environ[name]
-        for name in ("HOME", "PYTHONPATH", "TMPDIR")
+        for name in ("HOME", "PYTHONPATH", "SPARK_SUBMIT_OPTS", "TMPDIR")
         if name in os.environ
     }
     java_home = java_home or os.environ.get("JAVA_HOME", "")
