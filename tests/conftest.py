@@ -90,5 +90,17 @@ def _left_out(items: list[pytest.Item]) -> list[pytest.Item]:
 
 def pytest_collection_finish() -> None:
     """Thousands of collected tests are not looked at by each ``gc.collect()``."""
+    _set_aside()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Nor are the modules that the tests of a file have imported."""
+    if nextitem is None or nextitem.path != item.path:
+        _set_aside()
+
+
+def _set_aside() -> None:
+    """Let the collector leave alone what is alive now."""
     gc.collect()
     gc.freeze()

@@ -17,7 +17,7 @@ from faults.checker import HARMLESS, StateCheck, open_quietly
 from faults.method import Tally
 from faults.promises import Promises
 from faults.workloads import Program, Step
-from support.disk import MemoryDisk
+from support.disk import MemoryDisk, end_processes
 from support.disk_changes import Moment, Nodes, tree
 from support.power_cut import cuts, touched
 
@@ -75,6 +75,8 @@ def states_of(seed: int, only: Sequence[str] = ()) -> tuple[int, list[str]]:
                 break
     except Exception as error:
         crashes.failures.append(f"program {seed}: {type(error).__name__}: {error}")
+    finally:
+        end_processes()
     return crashes.passed, crashes.failures
 
 

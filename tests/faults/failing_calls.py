@@ -23,6 +23,7 @@ from faults.method import Tally
 from faults.workloads import Program
 from logstore import LogStoreError, Partition, SyncFailedError
 from logstore.io import layout
+from support.disk import end_processes
 from support.power_cut import cuts
 
 NAME = "failing_calls"
@@ -290,6 +291,8 @@ def problem(case: Case) -> str:
             trace = trace.tb_next
         where = f" [{trace.tb_frame.f_code.co_name}]" if trace else ""
         return f"{type(error).__name__}: {error}{where}"
+    finally:
+        end_processes()
 
 
 class _Case:

@@ -23,7 +23,7 @@ from logstore import LogStoreError, StoreConfig, StoreLockedError
 from logstore import _native as native
 from logstore.io import files as _files
 from logstore.store.store import open_store
-from support.disk import MemoryDisk
+from support.disk import MemoryDisk, end_processes
 from support.values import config_of, expected
 
 NAME = "lying_disk"
@@ -76,6 +76,7 @@ def problems(seed: int, only: Sequence[str] = ()) -> list[str]:
         if (size := len(data)) and data != b"/" and path.endswith(tuple(only) or "")
     ]
     if not files:
+        end_processes()
         return found  # of those asked for alone
     for _ in range(_EACH - len(found)):
         # Logs are most of what there is, and small files most of the names.
@@ -84,6 +85,7 @@ def problems(seed: int, only: Sequence[str] = ()) -> list[str]:
         text = _guarded(lambda: _lie(program, path, at, lie, rng))  # noqa: B023
         kind = f"bits {lie:#x} changed" if lie else "EIO"
         found.append(f"{path} at byte {at}, {kind}: {text}" if text else "")
+    end_processes()
     return found
 
 

@@ -18,14 +18,18 @@ lost so: a journal that cannot be written stops the file system.)
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
 import random
+import sys
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
 from logstore.io.files import FileInfo, Files, Waitable
+from logstore.io.scheduler import Scheduler
 from support.disk_changes import (
     ROOT,
     Change,
@@ -54,6 +58,16 @@ class _Fault:
         self.times = times
         self.name = name
         self.short = short
+
+
+_processes: weakref.WeakSet[MemoryDisk] = weakref.WeakSet()
+
+
+def end_processes() -> None:
+    """Kill all processes that there are, on all disks in memory: what waits in their
+    background threads does so in real time, and their clocks stand still."""
+    for disk in list(_processes):
+        disk.kill()
 
 
 class _Medium:
@@ -98,6 +112,8 @@ class MemoryDisk(Files):
         self.pid = pid or self.device
         self.calls: list[tuple[str, str]] | None = None
         self._is_dead = False
+        self._sleepers: set[Any] = set()
+        _processes.add(self)
         self._fds: dict[int, tuple[int, str]] = {}
         self._next_fd = _FIRST_FD
         self._written: set[int] = set()
@@ -114,6 +130,9 @@ class MemoryDisk(Files):
         """End this process: its files are closed, its locks are free. Returns the disk
         as the next process sees it."""
         self._is_dead = True
+        while self._sleepers:
+            with contextlib.suppress(RuntimeError):  # it wakes up right now
+                self._sleepers.pop().lock.release()
         self._fds.clear()
         locks = self.medium.locks
         for node in [node for node, pid in locks.items() if pid == self.pid]:
@@ -571,7 +590,17 @@ class MemoryDisk(Files):
         return True
 
     def wait(self, waiter: Waitable, seconds: float | None) -> bool:
-        return waiter.wait(seconds)
+        self._sleepers.add(waiter)
+        try:
+            return not self._is_dead and waiter.wait(seconds)
+        finally:
+            self._sleepers.discard(waiter)
+            if self._is_dead:
+                # A process that is killed has no background threads any more. Thousands
+                # of them, which look at their tasks again and again, would be left.
+                owner = sys._getframe(1).f_locals.get("self")
+                if isinstance(owner, Scheduler):
+                    owner._stopped = True
 
 
 def _error(number: int) -> OSError:
