@@ -19,14 +19,17 @@ class Reads(SceneState):
     # Reading: everything that must be there is, and nothing that was never appended.
 
     def _reading(
-        self, what: str, read: Callable[[Any], list[tuple[int, bytes]]]
+        self,
+        what: str,
+        read: Callable[[Any], Any],
+        rows: Callable[[Any], list[tuple[int, bytes]]] = list,
     ) -> Plan:
         log, partition = self.pick()
         check = self._check_of(what, log)
         return Plan(
             f"{what} of {log.name}",
             lambda: read(partition),
-            check,
+            lambda result: check(rows(result)),
             expects=(logstore.OffsetOutOfRangeError,),
         )
 
@@ -131,15 +134,16 @@ class Reads(SceneState):
     def _plan_read_arrow(self) -> Plan:
         names = self.given.sequence(["offset", "value"])
 
-        def read(partition: Any) -> list[tuple[int, bytes]]:
-            table = partition.read_arrow(columns=names).read_all()
-            return list(
-                zip(
-                    table["offset"].to_pylist(), table["value"].to_pylist(), strict=True
-                )
-            )
+        def read(partition: Any) -> Any:
+            return partition.read_arrow(columns=names).read_all()
 
-        return self._reading("read_arrow", read)
+        def rows(table: Any) -> list[tuple[int, bytes]]:
+            # Not at the limits of the call: where an allocation fails in `to_pylist`,
+            # some versions of pyarrow spoil the memory of Python.
+            columns = table["offset"].to_pylist(), table["value"].to_pylist()
+            return list(zip(*columns, strict=True))
+
+        return self._reading("read_arrow", read, rows)
 
     def _plan_follow(self) -> Plan:
         def read(partition: Any) -> list[tuple[int, bytes]]:

@@ -10,6 +10,7 @@ import itertools
 import random
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 
 import logstore
 from logstore import Record, TimestampType
+from logstore.io.checkpoint.partition_state import PartitionState
 from logstore.store.store import open_store
 from support.damage import Unsynced, crash
 from support.values import FORMATS, config_of
@@ -200,6 +202,15 @@ class Model:
         for one, two in itertools.pairwise(segments):
             assert one.next_offset == two.base_offset
         assert not segments or segments[-1].next_offset == self.end
+        self.check_state(segments)
+
+    def check_state(self, segments: Sequence[logstore.SegmentInfo]) -> None:
+        """The state file says nothing of the sealed segments that is not so: what it
+        says, the next opening believes or takes for damage."""
+        state = PartitionState.read(self.partition._log.directory)
+        known = {one.base_offset: (one.size_bytes, one.next_offset) for one in segments}
+        for base, size, next_offset, *_ in state.sealed if state is not None else ():
+            assert known[base] == (size, next_offset)
 
     def finish(self) -> None:
         with logstore.open(self.path, read_only=True) as store:
@@ -260,5 +271,26 @@ def test_long_random_run_agrees_with_a_list(tmp_path: Path, seed: int) -> None:
             getattr(model, choice)(share if is_share else None)
         model.read((rng.random(), rng.random()))
         model.time(rng.randrange(5000))
+        model.check()
+    model.finish()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_log_that_is_sealed_and_cut_again_and_again_agrees_with_a_list(
+    tmp_path: Path, seed: int
+) -> None:
+    """Within one opening: what the writer remembers of its segments follows."""
+    rng = random.Random(f"cuts {seed}")
+    model = Model(tmp_path, *FORMATS[seed * 3 % len(FORMATS)])
+    for number in range(80):
+        choice = rng.choice(["append_many", "roll", "delete_before", "truncate_to"])
+        if choice == "append_many":
+            values = [b"%d" % number] * rng.randrange(1, 4)
+            model.append_many([(value, None, number, []) for value in values])
+        elif choice == "roll":
+            model.roll(None)
+        else:
+            share = rng.random() / 4
+            getattr(model, choice)(share if choice == "delete_before" else 1 - share)
         model.check()
     model.finish()
