@@ -52,11 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(method: Method, count: int, seed: int) -> Tally:
-    show = sys.stdout.isatty()
-    tally = Tally(count, show=show)
+    tally = Tally(count, show=True)
     method.run(count, seed, tally)
-    if show:
-        print("\r\033[K", end="")
+    tally.end()
     return tally
 
 

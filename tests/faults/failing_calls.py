@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from faults.checker import HARMLESS, StateCheck, open_quietly, shown, view_of
 from faults.method import Tally
+from faults.workers import spread
 from faults.workloads import Program
 from logstore import LogStoreError, Partition, SyncFailedError
 from logstore.io import layout
@@ -29,6 +30,9 @@ from support.power_cut import cuts
 NAME = "failing_calls"
 UNIT = "failing calls"
 COUNTS = {"commit": 400, "nightly": 12_000, "release": 40_000}
+
+# Cases of one program, which has more than ten thousand: many programs, some cases of each.
+_EACH = 200
 
 _OPEN = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)
 _NAMES = (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
@@ -262,16 +266,26 @@ def cases(seed: int, only: Sequence[str] = ()) -> Iterator[Case]:
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many failing calls: all of some programs, in random order."""
-    number = seed * 1000
-    while tally.done < count:
-        for case in shuffled(number)[: count - tally.done]:
-            text = problem(case)
-            if text:
-                tally.failed(f"{case}: {text}")
-            else:
-                tally.passed()
-        number += 1
+    """So many failing calls, some of each program, in random order."""
+    tasks = [
+        (seed * 1000 + number, min(_EACH, count - first))
+        for number, first in enumerate(range(0, count, _EACH))
+    ]
+    for passed, failures in spread(_some_of, tasks):
+        tally.passed(passed)
+        for failure in failures:
+            tally.failed(failure)
+
+
+def _some_of(seed: int, count: int) -> tuple[int, list[str]]:
+    """Make `count` cases of a program: (how many passed, a line for each other)."""
+    failures = []
+    chosen = shuffled(seed)[:count]
+    for case in chosen:
+        text = problem(case)
+        if text:
+            failures.append(f"{case}: {text}")
+    return len(chosen) - len(failures), failures
 
 
 def shuffled(seed: int, only: Sequence[str] = ()) -> list[Case]:

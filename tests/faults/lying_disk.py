@@ -18,6 +18,7 @@ from unittest import mock
 from faults.checker import PATH, open_quietly
 from faults.method import Tally
 from faults.rows import append_rows
+from faults.workers import spread
 from faults.workloads import Program
 from logstore import LogStoreError, StoreConfig, StoreLockedError
 from logstore import _native as native
@@ -36,14 +37,17 @@ _EACH = 100
 
 def run(count: int, seed: int, tally: Tally) -> None:
     """So many cases, some for each store."""
-    number = seed * 1000
-    while tally.done < count:
-        for text in problems(number):
+    stores = [(seed * 1000 + number,) for number in range(-(-count // _EACH))]
+    for number, found in spread(_problems_of, stores):
+        for text in found:
             if text:
                 tally.failed(f"store {number}: {text}")
             else:
                 tally.passed()
-        number += 1
+
+
+def _problems_of(seed: int) -> tuple[int, list[str]]:
+    return seed, problems(seed)
 
 
 def problems(seed: int, only: Sequence[str] = ()) -> list[str]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import ModuleType
 from typing import Final, Protocol
+
+_IS_TERMINAL = sys.stdout.isatty()
 
 SIZES: Final = ("commit", "nightly", "release")
 
@@ -29,6 +32,8 @@ class Tally:
     """
 
     def __init__(self, total: int, *, show: bool = False) -> None:
+        """`show`: tell how far it is; where nobody looks at a terminal, once a minute
+        on stderr."""
         self.total = total
         self.done = 0
         self.failures: list[str] = []
@@ -46,7 +51,18 @@ class Tally:
         self.done += 1
         self.failures.append(what)
         if self._show:
-            print(f"\r\033[KFAIL {what}", flush=True)
+            self._clear()
+            to = sys.stdout if _IS_TERMINAL else sys.stderr
+            print(f"FAIL {what}", file=to, flush=True)
+
+    def end(self) -> None:
+        """No more progress is shown."""
+        if self._show:
+            self._clear()
+
+    def _clear(self) -> None:
+        if _IS_TERMINAL:
+            print("\r\033[K", end="")
 
     def note(self, text: str) -> None:
         self.notes.append(text)
@@ -57,15 +73,16 @@ class Tally:
 
     def _tell(self) -> None:
         now = time.monotonic()
-        if self._show and now - self._shown > 0.5:
-            self._shown = now
-            rate = self.done / max(self.seconds, 1e-9)
-            left = max(self.total - self.done, 0) / max(rate, 1e-9)
-            print(
-                f"\r\033[K  {self.done:,} of {self.total:,}, {left:.0f} s left",
-                end="",
-                flush=True,
-            )
+        if not self._show or now - self._shown < (0.5 if _IS_TERMINAL else 60):
+            return
+        self._shown = now
+        rate = self.done / max(self.seconds, 1e-9)
+        left = max(self.total - self.done, 0) / max(rate, 1e-9)
+        text = f"  {self.done:,} of {self.total:,}, {left:.0f} s left"
+        if _IS_TERMINAL:
+            print(f"\r\033[K{text}", end="", flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
 
 def as_method(module: ModuleType) -> Method:
