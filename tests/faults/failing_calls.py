@@ -31,7 +31,7 @@ NAME = "failing_calls"
 UNIT = "failing calls"
 COUNTS = {"commit": 400, "nightly": 12_000, "release": 40_000}
 
-# Cases of one program, which has more than ten thousand: many programs, some cases of each.
+# Cases of one program, which has more than ten thousand.
 _EACH = 200
 
 _OPEN = (errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EIO, errno.ENOMEM)

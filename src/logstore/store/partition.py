@@ -51,7 +51,8 @@ class Partition(ReadablePartition):
     Made by `Store`, never by hand. Any number of threads may use it at once.
 
     Attributes:
-        config: the settings of its topic.
+        config: the settings of its topic. If `Topic.configure` raised an error that
+            says so: the ones before.
         topic_id: distinguishes the topics that have had its name; "" for one without an
             id.
     """

@@ -172,6 +172,7 @@ class TopicChanges:
                     writer.configure(config)
                 except LogStoreError as error:
                     failure = failure or error
+                    continue  # its appends go on with the old ones, as `config` says
             partition = self._topics.partitions.get(TopicPartition(name, number))
             if partition is not None:
                 partition.config = config

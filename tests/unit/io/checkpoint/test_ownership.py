@@ -234,8 +234,12 @@ def test_settings_that_cannot_be_taken_over_are_a_named_error(tmp_path: Path) ->
         with pytest.raises(logstore.StorageError, match="old settings"):
             store.topic("orders").configure(config_of(2, flush_ms=5))
         files.heal()
+        # What `config` says is what appends do; `append_one` relies on it.
+        assert partition.config.message_format == 1
+        assert store.topic("orders").config.message_format == 2
         append_one(partition)
         assert partition.end_offset == 2
+        assert [record.headers for record in partition.read()] == [(), ()]
     with open_store(tmp_path) as store:
         assert store.topic("orders").config.flush_ms == 5
         assert len(list(store.topic("orders")[0].read())) == 2
