@@ -14,6 +14,7 @@ import logstore
 from logstore.maintenance.verify.store import verify
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, Unsynced, append_garbage, flip_bit, logs_in
+from support.levels import stride
 from support.values import fill
 
 SETTINGS = {"segment_bytes": 700, "index_interval_bytes": 100, "segment_digests": True}
@@ -144,15 +145,16 @@ def _round(path: Path, before: str, doing: Callable[[_Writer], None], nth: int) 
 def test_verify_beside_a_writer_has_no_false_alarm(
     tmp_path: Path, before: str, doing: Callable[[_Writer], None]
 ) -> None:
-    """Before every fifth call, from another one on in each case."""
-    nth = 1 + len(doing.__name__) % 5
+    """Before each call; at the commit level before every thirteenth, from another one
+    on in each case."""
+    nth = 1 + len(doing.__name__) % stride(13)
     calls = nth
     while nth <= calls:
         path = tmp_path / str(nth)
         path.mkdir()
         calls = _round(path / "store", before, doing, nth)
         shutil.rmtree(path)
-        nth += 5
+        nth += stride(13)
     assert nth > 60
 
 

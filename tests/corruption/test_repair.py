@@ -444,7 +444,7 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("method", FAULTS)
 @pytest.mark.parametrize(
     "case", [in_every_segment, misnamed_far, lost_end], ids=lambda case: case.__name__

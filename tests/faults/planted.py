@@ -36,7 +36,8 @@ class Bug(NamedTuple):
         only: steps of programs, scenarios, ends of file names, or kinds of lies that
             are enough; none: all.
         call: of `failing_calls`, only those where this method of the disk fails.
-        quick: whether it is among those of the smallest size.
+        quick: the seed of 1 to 10 that shows it soonest, for those of the smallest
+            size; 0: it is not among them.
     """
 
     what: str
@@ -45,7 +46,7 @@ class Bug(NamedTuple):
     method: str
     only: tuple[str, ...] = ()
     call: str = ""
-    quick: bool = False
+    quick: int = 0
 
 
 _APPENDS = ("append", "append_many", "append_durable", "flush")
@@ -57,7 +58,7 @@ BUGS = (
         (("context.files.sync(writer.fd if fd is None else fd)", "pass"),),
         "disk_states",
         _APPENDS,
-        quick=True,
+        quick=1,
     ),
     Bug(
         "directory not synced after a segment was created",
@@ -67,7 +68,7 @@ BUGS = (
           "            self._health.is_blocked"),),
         "disk_states",
         (*_APPENDS, "roll"),
-        quick=True,
+        quick=10,
     ),
     Bug(
         "directory not synced after a state file was renamed",
@@ -75,7 +76,7 @@ BUGS = (
         (("        self.rename(temporary, name)\n        self.sync()",
           "        self.rename(temporary, name)"),),
         "disk_states",
-        quick=True,
+        quick=4,
     ),
     Bug(
         "renamed before its bytes are synced",
@@ -83,7 +84,7 @@ BUGS = (
         (("            self.files.write(fd, data, 0)\n            self.files.sync(fd)",
           "            self.files.write(fd, data, 0)"),),
         "disk_states",
-        quick=True,
+        quick=1,
     ),
     Bug(
         "checksums not checked by readers",
@@ -108,7 +109,7 @@ BUGS = (
           " size, wrappers)\n        if end == 0:"),),
         "disk_states",
         _APPENDS,
-        quick=True,
+        quick=3,
     ),
     Bug(
         "a torn tail is not cut",
@@ -139,7 +140,7 @@ BUGS = (
           "            context.files.sync(writer.fd)\n            return\n"),),
         "failing_calls",
         ("append, durable", "flush"),
-        quick=True,
+        quick=8,
     ),
     Bug(
         "a failed sync does not end the writer",
@@ -148,7 +149,7 @@ BUGS = (
           "        if False:\n            self.failed = error"),),
         "failing_calls",
         ("append, durable", "flush"),
-        quick=True,
+        quick=5,
     ),
     Bug(
         "a failed append is not undone",
@@ -159,7 +160,7 @@ BUGS = (
         "failing_calls",
         ("append many", "append batches"),
         call="write",
-        quick=True,
+        quick=4,
     ),
     Bug(
         "durable point written before the sync",
@@ -170,7 +171,7 @@ BUGS = (
           "        if self.appended"),),
         "disk_states",
         _APPENDS,
-        quick=True,
+        quick=8,
     ),
     Bug(
         "clean mark not removed before the first append",
@@ -179,7 +180,7 @@ BUGS = (
           "self._write_owner(self.is_clean, now, after)"),),
         "disk_states",
         (*_APPENDS, "reopen"),
-        quick=True,
+        quick=10,
     ),
     Bug(
         "clean mark written before the partitions are synced",
@@ -191,7 +192,7 @@ BUGS = (
           "        for writer in list(writers.loaded.values()):\n"),),
         "disk_states",
         (*_APPENDS, "reopen"),
-        quick=True,
+        quick=3,
     ),
     Bug(
         "an index is trusted by readers",
@@ -217,7 +218,7 @@ BUGS = (
         (("is_committed = log.point.commit(after, point)", "is_committed = True"),),
         "disk_states",
         (*_APPENDS, "delete_before", "retention"),
-        quick=True,
+        quick=1,
     ),
     Bug(
         "a swap is finished wrongly",
@@ -248,7 +249,7 @@ BUGS = (
           ""),),
         "failing_calls",
         ("append, durable", "flush"),
-        quick=True,
+        quick=6,
     ),
     Bug(
         "recovery does not make durable what it keeps",
@@ -273,7 +274,7 @@ BUGS = (
         "io/lock.py",
         (("holder = files.lock(fd)", "holder = None"),),
         "lying_disk",
-        quick=True,
+        quick=10,
     ),
     Bug(
         "a roll does not sync the old segment",
@@ -297,7 +298,7 @@ BUGS = (
           "seen.end_offset"),),
         "disk_states",
         _APPENDS,
-        quick=True,
+        quick=8,
     ),
     Bug(
         "a topic's deletion has no commit, and its directories have nothing of its id",
@@ -307,7 +308,7 @@ BUGS = (
          ("mark = self._catalog.deletion_mark(name)", 'mark = "0" * 32')),
         "disk_states",
         ("create_topic", "delete_topic"),
-        quick=True,
+        quick=1,
     ),
     Bug(
         "settings say that a topic is complete before its directories are synced",
@@ -315,7 +316,7 @@ BUGS = (
         (("        self._root.sync()\n\n    def drop_begun", "\n    def drop_begun"),),
         "disk_states",
         ("create_topic", "add_partitions"),
-        quick=True,
+        quick=1,
     ),
     Bug(
         "an entry of a state file is not synced",
@@ -323,7 +324,7 @@ BUGS = (
         (("        files.sync(fd)\n", ""),),
         "disk_states",
         ("create_topic", "add_partitions"),
-        quick=True,
+        quick=7,
     ),
     Bug(
         "a torn entry of a state file is damage",
@@ -331,7 +332,7 @@ BUGS = (
         (("if not bodies or _is_followed(data, pos, checksum):", "if True:"),),
         "disk_states",
         (*_APPENDS, "roll", "create_topic"),
-        quick=True,
+        quick=1,
     ),
     Bug(
         "appends go on beside half of a new segment",
@@ -369,7 +370,7 @@ BUGS = (
           "            self._cached = cache_key, high_watermarks\n        return {}"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
-        quick=True,
+        quick=10,
     ),
     Bug(
         "a publication that was cut short is not taken back",
@@ -377,7 +378,7 @@ BUGS = (
         (("                drop(key, base)\n", "                pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
-        quick=True,
+        quick=10,
     ),
     Bug(
         "a publication is committed before its logs are synced",
@@ -385,7 +386,7 @@ BUGS = (
         (("            target.log.sync()\n", "            pass\n"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
-        quick=True,
+        quick=8,
     ),
     Bug(
         "the commit of a publication is not synced",
@@ -393,7 +394,7 @@ BUGS = (
         (("layout.PUBLISHED)\n        root.sync()", "layout.PUBLISHED)"),),
         "disk_states",
         (*_APPENDS, "publish", "kill"),
-        quick=True,
+        quick=10,
     ),
     Bug(
         "a staged file that becomes a segment keeps its offsets",
@@ -409,7 +410,7 @@ BUGS = (
         "failing_calls",
         ("publish",),
         call="read",
-        quick=True,
+        quick=1,
     ),
     Bug(
         "a failed append is undone and not synced",
@@ -439,7 +440,7 @@ BUGS = (
           "        expected_offset = writer.end_offset\n"
           "        rows = pack_rows(\n            values, keys"),),
         "reentry",
-        quick=True,
+        quick=1,
     ),
     Bug(
         "a store that is closing counts as closed",
@@ -448,7 +449,7 @@ BUGS = (
           "            self._context.is_closed = self._is_finished = True\n"
           "            # Not under"),),
         "interrupts",
-        quick=True,
+        quick=3,
     ),
     Bug(
         "locks are taken one by one, and let go of later",
@@ -468,7 +469,7 @@ BUGS = (
           "        pass\n\n    def release"),
          ("                self._files.unlock_file(self._file.fd)\n", "")),
         "forks",
-        quick=True,
+        quick=1,
     ),
     Bug(
         "a child closes the store of its parent as its own",
@@ -476,7 +477,7 @@ BUGS = (
         (("        if self._context.is_forked:\n            self._context.is_cl",
           "        if False:\n            self._context.is_cl"),),
         "forks",
-        quick=True,
+        quick=7,
     ),
     Bug(
         "no thread to be had is an error without a name",
@@ -501,7 +502,7 @@ BUGS = (
         "log/follow/read_only_log.py",
         (("mtime_ns != self._mtime_ns or state != self._state_stamp", "False"),),
         "replacements",
-        quick=True,
+        quick=1,
     ),
     Bug(
         "a cut is not noted for readers in other processes",
@@ -517,7 +518,7 @@ BUGS = (
           "                yield from iter_records(columns)\n"
           "                self._start = self.next_offset\n"),),
         "second_use",
-        quick=True,
+        quick=1,
     ),
     Bug(
         "what was published stays to be published again",
@@ -525,7 +526,7 @@ BUGS = (
         (("        self.discard(logs)\n        return Publication(",
           "        return Publication("),),
         "second_use",
-        quick=True,
+        quick=4,
     ),
     Bug(
         "numbers in state files have no bounds",
@@ -544,34 +545,36 @@ BUGS = (
           "            return None\n        header"),),
         "lying_input",
         ("derived",),
-        quick=True,
+        quick=3,
     ),
     Bug(
         "a large sequence number is remembered as a small one",
         "store/publisher.py",
         (("entry = Entry(sequence, ", "entry = Entry(sequence & 0xFFFFFFFF, "),),
         "readable",
-        quick=True,
+        quick=1,
     ),
 )  # fmt: skip
 
 COUNTS = {
-    "commit": sum(bug.quick for bug in BUGS),
+    "commit": sum(bug.quick > 0 for bug in BUGS),
     "nightly": len(BUGS),
     "release": len(BUGS),
 }
 
 
 def run(count: int, seed: int, tally: Tally) -> None:
-    """So many bugs, the quick ones first."""
+    """So many bugs, the quick ones first; if they are all, with their own seeds."""
     bugs = sorted(BUGS, key=lambda bug: not bug.quick)[:count]
+    has_own = all(bug.quick for bug in bugs)
     at_once = os.cpu_count() or 1
     for begin in range(0, len(bugs), at_once):
         some = bugs[begin : begin + at_once]
         with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+            seeds = [bug.quick if has_own else seed for bug in some]
             started = [
-                _start(bug, pathlib.Path(folder) / str(number), seed)
-                for number, bug in enumerate(some)
+                _start(bug, pathlib.Path(folder) / str(number), own)
+                for number, (bug, own) in enumerate(zip(some, seeds, strict=True))
             ]
             for bug, process in zip(some, started, strict=True):
                 _ended(bug, process, tally)

@@ -15,11 +15,11 @@ SECONDS = 3600
 
 def _count(method: Method) -> int:
     """At the level ``all`` a commit's size, and each planted bug; at the commit level a
-    sixth, and the bugs that are caught quickly."""
+    tenth, and the bugs that are caught quickly."""
     count = method.COUNTS[SIZES[0]]
     if method.NAME == planted.NAME:
         return len(planted.BUGS) if IS_ALL else count
-    return count if IS_ALL else count // 6
+    return count if IS_ALL else count // 10
 
 
 @pytest.mark.timeout(SECONDS)

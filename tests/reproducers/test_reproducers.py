@@ -27,17 +27,23 @@ SCRIPTS = sorted(HERE.glob("a[0-9]*.py"))
 SOURCES = Path(logstore.__file__).parents[1]
 
 LONG = {"a26_interrupt_leaves_lock": [["flush"], ["append"]]}
-# Some ten seconds or more, or much memory: at the level "all" only. What each of them
+# Some seconds or more, or much memory: at the level "all" only. What each of them
 # found has a test of its own, too.
 SLOW = {
+    "a05_follow_spins",
+    "a08_slow_iterable",
+    "a12_read_committed_cost",
     "a13_fork_close_hangs",
+    "a15_limit_of_open_files",
     "a18_interrupt_ends_flushes",
+    "a19_signal_handler_appends",
     "a21_large_records",
     "a22_costs_that_grow",
     "a26_interrupt_leaves_lock",
     "a27_interrupt_leaves_publish_locks",
     "a28_close_cannot_be_finished",
     "a29_partial_append_is_seen",
+    "a33_verify_false_alarm",
 }
 NEEDS = {
     "a20_arrow_not_validated": "pyarrow",

@@ -256,6 +256,7 @@ def test_partitions_of_a_topic_have_a_limit(tmp_path: Path) -> None:
         assert len(topic) == 1
 
 
+@pytest.mark.thorough
 def test_segment_near_two_gib_rolls_before_it_would_be_larger(tmp_path: Path) -> None:
     """A log of 2^31 - 200 bytes, most of it one sparse record: what fits goes in, and
     what does not begins a new segment."""
