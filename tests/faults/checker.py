@@ -21,7 +21,7 @@ import logstore
 from faults.promises import Promises, Shown, View
 from logstore import LogStoreError, Partition, Store, StoreConfig
 from logstore.io import layout
-from logstore.io.checkpoint.recovery_report import UNSUPPORTED
+from logstore.io.checkpoint.recovery_report import CORRUPT, UNSUPPORTED
 from logstore.io.scheduler import Scheduler
 from logstore.store.store import open_store
 from support.disk import MemoryDisk
@@ -85,9 +85,10 @@ class StateCheck:
             opened, read, appended to, closed, opened and read again.
         harmless: the labels that recovery may report.
         may_refuse: the disk was full, so that even the owner file could not be written:
-            logstore takes the store for another program's, and does not cut a tail that
-            it cannot read (docs/reliability.md). Such a state has to be named; more
-            cannot be asked of it.
+            logstore takes the store for another program's, and cuts neither a tail that
+            it cannot read nor a segment that does not begin as a log does
+            (docs/reliability.md). Such a state has to be named; more cannot be asked of
+            it.
     """
 
     def __init__(self, rng: random.Random, *, thorough: float = 0.25) -> None:
@@ -152,7 +153,11 @@ class StateCheck:
             return False
         with open_quietly(disk) as store:
             actions = store.recovery_report.actions
-        return any(action.label == UNSUPPORTED for action in actions)
+        return any(
+            action.label == UNSUPPORTED
+            or (action.label == CORRUPT and action.position == 0)
+            for action in actions
+        )
 
     def _report(self, store: Store) -> str:
         for action in store.recovery_report.actions:
