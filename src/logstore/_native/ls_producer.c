@@ -42,6 +42,33 @@ static int ls_producer_has_plain_records(const uint8_t *buf, const ls_batch *bat
     return wrong == 0 && oldest >= timestamp_min && newest == batch->max_timestamp;
 }
 
+/* Take some messages of magic 0 or 1, their checksums together, if all of them are plain; returns how many.  After 0
+   the next one is looked at by itself. */
+static int32_t ls_producer_take_messages(const uint8_t *buf, int64_t size, int64_t max_bytes, int64_t timestamp_min,
+                                         ls_columns *columns, ls_walk *walk)
+{
+    if (size - walk->pos < LS_FRAME_MIN_BYTES || columns->capacity < LS_MESSAGE_BLOCK) {
+        return 0;
+    }
+    int magic = buf[walk->pos + LS_FRAME_MAGIC_POS];
+    ls_walk at = {.pos = walk->pos, .last_offset = LS_OFFSET_UNKNOWN};
+    columns->count = 0;
+    int32_t count = ls_message_decode_block(buf, size, LS_CHECK_CRC, INT64_MIN, INT64_MAX, columns, NULL, &at);
+    int64_t end = walk->pos;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t pos = end;
+        end += LS_FRAME_PREFIX_BYTES + (int64_t)ls_bytes_load_u32(buf + pos + LS_FRAME_LENGTH_POS);
+        if (end - pos > max_bytes || (magic == 1 && columns->timestamp[i] < timestamp_min)) {
+            return 0;
+        }
+    }
+    if (count > 0) {
+        walk->pos = end;
+        walk->count += count;
+    }
+    return count;
+}
+
 int32_t ls_check_producer(const uint8_t *buf, int64_t size, int64_t max_bytes, int64_t timestamp_min,
                           ls_columns *columns, ls_walk *walk, int64_t *records)
 {
@@ -51,6 +78,11 @@ int32_t ls_check_producer(const uint8_t *buf, int64_t size, int64_t max_bytes, i
     walk->count = 0;
     *records = 0;
     while (walk->pos < size) {
+        int32_t messages = ls_producer_take_messages(buf, size, max_bytes, timestamp_min, columns, walk);
+        if (messages > 0) {
+            *records += messages;
+            continue;
+        }
         ls_batch batch;
         /* The header alone first: the checksum of what is left to the caller costs nothing. */
         for (int checked = 0; checked < 2; checked++) {
@@ -75,18 +107,23 @@ int32_t ls_place_batches(uint8_t *buf, int64_t size, int64_t offset, int32_t lea
 {
     int32_t status = size < 0 || offset < 0 ? LS_E_ARGUMENT : LS_OK;
     for (int64_t pos = 0; status == LS_OK && pos < size;) {
-        ls_batch batch;
-        ls_walk at = {.pos = pos, .last_offset = LS_OFFSET_UNKNOWN};
-        (void)ls_scan_batches(buf, size, 0, &batch, 1, &at);
-        if (at.count != 1) {
+        ls_frame frame;
+        ls_error error;
+        if (ls_frame_next(buf, size, pos, &frame, &error) != LS_OK) {
+            return LS_E_ARGUMENT;
+        }
+        /* What is needed of a batch that was checked. */
+        const ls_batch batch = {.pos = pos, .size = frame.size, .magic = frame.magic};
+        int32_t count = frame.magic == 2 ? ls_bytes_load_i32(buf + pos + LS_BATCH_RECORD_COUNT_POS) : 1;
+        if (count <= 0) {
             return LS_E_ARGUMENT;
         }
         status = ls_assign_offset(buf, &batch, offset, leader_epoch);
         if (status == LS_OK && timestamp >= 0) {
             status = ls_restamp(buf, &batch, timestamp);
         }
-        offset += batch.magic == 2 ? batch.record_count : 1;
-        pos += batch.size;
+        offset += count;
+        pos += frame.size;
     }
     return status;
 }

@@ -171,36 +171,45 @@ def prepare(
             f"written"
         ) from None
     data = bytearray(view.cast("B"))
-    c = native.pointer(data)
     check = _Check(max_bytes, decompressed_max, is_append_time=is_append_time)
     pos = 0
     while pos < len(data):
         pos += check.take_plain(data, pos)
-        if pos == len(data):
-            break
-        window = min(len(data) - pos, _WINDOW_BYTES)
-        # As many as are compressed, most probably; then there may be plain ones again.
-        scan = native.scan_batches(
-            c + pos, window, checks=native.CHECK_CRC, count_max=_SCAN_COUNT
-        )
-        for relative in scan.headers:
-            header = relative._replace(pos=pos + relative.pos)
-            try:
-                check.take(data, header)
-            except Damage as damage:
-                raise _refused(damage, header.pos, where) from damage
-        is_rest = window == len(data) - pos
-        pos += scan.pos
-        if scan.error is not None:
-            raise _refused(damage_of(scan.error), pos, where)
-        if scan.stop == native.STOP_FULL or scan.pos == window:
-            continue
+        if pos < len(data):
+            pos = _take_others(check, data, pos, max_bytes, where)
+    check.end()
+    return Prepared(check.parts, max_bytes)
+
+
+def _take_others(
+    check: _Check, data: bytearray, pos: int, max_bytes: int, where: str
+) -> int:
+    """Take some batches of `data` from `pos` on, of which the first is not plain.
+    Returns where they end."""
+    window = min(len(data) - pos, _WINDOW_BYTES)
+    # As many as are compressed, most probably; then there may be plain ones again.
+    scan = native.scan_batches(
+        native.pointer(data) + pos,
+        window,
+        checks=native.CHECK_CRC,
+        count_max=_SCAN_COUNT,
+    )
+    for relative in scan.headers:
+        header = relative._replace(pos=pos + relative.pos)
+        try:
+            check.take(data, header)
+        except Damage as damage:
+            raise _refused(damage, header.pos, where) from damage
+    is_rest = window == len(data) - pos
+    pos += scan.pos
+    if scan.error is not None:
+        raise _refused(damage_of(scan.error), pos, where)
+    if scan.stop != native.STOP_FULL and scan.pos != window:
         if is_rest or (not scan.pos and scan.stop != native.STOP_PARTIAL):
             raise _refused(Damage("the last batch is partial", pos), pos, where)
         if not scan.pos:
             raise _too_large(window, max_bytes)
-        # Continue after the window.
-    return Prepared(check.parts, max_bytes)
+    return pos  # what follows the window is left for the next call
 
 
 def _refused(damage: Damage, pos: int, where: str) -> Exception:
@@ -227,6 +236,12 @@ def _too_large(size: int, max_bytes: int) -> RecordTooLargeError:
     )
 
 
+# Making a decoder takes as long as checking five hundred records.
+_DECODERS_MAX = 4
+_CAPACITY = 1024
+_spare_decoders: list[native.Decoder] = []
+
+
 class _Check:
     """Checks batches, and corrects what a broker would correct.
 
@@ -240,8 +255,13 @@ class _Check:
         self._max_bytes = max_bytes
         self._decompressed_max = decompressed_max
         self._is_append_time = is_append_time
-        self._decoder = native.Decoder(1024)
+        self._decoder = _decoder()
         self.parts: list[_Part] = []
+
+    def end(self) -> None:
+        """Another check may have its decoder."""
+        if len(_spare_decoders) < _DECODERS_MAX and self._decoder.capacity == _CAPACITY:
+            _spare_decoders.append(self._decoder)
 
     def take_plain(self, data: bytearray, pos: int) -> int:
         """Take the batches from a position on that need no more than a check; returns
@@ -349,6 +369,14 @@ class _Check:
                 f"a record has the timestamp {oldest}, below {_TIMESTAMP_MIN}",
                 header.pos,
             )
+
+
+def _decoder() -> native.Decoder:
+    """One that nobody uses, a new one or not."""
+    try:
+        return _spare_decoders.pop()
+    except IndexError:
+        return native.Decoder(_CAPACITY)
 
 
 def _set_max_timestamp(
