@@ -14,7 +14,7 @@ import errno
 import itertools
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from logstore import _native as native
 from logstore._native import Record
@@ -99,9 +99,6 @@ class SegmentGoneError(CorruptRecordError):
 
 class SegmentReplacedError(CorruptRecordError):
     """Another file is in the place of this segment's file."""
-
-
-_Limits: TypeAlias = tuple[int, int, int, int]
 
 
 class Segment:
@@ -509,30 +506,32 @@ class Segment:
 
         The caller checks afterwards whether the segment was cut meanwhile.
         """
-        own = self._own_file()
-        if own is None:
+        file = self._own_file()
+        if file is None:
             return None
-        return self.offset_entries().find(own[0].fd, own[1], offset)
+        limits = self.base_offset, self.next_offset, self.size, self.checks
+        return self.offset_entries().find(file.fd, limits, offset)
 
     def find_since(self, start: int, timestamp: int) -> int | None:
         """As `find`: the first offset from `start` on whose record has this timestamp
         or a later one."""
-        own = self._own_file()
-        if own is None:
+        file = self._own_file()
+        if file is None:
             return None
+        limits = self.base_offset, self.next_offset, self.size, self.checks
         times, offsets = self.time_entries(), self.offset_entries()
-        return times.find(own[0].fd, offsets, own[1], start, timestamp)
+        return times.find(file.fd, offsets, limits, start, timestamp)
 
-    def _own_file(self) -> tuple[native.OpenFile, _Limits] | None:
-        """Its open file, which C may read as long as it is referred to, with base
-        offset, next offset, size and checks; None if it has none to read directly."""
+    def _own_file(self) -> native.OpenFile | None:
+        """Its open file, which C may read as long as it is referred to; None if it has
+        none to read directly."""
         if self.is_retired or type(self.directory.files).read is not Files.read:
             return None
-        try:
-            file = self.borrow()
-        except OSError:
-            return None
-        return file, (self.base_offset, self.next_offset, self.size, self.checks)
+        file = self.descriptors.kept(self._serial)
+        if file is None:
+            with contextlib.suppress(OSError):
+                return self.borrow()
+        return file
 
     def locate(self, offset: int) -> OffsetPosition:
         """Where to begin reading so that no record at or after `offset` is missed.

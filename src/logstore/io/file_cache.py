@@ -55,6 +55,13 @@ class Descriptors:
     def __len__(self) -> int:
         return len(self._open)
 
+    def kept(self, owner: int) -> OpenFile | None:
+        """The file of an owner if it is open."""
+        file = self._open.get(owner)
+        if file is not None:
+            _touch(self._open, owner)  # another thread may drop it: it is still open
+        return file
+
     def borrow(
         self,
         owner: int,
@@ -69,9 +76,8 @@ class Descriptors:
             OSError: as opening does; ESTALE if it is another file.
             StoreClosedError: after `close`.
         """
-        file = self._open.get(owner)
+        file = self.kept(owner)
         if file is not None:
-            _touch(self._open, owner)  # another thread may drop it: it is still open
             return file
         if self._closed:
             raise StoreClosedError(f"the store of {directory.path} is closed")

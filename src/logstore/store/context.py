@@ -174,7 +174,7 @@ class StoreContext:
         """Raise unless the store can be used here and now."""
         if self.is_closed:
             raise StoreClosedError(f"store {self.path} is closed")
-        if self.is_forked:
+        if native.forks() != self._forks:
             raise ForkedError(
                 f"store {self.path} was opened before a fork; open it in the child"
             )

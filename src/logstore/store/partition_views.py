@@ -167,7 +167,7 @@ class PartitionViews:
             return None
         segments, start, end, durable, cuts, _ = log.seen()
         found = ask(segments, start, durable if durable_only else end, target)
-        return found if log.seen().cuts is cuts else None
+        return found if log.cuts is cuts else None
 
     def _find_since(
         self, segments: tuple[Segment, ...], start: int, end: int, timestamp: int

@@ -245,7 +245,8 @@ class ReadablePartition(ArrowSource):
                 transaction, or, with ``"read_committed"``, in one that was aborted.
             CorruptRecordError: it is damaged.
         """
-        offset = as_offset("offset", offset)
+        if type(offset) is not int:
+            offset = as_offset("offset", offset)
         if isolation == "read_uncommitted":
             record = self._views.find(offset, durable_only)
             if record is not None:
