@@ -99,7 +99,11 @@ _STAMPS = ("venv", "package", "test", "spark")
 
 def make_environment(folder: Path) -> Path:
     """An environment without logstore; its Python."""
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
+    # The pip of the environment that tests, which takes seconds less to have.
+    pip = folder / "bin" / "pip"
+    pip.write_text(f'#!/bin/sh\nexec "{folder / "bin" / "python"}" -m pip "$@"\n')
+    pip.chmod(0o755)
     (packages,) = folder.glob("lib/python*/site-packages")
     shared = [path for path in sys.path if path.endswith("site-packages")]
     # Below its own, and not followed further: an editable installation there is a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -50,11 +51,13 @@ def build_wheel(place: Path) -> Path:
     return wheel
 
 
-_shared: list[Path] = []
-
-
 def shared_wheel(factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built once for all tests of this process that only install it."""
-    if not _shared:
-        _shared.append(build_wheel(factory.mktemp("wheel") / "sources"))
-    return _shared[0]
+    """The wheel, built once for all tests that only install it, in all processes."""
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    place = folder / "shared-wheel"
+    with (folder / "shared-wheel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wheels = list(place.glob("dist/*.whl"))
+        return wheels[0] if wheels else build_wheel(place)
