@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,54 @@ def test_plain_batches_are_taken_up_to_the_first_other_one(
     assert plain(data, max_bytes=max(sizes))[0] == len(data)
 
 
+def message(
+    number: int, *, magic: int = 1, stamp: int = T, attributes: int = 0, size: int = 5
+) -> bytes:
+    """A message as a producer sends it."""
+    body = bytes([magic, attributes]) + (struct.pack(">q", stamp) if magic else b"")
+    body += struct.pack(">ii", -1, size) + bytes(size)
+    crc = struct.pack(">I", zlib.crc32(body))
+    return struct.pack(">qi", number, len(body) + 4) + crc + body
+
+
+OTHERS = {
+    "damaged": lambda n: message(n)[:-1] + b"x",
+    "old": lambda n: message(n, stamp=-2),
+    "large": lambda n: message(n, size=2_000),
+    "compressed": lambda n: message(n, attributes=1),
+    "of no version": lambda n: message(n, magic=3),
+    "short": lambda n: message(n)[:-6],
+    "zeros": lambda n: bytes(len(message(n))),
+}
+PLAIN = {
+    "of magic 0": lambda n: message(n, magic=0),
+    "of the same offset": lambda n: message(n - 1),
+    "with an offset below 0": lambda n: message(-n),
+    "with the last offset": lambda n: message((1 << 63) - 1),
+    "with the time of an append": lambda n: message(n, attributes=8),
+}
+
+
+@pytest.mark.parametrize("kind", [*OTHERS, *PLAIN])
+@pytest.mark.parametrize("at", [0, 1, 63, 64, 65, 129, 198])
+def test_messages_are_judged_alike_in_blocks_and_one_by_one(kind: str, at: int) -> None:
+    """Blocks of 64 messages have their checksums made together; with few columns each
+    message is looked at by itself."""
+    messages = [message(number) for number in range(200)]
+    messages[at] = {**OTHERS, **PLAIN}[kind](at)
+    data = b"".join(messages)
+    count = at if kind in OTHERS else len(messages)
+    expected = len(b"".join(messages[:count])), count
+    for capacity in (1024, 64, 8):
+        found = plain(data, max_bytes=1_000, timestamp_min=-1, capacity=capacity)
+        assert found == expected, capacity
+    if kind in PLAIN:
+        moved = bytearray(data)
+        native.place_batches(native.pointer(moved), len(moved), 1000, 0, -1)
+        scan = native.scan_batches(native.pointer(moved), len(moved), last_offset=999)
+        assert (scan.error, scan.last_offset) == (None, 1199)
+
+
 def test_batches_that_need_more_are_not_plain(tmp_path: Path) -> None:
     """Compressed, of a transaction, control, other numbers, another largest timestamp,
     an old timestamp, a producer without a sequence, headers, many records."""
@@ -126,6 +175,9 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     c = native.pointer(data)
     for size, offset in ((-1, 0), (len(data), -1), (len(data) - 1, 0), (20, 0)):
         assert lib.ls_place_batches(c, size, offset, 0, -1) < 0
+    none = bytearray(batches(tmp_path / "2", 2, [b"a"] * 2))
+    none[57:61] = bytes(4)  # records
+    assert lib.ls_place_batches(native.pointer(none), len(none), 0, 0, -1) < 0
     walk, records = ffi.new("ls_walk *"), ffi.new("int64_t *")
     columns = native.Decoder(8)._columns
     bare = native.Decoder(8, with_headers=False)._columns
