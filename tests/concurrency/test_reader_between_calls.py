@@ -208,6 +208,7 @@ def _round(
     return calls
 
 
+@pytest.mark.sampled(45)
 @pytest.mark.parametrize("doing", DOING)
 @pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_length_that_leads_to_a_later_batch_takes_none_between_with_it(
         shutil.rmtree(store)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shift", [0, 1, 3])
 @pytest.mark.parametrize("inner", [0, 1, 2])
 @pytest.mark.parametrize("outer", [0, 1, 2])

@@ -321,7 +321,7 @@ def sound(
     return path
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(40)
 @every_case
 @both_modes
 def test_repair_keeps_what_is_sound(
@@ -390,7 +390,7 @@ def test_repair_of_what_another_program_wrote(
     check_mended(store, offsets, end)
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(40)
 @every_case
 @both_modes
 def test_repair_behind_a_crash(
@@ -546,7 +546,7 @@ def damage_several(
     return hurt, moved, ends
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("seed", range(60))
 @both_modes
 def test_repair_of_several_damages_at_random(

@@ -67,6 +67,7 @@ def lines_of_source(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.startswith("    "))
 
 
+@pytest.mark.sampled(7)
 @every_format
 def test_failures_tell_nothing_of_what_is_stored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, magic: int, codec: str

@@ -65,7 +65,7 @@ def delivered(frame: Any) -> dict[str, list[ExpectedRecord]]:
     return found
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_batch_of_a_kafka_directory_is_what_a_consumer_got(
@@ -78,7 +78,7 @@ def test_batch_of_a_kafka_directory_is_what_a_consumer_got(
     assert fingerprint(scenario.directory) == before
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_stream_of_a_kafka_directory_is_what_a_consumer_got(
     spark: Any, scenario: Scenario, tmp_path: Path

@@ -139,6 +139,7 @@ def check(log: Log, mode: str, read: Callable[[list[str]], Any]) -> None:
             assert [log.lost.start] == [int(offset) for offset in told]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("mode", ["raise", "skip"])
 @pytest.mark.parametrize("kind", ["partition", "file"])
 def test_records_over_damage_are_those_between_the_bounds(

@@ -108,7 +108,7 @@ def until_damage(
     return offset, None
 
 
-@pytest.mark.sampled(50)
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("index", INDEXES)
 @pytest.mark.parametrize("way", WAYS)
 def test_error_says_where_reading_goes_on_and_it_does(

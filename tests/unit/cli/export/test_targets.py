@@ -64,6 +64,7 @@ def test_compressed_files_hold_what_plain_ones_hold(
     assert zstandard.ZstdDecompressor().stream_reader(quick.read_bytes()).read() == data
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("magic", "codec"),
     [(0, "none"), (1, "none"), (1, "gzip"), (2, "none"), (2, "zstd")],

@@ -33,6 +33,7 @@ def append(partition: logstore.Partition, value: bytes) -> None:
         partition.append(value)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(20))
 def test_lowest_cut_since_a_serial_is_that_of_the_list_of_all_cuts(seed: int) -> None:
     """It is exact as long as the rows are few, and never too high."""

@@ -482,6 +482,7 @@ def test_changes_within_one_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
 # ------------------------------------------------- in the writer's process, too
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("grows", [True, False], ids=["grows", "cut"])
 @pytest.mark.parametrize("skip", ["raise", "skip"])
 @pytest.mark.parametrize("way", ["read", "read_batches", "read_arrow"])

@@ -31,7 +31,7 @@ from support.values import config_of
 # ---------------------------------------------------------------- compaction
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("way", WAYS)
 def test_compaction_at_any_call_of_a_read(tmp_path: Path, way: str, seed: int) -> None:

@@ -270,7 +270,7 @@ def test_backup_that_is_put_back_at_any_call_of_a_look_gives_no_mixture(
     first, backup = backed_up(tmp_path, segment_bytes)
     cut_to = {"restored": 5, "cut": 2, "appended": 15}[between]
     logs = logs_of((cut_to, b"mid", 7), last)
-    for at in itertools.count(1, stride(8)):
+    for at in itertools.count(1, stride(13)):
         path = tmp_path / f"{at}"
         shutil.copytree(first, path)
         files, calls = FaultyFiles(), itertools.count(1)

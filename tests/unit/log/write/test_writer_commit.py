@@ -106,6 +106,7 @@ DEEP: dict[str, Callable[[logstore.Partition], object]] = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("magic", [1, 2])
 @pytest.mark.parametrize("flush_messages", [1 << 40, 2])
 @pytest.mark.parametrize("call", DEEP)

@@ -240,7 +240,7 @@ def test_every_flipped_bit_of_a_log_is_found(
     )
     assert logstore.verify(directory, deep=True).ok
     for path in logs_in(directory):
-        for bit in some(range(8 * path.stat().st_size), 300, path.name):
+        for bit in some(range(8 * path.stat().st_size), 120, path.name):
             flip_bit(path, bit)
             report = logstore.verify(directory, deep=True)
             assert not report.ok, (path.name, bit)
