@@ -113,6 +113,7 @@ class _Lib:
     def ls_fill_rows(
         self, columns: Any, first: int, n: int, buf: Any, rows: Any, /
     ) -> int: ...
+    def ls_smallest(self, numbers: Any, n: int, /) -> int: ...
     def ls_sum_lengths(self, len: Any, n: int, /) -> int: ...
     def ls_slices_from_arrow(
         self, column: Any, first: int, n: int, pos: Any, len: Any, error: Any, /
@@ -176,6 +177,25 @@ class _Lib:
         index_capacity: int,
         time_out: Any,
         time_capacity: int,
+        plan: Any,
+        error: Any,
+        /,
+    ) -> int: ...
+    def ls_append_records(
+        self,
+        records: Any,
+        magic: int,
+        attributes: int,
+        leader_epoch: int,
+        max_bytes: int,
+        batch_target: int,
+        limits: Any,
+        state: Any,
+        out: Any,
+        capacity: int,
+        index_out: Any,
+        time_out: Any,
+        entries_max: int,
         plan: Any,
         error: Any,
         /,

@@ -403,6 +403,11 @@ def int64_array(values: Sequence[int]) -> Any:
     return ffi.new("int64_t[]", values)
 
 
+def smallest(numbers: Any, count: int) -> int:
+    """The smallest of `count` 64 bit integers; `OFFSET_MAX` of none."""
+    return int(lib.ls_smallest(numbers, count))
+
+
 def times_array(items: Sequence[Any]) -> Any:
     """Timestamps to store; None if one of a list or tuple is no int from -1 on."""
     packed = pack_times(items)  # type: ignore[arg-type]

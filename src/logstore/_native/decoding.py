@@ -32,7 +32,7 @@ connect(
             "ls_decode_headers",
             "ls_locate_record",
             "ls_sys_read",
-            "ls_append_record",
+            "ls_append_records",
             "ls_sys_write",
             "ls_time_index_floor",
             "ls_locate_time",

@@ -39,12 +39,18 @@ class Slices:
 
     @classmethod
     def of_bytes(cls, items: Sequence[Any]) -> Slices | None:
-        """A list or tuple of bytes and None, copied; None if an item is neither."""
-        packed = _records.pack(items)  # type: ignore[arg-type]
-        if packed is None:
+        """A list or tuple of bytes and None, which are not copied; None if an item is
+        neither."""
+        pointed = _records.point(items)  # type: ignore[arg-type]
+        if pointed is None:
             return None
-        data, lengths = packed
-        return cls(pointer(data), ffi.from_buffer("int32_t[]", lengths), None, packed)
+        _, address, positions, lengths = pointed
+        return cls(
+            ffi.cast("uint8_t *", address),
+            ffi.from_buffer("int32_t[]", lengths),
+            ffi.from_buffer("int64_t[]", positions),
+            pointed,
+        )
 
     @classmethod
     def from_arrow(
@@ -134,6 +140,11 @@ class Rows:
         )  # fmt: skip
         self._cursor = ffi.new("ls_cursor *")
         self._written = ffi.new("ls_written *")
+
+    @property
+    def address(self) -> int:
+        """Of the columns, for `PreparedAppend.append_rows`."""
+        return int(ffi.cast("uintptr_t", self._raw))
 
     @property
     def index(self) -> int:

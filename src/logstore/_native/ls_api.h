@@ -230,6 +230,9 @@ int64_t ls_fill_rows(const ls_columns *columns, int64_t first, int64_t n, const 
 /* Sum of the non-null lengths. */
 int64_t ls_sum_lengths(const int32_t *len, int64_t n);
 
+/* The smallest of some numbers; INT64_MAX of none. */
+int64_t ls_smallest(const int64_t *numbers, int64_t n);
+
 /* ------------------------------------------------------------------ records in */
 
 /* n byte strings: element i is data[pos[i], pos[i] + len[i]), or, where pos is NULL, they follow one
@@ -391,10 +394,17 @@ int32_t ls_plan_append(const uint8_t *buf, int64_t size, const ls_roll_limits *l
                        ls_segment_state *state, uint8_t *index_out, int64_t index_capacity,
                        uint8_t *time_out, int64_t time_capacity, ls_plan *plan, ls_error *error);
 
-/* Encode one record (lengths of -1: null) as the next of a segment into `out`, with offset state->last_offset + 1: an
-   uncompressed message of magic 0 or 1, or a batch of magic 2 of its own; and plan its append.  At most one entry is put
-   into each of index_out and time_out.  Returns its bytes; 0, with nothing to be committed, where they are more than
-   `capacity` or `max_bytes`, or need a new segment; a negative status for anything else. */
+/* Encode records without headers as the next ones of a segment into `out`, from offset state->last_offset + 1 on:
+   uncompressed messages of magic 0 or 1, or batches of magic 2 of at most `batch_target` bytes; and plan their append.
+   At most `entries_max` entries are put into each of index_out and time_out.  Returns their bytes; 0, with nothing to be
+   committed, where they are more than `capacity`, one of them is more than `max_bytes` or `batch_target`, they need a
+   new segment, or more entries; a negative status for anything else. */
+int64_t ls_append_records(const ls_records *records, int32_t magic, int32_t attributes, int32_t leader_epoch,
+                          int64_t max_bytes, int64_t batch_target, const ls_roll_limits *limits,
+                          ls_segment_state *state, uint8_t *out, int64_t capacity, uint8_t *index_out,
+                          uint8_t *time_out, int64_t entries_max, ls_plan *plan, ls_error *error);
+
+/* The same of one record (lengths of -1: null). */
 int32_t ls_append_record(const uint8_t *key, int64_t key_len, const uint8_t *value, int64_t value_len,
                          int64_t timestamp, int32_t magic, int32_t attributes, int32_t leader_epoch, int64_t max_bytes,
                          const ls_roll_limits *limits, ls_segment_state *state, uint8_t *out, int64_t capacity,

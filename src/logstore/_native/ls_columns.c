@@ -18,6 +18,15 @@ int64_t ls_sum_lengths(const int32_t *len, int64_t n)
     return sum;
 }
 
+int64_t ls_smallest(const int64_t *numbers, int64_t n)
+{
+    int64_t smallest = INT64_MAX;
+    for (int64_t i = 0; i < n; i++) {
+        smallest = numbers[i] < smallest ? numbers[i] : smallest;
+    }
+    return smallest;
+}
+
 /* Set bits at .. at + n - 1 to "len is not null"; the other bits of the first and last byte stay.  Returns the number
    of nulls. */
 static int64_t ls_columns_validity(const int32_t *len, int64_t n, uint8_t *validity, int64_t at)

@@ -45,6 +45,7 @@
                 ls_fill_rows(columns, first, n, buf, rows))
 #define ls_slices_from_arrow(column, first, n, ...)                                                                    \
     LS_GIL_COUNT(n, ls_slices_from_arrow(column, first, n, __VA_ARGS__))
+#define ls_smallest(numbers, n) LS_GIL_COUNT(n, ls_smallest(numbers, n))
 #define ls_measure(records, ...) LS_GIL_COUNT((records)->count, ls_measure(records, __VA_ARGS__))
 #define ls_encode_messages(records, cursor, count, magic, attributes, base, out, capacity, written)                    \
     LS_GIL_SIZE(capacity, ls_encode_messages(records, cursor, count, magic, attributes, base, out, capacity, written))

@@ -24,9 +24,9 @@ typedef struct {
                               ls_error *);
     int32_t (*locate_record)(const uint8_t *, int64_t, int64_t, int64_t *, int64_t *);
     int64_t (*read)(int32_t, uint8_t *, int64_t, int64_t);
-    int32_t (*append_record)(const uint8_t *, int64_t, const uint8_t *, int64_t, int64_t, int32_t, int32_t, int32_t,
-                             int64_t, const ls_roll_limits *, ls_segment_state *, uint8_t *, int64_t, uint8_t *,
-                             uint8_t *, ls_plan *, ls_error *);
+    int64_t (*append_records)(const ls_records *, int32_t, int32_t, int32_t, int64_t, int64_t, const ls_roll_limits *,
+                              ls_segment_state *, uint8_t *, int64_t, uint8_t *, uint8_t *, int64_t, ls_plan *,
+                              ls_error *);
     int64_t (*write)(int32_t, const uint8_t *, int64_t, int64_t);
     int64_t (*time_floor)(const uint8_t *, int64_t, int64_t, int64_t *, int64_t *);
     int32_t (*locate_time)(const uint8_t *, int64_t, int32_t, int64_t, int64_t *);
@@ -56,12 +56,30 @@ PyObject *pyrecords_record(int64_t offset, int64_t timestamp_ms, PyObject *key, 
 /* pyrecords_iterators.c: the bytes of a slice, or None if its length says null. */
 PyObject *pyrecords_slice(const char *base, int32_t pos, int32_t len);
 
+/* Columns of an append: lists or tuples of one length, or NULL. */
+typedef struct {
+    PyObject *values; /* bytes or None */
+    PyObject *keys;
+    PyObject *times; /* int */
+} pyrecords_lists;
+
+enum { PYRECORDS_ROWS_MAX = 8192 };
+
+/*
+ * pyrecords_rows.c: give `rows`, which has a count of at most PYRECORDS_ROWS_MAX, the columns of lists; they hold until
+ * the next call, and as long as the lists stay as they are.  1; 0 where a list has another length, or an item that is
+ * not of exactly these types, or cannot be stored.
+ */
+int pyrecords_rows_of(const pyrecords_lists *lists, ls_records *rows);
+
 /* Methods of the module. */
 PyObject *pyrecords_connect(PyObject *module, PyObject *args);
 PyObject *pyrecords_find(PyObject *module, PyObject *args);
 PyObject *pyrecords_find_time(PyObject *module, PyObject *args);
 PyObject *pyrecords_configure(PyObject *module, PyObject *kinds);
 PyObject *pyrecords_of_topic(PyObject *module, PyObject *args);
+PyObject *pyrecords_pack_times(PyObject *module, PyObject *items);
+PyObject *pyrecords_point(PyObject *module, PyObject *items);
 
 /* pyrecords_append.c: add the type PreparedAppend to the module; -1 with an error set. */
 int pyrecords_add_append(PyObject *module);

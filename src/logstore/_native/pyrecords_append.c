@@ -1,16 +1,16 @@
 /*
- * pyrecords_append.c - PreparedAppend: appends of single records to a log, each in one step.
+ * pyrecords_append.c - PreparedAppend: small appends to a log, each in one step.
  *
- * The usual way of a record (Appender.append_one) takes the lock of the log, makes sure that the log takes appends,
- * writes, and tells all parts of the log.  After it has done so for one record, nearly all of it holds for the next
- * one, for as long as nobody takes that lock: all that changes the log takes it.  So it leaves here what it knows
- * (`prepare`), and the lock counts how often it is taken.  A record for which something else is to be done (another
- * segment, a sync, a waiting reader, an object that is not of the type bytes, ...) goes the usual way again, which
- * prepares anew.
+ * The usual way of an append (Appender.append_one, append_rows) takes the lock of the log, makes sure that the log takes
+ * appends, writes, and tells all parts of the log.  After it has done so once, nearly all of it holds for the next
+ * append, for as long as nobody takes that lock: all that changes the log takes it.  So it leaves here what it knows
+ * (`prepare`), and the lock counts how often it is taken.  An append for which something else is to be done (another
+ * segment, a sync, a waiting reader, an object that is not of the type bytes, more bytes than there is room for, ...)
+ * goes the usual way again, which prepares anew.
  *
- * From the check of the lock to its end, `append` keeps the interpreter lock and runs no Python code: to all other
- * threads, signal handlers and finalizers it is one step, and needs no lock itself.  What may run Python code, or may
- * fail for lack of memory, comes before the write.
+ * From the check of the lock to its end, an append keeps the interpreter lock and runs no Python code: to all other
+ * threads, signal handlers and finalizers it is one step, and needs no lock itself.  What may run Python code comes
+ * before that check, what may fail for lack of memory before the write.
  */
 #include "pyrecords.h"
 
@@ -20,7 +20,12 @@
 #include "ls_format.h"
 #include "pylocks_mutex.h"
 
-enum { RECORD_BYTES = 64 * 1024, EXTENT_ITEMS = 6, EXTENT_END = 2 };
+enum {
+    STEP_BYTES = 256 * 1024, /* what is encoded with the interpreter lock held (LS_GIL_BYTES) */
+    STEP_ENTRIES = 1024,
+    EXTENT_ITEMS = 6,
+    EXTENT_END = 2
+};
 
 typedef struct {
     PyObject_HEAD
@@ -38,6 +43,7 @@ typedef struct {
     ls_segment_state *state;
     ls_roll_limits limits;
     int64_t max_bytes;
+    int64_t batch_target;
     int64_t reserved; /* bytes of the file that the disk has room for */
     int64_t end;      /* the log stays below this offset */
     uint64_t takes;   /* of the lock */
@@ -57,33 +63,40 @@ typedef struct {
     Py_ssize_t bytes;
 } pyrecords_addition;
 
-/* A record that is encoded, with the objects that say so. */
+/* Records that are encoded, with the objects that say so. */
 typedef struct {
     ls_segment_state state;
     ls_plan plan;
-    uint8_t index_entry[LS_INDEX_ENTRY_BYTES];
-    uint8_t time_entry[LS_TIME_ENTRY_BYTES];
     pyrecords_addition index;
     pyrecords_addition times;
     PyObject *extent;
-    PyObject *offset;
     PyObject *end;
     PyObject *size;
 } pyrecords_next;
 
+/* Where the records of an append come from. */
+typedef struct {
+    pyrecords_lists lists;
+    ls_records rows; /* without what is in lists */
+    int64_t base;    /* the offset of the first one */
+} pyrecords_source;
+
 static struct {
     PyObject *count, *data, *dirty, *extent, *is_blocked, *next_offset, *size, *time_ns;
 } pyrecords_names;
-static PyObject *pyrecords_time;   /* the module */
+static PyObject *pyrecords_clock;  /* the module time */
 static PyObject *pyrecords_intact; /* SegmentWriter.dirty where no index entry was added */
-static uint8_t pyrecords_bytes[RECORD_BYTES]; /* used from one check to the end of its append only */
+/* Used from one check to the end of its append only. */
+static uint8_t pyrecords_bytes[STEP_BYTES];
+static uint8_t pyrecords_index_entries[STEP_ENTRIES * LS_INDEX_ENTRY_BYTES];
+static uint8_t pyrecords_time_entries[STEP_ENTRIES * LS_TIME_ENTRY_BYTES];
 
 /* ---------------------------------------------------------------- what may run Python code */
 
 /* Unix milliseconds, by time.time_ns(); -1 with an error set. */
 static int64_t pyrecords_now(void)
 {
-    PyObject *function = PyObject_GetAttr(pyrecords_time, pyrecords_names.time_ns);
+    PyObject *function = PyObject_GetAttr(pyrecords_clock, pyrecords_names.time_ns);
     PyObject *ns = function == NULL ? NULL : PyObject_CallNoArgs(function);
     Py_XDECREF(function);
     int64_t now = ns == NULL ? -1 : PyLong_AsLongLong(ns);
@@ -115,26 +128,26 @@ static int pyrecords_is_ready(const pyrecords_append *self)
     return is_blocked == Py_False;
 }
 
-/* Encode a record: its bytes, or 0 where it goes the usual way. */
-static int32_t pyrecords_encode(pyrecords_append *self, PyObject *value, PyObject *key, int64_t timestamp,
-                                pyrecords_next *next)
+/* Encode records: their bytes, or 0 where they go the usual way. */
+static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
 {
     ls_error error;
-    const uint8_t *data = NULL, *name = NULL;
-    int64_t data_len = -1, name_len = -1;
-    if (value != Py_None) {
-        data = (const uint8_t *)PyBytes_AsString(value);
-        data_len = PyBytes_Size(value);
+    ls_records rows = from->rows;
+    if (from->base != self->state->last_offset + 1 || !pyrecords_rows_of(&from->lists, &rows)) {
+        return 0;
     }
-    if (key != Py_None) {
-        name = (const uint8_t *)PyBytes_AsString(key);
-        name_len = PyBytes_Size(key);
+    if (self->is_append_time) {
+        rows.timestamp = NULL;
     }
+    if (rows.timestamp_all < 0) {
+        rows.timestamp_all = now;
+    }
+    self->limits.now_ms = now;
     next->state = *self->state;
-    int32_t bytes = pyrecords_core.append_record(name, name_len, data, data_len, timestamp, self->magic, self->attributes,
-                                                 self->leader_epoch, self->max_bytes, &self->limits, &next->state,
-                                                 pyrecords_bytes, RECORD_BYTES, next->index_entry, next->time_entry,
-                                                 &next->plan, &error);
+    int64_t bytes = pyrecords_core.append_records(&rows, self->magic, self->attributes, self->leader_epoch,
+                                                  self->max_bytes, self->batch_target, &self->limits, &next->state,
+                                                  pyrecords_bytes, STEP_BYTES, pyrecords_index_entries,
+                                                  pyrecords_time_entries, STEP_ENTRIES, &next->plan, &error);
     if (bytes <= 0 || next->state.size > self->reserved || next->state.last_offset >= self->end - 1) {
         return 0;
     }
@@ -176,10 +189,9 @@ static int pyrecords_make_objects(pyrecords_append *self, pyrecords_next *next)
         Py_XDECREF(before);
         return PyErr_Occurred() ? -1 : 0;
     }
-    next->offset = PyLong_FromLongLong(next->state.last_offset);
     next->end = PyLong_FromLongLong(next->state.last_offset + 1);
     next->size = PyLong_FromLongLong(next->state.size);
-    int is_made = next->offset != NULL && next->end != NULL && next->size != NULL;
+    int is_made = next->end != NULL && next->size != NULL;
     for (Py_ssize_t i = 0; is_made && i < EXTENT_ITEMS; i++) {
         PyObject *item = i == EXTENT_END ? next->end : PyTuple_GetItem(before, i);
         Py_INCREF(item);
@@ -205,37 +217,43 @@ static void pyrecords_add(const pyrecords_addition *addition, const uint8_t *ent
     }
 }
 
-/* Write the record, and let everybody see it: 1, or 0 where it goes the usual way. */
-static int pyrecords_write(pyrecords_append *self, const pyrecords_next *next, int32_t bytes)
+/*
+ * Write what is encoded: 1; 0 where nothing is written; -1 where a part is.  The frame of the first of several batches
+ * is written last: until then zeros in its place end the log for readers of other processes, and for recovery.
+ */
+static int pyrecords_write(const pyrecords_append *self, int64_t batches, int64_t bytes)
 {
-    int64_t written = pyrecords_core.write(self->fd, pyrecords_bytes, bytes, self->state->size);
+    int64_t held = batches > 1 ? LS_FRAME_HEADER_BYTES : 0;
+    int64_t pos = self->state->size;
+    int64_t written = pyrecords_core.write(self->fd, pyrecords_bytes + held, bytes - held, pos + held);
     if (written == -EINTR) {
         return 0;
     }
-    if (written != bytes) {
-        /* The usual way cuts what was written, tries again, and has a better error. */
-        pyrecords_set(self->writer, pyrecords_names.dirty, pyrecords_intact);
-        pyrecords_set(self->health, pyrecords_names.is_blocked, Py_True);
-        return 0;
+    int is_written = written == bytes - held;
+    if (is_written && held > 0) {
+        is_written = pyrecords_core.write(self->fd, pyrecords_bytes, held, pos) == held;
     }
-    pyrecords_add(&next->index, next->index_entry);
-    pyrecords_add(&next->times, next->time_entry);
+    return is_written ? 1 : -1;
+}
+
+/* Let everybody see what is written. */
+static void pyrecords_show(pyrecords_append *self, const pyrecords_next *next)
+{
+    pyrecords_add(&next->index, pyrecords_index_entries);
+    pyrecords_add(&next->times, pyrecords_time_entries);
     *self->state = next->state;
     pyrecords_set(self->segment, pyrecords_names.next_offset, next->end);
     pyrecords_set(self->segment, pyrecords_names.size, next->size);
     pyrecords_set(self->log, pyrecords_names.extent, next->extent);
-    return 1;
 }
 
-/* The whole step: 1 and `next->offset`; 0 where the record goes the usual way; -1 with an error set. */
-static int pyrecords_step(pyrecords_append *self, PyObject *value, PyObject *key, int64_t timestamp, int64_t now,
-                          pyrecords_next *next)
+/* The whole step: 1; 0 where the records go the usual way; -1 with an error set. */
+static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
 {
     if (!pyrecords_is_ready(self)) {
         return PyErr_Occurred() ? -1 : 0;
     }
-    self->limits.now_ms = now;
-    int32_t bytes = pyrecords_encode(self, value, key, timestamp < 0 || self->is_append_time ? now : timestamp, next);
+    int64_t bytes = pyrecords_encode(self, from, now, next);
     if (bytes == 0) {
         return 0;
     }
@@ -246,14 +264,59 @@ static int pyrecords_step(pyrecords_append *self, PyObject *value, PyObject *key
     if (status > 0) {
         status = pyrecords_make_objects(self, next);
     }
-    return status <= 0 ? status : pyrecords_write(self, next, bytes);
+    if (status <= 0) {
+        return status;
+    }
+    status = pyrecords_write(self, next->plan.batches, bytes);
+    if (status > 0) {
+        pyrecords_show(self, next);
+        return 1;
+    }
+    if (status < 0) {
+        /* The usual way cuts what was written, tries again, and has a better error. */
+        pyrecords_set(self->writer, pyrecords_names.dirty, pyrecords_intact);
+        pyrecords_set(self->health, pyrecords_names.is_blocked, Py_True);
+    }
+    return 0;
+}
+
+/* Append records: 1; 0 where they go the usual way; -1 with an error set. */
+static int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from)
+{
+    int64_t now = pyrecords_now();
+    if (now < 0) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    pyrecords_next next = {.extent = pyrecords_new_extent(self->extent)};
+    int status = next.extent == NULL ? -1 : pyrecords_step(self, from, now, &next);
+    Py_XDECREF(next.index.data);
+    Py_XDECREF(next.index.count);
+    Py_XDECREF(next.times.data);
+    Py_XDECREF(next.times.count);
+    Py_XDECREF(next.end);
+    Py_XDECREF(next.size);
+    Py_XDECREF(next.extent);
+    return status;
 }
 
 /* ---------------------------------------------------------------- the type */
 
 static int pyrecords_is_payload(PyObject *object)
 {
-    return object == Py_None || PyBytes_CheckExact(object);
+    return object == Py_None || (PyBytes_CheckExact(object) && PyBytes_Size(object) <= INT32_MAX);
+}
+
+/* One value or key as a column. */
+static ls_slices pyrecords_single(PyObject *item, int32_t *len)
+{
+    ls_slices column = {0};
+    *len = -1;
+    if (item != Py_None) {
+        column.data = (const uint8_t *)PyBytes_AsString(item);
+        *len = (int32_t)PyBytes_Size(item);
+    }
+    column.len = len;
+    return column;
 }
 
 /*
@@ -277,25 +340,83 @@ static PyObject *pyrecords_append_append(PyObject *object, PyObject *const *args
     if (self->writer == NULL || !pyrecords_is_payload(args[0]) || !pyrecords_is_payload(args[1])) {
         return PyLong_FromLong(-1);
     }
-    int64_t now = pyrecords_now();
-    if (now < 0) {
-        return PyErr_Occurred() ? NULL : PyLong_FromLong(-1);
+    int32_t value_len, key_len;
+    pyrecords_source from = {
+        .rows = {.count = 1, .timestamp_all = self->is_append_time ? -1 : timestamp},
+        .base = self->state->last_offset + 1,
+    };
+    from.rows.value = pyrecords_single(args[0], &value_len);
+    from.rows.key = pyrecords_single(args[1], &key_len);
+    PyObject *offset = PyLong_FromLongLong(from.base);
+    int status = offset == NULL ? -1 : pyrecords_append_source(self, &from);
+    if (status > 0) {
+        return offset;
     }
-    pyrecords_next next = {.extent = pyrecords_new_extent(self->extent)};
-    int status = next.extent == NULL ? -1 : pyrecords_step(self, args[0], args[1], timestamp, now, &next);
-    PyObject *result = status < 0 ? NULL : status == 0 ? PyLong_FromLong(-1) : next.offset;
-    if (result == next.offset) {
-        Py_XINCREF(result);
+    Py_XDECREF(offset);
+    return status < 0 ? NULL : PyLong_FromLong(-1);
+}
+
+/* Append `from`, whose number of rows is known: their offsets, or None where they go the usual way. */
+static PyObject *pyrecords_append_range(pyrecords_append *self, pyrecords_source *from)
+{
+    int64_t rows = from->rows.count;
+    if (self->writer == NULL || rows <= 0 || rows > PYRECORDS_ROWS_MAX || self->state->last_offset > INT64_MAX - 1 - rows) {
+        Py_RETURN_NONE;
     }
-    Py_XDECREF(next.index.data);
-    Py_XDECREF(next.index.count);
-    Py_XDECREF(next.times.data);
-    Py_XDECREF(next.times.count);
-    Py_XDECREF(next.offset);
-    Py_XDECREF(next.end);
-    Py_XDECREF(next.size);
-    Py_XDECREF(next.extent);
-    return result;
+    from->base = self->state->last_offset + 1;
+    PyObject *range = PyObject_CallFunction((PyObject *)&PyRange_Type, "LL", (long long)from->base,
+                                            (long long)(from->base + rows));
+    int status = range == NULL ? -1 : pyrecords_append_source(self, from);
+    if (status > 0) {
+        return range;
+    }
+    Py_XDECREF(range);
+    if (status < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+static int pyrecords_is_list(PyObject *object)
+{
+    return PyList_CheckExact(object) || PyTuple_CheckExact(object);
+}
+
+/*
+ * append_many(values, keys, timestamps_ms) -> range of offsets, or None: nothing was done, they go the usual way.
+ */
+static PyObject *pyrecords_append_many(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 3) {
+        PyErr_SetString(PyExc_TypeError, "append_many takes values, keys and timestamps");
+        return NULL;
+    }
+    for (int i = 0; i < 3; i++) {
+        if (!pyrecords_is_list(args[i]) && (i == 0 || args[i] != Py_None)) {
+            Py_RETURN_NONE;
+        }
+    }
+    pyrecords_source from = {
+        .lists = {args[0], args[1] == Py_None ? NULL : args[1], args[2] == Py_None ? NULL : args[2]},
+        .rows = {.timestamp_all = -1},
+    };
+    from.rows.count = PyObject_Size(args[0]);
+    return pyrecords_append_range((pyrecords_append *)object, &from);
+}
+
+/*
+ * append_rows(address) -> range of offsets, or None: nothing was done, they go the usual way.
+ *
+ * The address of an ls_records without headers, whose rows stay as they are meanwhile.
+ */
+static PyObject *pyrecords_append_rows(PyObject *object, PyObject *address)
+{
+    unsigned long long at = PyLong_AsUnsignedLongLong(address);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    pyrecords_source from = {.rows = *(const ls_records *)(uintptr_t)at};
+    return pyrecords_append_range((pyrecords_append *)object, &from);
 }
 
 static int pyrecords_append_forget(pyrecords_append *self)
@@ -335,7 +456,7 @@ static PyObject *pyrecords_append_keep(PyObject *object, PyObject *end)
 
 /*
  * prepare(writer, segment, index, times, state, limits, fd, magic, attributes, leader_epoch, max_bytes, is_append_time,
- *         reserved, end)
+ *         reserved, end, batch_target)
  *
  * The caller holds the lock of the log.  `state` and `limits` are addresses of what the writer owns.
  */
@@ -345,9 +466,9 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
     PyObject *writer, *segment, *index, *times;
     unsigned long long state, limits;
     int fd, magic, attributes, leader_epoch, is_append_time;
-    long long max_bytes, reserved, end;
-    if (!PyArg_ParseTuple(args, "OOOOKKiiiiLpLL", &writer, &segment, &index, &times, &state, &limits, &fd, &magic,
-                          &attributes, &leader_epoch, &max_bytes, &is_append_time, &reserved, &end)) {
+    long long max_bytes, reserved, end, batch_target;
+    if (!PyArg_ParseTuple(args, "OOOOKKiiiiLpLLL", &writer, &segment, &index, &times, &state, &limits, &fd, &magic,
+                          &attributes, &leader_epoch, &max_bytes, &is_append_time, &reserved, &end, &batch_target)) {
         return NULL;
     }
     if (writer != self->writer) {
@@ -368,6 +489,7 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
     self->attributes = attributes;
     self->leader_epoch = leader_epoch;
     self->max_bytes = max_bytes;
+    self->batch_target = batch_target;
     self->is_append_time = is_append_time;
     self->reserved = reserved;
     self->end = end;
@@ -450,6 +572,10 @@ static void pyrecords_append_dealloc(PyObject *object)
 static PyMethodDef pyrecords_append_methods[] = {
     {"append", (PyCFunction)(void (*)(void))pyrecords_append_append, METH_FASTCALL,
      "Append a record: its offset, or -1 where nothing was done."},
+    {"append_many", (PyCFunction)(void (*)(void))pyrecords_append_many, METH_FASTCALL,
+     "Append lists of records: their offsets, or None where nothing was done."},
+    {"append_rows", pyrecords_append_rows, METH_O,
+     "Append rows: their offsets, or None where nothing was done."},
     {"clear", pyrecords_append_clear, METH_NOARGS, "Nothing is prepared any more."},
     {"keep", pyrecords_append_keep, METH_O, "What was prepared holds, though the lock was taken."},
     {"prepare", pyrecords_append_prepare, METH_VARARGS, "What holds until the lock is taken again."},
@@ -457,7 +583,7 @@ static PyMethodDef pyrecords_append_methods[] = {
 };
 
 static PyType_Slot pyrecords_append_slots[] = {
-    {Py_tp_doc, "Appends of single records to a log, each in one step."},
+    {Py_tp_doc, "Small appends to a log, each in one step."},
     {Py_tp_new, pyrecords_append_new},
     {Py_tp_dealloc, pyrecords_append_dealloc},
     {Py_tp_traverse, pyrecords_append_traverse},
@@ -492,10 +618,10 @@ int pyrecords_add_append(PyObject *module)
             return -1;
         }
     }
-    pyrecords_time = PyImport_ImportModule("time");
+    pyrecords_clock = PyImport_ImportModule("time");
     /* As many entries as there are. */
     pyrecords_intact = Py_BuildValue("(nn)", PY_SSIZE_T_MAX, PY_SSIZE_T_MAX);
-    if (pyrecords_time == NULL || pyrecords_intact == NULL) {
+    if (pyrecords_clock == NULL || pyrecords_intact == NULL) {
         return -1;
     }
     return pyrecords_add_type(module, "PreparedAppend", &pyrecords_append_spec) == NULL ? -1 : 0;

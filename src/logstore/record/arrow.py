@@ -7,6 +7,7 @@ the columns of a caller before it follows any of their values.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ _ROWS_MAX: Final = (1 << 31) - 1
 # Types of columns whose buffers C reads as they are.
 _SMALL: Final = frozenset({pa.binary().id, pa.string().id})
 _LARGE: Final = frozenset({pa.large_binary().id, pa.large_string().id})
+_INT64: Final = pa.int64().id
 
 
 def tables_of(data: Any) -> Iterator[Any]:
@@ -49,9 +51,10 @@ def tables_of(data: Any) -> Iterator[Any]:
         yield from reader
 
 
-def _column_names(batch: Any) -> None:
+@functools.lru_cache(maxsize=64)
+def _check_names(names: tuple[str, ...]) -> None:
+    """Raise `ConfigError` unless these are the columns of a table of records."""
     allowed = {"key", "value", "timestamp", "headers"} | _IGNORED
-    names = batch.schema.names
     if "value" not in names:
         raise ConfigError(
             f"append_arrow needs a column 'value'; there are {', '.join(names)}. "
@@ -151,13 +154,14 @@ def _binary_slices(array: Any, name: str) -> native.Slices | None:
 
 
 def _milliseconds(array: Any, now_ms: int) -> Any:
-    """int64 milliseconds of a timestamp column, nulls as `now_ms`; None if all are."""
+    """64 bit milliseconds of a timestamp column, nulls as `now_ms`; None if all are."""
     kind = array.type
     if pa.types.is_null(kind) or not len(array):
         return None
     _checked(array, "timestamp", full=True)
     if pa.types.is_timestamp(kind) or pa.types.is_integer(kind):
-        array = _int64_milliseconds(array)
+        if array.null_count or not _is_milliseconds(kind):
+            array = _int64_milliseconds(array)
     else:
         raise TypeError(
             f"column timestamp has type {kind}, not a timestamp or int64 milliseconds; "
@@ -165,19 +169,34 @@ def _milliseconds(array: Any, now_ms: int) -> Any:
         )
     if array.null_count:
         array = array.fill_null(now_ms)
-    smallest = pc.min(array).as_py()
+    array = _aligned(array)
+    smallest = native.smallest(_int64_pointer(array), len(array))
     if smallest < -1:
         raise ConfigError(
             f"timestamp {smallest} is below -1; nothing was written",
             name="timestamp",
             value=smallest,
         )
-    return _aligned(array)
+    return array
+
+
+def _is_milliseconds(kind: Any) -> bool:
+    """Whether the values of a type are what is stored."""
+    return bool(
+        kind.id == _INT64 or (pa.types.is_timestamp(kind) and kind.unit == "ms")
+    )
+
+
+def _int64_pointer(array: Any) -> Any:
+    """The first element of an aligned array of 64 bit integers."""
+    return native.address_pointer(
+        array.buffers()[1].address + 8 * array.offset, "int64_t *"
+    )
 
 
 def _aligned(array: Any) -> Any:
-    """An int64 array without nulls whose elements are aligned for C: data from IPC
-    begins wherever its message begins."""
+    """An array of 64 bit integers without nulls whose elements are aligned for C: data
+    from IPC begins wherever its message begins."""
     data = array.buffers()[1]
     if (data.address + 8 * array.offset) % 8 == 0:
         return array
@@ -268,8 +287,8 @@ def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
     Raises:
         ConfigError, TypeError, UnsupportedError: a column that cannot be written.
     """
-    _column_names(batch)
-    names = batch.schema.names
+    names = tuple(batch.schema.names)
+    _check_names(names)
     count = batch.num_rows
     if count > _ROWS_MAX:
         # It may need no memory for the rows: a column of nulls has no bytes.
@@ -286,9 +305,7 @@ def rows_of(batch: Any, *, now_ms: int, magic: int) -> native.Rows:
     if "timestamp" in names:
         array = _milliseconds(_column(batch, "timestamp"), now_ms)
     if array is not None:
-        timestamps = native.address_pointer(
-            array.buffers()[1].address + 8 * array.offset, "int64_t *"
-        )
+        timestamps = _int64_pointer(array)
     header_count = header_key = header_value = None
     if "headers" in names:
         header_count, header_key, header_value = _header_columns(

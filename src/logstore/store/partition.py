@@ -45,6 +45,11 @@ def _refuse(value: Any, key: Any, timestamp_ms: Any) -> int:
     return -1
 
 
+def _refuse_many(values: Any, keys: Any, timestamps_ms: Any) -> range | None:
+    """`Appender.append_many_prepared`, likewise."""
+    return None
+
+
 class Partition(ReadablePartition):
     """One partition of a topic: an append-only log of records.
 
@@ -62,6 +67,9 @@ class Partition(ReadablePartition):
         writer = self._writer
         self._append_prepared = (
             _refuse if writer is None else writer.appends.append_prepared
+        )
+        self._append_many_prepared = (
+            _refuse_many if writer is None else writer.appends.append_many_prepared
         )
 
     def _write(self) -> PartitionWriter:
@@ -190,6 +198,16 @@ class Partition(ReadablePartition):
 
         Raises: as `append`; `RecordTooLargeError` when one record cannot fit.
         """
+        if headers is None and expected_offset is None:
+            # Before the append: it may raise.
+            syncs = self._write().syncs if durable else None
+            if syncs is not None:
+                syncs.check_may_sync(durable)
+            offsets = self._append_many_prepared(values, keys, timestamps_ms)
+            if offsets is not None:
+                if syncs is not None:
+                    syncs.sync_appended(offsets.stop, durable)
+                return offsets
         writer = self._write()
         rows = pack_rows(
             values, keys, timestamps_ms, headers, magic=writer.appends.encoder.magic

@@ -453,3 +453,73 @@ class Writer:
             self.written,
         )
         return status, bytes(ffi.buffer(self.out, self.written.bytes))
+
+
+# ------------------------------------------------------------------ segments
+
+FREE = {
+    "segment_bytes": 2**31 - 1,
+    "segment_ms": 2**62,
+    "now_ms": T,
+    "index_interval_bytes": 4096,
+    "index_entries_max": 2**31,
+    "time_entries_max": 2**31,
+}
+
+
+FIELDS = (
+    "base_offset",
+    "size",
+    "last_offset",
+    "bytes_since",
+    "max_timestamp",
+    "max_timestamp_offset",
+    "first_timestamp",
+    "created_ms",
+    "index_entries",
+    "time_entries",
+    "time_last",
+)
+
+
+def new_state(base_offset=0, **fields):
+    values = {
+        "last_offset": base_offset - 1,
+        "max_timestamp": -1,
+        "max_timestamp_offset": -1,
+        "first_timestamp": -1,
+        "time_last": -1,
+        "created_ms": T,
+    }
+    values.update(fields, base_offset=base_offset)
+    return ffi.new("ls_segment_state *", values)
+
+
+def as_dict(state):
+    return {name: getattr(state, name) for name in FIELDS}
+
+
+def plan(data, state, limits=None, *, interval=4096, capacity=1000, size=None):
+    """ls_plan_append; (status, plan, index pairs, time pairs)."""
+    size = len(data) if size is None else size
+    index = ffi.new("uint8_t[]", 8 * capacity)
+    times = ffi.new("uint8_t[]", 12 * capacity)
+    out = ffi.new("ls_plan *")
+    error = ffi.new("ls_error *")
+    raw = ffi.NULL if limits is None else ffi.new("ls_roll_limits *", FREE | limits)
+    status = lib.ls_plan_append(
+        ffi.from_buffer(data),
+        size,
+        raw,
+        interval,
+        state,
+        index,
+        capacity,
+        times,
+        capacity,
+        out,
+        error,
+    )
+    pairs = list(struct.iter_unpack(">ii", ffi.buffer(index, 8 * out.index_count)))
+    stamps = list(struct.iter_unpack(">qi", ffi.buffer(times, 12 * out.time_count)))
+    return status, out, pairs, stamps

@@ -189,6 +189,15 @@ def test_sum_lengths_leaves_nulls_out():
     assert lib.ls_sum_lengths(ffi.NULL, 0) == 0
 
 
+def test_smallest_number():
+    """Of any count; the greatest of all where there are none."""
+    rng = random.Random(1)
+    for count in range(1, 40):
+        numbers = [rng.randrange(-(2**63), 2**63) for _ in range(count)]
+        assert lib.ls_smallest(ffi.new("int64_t[]", numbers), count) == min(numbers)
+    assert lib.ls_smallest(ffi.NULL, 0) == 2**63 - 1
+
+
 # ------------------------------------------------------------------ from Arrow
 
 

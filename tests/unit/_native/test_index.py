@@ -5,21 +5,21 @@ import struct
 
 import pytest
 from unit._native.kafka_bytes import (
+    FREE,
     Guarded,
-    Records,
     T,
-    Writer,
+    as_dict,
     batch,
     fix_crc,
     message,
+    new_state,
     patched,
     plain_batch,
+    plan,
     record,
 )
 
 from logstore._native._ls import ffi, lib
-
-EPOCH = 3  # of the leader, of batches of one record
 
 # ------------------------------------------------------------------ lookup
 
@@ -120,71 +120,6 @@ def test_time_index_check_finds_the_first_bad_slot(pairs, bad):
 
 
 # ------------------------------------------------------------------ plans
-
-FIELDS = (
-    "base_offset",
-    "size",
-    "last_offset",
-    "bytes_since",
-    "max_timestamp",
-    "max_timestamp_offset",
-    "first_timestamp",
-    "created_ms",
-    "index_entries",
-    "time_entries",
-    "time_last",
-)
-FREE = {
-    "segment_bytes": 2**31 - 1,
-    "segment_ms": 2**62,
-    "now_ms": T,
-    "index_interval_bytes": 4096,
-    "index_entries_max": 2**31,
-    "time_entries_max": 2**31,
-}
-
-
-def new_state(base_offset=0, **fields):
-    values = {
-        "last_offset": base_offset - 1,
-        "max_timestamp": -1,
-        "max_timestamp_offset": -1,
-        "first_timestamp": -1,
-        "time_last": -1,
-        "created_ms": T,
-    }
-    values.update(fields, base_offset=base_offset)
-    return ffi.new("ls_segment_state *", values)
-
-
-def as_dict(state):
-    return {name: getattr(state, name) for name in FIELDS}
-
-
-def plan(data, state, limits=None, *, interval=4096, capacity=1000, size=None):
-    """ls_plan_append; (status, plan, index pairs, time pairs)."""
-    size = len(data) if size is None else size
-    index = ffi.new("uint8_t[]", 8 * capacity)
-    times = ffi.new("uint8_t[]", 12 * capacity)
-    out = ffi.new("ls_plan *")
-    error = ffi.new("ls_error *")
-    raw = ffi.NULL if limits is None else ffi.new("ls_roll_limits *", FREE | limits)
-    status = lib.ls_plan_append(
-        ffi.from_buffer(data),
-        size,
-        raw,
-        interval,
-        state,
-        index,
-        capacity,
-        times,
-        capacity,
-        out,
-        error,
-    )
-    pairs = list(struct.iter_unpack(">ii", ffi.buffer(index, 8 * out.index_count)))
-    stamps = list(struct.iter_unpack(">qi", ffi.buffer(times, 12 * out.time_count)))
-    return status, out, pairs, stamps
 
 
 class Model:
@@ -414,221 +349,3 @@ def test_plan_over_damage_keeps_what_came_before():
     assert plan(head + damaged, new_state(0), None)[1].batches == 2
     assert plan(head, new_state(0), None, size=-1)[0] == lib.LS_E_ARGUMENT
     assert plan(head, new_state(0, size=-1), None)[0] == lib.LS_E_ARGUMENT
-
-
-# ------------------------------------------------------------------ one record
-
-
-class OneRecord:
-    """ls_append_record for one segment."""
-
-    def __init__(self, state, limits=None):
-        self.state = state
-        self.limits = ffi.new("ls_roll_limits *", FREE | (limits or {}))
-        self.plan = ffi.new("ls_plan *")
-        self.index = ffi.new("uint8_t[8]")
-        self.times = ffi.new("uint8_t[12]")
-
-    def append(
-        self,
-        key,
-        value,
-        *,
-        magic=1,
-        capacity=500,
-        max_bytes=500,
-        timestamp=T,
-        attributes=0,
-        **sizes,
-    ):
-        memory = Guarded(capacity)
-        out = memory.at_end(bytes(capacity))
-        size = lib.ls_append_record(
-            ffi.NULL if key is None else ffi.from_buffer(key),
-            sizes.get("key_len", -1 if key is None else len(key)),
-            ffi.NULL if value is None else ffi.from_buffer(value),
-            sizes.get("value_len", -1 if value is None else len(value)),
-            timestamp,
-            magic,
-            attributes,
-            EPOCH,
-            max_bytes,
-            self.limits,
-            self.state,
-            out,
-            capacity,
-            self.index,
-            self.times,
-            self.plan,
-            ffi.new("ls_error *"),
-        )
-        return size, bytes(ffi.buffer(out, max(size, 0)))
-
-
-def one_record(magic, offset, key, value):
-    """A message, or a batch of one record."""
-    if magic < 2:
-        return message(offset, key, value, magic=magic)
-    return batch(offset, record(0, key, value), 1, epoch=EPOCH)
-
-
-@pytest.mark.parametrize("magic", [0, 1, 2])
-def test_append_record_equals_encoding_and_planning(magic):
-    """Bytes, state and entries, for one record after the other."""
-    rng = random.Random(magic)
-    one = OneRecord(new_state(50), {"index_interval_bytes": 100})
-    data = b""
-    pairs = []
-    for i in range(60):
-        key, value = rng.choice(((None, b"v"), (b"k", None), (b"", b"v" * i)))
-        size, written = one.append(key, value, magic=magic)
-        assert written == one_record(magic, 50 + i, key, value)
-        assert size == len(written)
-        data += written
-        if one.plan.index_count:
-            pairs.append(struct.unpack(">ii", ffi.buffer(one.index)))
-    state = new_state(50)
-    assert plan(data, state, None, interval=100)[2] == pairs
-    assert as_dict(state) == as_dict(one.state)
-
-
-def test_append_record_that_does_not_fit_gives_nothing():
-    """Space, limit, and a length beyond 31 bits."""
-    one = OneRecord(new_state(0))
-    size = len(message(0, b"key", b"value"))
-    assert one.append(b"key", b"value", capacity=size - 1)[0] == 0
-    assert one.append(b"key", b"value", max_bytes=size - 1)[0] == 0
-    assert one.append(b"key", b"value", key_len=2**31)[0] == 0
-    assert one.append(b"key", b"value", value_len=2**31)[0] == 0
-    assert one.append(b"key", b"value", capacity=size, max_bytes=size)[0] == size
-
-
-def test_append_record_of_a_batch_that_does_not_fit_gives_nothing():
-    """Not even its header, or one byte less than the whole."""
-    one = OneRecord(new_state(0))
-    size = len(one_record(2, 0, b"key", b"value"))
-    for room in (0, 1, 60, 61, 62, size - 1):
-        assert one.append(b"key", b"value", magic=2, capacity=room)[0] == 0
-        assert one.append(b"key", b"value", magic=2, max_bytes=room)[0] == 0
-    assert one.append(b"key", b"value", magic=2, max_bytes=size)[0] == size
-
-
-def test_append_record_that_needs_a_new_segment_gives_nothing():
-    """The caller rolls and begins again."""
-    one = OneRecord(new_state(0), {"segment_bytes": 60})
-    assert one.append(b"key", b"value")[0] > 0
-    assert one.append(b"key", b"value")[0] == 0
-    assert one.plan.stop == lib.LS_STOP_ROLL_SIZE
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_append_record_equals_the_long_way(seed):
-    """ls_encode_messages and ls_plan_append, or 0 where one of them says no."""
-    rng = random.Random(seed)
-    limits = {
-        "segment_bytes": rng.choice((200, 3000, 2**31 - 1)),
-        "segment_ms": rng.choice((0, 400, 2**62)),
-        "now_ms": T + rng.choice((0, 500)),
-        "index_interval_bytes": rng.choice((0, 100, 1000)),
-        "index_entries_max": rng.choice((2, 2**31)),
-        "time_entries_max": rng.choice((3, 2**31)),
-    }
-    base = rng.choice((0, 50, 2**40))
-    one = OneRecord(new_state(base), limits)
-    state = new_state(base)
-    for _ in range(150):
-        magic = rng.randrange(2)
-        lengths = rng.choices((None, 0, 1, 7, 8, 9, 60, 200), k=2)
-        key, value = (None if n is None else rng.randbytes(n) for n in lengths)
-        timestamp = T + rng.choice((0, 0, rng.randrange(1000), -5, -T - 1))
-        attributes = rng.choice((0, 8))
-        capacity, max_bytes = rng.choice(((500, 500), (500, 100), (90, 500)))
-        writer = Writer(
-            Records([(key, value)], timestamp_all=timestamp), min(capacity, max_bytes)
-        )
-        before = as_dict(state)
-        status, data = writer.messages(
-            magic, base_offset=state.last_offset + 1, attributes=attributes
-        )
-        size, written = one.append(
-            key,
-            value,
-            magic=magic,
-            capacity=capacity,
-            max_bytes=max_bytes,
-            timestamp=timestamp,
-            attributes=attributes,
-        )
-        if status == lib.LS_E_NO_SPACE:
-            assert size == 0
-        else:
-            assert status == 0
-            status, out, index, times = plan(data, state, limits, capacity=1)
-            assert status == 0
-            assert written == data[: out.bytes]
-            assert (size, one.plan.stop) == (out.bytes, out.stop)
-            counts = one.plan.index_count, one.plan.time_count
-            assert counts == (len(index), len(times))
-            assert max(counts) <= 1
-            assert (
-                list(struct.iter_unpack(">ii", ffi.buffer(one.index)))[: counts[0]]
-                == index
-            )
-            assert (
-                list(struct.iter_unpack(">qi", ffi.buffer(one.times)))[: counts[1]]
-                == times
-            )
-        assert as_dict(one.state) == as_dict(state)
-        if size == 0:
-            assert as_dict(state) == before
-
-
-@pytest.mark.parametrize(
-    ("limits", "fields", "stop"),
-    [
-        ({"segment_ms": 99}, {"first_timestamp": T - 100}, lib.LS_STOP_ROLL_TIME),
-        ({"index_entries_max": 3}, {"index_entries": 3}, lib.LS_STOP_ROLL_INDEX),
-        ({"time_entries_max": 4}, {"time_entries": 3}, lib.LS_STOP_ROLL_INDEX),
-        ({}, {"last_offset": 2**31 - 1}, lib.LS_STOP_ROLL_OFFSET),
-    ],
-)
-def test_append_record_tells_why_it_needs_a_new_segment(limits, fields, stop):
-    """The state stays as it was."""
-    one = OneRecord(new_state(0, size=100, **fields), limits)
-    before = as_dict(one.state)
-    assert one.append(b"key", b"value")[0] == 0
-    assert one.plan.stop == stop
-    assert as_dict(one.state) == before
-
-
-def test_append_record_at_the_last_offset_of_all_is_refused():
-    """The one after it would not fit its type; every other offset does."""
-    for base in (2**63 - 1, 5):
-        one = OneRecord(new_state(base, last_offset=2**63 - 1))
-        before = as_dict(one.state)
-        assert one.append(b"key", b"value")[0] == lib.LS_E_ARGUMENT
-        assert as_dict(one.state) == before
-    one = OneRecord(new_state(2**63 - 2))
-    for offset in (2**63 - 2, 2**63 - 1):
-        assert one.append(b"key", b"v")[1] == message(offset, b"key", b"v")
-    assert one.append(b"key", b"v")[0] == lib.LS_E_ARGUMENT
-
-
-@pytest.mark.parametrize("magic", [-1, 3, 127])
-def test_append_record_of_another_magic_is_refused(magic):
-    """And so is a negative limit."""
-    one = OneRecord(new_state(0))
-    assert one.append(b"key", b"value", magic=magic)[0] == lib.LS_E_ARGUMENT
-    for known in (1, 2):
-        negative = one.append(b"key", b"value", magic=known, max_bytes=-1)
-        assert negative[0] == lib.LS_E_ARGUMENT
-    broken = OneRecord(new_state(0, size=-1))
-    assert broken.append(b"key", b"value")[0] == lib.LS_E_ARGUMENT
-
-
-def test_append_record_takes_any_negative_length_for_null():
-    """Also one whose low 32 bits are not negative."""
-    for length in (-1, -2, -(2**40) + 5, -(2**63)):
-        one = OneRecord(new_state(0))
-        written = one.append(b"key", b"value", key_len=length, value_len=length)[1]
-        assert written == message(0, None, None)

@@ -7,13 +7,10 @@ import gc
 import itertools
 import operator
 import pickle
-import struct
 import subprocess
 import sys
-import tracemalloc
 import weakref
 from functools import partial
-from typing import NamedTuple
 
 import pytest
 from unit._native.kafka_bytes import T, short
@@ -22,14 +19,10 @@ from logstore import Record, TimestampType, TopicRecord
 from logstore._native import _records
 from logstore._native._ls import ffi
 from logstore._native._records import DecodedRecords, Flattened
+from support.references import counts, growth
 
-MANY = 100_000
 MIN, MAX = -(2**63), 2**63 - 1
 KINDS = tuple(sorted(TimestampType))
-ERRORS = (
-    *(AttributeError, IndexError, OverflowError),
-    *(SystemError, TypeError, ValueError),
-)
 RECORD = Record(5, T, b"key", b"value", (("a", b"b"),), TimestampType.LOG_APPEND_TIME)
 
 
@@ -38,32 +31,6 @@ def configured():
     """What record.record has configured is there again afterwards."""
     yield
     _records.configure(KINDS)
-
-
-def counts(*things):
-    """Reference counts, all with the same extra ones."""
-    return [sys.getrefcount(thing) for thing in things]
-
-
-def growth(call, many=MANY):
-    """Bytes that many calls leave behind: an object each would be a megabyte."""
-
-    def repeat(count):
-        for _ in range(count):
-            with contextlib.suppress(*ERRORS):
-                call()
-
-    tracemalloc.start()
-    try:
-        repeat(min(many, 3000))
-        gc.collect()
-        before, _ = tracemalloc.get_traced_memory()
-        repeat(many)
-        gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    return after - before
 
 
 # ------------------------------------------------------------------ of_topic
@@ -184,125 +151,6 @@ def test_configure_while_a_record_is_made_frees_nothing_that_is_used():
 def test_configure_again_and_again_takes_no_memory():
     """What it held before is released."""
     assert growth(lambda: _records.configure(([], [], []))) < 20_000
-
-
-# ------------------------------------------------------------------ pack
-
-
-def unpacked(packed):
-    """(data, lengths as a tuple)."""
-    data, lengths = packed
-    assert type(data) is bytes
-    assert type(lengths) is bytes
-    return data, struct.unpack(f"={len(lengths) // 4}i", lengths)
-
-
-@pytest.mark.parametrize("kind", [list, tuple])
-@pytest.mark.parametrize(
-    "items",
-    [
-        [],
-        [None],
-        [b""],
-        [b"a"],
-        [None, b"", b"abc", None, b"d"],
-        [b"x" * 1_000_000, None, b"y" * 3],
-        [bytes([i % 256]) * (i % 50) for i in range(5000)],
-    ],
-    ids=["none", "null", "empty", "one", "mixed", "large", "many"],
-)
-def test_pack_gives_data_and_lengths(kind, items):
-    """-1 is null."""
-    data, lengths = unpacked(_records.pack(kind(items)))
-    assert data == b"".join(item or b"" for item in items)
-    assert lengths == tuple(-1 if item is None else len(item) for item in items)
-
-
-@pytest.mark.parametrize(
-    "other",
-    ["text", 5, bytearray(b"abc"), memoryview(b"abc"), [b"a"], object(), True],
-    ids=lambda other: type(other).__name__,
-)
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_pack_of_anything_but_bytes_is_none(other, place):
-    """The caller has a slower way for it."""
-    items = [b"a", None]
-    items.insert(place, other)
-    assert _records.pack(items) is None
-    assert _records.pack(tuple(items)) is None
-
-
-def test_pack_of_a_subclass_of_bytes_is_none():
-    """It may say something else about itself: the slower way asks."""
-
-    class Name(bytes):
-        def __len__(self):
-            return 1 << 40
-
-    assert _records.pack([b"a", Name(b"abc")]) is None
-
-
-def test_pack_of_subclasses_of_list_and_tuple_takes_what_is_in_them():
-    """No Python code runs: whatever they say about themselves."""
-
-    class Names(list):
-        def __len__(self):
-            raise AssertionError
-
-        def __getitem__(self, place):
-            raise AssertionError
-
-    class Pair(NamedTuple):
-        first: bytes
-        second: bytes | None
-
-    class Odd(tuple):
-        __slots__ = ()
-
-        def __len__(self):
-            return 1 << 40
-
-    assert unpacked(_records.pack(Names([b"ab", None]))) == (b"ab", (2, -1))
-    assert unpacked(_records.pack(Pair(b"ab", None))) == (b"ab", (2, -1))
-    assert unpacked(_records.pack(Odd([b"ab", None]))) == (b"ab", (2, -1))
-
-
-@pytest.mark.parametrize(
-    "items",
-    [None, 5, b"abc", "abc", {b"a": 1}, {b"a"}, iter([b"a"]), range(3), object()],
-    ids=lambda items: type(items).__name__,
-)
-def test_pack_of_other_containers_raises(items):
-    """Our own mistake."""
-    with pytest.raises(SystemError):
-        _records.pack(items)
-
-
-def test_pack_takes_one_argument():
-    """By position."""
-    with pytest.raises(TypeError):
-        _records.pack()
-    with pytest.raises(TypeError):
-        _records.pack([], [])
-    with pytest.raises(TypeError):
-        _records.pack(items=[])
-
-
-def test_pack_keeps_reference_counts():
-    """Of the items and what holds them, also where it gives up."""
-    item = b"an item of its own " * 2
-    items = [item, None, b""]
-    bad = (item, "text")
-    before = counts(item, items, bad)
-    for _ in range(MANY):
-        _records.pack(items)
-        _records.pack(bad)
-    for _ in range(1000):
-        with pytest.raises(SystemError):
-            _records.pack({item})
-    assert counts(item, items, bad) == before
-    packed = _records.pack(items)
-    assert counts(*packed) == counts(*(bytes(bytearray(part)) for part in packed))
 
 
 # ------------------------------------------------------------------ memory of records
@@ -613,22 +461,6 @@ def test_iterators_survive_a_busy_collector():
             assert half == plain[:size]
     finally:
         gc.set_threshold(*before)
-
-
-# ------------------------------------------------------------------ memory of pack
-
-
-@pytest.mark.parametrize("what", ["pack", "pack bad", "raise"])
-def test_memory_stays_the_same_over_many_calls(what):
-    """Nothing is left behind, where it succeeds and where it does not."""
-    items = [b"item", None]
-    bad = [*items, 5]
-    calls = {
-        "pack": lambda: _records.pack(items),
-        "pack bad": lambda: _records.pack(bad),
-        "raise": lambda: _records.pack(5),
-    }
-    assert growth(calls[what]) < 20_000
 
 
 def test_flattened_records_keep_their_owner_until_the_end_of_their_run():

@@ -31,7 +31,7 @@ class ActiveSegment:
     Attributes:
         writer: open for appends; None until the first append, and while it rests.
         state, index, times: what the next `open` begins with.
-        prepared: the next appends of single records; empty without a writer.
+        prepared: the next small appends; empty without a writer.
         creating: base offset of the segment that is being created, for a rollback.
         stray: the same, after its creation has failed, until its file is removed.
         flushes: number of syncs of the log so far, with their duration in seconds.
@@ -197,8 +197,8 @@ class ActiveSegment:
     # ------------------------------------------------------------ the next appends
 
     def prepare(self, encoder: Encoder, leader_epoch: int, durable: int) -> None:
-        """Prepare appends of single records, as the one that has just ended. It does
-        not fail: that record is in.
+        """Prepare small appends, like the one that has just ended. It does not fail:
+        that one's records are in.
 
         Args:
             durable: all records below it are durable.

@@ -56,6 +56,14 @@ class Appender:
         """
         log, context = self._log, self._log.context
         self._syncs.check_may_sync(durable)
+        if len(groups) == 1 and expected_offset is None:
+            now_ms = context.files.now_ms()
+            groups[0].set_time(now_ms)
+            offsets = log.active.prepared.append_rows(groups[0].address)
+            if offsets is not None:
+                if durable:
+                    self._syncs.sync_appended(offsets.stop, durable)
+                return offsets.start, offsets.stop, now_ms
         with log.lock:
             log.get_ready()
             now_ms = context.files.now_ms()
@@ -67,6 +75,9 @@ class Appender:
                     check_headers(rows, self.encoder.magic)
                     rows.set_time(now_ms)
                 self._append([rows for rows in groups if rows.count], base, now_ms)
+                if self.encoder.is_plain and log.active.writer is not None:
+                    epoch = self.leader_epoch(base) if self.encoder.magic == 2 else 0
+                    log.active.prepare(self.encoder, epoch, log.extent.durable)
             extent = log.extent
             end = extent.end
             lagging = end - extent.durable >= context.config.flush_messages
@@ -152,6 +163,13 @@ class Appender:
         Returns its offset, or -1 if nothing was done, and `append_one` is to be called.
         """
         return self._log.active.prepared.append
+
+    @property
+    def append_many_prepared(self) -> Callable[[Any, Any, Any], range | None]:
+        """Append lists or tuples of values with keys and timestamps or None, as
+        `append_rows` would. Returns their offsets, or None if nothing was done, and
+        `append_rows` is to be called."""
+        return self._log.active.prepared.append_many
 
     def append_encoded(
         self,

@@ -22,7 +22,7 @@ from logstore.index import (
     add_closing_entry,
 )
 from logstore.io.layout import INDEX, TIME_INDEX
-from logstore.record.encoder import Encoder
+from logstore.record.encoder import BATCH_BYTES_TARGET, Encoder
 from logstore.segment import FRAME, FRAME_BYTES, LENGTH_END, Segment
 
 __all__ = ["Mark", "SegmentWriter", "roll_limits"]
@@ -291,13 +291,13 @@ class SegmentWriter:
         leader_epoch: int,
         end: int,
     ) -> None:
-        """Prepare the next calls like `append_record`, up to an offset, which is not
-        reached. The disk must be a real one."""
+        """Prepare the next small appends, up to an offset, which is not reached. The
+        disk must be a real one."""
         prepared.prepare(
             self, self.segment, self.index, self.times, self.state.address,
             self.planner.limits_address, self.fd, encoder.magic,
             encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
-            encoder.log_append_time, self._reserved, end,
+            encoder.log_append_time, self._reserved, end, BATCH_BYTES_TARGET,
         )  # fmt: skip
 
     def write_first_frame(self) -> None:

@@ -1,0 +1,40 @@
+"""What calls of C leave behind: references to objects, and memory."""
+
+import contextlib
+import gc
+import sys
+import tracemalloc
+
+__all__ = ["ERRORS", "MANY", "counts", "growth"]
+
+MANY = 100_000
+ERRORS = (
+    *(AttributeError, IndexError, OverflowError),
+    *(SystemError, TypeError, ValueError),
+)
+
+
+def counts(*things):
+    """Reference counts, all with the same extra ones."""
+    return [sys.getrefcount(thing) for thing in things]
+
+
+def growth(call, many=MANY):
+    """Bytes that many calls leave behind: an object each would be a megabyte."""
+
+    def repeat(count):
+        for _ in range(count):
+            with contextlib.suppress(*ERRORS):
+                call()
+
+    tracemalloc.start()
+    try:
+        repeat(min(many, 3000))
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        repeat(many)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return after - before
