@@ -58,6 +58,7 @@ PYTHON_MODULES = {
         "pyrecords_iterators.c",
         "pyrecords_record.c",
         "pyrecords_rows.c",
+        "pyrecords_step.c",
     ],
     "_locks": [
         "pylocks.c",
@@ -73,6 +74,7 @@ PYTHON_HEADERS = [
     "pylocks_mutex.h",
     "pylocks_thread.h",
     "pyrecords.h",
+    "pyrecords_append.h",
 ]
 
 

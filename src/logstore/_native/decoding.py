@@ -36,6 +36,9 @@ connect(
             "ls_sys_write",
             "ls_time_index_floor",
             "ls_locate_time",
+            "ls_check_producer",
+            "ls_place_batches",
+            "ls_plan_append",
         )
     )
 )

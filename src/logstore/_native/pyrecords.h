@@ -30,6 +30,10 @@ typedef struct {
     int64_t (*write)(int32_t, const uint8_t *, int64_t, int64_t);
     int64_t (*time_floor)(const uint8_t *, int64_t, int64_t, int64_t *, int64_t *);
     int32_t (*locate_time)(const uint8_t *, int64_t, int32_t, int64_t, int64_t *);
+    int32_t (*check_producer)(const uint8_t *, int64_t, int64_t, int64_t, ls_columns *, ls_walk *, int64_t *);
+    int32_t (*place_batches)(uint8_t *, int64_t, int64_t, int32_t, int64_t);
+    int32_t (*plan_append)(const uint8_t *, int64_t, const ls_roll_limits *, int64_t, ls_segment_state *, uint8_t *,
+                           int64_t, uint8_t *, int64_t, ls_plan *, ls_error *);
 } pyrecords_functions;
 
 enum { FUNCTIONS = sizeof(pyrecords_functions) / sizeof(void (*)(void)) };

@@ -11,13 +11,15 @@ pyrecords_functions pyrecords_core;
 PyObject *pyrecords_connect(PyObject *module, PyObject *args)
 {
     (void)module;
-    unsigned long long at[FUNCTIONS];
-    if (!PyArg_ParseTuple(args, "KKKKKKKKKKK", at, at + 1, at + 2, at + 3, at + 4, at + 5, at + 6, at + 7, at + 8,
-                          at + 9, at + 10)) {
+    if (PyTuple_Size(args) != FUNCTIONS) {
+        PyErr_Format(PyExc_TypeError, "connect takes %d addresses", (int)FUNCTIONS);
         return NULL;
     }
     for (int i = 0; i < FUNCTIONS; i++) {
-        uintptr_t address = (uintptr_t)at[i];
+        uintptr_t address = (uintptr_t)PyLong_AsUnsignedLongLong(PyTuple_GetItem(args, i));
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
         memcpy((char *)&pyrecords_core + (size_t)i * sizeof(address), &address, sizeof(address));
     }
     Py_RETURN_NONE;

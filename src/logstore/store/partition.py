@@ -40,14 +40,17 @@ from logstore.store.readable_partition import ReadablePartition
 __all__ = ["Partition"]
 
 
-def _refuse(value: Any, key: Any, timestamp_ms: Any) -> int:
-    """`Appender.append_prepared` of a store that was opened read-only."""
-    return -1
+class _NothingPrepared:
+    """`Appender.prepared` of a store that was opened read-only."""
 
+    def append(self, value: Any, key: Any, timestamp_ms: Any) -> int:
+        return -1
 
-def _refuse_many(values: Any, keys: Any, timestamps_ms: Any) -> range | None:
-    """`Appender.append_many_prepared`, likewise."""
-    return None
+    def append_many(self, values: Any, keys: Any, timestamps_ms: Any) -> range | None:
+        return None
+
+    def append_batches(self, data: Any) -> range | None:
+        return None
 
 
 class Partition(ReadablePartition):
@@ -65,12 +68,10 @@ class Partition(ReadablePartition):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         writer = self._writer
-        self._append_prepared = (
-            _refuse if writer is None else writer.appends.append_prepared
+        self._prepared = (
+            _NothingPrepared() if writer is None else writer.appends.prepared
         )
-        self._append_many_prepared = (
-            _refuse_many if writer is None else writer.appends.append_many_prepared
-        )
+        self._append_prepared = self._prepared.append
 
     def _write(self) -> PartitionWriter:
         self._begin()
@@ -199,20 +200,22 @@ class Partition(ReadablePartition):
         Raises: as `append`; `RecordTooLargeError` when one record cannot fit.
         """
         if headers is None and expected_offset is None:
-            # Before the append: it may raise.
-            syncs = self._write().syncs if durable else None
-            if syncs is not None:
-                syncs.check_may_sync(durable)
-            offsets = self._append_many_prepared(values, keys, timestamps_ms)
+            if durable:
+                self._write().syncs.check_may_sync(durable)  # it may raise
+            offsets = self._prepared.append_many(values, keys, timestamps_ms)
             if offsets is not None:
-                if syncs is not None:
-                    syncs.sync_appended(offsets.stop, durable)
-                return offsets
+                return self._synced(offsets, durable)
         writer = self._write()
         rows = pack_rows(
             values, keys, timestamps_ms, headers, magic=writer.appends.encoder.magic
         )
         return self._append_rows(writer, [rows], expected_offset, durable)
+
+    def _synced(self, offsets: range, durable: bool) -> range:
+        """Offsets that were appended, behind a sync if it was asked for."""
+        if durable:
+            self._write().syncs.sync_appended(offsets.stop, durable)
+        return offsets
 
     @staticmethod
     def _append_rows(
@@ -276,6 +279,12 @@ class Partition(ReadablePartition):
             UnsupportedError: control batches and those of transactions.
             RecordTooLargeError: a batch beyond ``max_message_bytes``.
         """
+        if expected_offset is None:
+            if durable:
+                self._write().syncs.check_may_sync(durable)  # it may raise
+            offsets = self._prepared.append_batches(buffer)
+            if offsets is not None:
+                return self._synced(offsets, durable)
         writer = self._write()
         prepared = prepare(
             buffer,

@@ -75,9 +75,7 @@ class Appender:
                     check_headers(rows, self.encoder.magic)
                     rows.set_time(now_ms)
                 self._append([rows for rows in groups if rows.count], base, now_ms)
-                if self.encoder.is_plain and log.active.writer is not None:
-                    epoch = self.leader_epoch(base) if self.encoder.magic == 2 else 0
-                    log.active.prepare(self.encoder, epoch, log.extent.durable)
+                self._prepare()
             extent = log.extent
             end = extent.end
             lagging = end - extent.durable >= context.config.flush_messages
@@ -138,7 +136,7 @@ class Appender:
                     )
                     if done:
                         log.show(writer)
-                        log.active.prepare(encoder, epoch, log.extent.durable)
+                        self._prepare()
                 except BaseException as error:
                     # This comes first and makes no call that could be interrupted. If
                     # the error came after the commit, the record is in, and is shown.
@@ -158,18 +156,10 @@ class Appender:
         return base, timestamp_ms if encoder.magic else -1
 
     @property
-    def append_prepared(self) -> Callable[[Any, Any, Any], int]:
-        """Append a value with a key and a timestamp or None, as `append_one` would.
-        Returns its offset, or -1 if nothing was done, and `append_one` is to be called.
-        """
-        return self._log.active.prepared.append
-
-    @property
-    def append_many_prepared(self) -> Callable[[Any, Any, Any], range | None]:
-        """Append lists or tuples of values with keys and timestamps or None, as
-        `append_rows` would. Returns their offsets, or None if nothing was done, and
-        `append_rows` is to be called."""
-        return self._log.active.prepared.append_many
+    def prepared(self) -> native.PreparedAppend:
+        """Appends in one step of C, as the other methods would append. Its methods do
+        nothing, and say so, if one of these is to be called."""
+        return self._log.active.prepared
 
     def append_encoded(
         self,
@@ -195,6 +185,7 @@ class Appender:
                     sum(map(len, runs)),
                     context.files.now_ms(),
                 )
+                self._prepare()
             extent = log.extent
             end = extent.end
             lagging = end - extent.durable >= context.config.flush_messages
@@ -207,6 +198,12 @@ class Appender:
         return (
             self._log.context.files.now_ms() if self.encoder.log_append_time else None
         )
+
+    def _prepare(self) -> None:
+        """Prepare the next appends, behind one that is in."""
+        log = self._log
+        if log.active.writer is not None:
+            log.active.prepare(self.encoder, log.epochs.known, log.extent.durable)
 
     def leader_epoch(self, base: int) -> int:
         """The epoch to stamp on batches of magic 2, which begin at `base`."""

@@ -47,6 +47,12 @@ class LeaderEpochs:
             ) from error
         return self._epochs[-1][0]
 
+    @property
+    def known(self) -> int:
+        """The epoch that `at` returned last; -1 before, and behind a cut that left
+        none."""
+        return self._epochs[-1][0] if self._epochs else -1
+
     def _read(self) -> list[tuple[int, int]]:
         """The epochs in the checkpoint; empty if they are impossible. No checksum
         covers the file, and logstore alone writes epoch 0 only."""

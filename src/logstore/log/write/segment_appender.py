@@ -298,6 +298,7 @@ class SegmentWriter:
             self.planner.limits_address, self.fd, encoder.magic,
             encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
             encoder.log_append_time, self._reserved, end, BATCH_BYTES_TARGET,
+            encoder.is_plain,
         )  # fmt: skip
 
     def write_first_frame(self) -> None:

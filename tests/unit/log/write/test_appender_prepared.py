@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit._native.kafka_bytes import plain_batch
 
 import logstore
 from logstore import _native as native
@@ -30,7 +29,6 @@ from support.values import every_magic
 
 T = 1_700_000_000_000
 NEVER = 1 << 60
-BATCH = plain_batch(0, 1)
 
 
 class Counted:
@@ -154,12 +152,11 @@ def test_lookups_use_the_entries_of_prepared_appends(tmp_path: Path) -> None:
     "change",
     [
         lambda p: p.roll(),
-        lambda p: p.append_batches(BATCH),
         lambda p: p.truncate_to(1),
         lambda p: p.delete_before(p.end_offset),
         lambda p: p._writer.configure(p._writer.context.config),
     ],
-    ids=["roll", "batches", "truncate", "delete", "configure"],
+    ids=["roll", "truncate", "delete", "configure"],
 )
 def test_prepared_appends_end_with_the_next_use_of_the_lock(
     partition: logstore.Partition, change: Callable[[logstore.Partition], object]

@@ -1,0 +1,59 @@
+/*
+ * pyrecords_append.h - PreparedAppend: what its methods (pyrecords_append.c) and the step that they make
+ * (pyrecords_step.c) share.
+ */
+#ifndef PYRECORDS_APPEND_H
+#define PYRECORDS_APPEND_H
+
+#include "pyrecords.h"
+
+typedef struct {
+    PyObject_HEAD
+    /* For all its life. */
+    PyObject *log;    /* LogWriter */
+    PyObject *health; /* of the log */
+    PyObject *lock;   /* of the log */
+    PyObject *extent; /* the type Extent */
+    PyObject *quiet;  /* a tuple of containers: while one of them is not empty, records go the usual way */
+    /* Until the lock is taken; NULL: nothing is prepared. */
+    PyObject *writer; /* SegmentWriter; it owns what the addresses below point to, and `fd` */
+    PyObject *segment;
+    PyObject *index; /* OffsetEntries */
+    PyObject *times; /* TimeEntries */
+    ls_segment_state *state;
+    ls_roll_limits limits;
+    int64_t max_bytes;
+    int64_t batch_target;
+    int64_t reserved; /* bytes of the file that the disk has room for */
+    int64_t end;      /* the log stays below this offset */
+    uint64_t takes;   /* of the lock */
+    int fd;
+    int magic;
+    int attributes;
+    int leader_epoch; /* -1: not known yet */
+    int is_append_time;
+    int is_plain; /* rows are not compressed */
+} pyrecords_append;
+
+/* Where the records of an append come from. */
+typedef struct {
+    pyrecords_lists lists;
+    ls_records rows; /* without what is in lists; of batches, no more than their count */
+    int64_t base;    /* the offset of the first one */
+    int64_t batches; /* bytes of the batches that were taken */
+    uint64_t taken;  /* which ones */
+} pyrecords_source;
+
+/*
+ * Take plain batches that a producer sent for the next call of pyrecords_append_source: they are checked, and their
+ * records counted.  1, or 0 where one is no such batch, or they are too large.
+ */
+int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from);
+
+/* Append records: 1; 0 where they go the usual way; -1 with an error set. */
+int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from);
+
+/* Make the objects that steps need; -1 with an error set. */
+int pyrecords_prepare_steps(void);
+
+#endif

@@ -1,0 +1,350 @@
+/*
+ * pyrecords_step.c - one append of PreparedAppend: encoded, planned, written and shown, with the interpreter lock held
+ * and no Python code in between.
+ */
+#include "pyrecords_append.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "ls_format.h"
+#include "pylocks_mutex.h"
+
+enum {
+    STEP_BYTES = 256 * 1024, /* what is encoded with the interpreter lock held (LS_GIL_BYTES) */
+    STEP_ENTRIES = 1024,
+    EXTENT_ITEMS = 6,
+    EXTENT_END = 2
+};
+
+/* Entries that one index gets. */
+typedef struct {
+    PyObject *entries; /* Entries */
+    PyObject *data;    /* its buffer */
+    PyObject *count;   /* its new count */
+    Py_ssize_t pos;
+    Py_ssize_t bytes;
+} pyrecords_addition;
+
+/* Records that are encoded, with the objects that say so. */
+typedef struct {
+    ls_segment_state state;
+    ls_plan plan;
+    pyrecords_addition index;
+    pyrecords_addition times;
+    PyObject *extent;
+    PyObject *end;
+    PyObject *size;
+} pyrecords_next;
+
+static struct {
+    PyObject *count, *data, *dirty, *extent, *is_blocked, *next_offset, *size, *time_ns;
+} pyrecords_names;
+static PyObject *pyrecords_clock;  /* the module time */
+static PyObject *pyrecords_intact; /* SegmentWriter.dirty where no index entry was added */
+/* Used from one check to the end of its append only. */
+static uint8_t pyrecords_bytes[STEP_BYTES];
+static uint8_t pyrecords_index_entries[STEP_ENTRIES * LS_INDEX_ENTRY_BYTES];
+static uint8_t pyrecords_time_entries[STEP_ENTRIES * LS_TIME_ENTRY_BYTES];
+static uint64_t pyrecords_uses; /* of pyrecords_bytes */
+static struct {
+    int64_t offset[PYRECORDS_ROWS_MAX], timestamp[PYRECORDS_ROWS_MAX];
+    int32_t key_pos[PYRECORDS_ROWS_MAX], key_len[PYRECORDS_ROWS_MAX];
+    int32_t value_pos[PYRECORDS_ROWS_MAX], value_len[PYRECORDS_ROWS_MAX];
+    int32_t header_pos[PYRECORDS_ROWS_MAX], header_count[PYRECORDS_ROWS_MAX];
+} pyrecords_decoded;
+
+/* ---------------------------------------------------------------- what may run Python code */
+
+/* Unix milliseconds, by time.time_ns(); -1 with an error set. */
+static int64_t pyrecords_now(void)
+{
+    PyObject *function = PyObject_GetAttr(pyrecords_clock, pyrecords_names.time_ns);
+    PyObject *ns = function == NULL ? NULL : PyObject_CallNoArgs(function);
+    Py_XDECREF(function);
+    int64_t now = ns == NULL ? -1 : PyLong_AsLongLong(ns);
+    Py_XDECREF(ns);
+    return now < 0 ? now : now / 1000000;
+}
+
+static PyObject *pyrecords_new_extent(PyObject *type)
+{
+    allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
+    return allocate((PyTypeObject *)type, EXTENT_ITEMS);
+}
+
+int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
+{
+    ls_columns columns = {
+        .capacity = PYRECORDS_ROWS_MAX,
+        .offset = pyrecords_decoded.offset,
+        .timestamp = pyrecords_decoded.timestamp,
+        .key_pos = pyrecords_decoded.key_pos,
+        .key_len = pyrecords_decoded.key_len,
+        .value_pos = pyrecords_decoded.value_pos,
+        .value_len = pyrecords_decoded.value_len,
+        .header_pos = pyrecords_decoded.header_pos,
+        .header_count = pyrecords_decoded.header_count,
+    };
+    ls_walk walk = {0};
+    int64_t least = self->is_append_time ? INT64_MIN : -1;
+    if (size <= 0 || size > STEP_BYTES) {
+        return 0;
+    }
+    memcpy(pyrecords_bytes, data, (size_t)size);
+    pyrecords_uses += 1;
+    from->taken = pyrecords_uses;
+    from->batches = size;
+    return pyrecords_core.check_producer(pyrecords_bytes, size, self->max_bytes, least, &columns, &walk,
+                                         &from->rows.count)
+               == LS_OK
+        && walk.pos == size;
+}
+
+/* ---------------------------------------------------------------- the step: no Python code */
+
+/* Whether nothing speaks against an append of this kind. */
+static int pyrecords_is_ready(const pyrecords_append *self)
+{
+    if (self->writer == NULL || !pylocks_is_untouched((const pylocks_mutex *)self->lock, self->takes)) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(self->quiet); i++) {
+        if (PyObject_Size(PyTuple_GetItem(self->quiet, i)) != 0) {
+            return 0;
+        }
+    }
+    PyObject *is_blocked = PyObject_GetAttr(self->health, pyrecords_names.is_blocked);
+    Py_XDECREF(is_blocked);
+    return is_blocked == Py_False;
+}
+
+/* Give batches their offsets, and plan their append: their bytes, or 0 where they go the usual way. */
+static int64_t pyrecords_place(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
+{
+    ls_error error;
+    int64_t time = self->is_append_time ? now : -1;
+    if (from->taken != pyrecords_uses
+        || pyrecords_core.place_batches(pyrecords_bytes, from->batches, from->base, self->leader_epoch, time) != LS_OK
+        || pyrecords_core.plan_append(pyrecords_bytes, from->batches, &self->limits, self->limits.index_interval_bytes,
+                                      &next->state, pyrecords_index_entries, STEP_ENTRIES, pyrecords_time_entries,
+                                      STEP_ENTRIES, &next->plan, &error)
+               != LS_OK) {
+        return 0;
+    }
+    int is_whole = next->plan.bytes == from->batches
+                && next->state.last_offset == self->state->last_offset + from->rows.count;
+    return is_whole ? from->batches : 0;
+}
+
+/* Encode rows, and plan their append: their bytes, or 0 where they go the usual way. */
+static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
+{
+    ls_error error;
+    ls_records rows = from->rows;
+    pyrecords_uses += 1;
+    if (!pyrecords_rows_of(&from->lists, &rows)) {
+        return 0;
+    }
+    if (self->is_append_time) {
+        rows.timestamp = NULL;
+    }
+    if (rows.timestamp_all < 0) {
+        rows.timestamp_all = now;
+    }
+    return pyrecords_core.append_records(&rows, self->magic, self->attributes, self->leader_epoch, self->max_bytes,
+                                         self->batch_target, &self->limits, &next->state, pyrecords_bytes, STEP_BYTES,
+                                         pyrecords_index_entries, pyrecords_time_entries, STEP_ENTRIES, &next->plan,
+                                         &error);
+}
+
+/* Make the bytes that are to be written: how many, or 0 where the records go the usual way. */
+static int64_t pyrecords_make_bytes(pyrecords_append *self, const pyrecords_source *from, int64_t now,
+                                    pyrecords_next *next)
+{
+    if (from->base != self->state->last_offset + 1 || (from->batches > 0 ? self->leader_epoch < 0 : !self->is_plain)) {
+        return 0;
+    }
+    self->limits.now_ms = now;
+    next->state = *self->state;
+    int64_t bytes =
+        from->batches > 0 ? pyrecords_place(self, from, now, next) : pyrecords_encode(self, from, now, next);
+    if (bytes <= 0 || next->state.size > self->reserved || next->state.last_offset >= self->end - 1) {
+        return 0;
+    }
+    return bytes;
+}
+
+/* Make what adds entries to an index: 1; 0 where its buffer has no room; -1 with an error set. */
+static int pyrecords_make_addition(pyrecords_addition *addition, PyObject *entries, int64_t count, Py_ssize_t size)
+{
+    if (count == 0) {
+        return 1;
+    }
+    PyObject *before = PyObject_GetAttr(entries, pyrecords_names.count);
+    Py_ssize_t number = before == NULL ? -1 : PyLong_AsSsize_t(before);
+    Py_XDECREF(before);
+    if (number < 0) {
+        return -1;
+    }
+    addition->data = PyObject_GetAttr(entries, pyrecords_names.data);
+    addition->count = PyLong_FromSsize_t(number + (Py_ssize_t)count);
+    if (addition->data == NULL || addition->count == NULL) {
+        return -1;
+    }
+    addition->pos = number * size;
+    addition->bytes = (Py_ssize_t)count * size;
+    if (!PyByteArray_CheckExact(addition->data) || PyByteArray_Size(addition->data) - addition->pos < addition->bytes) {
+        return 0;
+    }
+    addition->entries = entries;
+    return 1;
+}
+
+/* Fill the new extent, and make the other objects: 1; 0 where the log does not end here; -1 with an error set. */
+static int pyrecords_make_objects(pyrecords_append *self, pyrecords_next *next)
+{
+    PyObject *before = PyObject_GetAttr(self->log, pyrecords_names.extent);
+    if (before == NULL || (PyObject *)Py_TYPE(before) != self->extent || PyTuple_Size(before) != EXTENT_ITEMS
+        || PyLong_AsLongLong(PyTuple_GetItem(before, EXTENT_END)) != self->state->last_offset + 1) {
+        Py_XDECREF(before);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    next->end = PyLong_FromLongLong(next->state.last_offset + 1);
+    next->size = PyLong_FromLongLong(next->state.size);
+    int is_made = next->end != NULL && next->size != NULL;
+    for (Py_ssize_t i = 0; is_made && i < EXTENT_ITEMS; i++) {
+        PyObject *item = i == EXTENT_END ? next->end : PyTuple_GetItem(before, i);
+        Py_INCREF(item);
+        is_made = PyTuple_SetItem(next->extent, i, item) == 0;
+    }
+    Py_DECREF(before);
+    return is_made ? 1 : -1;
+}
+
+/* Set an attribute that has a slot.  It cannot fail: the objects have it. */
+static void pyrecords_set(PyObject *object, PyObject *name, PyObject *value)
+{
+    if (PyObject_SetAttr(object, name, value) < 0) {
+        PyErr_WriteUnraisable(object);
+    }
+}
+
+static void pyrecords_add(const pyrecords_addition *addition, const uint8_t *entry)
+{
+    if (addition->entries != NULL) {
+        memcpy(PyByteArray_AsString(addition->data) + addition->pos, entry, (size_t)addition->bytes);
+        pyrecords_set(addition->entries, pyrecords_names.count, addition->count);
+    }
+}
+
+/*
+ * Write what is encoded: 1; 0 where nothing is written; -1 where a part is.  The frame of the first of several batches
+ * is written last: until then zeros in its place end the log for readers of other processes, and for recovery.
+ */
+static int pyrecords_write(const pyrecords_append *self, int64_t batches, int64_t bytes)
+{
+    int64_t held = batches > 1 ? LS_FRAME_HEADER_BYTES : 0;
+    int64_t pos = self->state->size;
+    int64_t written = pyrecords_core.write(self->fd, pyrecords_bytes + held, bytes - held, pos + held);
+    if (written == -EINTR) {
+        return 0;
+    }
+    int is_written = written == bytes - held;
+    if (is_written && held > 0) {
+        is_written = pyrecords_core.write(self->fd, pyrecords_bytes, held, pos) == held;
+    }
+    return is_written ? 1 : -1;
+}
+
+/* Let everybody see what is written. */
+static void pyrecords_show(pyrecords_append *self, const pyrecords_next *next)
+{
+    pyrecords_add(&next->index, pyrecords_index_entries);
+    pyrecords_add(&next->times, pyrecords_time_entries);
+    *self->state = next->state;
+    pyrecords_set(self->segment, pyrecords_names.next_offset, next->end);
+    pyrecords_set(self->segment, pyrecords_names.size, next->size);
+    pyrecords_set(self->log, pyrecords_names.extent, next->extent);
+}
+
+/* The whole step: 1; 0 where the records go the usual way; -1 with an error set. */
+static int pyrecords_step(pyrecords_append *self, const pyrecords_source *from, int64_t now, pyrecords_next *next)
+{
+    if (!pyrecords_is_ready(self)) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    int64_t bytes = pyrecords_make_bytes(self, from, now, next);
+    if (bytes == 0) {
+        return 0;
+    }
+    int status = pyrecords_make_addition(&next->index, self->index, next->plan.index_count, LS_INDEX_ENTRY_BYTES);
+    if (status > 0) {
+        status = pyrecords_make_addition(&next->times, self->times, next->plan.time_count, LS_TIME_ENTRY_BYTES);
+    }
+    if (status > 0) {
+        status = pyrecords_make_objects(self, next);
+    }
+    if (status <= 0) {
+        return status;
+    }
+    status = pyrecords_write(self, next->plan.batches, bytes);
+    if (status > 0) {
+        pyrecords_show(self, next);
+        return 1;
+    }
+    if (status < 0) {
+        /* The usual way cuts what was written, tries again, and has a better error. */
+        pyrecords_set(self->writer, pyrecords_names.dirty, pyrecords_intact);
+        pyrecords_set(self->health, pyrecords_names.is_blocked, Py_True);
+    }
+    return 0;
+}
+
+int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from)
+{
+    int64_t now = pyrecords_now();
+    if (now < 0) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    pyrecords_next next = {.extent = pyrecords_new_extent(self->extent)};
+    int status = next.extent == NULL ? -1 : pyrecords_step(self, from, now, &next);
+    Py_XDECREF(next.index.data);
+    Py_XDECREF(next.index.count);
+    Py_XDECREF(next.times.data);
+    Py_XDECREF(next.times.count);
+    Py_XDECREF(next.end);
+    Py_XDECREF(next.size);
+    Py_XDECREF(next.extent);
+    return status;
+}
+
+int pyrecords_prepare_steps(void)
+{
+    static const struct {
+        PyObject **place;
+        const char *text;
+    } names[] = {
+        {&pyrecords_names.count, "count"},
+        {&pyrecords_names.data, "_data"},
+        {&pyrecords_names.dirty, "dirty"},
+        {&pyrecords_names.extent, "extent"},
+        {&pyrecords_names.is_blocked, "is_blocked"},
+        {&pyrecords_names.next_offset, "next_offset"},
+        {&pyrecords_names.size, "size"},
+        {&pyrecords_names.time_ns, "time_ns"},
+    };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        *names[i].place = PyUnicode_InternFromString(names[i].text);
+        if (*names[i].place == NULL) {
+            return -1;
+        }
+    }
+    pyrecords_clock = PyImport_ImportModule("time");
+    /* As many entries as there are. */
+    pyrecords_intact = Py_BuildValue("(nn)", PY_SSIZE_T_MAX, PY_SSIZE_T_MAX);
+    if (pyrecords_clock == NULL || pyrecords_intact == NULL) {
+        return -1;
+    }
+    return 0;
+}

@@ -1,0 +1,122 @@
+"""Appends of many records that a log has prepared: counted, or left to the other way."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import logstore
+
+__all__ = [
+    "NEVER",
+    "T",
+    "WAYS",
+    "Prepared",
+    "Rows",
+    "arrow",
+    "close",
+    "files_of",
+    "lists",
+    "partition_of",
+    "random_rows",
+    "tuples",
+    "values",
+]
+
+T = 1_700_000_000_000
+NEVER = 1 << 60
+
+
+class Prepared:
+    """Counts what the log's `PreparedAppend` takes of appends of many; it may be told
+    to take nothing."""
+
+    def __init__(self, partition: Any) -> None:
+        active = partition._writer.appends._log.active
+        self._real = active.prepared
+        self.taken = self.refused = 0
+        self.is_off = False
+        active.prepared = self
+        partition._prepared = self
+
+    def _count(self, offsets: range | None) -> range | None:
+        self.taken += offsets is not None
+        self.refused += offsets is None
+        return offsets
+
+    def append(self, *args: Any) -> int:
+        return -1 if self.is_off else self._real.append(*args)
+
+    def append_many(self, *args: Any) -> range | None:
+        return self._count(None if self.is_off else self._real.append_many(*args))
+
+    def append_batches(self, data: Any) -> range | None:
+        return self._count(None if self.is_off else self._real.append_batches(data))
+
+    def append_rows(self, address: int) -> range | None:
+        return self._count(None if self.is_off else self._real.append_rows(address))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def partition_of(path: Path, magic: int = 1, **settings: Any) -> logstore.Partition:
+    defaults = {"flush_messages": NEVER, "flush_ms": NEVER}
+    config = logstore.TopicConfig(message_format=magic, **(defaults | settings))
+    return logstore.open(path).create_topic("orders", partitions=1, config=config)[0]
+
+
+def close(partition: logstore.Partition) -> None:
+    partition._writer.context.services.store.close()  # type: ignore
+
+
+def values(partition: logstore.Partition) -> list[bytes | None]:
+    return [record.value for record in partition.read()]
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    """Logs and indexes."""
+    names = sorted(path.glob("orders-0/*.*"))
+    return {n.name: n.read_bytes() for n in names if n.name[0] != "."}
+
+
+Rows = tuple[list[Any], list[Any], list[int]]
+
+
+def lists(partition: Any, rows: Rows) -> range:
+    found: range = partition.append_many(*rows)
+    return found
+
+
+def tuples(partition: Any, rows: Rows) -> range:
+    found: range = partition.append_many(*map(tuple, rows))
+    return found
+
+
+def arrow(partition: Any, rows: Rows) -> range:
+    """A slice of a batch, so that its columns begin anywhere."""
+    kinds = (pa.binary(), pa.large_binary(), pa.timestamp("ms"))
+    columns = [
+        pa.array([column[0], *column], kind)
+        for column, kind in zip(rows, kinds, strict=True)
+    ]
+    batch = pa.record_batch(columns, ["value", "key", "timestamp"])
+    found: range = partition.append_arrow(batch.slice(1))
+    return found
+
+
+WAYS = [lists, tuples, arrow]
+
+
+def random_rows(rng: random.Random) -> Rows:
+    count = rng.choice([1, 2, 10, 100, 1500])
+    longest = rng.choice([0, 10, 200]) if count > 100 else rng.choice([0, 90, 9000])
+    sizes = [rng.randrange(longest + 1) for _ in range(count)]
+    return (
+        [rng.choice([None, b"v" * n, b"w" * n]) for n in sizes],
+        [rng.choice([None, b"", b"k" * rng.randrange(20)]) for _ in range(count)],
+        [T + rng.randrange(-1000, 100_000) for _ in range(count)],
+    )
