@@ -1,4 +1,4 @@
-"""Appends of many records that a log has prepared: counted, or left to the other way."""
+"""Appends of many that a log has prepared: counted, or left to the usual way."""
 
 from __future__ import annotations
 
