@@ -53,6 +53,10 @@ def _pieces_of(directory: Path, magic: int) -> Iterator[tuple[str, Work]]:
         for _ in range(count // _BATCH):
             partition.append_many(values, keys)
 
+    def append_batches(count: int) -> None:
+        for _ in range(count // _BATCH):
+            partition.append_batches(sent)
+
     def read(count: int) -> None:
         for record in partition.read(start, start + count):
             _ = record.value
@@ -74,6 +78,10 @@ def _pieces_of(directory: Path, magic: int) -> Iterator[tuple[str, Work]]:
 
     yield f"append, magic {magic}", append
     yield f"append_many, magic {magic}", append_many
+    producer = store.create_topic("sent", config=_config(magic))[0]
+    producer.append_many(values, keys)
+    sent = Path(producer.segments[0].path).read_bytes()
+    yield f"append_batches, magic {magic}", append_batches
     start = partition.end_offset
     for _ in range(SIZES["read"][1] // _BATCH):
         partition.append_many(values, keys)
@@ -110,6 +118,7 @@ def _checksums() -> Iterator[tuple[str, Work]]:
 SIZES = {
     "append": (20, 120),
     "append_many": (500, 2500),
+    "append_batches": (500, 2500),
     "read": (500, 2500),
     "get": (20, 120),
     "scan": (500, 2500),
@@ -117,11 +126,12 @@ SIZES = {
     "crc32": (10, 60),
     "crc32c": (10, 60),
 }
+KINDS = ("append", "append_many", "append_batches", "read", "get", "scan", "verify")
 PIECES = [
     *(
         f"{kind}, magic {magic}"
         for magic in (1, 2)
-        for kind in ("append", "append_many", "read", "get", "scan", "verify")
+        for kind in KINDS
     ),
     *(f"{kind}, {n} bytes" for kind in ("crc32", "crc32c") for n in (128, _CRC_BYTES)),
 ]
