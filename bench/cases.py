@@ -249,6 +249,15 @@ _READING: Final = (
         note="10,000 segments of one batch each",
     ),
     Case(
+        "get_segments_few_files",
+        lookups.GetWithFewFiles,
+        (Rival("peers.lmdb_store.RandomRead"),),
+        unit="op",
+        records=100_000,
+        batch=10,
+        note="10,000 segments, of which 1,024 may be open (the default)",
+    ),
+    Case(
         "time",
         lookups.Time,
         (Rival("peers.lmdb_store.TimeLookup"),),
@@ -273,6 +282,15 @@ _READING: Final = (
         records=100_000,
         batch=10,
         note="10,000 segments; LMDB has the times as keys",
+    ),
+    Case(
+        "time_segments_few_files",
+        lookups.TimeWithFewFiles,
+        (Rival("peers.lmdb_store.TimeLookup"),),
+        unit="op",
+        records=100_000,
+        batch=10,
+        note="10,000 segments, of which 1,024 may be open (the default)",
     ),
     Case(
         "time_segments_v2",

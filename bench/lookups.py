@@ -12,7 +12,16 @@ from bench.ours import LOOKUPS, check_random, random_offsets
 from bench.rounds import Contestant
 from bench.workload import TIMESTAMP_MS
 
-__all__ = ["Get", "GetV2", "Time", "TimeInMany", "TimeInManyV2", "TimeV2"]
+__all__ = [
+    "Get",
+    "GetV2",
+    "GetWithFewFiles",
+    "Time",
+    "TimeInMany",
+    "TimeInManyV2",
+    "TimeV2",
+    "TimeWithFewFiles",
+]
 
 
 class _Segments(Contestant):
@@ -24,6 +33,9 @@ class _Segments(Contestant):
 
     magic: ClassVar[int] = 1
     is_one_segment: ClassVar[bool] = False
+    # As many files as there are segments; the store takes at most three quarters of
+    # what the process may have.
+    max_open_files: ClassVar[int] = 16_384
 
     def open(self) -> None:
         self.offsets = random_offsets(LOOKUPS, self.workload.count)
@@ -37,7 +49,8 @@ class _Segments(Contestant):
         logger = logging.getLogger("logstore")
         level = logger.level
         logger.setLevel(logging.ERROR)  # it warns of a store that it has not made
-        self.store = logstore.open(path)
+        config = logstore.StoreConfig(max_open_files=self.max_open_files)
+        self.store = logstore.open(path, config=config)
         self.partition = self.store.topic("bench")[0]
         if self.partition.end_offset != self.workload.count:
             raise AssertionError(f"the log ends at {self.partition.end_offset}")
@@ -86,6 +99,11 @@ class GetV2(Get):
     magic = 2
 
 
+class GetWithFewFiles(Get):
+    name = "logstore get, many segments, few open files"
+    max_open_files = 1024
+
+
 class Time(_Segments):
     """The offset of each of some random times."""
 
@@ -109,6 +127,11 @@ class TimeV2(Time):
 class TimeInMany(Time):
     name = "logstore offset_for_time, many segments"
     is_one_segment = False
+
+
+class TimeWithFewFiles(TimeInMany):
+    name = "logstore offset_for_time, many segments, few open files"
+    max_open_files = 1024
 
 
 class TimeInManyV2(TimeInMany):

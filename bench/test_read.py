@@ -34,14 +34,18 @@ def test_read_arrow(contest: Callable[[str], None], case: str) -> None:
     contest(case)
 
 
-@pytest.mark.parametrize("case", ["get", "get_v2", "get_segments", "get_segments_v2"])
+@pytest.mark.parametrize(
+    "case",
+    ["get", "get_v2", "get_segments", "get_segments_v2", "get_segments_few_files"],
+)
 def test_get(contest: Callable[[str], None], case: str) -> None:
     """The record at each of 5,000 random offsets, in one segment or in 10,000."""
     contest(case)
 
 
 @pytest.mark.parametrize(
-    "case", ["time", "time_v2", "time_segments", "time_segments_v2"]
+    "case",
+    ["time", "time_v2", "time_segments", "time_segments_v2", "time_segments_few_files"],
 )
 def test_offset_for_time(contest: Callable[[str], None], case: str) -> None:
     """The offset of each of 5,000 random times, in one segment or in 10,000."""
