@@ -42,7 +42,7 @@ help:
 	@echo "make demo        set up and show logstore at work"
 	@echo "make demo-spark  set up Spark as well (500 MB) and stream from store to store"
 	@echo "make test        set up and test what a commit has time for (and ruff and mypy)"
-	@echo "make test-all    set up and run all tests, all of each: more than an hour"
+	@echo "make test-all    set up and run all tests, all of each: most of an hour"
 	@echo "make lint        ruff check, ruff format --check, mypy"
 	@echo "make format      let ruff mend what it can"
 	@echo "make faults      crashes, failing calls, damage; SIZE=commit (4 min), nightly, release"
