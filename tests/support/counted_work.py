@@ -128,11 +128,7 @@ SIZES = {
 }
 KINDS = ("append", "append_many", "append_batches", "read", "get", "scan", "verify")
 PIECES = [
-    *(
-        f"{kind}, magic {magic}"
-        for magic in (1, 2)
-        for kind in KINDS
-    ),
+    *(f"{kind}, magic {magic}" for magic in (1, 2) for kind in KINDS),
     *(f"{kind}, {n} bytes" for kind in ("crc32", "crc32c") for n in (128, _CRC_BYTES)),
 ]
 
