@@ -158,6 +158,7 @@ class PreparedAppend:
         segment: object,
         index: object,
         times: object,
+        owner: object,
         state: int,
         limits: int,
         fd: int,

@@ -156,6 +156,7 @@ static int pyrecords_append_forget(pyrecords_append *self)
     Py_CLEAR(self->segment);
     Py_CLEAR(self->index);
     Py_CLEAR(self->times);
+    Py_CLEAR(self->owner);
     return 0;
 }
 
@@ -186,21 +187,21 @@ static PyObject *pyrecords_append_keep(PyObject *object, PyObject *end)
 }
 
 /*
- * prepare(writer, segment, index, times, state, limits, fd, magic, attributes, leader_epoch, max_bytes, is_append_time,
- *         reserved, end, batch_target, is_plain)
+ * prepare(writer, segment, index, times, owner, state, limits, fd, magic, attributes, leader_epoch, max_bytes,
+ *         is_append_time, reserved, end, batch_target, is_plain)
  *
- * The caller holds the lock of the log.  `state` and `limits` are addresses of what the writer owns.
+ * The caller holds the lock of the log.  `state` is the address of what `owner` keeps, `limits` of what is copied.
  */
 static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
 {
     pyrecords_append *self = (pyrecords_append *)object;
-    PyObject *writer, *segment, *index, *times;
+    PyObject *writer, *segment, *index, *times, *owner;
     unsigned long long state, limits;
     int fd, magic, attributes, leader_epoch, is_append_time, is_plain;
     long long max_bytes, reserved, end, batch_target;
-    if (!PyArg_ParseTuple(args, "OOOOKKiiiiLpLLLp", &writer, &segment, &index, &times, &state, &limits, &fd, &magic,
-                          &attributes, &leader_epoch, &max_bytes, &is_append_time, &reserved, &end, &batch_target,
-                          &is_plain)) {
+    if (!PyArg_ParseTuple(args, "OOOOOKKiiiiLpLLLp", &writer, &segment, &index, &times, &owner, &state, &limits, &fd,
+                          &magic, &attributes, &leader_epoch, &max_bytes, &is_append_time, &reserved, &end,
+                          &batch_target, &is_plain)) {
         return NULL;
     }
     if (writer != self->writer) {
@@ -214,6 +215,10 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
         Py_INCREF(writer);
         self->writer = writer;
     }
+    PyObject *before = self->owner;
+    Py_INCREF(owner);
+    self->owner = owner;
+    Py_XDECREF(before);
     self->state = (ls_segment_state *)(uintptr_t)state;
     self->limits = *(const ls_roll_limits *)(uintptr_t)limits;
     self->fd = fd;
@@ -277,6 +282,7 @@ static int pyrecords_append_traverse(PyObject *object, visitproc visit, void *ar
     Py_VISIT(self->segment);
     Py_VISIT(self->index);
     Py_VISIT(self->times);
+    Py_VISIT(self->owner);
     return 0;
 }
 

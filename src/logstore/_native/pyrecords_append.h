@@ -16,10 +16,11 @@ typedef struct {
     PyObject *extent; /* the type Extent */
     PyObject *quiet;  /* a tuple of containers: while one of them is not empty, records go the usual way */
     /* Until the lock is taken; NULL: nothing is prepared. */
-    PyObject *writer; /* SegmentWriter; it owns what the addresses below point to, and `fd` */
+    PyObject *writer; /* SegmentWriter; it owns `fd` */
     PyObject *segment;
     PyObject *index; /* OffsetEntries */
     PyObject *times; /* TimeEntries */
+    PyObject *owner; /* of `state`; the writer may get another one */
     ls_segment_state *state;
     ls_roll_limits limits;
     int64_t max_bytes;

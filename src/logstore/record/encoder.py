@@ -45,8 +45,13 @@ def check_payload_type(value: object, what: str, index: int | None = None) -> No
 
 
 def as_bytes(value: Any) -> bytes | None:
-    """Bytes of an accepted key or value (a memoryview of any shape is flattened)."""
-    return value if value is None or type(value) is bytes else bytes(value)
+    """Bytes of an accepted key or value (a memoryview of any shape is flattened).
+
+    A subclass may have a `__bytes__` that returns something else: it is not asked.
+    """
+    if value is None or type(value) is bytes:
+        return value
+    return memoryview(value).tobytes()
 
 
 def pack_column(items: Sequence[Any], what: str) -> native.Slices:
@@ -99,7 +104,7 @@ def _flatten_headers(
     values: list[Any] = []
     for index, one in enumerate(headers):
         of = "(str, bytes | None) pairs"
-        pairs = () if one is None else tuple(as_sequence(one, "headers", of))
+        pairs = () if one is None else as_column(one, "headers", of)
         if len(pairs) > native.HEADERS_MAX:
             raise RecordTooLargeError(
                 f"record {index} has {len(pairs)} headers, more than "
@@ -150,34 +155,33 @@ def check_headers(rows: native.Rows, magic: int) -> None:
         )
 
 
-def as_sequence(items: Any, name: str, of: str) -> Sequence[Any]:
-    """The items of any iterable, iterated once, as a plain list or tuple."""
-    if type(items) is list or type(items) is tuple:
-        return items
-    return list(as_items(name, items, of=of))
+def as_column(items: Any, name: str, of: str) -> Column:
+    """The items of any iterable, iterated once. Nobody changes them: the code of the
+    caller, or another thread, could shorten a list after its length was checked."""
+    return tuple(items if type(items) is list else as_items(name, items, of=of))
 
 
-OptionalColumn: TypeAlias = "Sequence[Any] | None"
+Column: TypeAlias = tuple[Any, ...]
 
 
 def as_columns(
     values: Any, keys: Any, timestamps_ms: Any, headers: Any
-) -> tuple[Sequence[Any], OptionalColumn, OptionalColumn, OptionalColumn]:
-    """The columns of `append_many` as plain lists or tuples of one length.
+) -> tuple[Column, Column | None, Column | None, Column | None]:
+    """The columns of `append_many`, of one length.
 
     Raises:
         TypeError: an argument is not iterable, or is a single value.
         ConfigError: the columns differ in length.
     """
-    value_list = as_sequence(values, "values", "bytes")
-    columns: list[OptionalColumn] = []
+    value_list = as_column(values, "values", "bytes")
+    columns: list[Column | None] = []
     # Not a dict: without memory, Python up to 3.11 may crash when it iterates over one.
     for name, of, items in (
         ("keys", "bytes", keys),
         ("timestamps_ms", "milliseconds", timestamps_ms),
         ("headers", "headers", headers),
     ):
-        column = None if items is None else as_sequence(items, name, of)
+        column = None if items is None else as_column(items, name, of)
         if column is not None and len(column) != len(value_list):
             raise ConfigError(
                 f"{name} has {len(column)} elements, values has {len(value_list)}; "

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from logstore import _native as native
 from logstore.errors import ConfigError, LogStoreError, partly_done
 from logstore.record.encoder import (
-    OptionalColumn,
+    Column,
     as_bytes,
     as_columns,
     check_payload_type,
@@ -88,18 +88,18 @@ def length_of(data: Any) -> int:
 class RecordColumns(NamedTuple):
     """The records of a call, column by column."""
 
-    values: Sequence[Any]
-    keys: OptionalColumn
-    timestamps_ms: OptionalColumn
-    headers: OptionalColumn
+    values: Column
+    keys: Column | None
+    timestamps_ms: Column | None
+    headers: Column | None
 
     def of(self, places: Sequence[int]) -> RecordColumns:
         """Some of them."""
         columns = [
-            None if column is None else [column[place] for place in places]
+            None if column is None else tuple(column[place] for place in places)
             for column in self
         ]
-        return RecordColumns(columns[0] or [], *columns[1:])
+        return RecordColumns(columns[0] or (), *columns[1:])
 
 
 def columns_of(values: Any, keys: Any, timestamps: Any, headers: Any) -> RecordColumns:
@@ -109,14 +109,14 @@ def columns_of(values: Any, keys: Any, timestamps: Any, headers: Any) -> RecordC
     return columns._replace(values=_plain(columns.values, "value"), keys=keys)
 
 
-def _plain(column: Sequence[Any], name: str) -> list[bytes | None]:
+def _plain(column: Column, name: str) -> Column:
     """A column as bytes as they are now: a partitioner may change mutable objects."""
     plain = list(column)
     for place, item in enumerate(plain):
         if type(item) is not bytes and item is not None:
             check_payload_type(item, name, place)
             plain[place] = as_bytes(item)
-    return plain
+    return tuple(plain)
 
 
 def route(columns: RecordColumns, choose: Choose) -> dict[int, list[int]]:

@@ -294,8 +294,8 @@ class SegmentWriter:
         """Prepare the next small appends, up to an offset, which is not reached. The
         disk must be a real one."""
         prepared.prepare(
-            self, self.segment, self.index, self.times, self.state.address,
-            self.planner.limits_address, self.fd, encoder.magic,
+            self, self.segment, self.index, self.times, self.state,
+            self.state.address, self.planner.limits_address, self.fd, encoder.magic,
             encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
             encoder.log_append_time, self._reserved, end, BATCH_BYTES_TARGET,
             encoder.is_plain,

@@ -512,6 +512,24 @@ def test_prepared_append_without_preparation_takes_nothing() -> None:
     assert prepared.append(b"x", None, None) == -1
 
 
+def test_prepared_append_keeps_the_state_that_it_reads(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path, 1)
+    partition.append(b"first")
+    log: Any = partition._writer.appends._log  # type: ignore[union-attr]
+    active = log.active
+    assert active.writer.state in gc.get_referents(active.prepared)
+    # A call that is undone gives the writer another state.
+    saved = active.writer.state
+    with log.lock:
+        active.writer.back_to(active.writer.mark())
+    assert active.writer.state is not saved
+    assert saved in gc.get_referents(active.prepared)
+    partition.append(b"second")
+    assert active.writer.state in gc.get_referents(active.prepared)
+    assert saved not in gc.get_referents(active.prepared)
+    assert values(partition) == [b"first", b"second"]
+
+
 @pytest.mark.parametrize("arguments", [(), (b"x",), (b"x", None, None, None)])
 def test_prepared_append_takes_three_arguments(arguments: tuple[Any, ...]) -> None:
     prepared: Any = native.PreparedAppend(

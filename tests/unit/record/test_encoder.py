@@ -1,0 +1,148 @@
+"""Columns of Python objects that are packed: what callers change meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from support.arrow import NOW
+from support.values import new_partition
+
+COUNT = 3000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[logstore.Store]:
+    with logstore.open(tmp_path) as store:
+        yield store
+
+
+class Changing(bytearray):
+    """Bytes whose conversion is the caller's own code."""
+
+    then: Callable[[], object]
+
+    def __bytes__(self) -> bytes:
+        self.then()
+        return b"not what is in the buffer"
+
+
+class Stamp:
+    """An integer whose conversion is the caller's own code."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self.then = then
+
+    def __index__(self) -> int:
+        self.then()
+        return NOW + 1
+
+
+class Headers:
+    """Headers whose iterator is the caller's own code."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        self.then = then
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        self.then()
+        return iter([("name", b"header")])
+
+
+def columns() -> dict[str, list[Any]]:
+    return {
+        "values": [b"value"] * COUNT,
+        "keys": [b"key"] * COUNT,
+        "timestamps_ms": [NOW] * COUNT,
+        "headers": [()] * COUNT,
+    }
+
+
+@pytest.mark.parametrize("changed", ["values", "keys", "timestamps_ms", "headers"])
+@pytest.mark.parametrize("at", [0, COUNT - 1])
+@pytest.mark.parametrize("by", ["timestamps_ms", "headers"])
+def test_records_are_those_of_the_call_if_the_code_of_the_caller_changes_a_column(
+    store: logstore.Store, changed: str, at: int, by: str
+) -> None:
+    given = columns()
+    given[by][at] = (Stamp if by == "timestamps_ms" else Headers)(given[changed].clear)
+    partition = new_partition(store, 2)
+    assert partition.append_many(**given) == range(COUNT)  # type: ignore[arg-type]
+    assert given[changed] == []
+    records = list(partition.read())
+    others = records[:at] + records[at + 1 :]
+    assert len(others) == COUNT - 1
+    expected = (b"key", b"value", NOW, ())
+    assert {(r.key, r.value, r.timestamp_ms, r.headers) for r in others} == {expected}
+    one = records[at]
+    assert (one.key, one.value) == (b"key", b"value")
+    is_by_time = by == "timestamps_ms"
+    assert one.timestamp_ms == NOW + is_by_time
+    assert one.headers == (() if is_by_time else (("name", b"header"),))
+
+
+def test_topic_appends_the_records_of_the_call_if_the_partitioner_changes_a_column(
+    store: logstore.Store,
+) -> None:
+    given = columns()
+
+    class Partitioner:
+        def partition(self, key: bytes | None, size: int, count: int) -> int:
+            for column in given.values():
+                column.clear()
+            return 0
+
+    partition = new_partition(store, 2)
+    topic = store.topic("orders", partitioner=Partitioner())
+    topic.append_many(**given)  # type: ignore[arg-type]
+    assert [r.key for r in partition.read()] == [b"key"] * COUNT
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_bytes_are_those_of_the_buffer_whatever_a_subclass_says(
+    store: logstore.Store, many: bool
+) -> None:
+    value = Changing(b"buffer")
+    value.then = lambda: pytest.fail("asked")
+    partition = new_partition(store)
+    if many:
+        partition.append_many([value, b"next"], [value, None])
+    else:
+        partition.append(value, value)
+    record = partition.get(0)
+    assert (record.key, record.value) == (b"buffer", b"buffer")
+
+
+def test_threads_that_change_a_list_never_change_its_records(
+    store: logstore.Store,
+) -> None:
+    partition = new_partition(store)
+    keys = [b"key"] * COUNT
+    values = [bytearray(b"value")] * COUNT  # the usual way
+    stop = threading.Event()
+
+    def change() -> None:
+        while not stop.is_set():
+            keys[:] = [b"key"] * COUNT
+            del keys[10:]
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    appended = 0
+    try:
+        for _ in range(8):
+            try:
+                appended += len(partition.append_many(values, keys))
+            except ValueError:
+                continue  # the lengths differed
+    finally:
+        stop.set()
+        thread.join()
+    records = list(partition.read())
+    assert len(records) == appended
+    assert {(r.key, r.value) for r in records} <= {(b"key", b"value")}
