@@ -92,6 +92,7 @@ BUGS = (
         (("reader.begin(before, segment.checks)",
           "reader.begin(before, segment.checks & ~native.CHECK_CRC)"),),
         "lying_disk",
+        quick=10,
     ),
     Bug(
         "checksums not checked by recovery",
@@ -99,6 +100,7 @@ BUGS = (
         (("checks=segment.checks", "checks=segment.checks & ~native.CHECK_CRC"),),
         "disk_states",
         _APPENDS,
+        quick=8,
     ),
     Bug(
         "zeros at the end taken for log",
@@ -129,6 +131,7 @@ BUGS = (
           "durable, own)\n", "        durable = 0\n"),
          ("self.facts.are_indexed(ReadIndexes(base, segment.is_lost))", "False")),
         "lying_disk",
+        quick=10,
     ),
     Bug(
         "a failed sync is tried again",
@@ -241,6 +244,7 @@ BUGS = (
         (("            if self.point.is_truncating:\n", "            if False:\n"),),
         "disk_states",
         (*_APPENDS, "truncate_to"),
+        quick=5,
     ),
     Bug(
         "recovery syncs what lies past the durable point, and does not write it again",
@@ -290,6 +294,7 @@ BUGS = (
         (("        while done < len(data):\n            done += native.write_at",
           "        while False:\n            done += native.write_at"),),
         "lying_disk",
+        quick=10,
     ),
     Bug(
         "durable_only reads past the durable offset",
@@ -361,6 +366,7 @@ BUGS = (
         "failing_calls",
         ("append many", "append batches"),
         call="write",
+        quick=4,
     ),
     Bug(
         "readers do not stop at a publication",
@@ -421,6 +427,7 @@ BUGS = (
         "failing_calls",
         ("append", "first append after opening"),
         call="write",
+        quick=4,
     ),
     Bug(
         "the base offset is chosen before the lock is taken",
@@ -485,6 +492,7 @@ BUGS = (
         (("        except RuntimeError as error:\n",
           "        except ZeroDivisionError as error:\n"),),
         "limits",
+        quick=5,
     ),
     Bug(
         "a sync counts as scheduled before it is",
@@ -510,6 +518,7 @@ BUGS = (
         (("        if serial == self.serial:\n            return NO_CUT\n",
           "        return NO_CUT\n"),),
         "replacements",
+        quick=3,
     ),
     Bug(
         "a chunk goes on where its last pass ended",
@@ -534,6 +543,7 @@ BUGS = (
         (("    if not low <= value <= high:\n", "    if False:\n"),),
         "lying_input",
         ("states",),
+        quick=5,
     ),
     Bug(
         "an index is believed where it is a file's own",
