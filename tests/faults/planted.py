@@ -287,6 +287,7 @@ BUGS = (
           "        base = "),),
         "disk_states",
         (*_APPENDS, "roll"),
+        quick=6,
     ),
     Bug(
         "a short write is taken for a whole one",
@@ -492,7 +493,6 @@ BUGS = (
         (("        except RuntimeError as error:\n",
           "        except ZeroDivisionError as error:\n"),),
         "limits",
-        quick=5,
     ),
     Bug(
         "a sync counts as scheduled before it is",
