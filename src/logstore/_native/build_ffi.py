@@ -71,7 +71,7 @@ PYTHON_HEADERS = [
     "ls_api.h",
     "ls_bytes.h",
     "ls_format.h",
-    "pylocks_mutex.h",
+    "pylocks_api.h",
     "pylocks_thread.h",
     "pyrecords.h",
     "pyrecords_append.h",

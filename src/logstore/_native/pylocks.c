@@ -21,7 +21,7 @@
  * Everything here runs with the GIL, but where a thread waits.  After a fork, in the child, all locks are free:
  * their holders are not there.
  */
-#include "pylocks_mutex.h"
+#include "pylocks_api.h"
 #include "pylocks_thread.h"
 
 PyObject *pylocks_reentrant;
@@ -172,13 +172,23 @@ static void pylocks_mutex_dealloc(PyObject *object)
     pylocks_free(object);
 }
 
+static int pylocks_enter(PyObject *self)
+{
+    return pylocks_take((pylocks_mutex *)self, pylocks_top(((pylocks_mutex *)self)->group), 1);
+}
+
 static PyObject *pylocks_mutex_enter(PyObject *self, PyObject *unused)
 {
     (void)unused;
-    if (pylocks_take((pylocks_mutex *)self, pylocks_top(((pylocks_mutex *)self)->group), 1) < 0) {
+    if (pylocks_enter(self) < 0) {
         return NULL;
     }
     Py_RETURN_NONE;
+}
+
+static void pylocks_leave(PyObject *self)
+{
+    pylocks_release((pylocks_mutex *)self);
 }
 
 static PyObject *pylocks_mutex_exit(PyObject *self, PyObject *const *args, Py_ssize_t count)
@@ -421,6 +431,27 @@ PyTypeObject *pylocks_add(PyObject *module, const char *name, PyType_Spec *spec)
     return (PyTypeObject *)type;
 }
 
+static pylocks_functions pylocks_api;
+
+/* Add what other modules call: -1 with an error set. */
+static int pylocks_add_api(PyObject *module)
+{
+    pylocks_api.mutex = pylocks_mutex_type;
+    pylocks_api.enter = pylocks_enter;
+    pylocks_api.leave = pylocks_leave;
+    pylocks_api.run_deferred = pylocks_run_due;
+    pylocks_give_turns(&pylocks_api);
+    PyObject *capsule = PyCapsule_New(&pylocks_api, PYLOCKS_API, NULL);
+    if (capsule == NULL) {
+        return -1;
+    }
+    if (PyModule_AddObject(module, "api", capsule) < 0) {
+        Py_DECREF(capsule);
+        return -1;
+    }
+    return 0;
+}
+
 PyMODINIT_FUNC PyInit__locks(void);
 
 PyMODINIT_FUNC PyInit__locks(void)
@@ -442,7 +473,8 @@ PyMODINIT_FUNC PyInit__locks(void)
     pylocks_attempt_type = pylocks_add(module, "Attempt", &pylocks_attempt_spec);
     if (pylocks_mutex_type == NULL || pylocks_attempt_type == NULL
         || pylocks_add(module, "Group", &pylocks_group_spec) == NULL
-        || pylocks_add(module, "OpenFile", &pylocks_file_spec) == NULL || pylocks_add_turns(module) < 0) {
+        || pylocks_add(module, "OpenFile", &pylocks_file_spec) == NULL || pylocks_add_turns(module) < 0
+        || pylocks_add_api(module) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -8,6 +8,8 @@
 #include <Python.h>
 #include <stdint.h>
 
+#include "pylocks_api.h"
+
 #define PYLOCKS_RANKS 32
 #define PYLOCKS_GROUPS 8 /* so many stores may call each other in one thread */
 #define PYLOCKS_FAST(function) ((PyCFunction)(void (*)(void))(function))
@@ -46,7 +48,9 @@ extern PyObject *pylocks_reentrant;   /* logstore.errors.ReentrantCallError */
 int pylocks_begin(void);
 /* pylocks.c: add a type to the module; NULL with an error set. */
 PyTypeObject *pylocks_add(PyObject *module, const char *name, PyType_Spec *spec);
-int pylocks_add_turns(PyObject *module); /* Turns: pylocks_turns.c; -1 with an error set */
+/* pylocks_turns.c: add Turns to the module (-1 with an error set), and its functions to what other modules call. */
+int pylocks_add_turns(PyObject *module);
+void pylocks_give_turns(pylocks_functions *api);
 int pylocks_make_me(void);
 int pylocks_run_deferred(void);
 #pragma GCC visibility pop
@@ -127,11 +131,17 @@ static inline void pylocks_uncount(unsigned long group, int rank)
     }
 }
 
+/* Call what was deferred, if this thread has let go of its last lock: 0, or -1 with an error set. */
+static inline int pylocks_run_due(void)
+{
+    pylocks_thread *me = pylocks_me;
+    return me != NULL && me->held == 0 && me->deferred != NULL ? pylocks_run_deferred() : 0;
+}
+
 /* The result of a call that has let go of a lock: None, once what was deferred is done. */
 static inline PyObject *pylocks_left(void)
 {
-    pylocks_thread *me = pylocks_me;
-    if (me != NULL && me->held == 0 && me->deferred != NULL && pylocks_run_deferred() < 0) {
+    if (pylocks_run_due() < 0) {
         return NULL;
     }
     Py_RETURN_NONE;

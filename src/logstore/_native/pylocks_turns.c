@@ -163,23 +163,19 @@ static int pylocks_ensure_lock(pylocks_turn *self)
     return 0;
 }
 
-static PyObject *pylocks_turn_gather(PyObject *object, PyObject *microseconds)
+static int pylocks_gather(PyObject *object, long long limit)
 {
     pylocks_turn *self = (pylocks_turn *)object;
     pylocks_turns *turns = self->turns;
-    long long limit = PyLong_AsLongLong(microseconds);
-    if (limit == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
     if (self->state != WORKING) {
         PyErr_SetString(PyExc_RuntimeError, "it is not this thread's turn");
-        return NULL;
+        return -1;
     }
     if (turns->forks != pylocks_forks || turns->waiting >= turns->served || limit <= 0) {
-        Py_RETURN_NONE;
+        return 0;
     }
     if (pylocks_ensure_lock(self) < 0) {
-        return NULL;
+        return -1;
     }
     turns->gathering = self;
     PyThread_type_lock lock = self->lock;
@@ -191,27 +187,36 @@ static PyObject *pylocks_turn_gather(PyObject *object, PyObject *microseconds)
         PyThread_acquire_lock(lock, 0); /* released just now */
     }
     turns->gathering = NULL;
+    return 0;
+}
+
+static PyObject *pylocks_turn_gather(PyObject *self, PyObject *microseconds)
+{
+    long long limit = PyLong_AsLongLong(microseconds);
+    if ((limit == -1 && PyErr_Occurred()) || pylocks_gather(self, limit) < 0) {
+        return NULL;
+    }
     Py_RETURN_NONE;
 }
 
-static PyObject *pylocks_turn_enter(PyObject *object, PyObject *unused)
+/* Whether it is this thread's turn; -1 with an error set. */
+static int pylocks_enter_turn(PyObject *object)
 {
-    (void)unused;
     pylocks_turn *self = (pylocks_turn *)object;
     pylocks_turns *turns = self->turns;
     unsigned long me = PyThread_get_thread_ident();
     if (self->state == WAITING || self->state == WORKING) {
         PyErr_SetString(PyExc_RuntimeError, "the turn is taken already");
-        return NULL;
+        return -1;
     }
     pylocks_renew_turns(turns);
     if (turns->worker == me) {
         PyErr_SetString(pylocks_reentrant, "a call came in from inside another one, for which others wait; nothing was "
                                            "changed");
-        return NULL;
+        return -1;
     }
     if (pylocks_ensure_me() < 0) {
-        return NULL;
+        return -1;
     }
     int top = pylocks_top(turns->group);
     if (pylocks_find(turns->group) == NULL || turns->rank < top
@@ -219,13 +224,13 @@ static PyObject *pylocks_turn_enter(PyObject *object, PyObject *unused)
         PyErr_Format(pylocks_reentrant,
                      "a call that needs %U came in from inside another one of this thread; nothing was changed",
                      turns->name);
-        return NULL;
+        return -1;
     }
     if (turns->worker == 0) {
         self->state = WORKING;
     } else {
         if (pylocks_ensure_lock(self) < 0 || pylocks_wait_turn(self) < 0) {
-            return NULL;
+            return -1;
         }
     }
     if (self->state == WORKING) {
@@ -233,11 +238,19 @@ static PyObject *pylocks_turn_enter(PyObject *object, PyObject *unused)
         /* A handler that ran while this waited holds nothing any more: there is a place. */
         pylocks_count(pylocks_find(turns->group), turns->group, turns->rank);
     }
-    return PyBool_FromLong(self->state == WORKING);
+    return self->state == WORKING;
 }
 
-static void pylocks_turn_leave(pylocks_turn *self)
+static PyObject *pylocks_turn_enter(PyObject *self, PyObject *unused)
 {
+    (void)unused;
+    int is_mine = pylocks_enter_turn(self);
+    return is_mine < 0 ? NULL : PyBool_FromLong(is_mine);
+}
+
+static void pylocks_leave_turn(PyObject *object)
+{
+    pylocks_turn *self = (pylocks_turn *)object;
     pylocks_turns *turns = self->turns;
     int was_working = self->state == WORKING && turns->forks == pylocks_forks;
     self->state = OUTSIDE;
@@ -249,18 +262,18 @@ static void pylocks_turn_leave(pylocks_turn *self)
     }
 }
 
-static PyObject *pylocks_turn_exit(PyObject *object, PyObject *const *args, Py_ssize_t count)
+static PyObject *pylocks_turn_exit(PyObject *self, PyObject *const *args, Py_ssize_t count)
 {
     (void)args;
     (void)count;
-    pylocks_turn_leave((pylocks_turn *)object);
+    pylocks_leave_turn(self);
     return pylocks_left();
 }
 
 static void pylocks_turn_dealloc(PyObject *object)
 {
     pylocks_turn *self = (pylocks_turn *)object;
-    pylocks_turn_leave(self);
+    pylocks_leave_turn(object);
     if (self->lock != NULL) {
         PyThread_release_lock(self->lock);
         PyThread_free_lock(self->lock);
@@ -315,38 +328,45 @@ static PyObject *pylocks_turns_new(PyTypeObject *type, PyObject *args, PyObject 
     return (PyObject *)self;
 }
 
-static PyObject *pylocks_turns_take(PyObject *self, PyObject *upto)
+static PyObject *pylocks_take_turn(PyObject *self, long long upto)
 {
-    long long number = PyLong_AsLongLong(upto);
-    if (number == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
     allocfunc allocate = (allocfunc)PyType_GetSlot(pylocks_turn_type, Py_tp_alloc);
     pylocks_turn *made = (pylocks_turn *)allocate(pylocks_turn_type, 0);
     if (made != NULL) {
         Py_INCREF(self);
         made->turns = (pylocks_turns *)self;
-        made->upto = number;
+        made->upto = upto;
     }
     return (PyObject *)made;
 }
 
-static PyObject *pylocks_turns_announce(PyObject *object, PyObject *upto)
+static PyObject *pylocks_turns_take(PyObject *self, PyObject *upto)
+{
+    long long number = PyLong_AsLongLong(upto);
+    return number == -1 && PyErr_Occurred() ? NULL : pylocks_take_turn(self, number);
+}
+
+static void pylocks_announce(PyObject *object, long long upto)
 {
     pylocks_turns *turns = (pylocks_turns *)object;
-    long long number = PyLong_AsLongLong(upto);
-    if (number == -1 && PyErr_Occurred()) {
-        return NULL;
-    }
     pylocks_renew_turns(turns);
     turns->served = 0;
     for (pylocks_turn *one = turns->first, *next; one != NULL; one = next) {
         next = one->next;
-        if (one->upto <= number) {
+        if (one->upto <= upto) {
             turns->served++;
             pylocks_wake(one, SERVED);
         }
     }
+}
+
+static PyObject *pylocks_turns_announce(PyObject *self, PyObject *upto)
+{
+    long long number = PyLong_AsLongLong(upto);
+    if (number == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    pylocks_announce(self, number);
     Py_RETURN_NONE;
 }
 
@@ -362,11 +382,16 @@ static PyMethodDef pylocks_turns_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-static PyObject *pylocks_turns_may_wait(PyObject *object, void *unused)
+static int pylocks_may_wait(PyObject *object)
+{
+    pylocks_turns *self = (pylocks_turns *)object;
+    return pylocks_top(self->group) < self->rank && !pylocks_holds_others(self->group);
+}
+
+static PyObject *pylocks_turns_may_wait(PyObject *self, void *unused)
 {
     (void)unused;
-    pylocks_turns *self = (pylocks_turns *)object;
-    return PyBool_FromLong(pylocks_top(self->group) < self->rank && !pylocks_holds_others(self->group));
+    return PyBool_FromLong(pylocks_may_wait(self));
 }
 
 static PyGetSetDef pylocks_turns_getset[] = {
@@ -388,8 +413,24 @@ static PyType_Spec pylocks_turns_spec = {
     "logstore._native._locks.Turns", sizeof(pylocks_turns), 0, Py_TPFLAGS_DEFAULT, pylocks_turns_slots,
 };
 
+static PyTypeObject *pylocks_turns_type;
+
 int pylocks_add_turns(PyObject *module)
 {
     pylocks_turn_type = pylocks_add(module, "Turn", &pylocks_turn_spec);
-    return pylocks_turn_type == NULL || pylocks_add(module, "Turns", &pylocks_turns_spec) == NULL ? -1 : 0;
+    if (pylocks_turn_type != NULL) {
+        pylocks_turns_type = pylocks_add(module, "Turns", &pylocks_turns_spec);
+    }
+    return pylocks_turns_type == NULL ? -1 : 0;
+}
+
+void pylocks_give_turns(pylocks_functions *api)
+{
+    api->turns = pylocks_turns_type;
+    api->take_turn = pylocks_take_turn;
+    api->enter_turn = pylocks_enter_turn;
+    api->gather = pylocks_gather;
+    api->leave_turn = pylocks_leave_turn;
+    api->announce = pylocks_announce;
+    api->may_wait = pylocks_may_wait;
 }

@@ -14,7 +14,7 @@
  */
 #include "pyrecords_append.h"
 
-#include "pylocks_mutex.h"
+#include "pylocks_api.h"
 
 static int pyrecords_is_payload(PyObject *object)
 {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "ls_format.h"
-#include "pylocks_mutex.h"
+#include "pylocks_api.h"
 
 enum {
     STEP_BYTES = 256 * 1024, /* what is encoded with the interpreter lock held (LS_GIL_BYTES) */

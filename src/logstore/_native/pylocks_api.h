@@ -1,0 +1,48 @@
+/*
+ * pylocks_api.h - what the module `_records` uses of the module `_locks`: what a Mutex is, since it asks whether it was
+ * taken, and functions, which it finds in the capsule `api`.
+ */
+#ifndef PYLOCKS_API_H
+#define PYLOCKS_API_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <pythread.h>
+#include <stdint.h>
+
+#define PYLOCKS_API "logstore._native._locks.api"
+
+typedef struct {
+    PyObject_HEAD
+    PyThread_type_lock lock;
+    unsigned long owner; /* thread; 0: nobody */
+    unsigned long forks;
+    unsigned long group;
+    uint64_t takes;                     /* how often it was taken, at least once for each time */
+    const unsigned long *process_forks; /* `forks` is this, unless this process is the child of a fork since then */
+    int rank;
+    PyObject *name;
+} pylocks_mutex;
+
+/* Whether nobody holds it, and nobody took it since `takes` was read. */
+static inline int pylocks_is_untouched(const pylocks_mutex *self, uint64_t takes)
+{
+    return self->takes == takes && self->owner == 0 && self->forks == *self->process_forks;
+}
+
+/* Each as the method of its name; those that return a number return -1 with an error set. */
+typedef struct {
+    PyTypeObject *mutex;
+    PyTypeObject *turns;
+    int (*enter)(PyObject *mutex);
+    void (*leave)(PyObject *mutex);
+    PyObject *(*take_turn)(PyObject *turns, long long upto);
+    int (*enter_turn)(PyObject *turn); /* 1: this thread works now */
+    int (*gather)(PyObject *turn, long long microseconds);
+    void (*leave_turn)(PyObject *turn);
+    void (*announce)(PyObject *turns, long long upto);
+    int (*may_wait)(PyObject *turns);
+    int (*run_deferred)(void); /* to be called after this thread has left anything */
+} pylocks_functions;
+
+#endif
