@@ -18,7 +18,14 @@ from logstore._native._locks import (
     places,
     resign,
 )
-from logstore._native._records import Flattened, PreparedAppend, Record, TopicRecord
+from logstore._native._records import (
+    Durations,
+    Flattened,
+    PreparedAppend,
+    Record,
+    SharedSync,
+    TopicRecord,
+)
 from logstore._native._records import configure as configure_records
 from logstore._native._records import find as find_record
 from logstore._native._records import find_time as find_offset_since
@@ -151,6 +158,7 @@ __all__ = [
     "Buffer",
     "BufferPool",
     "Decoder",
+    "Durations",
     "Flattened",
     "Group",
     "IndexCheck",
@@ -165,6 +173,7 @@ __all__ = [
     "Rows",
     "Scan",
     "SegmentState",
+    "SharedSync",
     "Slices",
     "TopicRecord",
     "Turns",

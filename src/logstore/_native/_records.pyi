@@ -151,7 +151,7 @@ class PreparedAppend:
     def append_batches(self, data: object, /) -> range | None: ...
     def append_rows(self, address: int, /) -> range | None: ...
     def clear(self) -> None: ...
-    def keep(self, end: int, /) -> None: ...
+    def keep(self, durable: int, quiet_size: int, /) -> None: ...
     def prepare(
         self,
         writer: object,
@@ -168,8 +168,31 @@ class PreparedAppend:
         max_bytes: int,
         is_append_time: bool,
         reserved: int,
-        end: int,
         batch_target: int,
         is_plain: bool,
+        durable: int,
+        flush_messages: int,
+        quiet_size: int,
         /,
     ) -> None: ...
+
+@final
+class Durations:
+    def add(self, seconds: float, /) -> None: ...
+    def get(self) -> tuple[int, float, float]: ...
+
+@final
+class SharedSync:
+    def __new__(
+        cls,
+        syncs: object,
+        prepared: PreparedAppend,
+        turns: Turns,
+        lock: Mutex,
+        store_lock: object,
+        durations: Durations,
+        marked: SegmentState,
+        synced: SegmentState,
+    ) -> SharedSync: ...
+    def append(self, value: object, key: object, timestamp_ms: object, /) -> int: ...
+    def sync(self, upto: int, /) -> None: ...

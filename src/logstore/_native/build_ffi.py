@@ -59,6 +59,7 @@ PYTHON_MODULES = {
         "pyrecords_record.c",
         "pyrecords_rows.c",
         "pyrecords_step.c",
+        "pyrecords_sync.c",
     ],
     "_locks": [
         "pylocks.c",

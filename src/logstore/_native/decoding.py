@@ -39,6 +39,8 @@ connect(
             "ls_check_producer",
             "ls_place_batches",
             "ls_plan_append",
+            "ls_sys_sync",
+            "ls_sys_hold_lock",
         )
     )
 )

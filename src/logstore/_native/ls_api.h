@@ -466,6 +466,12 @@ int64_t ls_sys_read(int32_t fd, uint8_t *out, int64_t size, int64_t file_pos);
 int64_t ls_sys_read_cached(int32_t fd, uint8_t *out, int64_t size, int64_t file_pos);
 int64_t ls_sys_write(int32_t fd, const uint8_t *data, int64_t size, int64_t file_pos);
 
+/* Wait until all data of a file is on stable storage (fdatasync; macOS: F_FULLFSYNC).  Returns 0 or -errno. */
+int32_t ls_sys_sync(int32_t fd);
+
+/* Take the record lock on a whole file, if it is not held already, and do not wait (fcntl, F_SETLK): 0 or -errno. */
+int32_t ls_sys_hold_lock(int32_t fd);
+
 /* Begin to write what is dirty in a range of a file to the disk, and do not wait (sync_file_range,
    SYNC_FILE_RANGE_WRITE).  A hint: nothing is durable by it.  Returns 0 or -errno. */
 int32_t ls_sys_write_back(int32_t fd, int64_t file_pos, int64_t bytes);

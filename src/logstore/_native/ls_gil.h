@@ -67,6 +67,7 @@
         ls_gil_n < 0 ? LS_GIL_CALL(1, ls_sys_read(fd, out, size, pos)) : ls_gil_n;                                     \
     })
 /* These wait for the system. */
+#define ls_sys_sync(fd) LS_GIL_CALL(1, ls_sys_sync(fd))
 #define ls_sys_reserve(fd, pos, bytes) LS_GIL_CALL(1, ls_sys_reserve(fd, pos, bytes))
 #define ls_sys_write_back(fd, pos, bytes) LS_GIL_CALL(1, ls_sys_write_back(fd, pos, bytes))
 #define ls_sys_wait_watch(fd, milliseconds) LS_GIL_CALL(1, ls_sys_wait_watch(fd, milliseconds))

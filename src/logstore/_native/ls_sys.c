@@ -1,12 +1,13 @@
 /*
  * ls_sys.c - what Python's os module cannot ask of the system: reads and writes that keep the interpreter lock
- * (ls_gil.h), disk space reserved behind the end of a file, writing back that begins before a sync, reports of changes
- * by other processes, and which kind of file system a file is on.
+ * (ls_gil.h), syncs and locks for callers in C, disk space reserved behind the end of a file, writing back that begins before a
+ * sync, reports of changes by other processes, and which kind of file system a file is on.
  */
 #define _GNU_SOURCE 1
 #include "ls_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -40,8 +41,22 @@ int64_t ls_sys_read_cached(int32_t fd, uint8_t *out, int64_t size, int64_t file_
 #endif
 }
 
+int32_t ls_sys_sync(int32_t fd)
+{
+#if defined(__APPLE__)
+    return fcntl(fd, F_FULLFSYNC) < 0 ? -errno : 0; /* fsync stops at the cache of the disk */
+#else
+    return fdatasync(fd) < 0 ? -errno : 0;
+#endif
+}
+
+int32_t ls_sys_hold_lock(int32_t fd)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(fd, F_SETLK, &whole) < 0 ? -errno : 0;
+}
+
 #if defined(__linux__)
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/inotify.h>
 #include <sys/vfs.h>

@@ -34,6 +34,8 @@ typedef struct {
     int32_t (*place_batches)(uint8_t *, int64_t, int64_t, int32_t, int64_t);
     int32_t (*plan_append)(const uint8_t *, int64_t, const ls_roll_limits *, int64_t, ls_segment_state *, uint8_t *,
                            int64_t, uint8_t *, int64_t, ls_plan *, ls_error *);
+    int32_t (*sync)(int32_t);
+    int32_t (*hold_lock)(int32_t);
 } pyrecords_functions;
 
 enum { FUNCTIONS = sizeof(pyrecords_functions) / sizeof(void (*)(void)) };
@@ -87,6 +89,9 @@ PyObject *pyrecords_point(PyObject *module, PyObject *items);
 
 /* pyrecords_append.c: add the type PreparedAppend to the module; -1 with an error set. */
 int pyrecords_add_append(PyObject *module);
+
+/* pyrecords_sync.c: add the types Durations and SharedSync to the module; -1 with an error set. */
+int pyrecords_add_sync(PyObject *module);
 
 /* pyrecords_iterators.c: add the types DecodedRecords and Flattened to the module; -1 with an error set. */
 int pyrecords_add_iterators(PyObject *module);

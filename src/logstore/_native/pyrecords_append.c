@@ -34,12 +34,8 @@ static ls_slices pyrecords_single(PyObject *item, int32_t *len)
     return column;
 }
 
-/*
- * append(value, key, timestamp_ms) -> offset, or -1: nothing was done, the record goes the usual way.
- */
-static PyObject *pyrecords_append_append(PyObject *object, PyObject *const *args, Py_ssize_t count)
+PyObject *pyrecords_append_one(pyrecords_append *self, PyObject *const *args, Py_ssize_t count)
 {
-    pyrecords_append *self = (pyrecords_append *)object;
     if (count != 3) {
         PyErr_SetString(PyExc_TypeError, "append takes a value, a key and a timestamp");
         return NULL;
@@ -69,6 +65,11 @@ static PyObject *pyrecords_append_append(PyObject *object, PyObject *const *args
     }
     Py_XDECREF(offset);
     return status < 0 ? NULL : PyLong_FromLong(-1);
+}
+
+static PyObject *pyrecords_append_append(PyObject *self, PyObject *const *args, Py_ssize_t count)
+{
+    return pyrecords_append_one((pyrecords_append *)self, args, count);
 }
 
 /* Append `from`, whose number of rows is known: their offsets, or None where they go the usual way. */
@@ -168,27 +169,28 @@ static PyObject *pyrecords_append_clear(PyObject *self, PyObject *unused)
 }
 
 /*
- * keep(end): the caller holds the lock, and has changed nothing of what was prepared but where it ends.  What held
- * until it took the lock goes on to hold.
+ * keep(durable, quiet_size): the caller holds the lock, and has changed nothing of what was prepared but these.  What
+ * held until it took the lock goes on to hold.
  */
-static PyObject *pyrecords_append_keep(PyObject *object, PyObject *end)
+static PyObject *pyrecords_append_keep(PyObject *object, PyObject *args)
 {
     pyrecords_append *self = (pyrecords_append *)object;
-    long long number = PyLong_AsLongLong(end);
-    if (number == -1 && PyErr_Occurred()) {
+    long long durable, quiet_size;
+    if (!PyArg_ParseTuple(args, "LL", &durable, &quiet_size)) {
         return NULL;
     }
     uint64_t takes = ((const pylocks_mutex *)self->lock)->takes;
     if (self->takes == takes - 1) {
         self->takes = takes;
-        self->end = number;
+        self->end = pyrecords_sum(durable, self->flush_messages);
+        self->quiet_size = quiet_size;
     }
     Py_RETURN_NONE;
 }
 
 /*
  * prepare(writer, segment, index, times, owner, state, limits, fd, magic, attributes, leader_epoch, max_bytes,
- *         is_append_time, reserved, end, batch_target, is_plain)
+ *         is_append_time, reserved, batch_target, is_plain, durable, flush_messages, quiet_size)
  *
  * The caller holds the lock of the log.  `state` is the address of what `owner` keeps, `limits` of what is copied.
  */
@@ -198,10 +200,10 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
     PyObject *writer, *segment, *index, *times, *owner;
     unsigned long long state, limits;
     int fd, magic, attributes, leader_epoch, is_append_time, is_plain;
-    long long max_bytes, reserved, end, batch_target;
-    if (!PyArg_ParseTuple(args, "OOOOOKKiiiiLpLLLp", &writer, &segment, &index, &times, &owner, &state, &limits, &fd,
-                          &magic, &attributes, &leader_epoch, &max_bytes, &is_append_time, &reserved, &end,
-                          &batch_target, &is_plain)) {
+    long long max_bytes, reserved, batch_target, durable, flush_messages, quiet_size;
+    if (!PyArg_ParseTuple(args, "OOOOOKKiiiiLpLLpLLL", &writer, &segment, &index, &times, &owner, &state, &limits, &fd,
+                          &magic, &attributes, &leader_epoch, &max_bytes, &is_append_time, &reserved, &batch_target,
+                          &is_plain, &durable, &flush_messages, &quiet_size)) {
         return NULL;
     }
     if (writer != self->writer) {
@@ -230,7 +232,9 @@ static PyObject *pyrecords_append_prepare(PyObject *object, PyObject *args)
     self->is_append_time = is_append_time;
     self->is_plain = is_plain;
     self->reserved = reserved;
-    self->end = end;
+    self->flush_messages = flush_messages;
+    self->end = pyrecords_sum(durable, flush_messages);
+    self->quiet_size = quiet_size;
     self->takes = ((const pylocks_mutex *)self->lock)->takes;
     Py_RETURN_NONE;
 }
@@ -318,7 +322,7 @@ static PyMethodDef pyrecords_append_methods[] = {
     {"append_rows", pyrecords_append_rows, METH_O,
      "Append rows: their offsets, or None where nothing was done."},
     {"clear", pyrecords_append_clear, METH_NOARGS, "Nothing is prepared any more."},
-    {"keep", pyrecords_append_keep, METH_O, "What was prepared holds, though the lock was taken."},
+    {"keep", pyrecords_append_keep, METH_VARARGS, "What was prepared holds, though the lock was taken."},
     {"prepare", pyrecords_append_prepare, METH_VARARGS, "What holds until the lock is taken again."},
     {NULL, NULL, 0, NULL},
 };
@@ -338,10 +342,13 @@ static PyType_Spec pyrecords_append_spec = {
     pyrecords_append_slots,
 };
 
+PyTypeObject *pyrecords_append_type;
+
 int pyrecords_add_append(PyObject *module)
 {
     if (pyrecords_prepare_steps() < 0) {
         return -1;
     }
-    return pyrecords_add_type(module, "PreparedAppend", &pyrecords_append_spec) == NULL ? -1 : 0;
+    pyrecords_append_type = pyrecords_add_type(module, "PreparedAppend", &pyrecords_append_spec);
+    return pyrecords_append_type == NULL ? -1 : 0;
 }

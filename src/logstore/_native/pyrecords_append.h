@@ -26,7 +26,9 @@ typedef struct {
     int64_t max_bytes;
     int64_t batch_target;
     int64_t reserved; /* bytes of the file that the disk has room for */
-    int64_t end;      /* the log stays below this offset */
+    int64_t end;      /* the log stays below this offset: there it is to be synced */
+    int64_t flush_messages;
+    int64_t quiet_size; /* while the log is smaller, a sync has nothing to tell the durable point */
     uint64_t takes;   /* of the lock */
     int fd;
     int magic;
@@ -51,10 +53,51 @@ typedef struct {
  */
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from);
 
+/*
+ * append(value, key, timestamp_ms) -> offset, or -1: nothing was done, the record goes the usual way; NULL with an error
+ * set.
+ */
+PyObject *pyrecords_append_one(pyrecords_append *self, PyObject *const *args, Py_ssize_t count);
+
 /* Append records: 1; 0 where they go the usual way; -1 with an error set. */
 int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from);
 
+/* The sum of two numbers that are not negative, or the largest number. */
+static inline int64_t pyrecords_sum(int64_t a, int64_t b)
+{
+    return a > INT64_MAX - b ? INT64_MAX : a + b;
+}
+
 /* Make the objects that steps need; -1 with an error set. */
 int pyrecords_prepare_steps(void);
+
+/* ---------------------------------------------------------------- what steps are made of (pyrecords_step.c) */
+
+enum { PYRECORDS_EXTENT_ITEMS = 6, PYRECORDS_EXTENT_END = 2, PYRECORDS_EXTENT_DURABLE = 3 };
+
+typedef struct {
+    PyObject **place;
+    const char *text;
+} pyrecords_name;
+
+/* Make the names of attributes; -1 with an error set. */
+int pyrecords_intern(const pyrecords_name *names, size_t count);
+
+/* Whether nothing speaks against an append, or a sync, of this kind.  Runs no Python code. */
+int pyrecords_is_ready(const pyrecords_append *self);
+
+/* An Extent without items; NULL with an error set. */
+PyObject *pyrecords_new_extent(PyObject *type);
+
+/* Give an Extent the items of another one, but for one of them: 1; 0 where that is no Extent; -1 with an error set. */
+int pyrecords_fill_extent(const pyrecords_append *self, PyObject *before, PyObject *next, Py_ssize_t place,
+                          PyObject *other);
+
+/* Set an attribute that has a slot.  It cannot fail: the objects have it. */
+void pyrecords_set(PyObject *object, PyObject *name, PyObject *value);
+
+/* ---------------------------------------------------------------- types */
+
+extern PyTypeObject *pyrecords_append_type; /* PreparedAppend: pyrecords_append.c */
 
 #endif

@@ -12,9 +12,7 @@
 
 enum {
     STEP_BYTES = 256 * 1024, /* what is encoded with the interpreter lock held (LS_GIL_BYTES) */
-    STEP_ENTRIES = 1024,
-    EXTENT_ITEMS = 6,
-    EXTENT_END = 2
+    STEP_ENTRIES = 1024
 };
 
 /* Entries that one index gets. */
@@ -67,10 +65,10 @@ static int64_t pyrecords_now(void)
     return now < 0 ? now : now / 1000000;
 }
 
-static PyObject *pyrecords_new_extent(PyObject *type)
+PyObject *pyrecords_new_extent(PyObject *type)
 {
     allocfunc allocate = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
-    return allocate((PyTypeObject *)type, EXTENT_ITEMS);
+    return allocate((PyTypeObject *)type, PYRECORDS_EXTENT_ITEMS);
 }
 
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
@@ -103,8 +101,7 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
 
 /* ---------------------------------------------------------------- the step: no Python code */
 
-/* Whether nothing speaks against an append of this kind. */
-static int pyrecords_is_ready(const pyrecords_append *self)
+int pyrecords_is_ready(const pyrecords_append *self)
 {
     if (self->writer == NULL || !pylocks_is_untouched((const pylocks_mutex *)self->lock, self->takes)) {
         return 0;
@@ -201,29 +198,41 @@ static int pyrecords_make_addition(pyrecords_addition *addition, PyObject *entri
     return 1;
 }
 
+int pyrecords_fill_extent(const pyrecords_append *self, PyObject *before, PyObject *next, Py_ssize_t place,
+                          PyObject *other)
+{
+    if ((PyObject *)Py_TYPE(before) != self->extent || PyTuple_Size(before) != PYRECORDS_EXTENT_ITEMS) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < PYRECORDS_EXTENT_ITEMS; i++) {
+        PyObject *item = i == place ? other : PyTuple_GetItem(before, i);
+        Py_INCREF(item);
+        if (PyTuple_SetItem(next, i, item) < 0) {
+            return -1;
+        }
+    }
+    return 1;
+}
+
 /* Fill the new extent, and make the other objects: 1; 0 where the log does not end here; -1 with an error set. */
 static int pyrecords_make_objects(pyrecords_append *self, pyrecords_next *next)
 {
-    PyObject *before = PyObject_GetAttr(self->log, pyrecords_names.extent);
-    if (before == NULL || (PyObject *)Py_TYPE(before) != self->extent || PyTuple_Size(before) != EXTENT_ITEMS
-        || PyLong_AsLongLong(PyTuple_GetItem(before, EXTENT_END)) != self->state->last_offset + 1) {
-        Py_XDECREF(before);
-        return PyErr_Occurred() ? -1 : 0;
-    }
     next->end = PyLong_FromLongLong(next->state.last_offset + 1);
     next->size = PyLong_FromLongLong(next->state.size);
-    int is_made = next->end != NULL && next->size != NULL;
-    for (Py_ssize_t i = 0; is_made && i < EXTENT_ITEMS; i++) {
-        PyObject *item = i == EXTENT_END ? next->end : PyTuple_GetItem(before, i);
-        Py_INCREF(item);
-        is_made = PyTuple_SetItem(next->extent, i, item) == 0;
+    PyObject *before = PyObject_GetAttr(self->log, pyrecords_names.extent);
+    int status = next->end == NULL || next->size == NULL || before == NULL ? -1 : 1;
+    if (status > 0) {
+        status = pyrecords_fill_extent(self, before, next->extent, PYRECORDS_EXTENT_END, next->end);
     }
-    Py_DECREF(before);
-    return is_made ? 1 : -1;
+    if (status > 0) {
+        PyObject *end = PyTuple_GetItem(before, PYRECORDS_EXTENT_END);
+        status = PyLong_AsLongLong(end) == self->state->last_offset + 1;
+    }
+    Py_XDECREF(before);
+    return PyErr_Occurred() ? -1 : status;
 }
 
-/* Set an attribute that has a slot.  It cannot fail: the objects have it. */
-static void pyrecords_set(PyObject *object, PyObject *name, PyObject *value)
+void pyrecords_set(PyObject *object, PyObject *name, PyObject *value)
 {
     if (PyObject_SetAttr(object, name, value) < 0) {
         PyErr_WriteUnraisable(object);
@@ -319,12 +328,20 @@ int pyrecords_append_source(pyrecords_append *self, const pyrecords_source *from
     return status;
 }
 
+int pyrecords_intern(const pyrecords_name *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        *names[i].place = PyUnicode_InternFromString(names[i].text);
+        if (*names[i].place == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 int pyrecords_prepare_steps(void)
 {
-    static const struct {
-        PyObject **place;
-        const char *text;
-    } names[] = {
+    static const pyrecords_name names[] = {
         {&pyrecords_names.count, "count"},
         {&pyrecords_names.data, "_data"},
         {&pyrecords_names.dirty, "dirty"},
@@ -334,11 +351,8 @@ int pyrecords_prepare_steps(void)
         {&pyrecords_names.size, "size"},
         {&pyrecords_names.time_ns, "time_ns"},
     };
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        *names[i].place = PyUnicode_InternFromString(names[i].text);
-        if (*names[i].place == NULL) {
-            return -1;
-        }
+    if (pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {
+        return -1;
     }
     pyrecords_clock = PyImport_ImportModule("time");
     /* As many entries as there are. */

@@ -33,6 +33,10 @@ class SegmentState:
         other.raw[0] = self.raw[0]
         return other
 
+    def assign(self, other: SegmentState) -> None:
+        """Become equal to another one."""
+        self.raw[0] = other.raw[0]
+
     @property
     def address(self) -> int:
         """Of the struct, which lives as long as this."""

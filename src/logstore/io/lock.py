@@ -36,6 +36,7 @@ class StoreLock:
     """The writer's lock on a store's directory; making the object takes it.
 
     Attributes:
+        file: the lock file, while it is held.
         opened_at: ``file:line`` of the call of logstore that made it; "" if unknown.
 
     Raises:
@@ -45,7 +46,7 @@ class StoreLock:
 
     def __init__(self, root: Directory) -> None:
         self._files = root.files
-        self._file: native.OpenFile | None = None
+        self.file: native.OpenFile | None = None
         self.opened_at = caller()
         with _guard:
             try:
@@ -75,35 +76,35 @@ class StoreLock:
         except BaseException:
             file.close()
             raise
-        self._file = file
+        self.file = file
         _held[info.device, info.inode] = self
 
     @property
     def is_held(self) -> bool:
         """Whether it has not been released."""
-        return self._file is not None and self._file.fd >= 0
+        return self.file is not None and self.file.fd >= 0
 
     def hold(self) -> int | None:
         """Take Kafka's lock again if it was dropped. Returns the pid of a program that
         has taken it meanwhile (0: unknown); None if it is held."""
-        return None if self._file is None else self._files.lock(self._file.fd)
+        return None if self.file is None else self._files.lock(self.file.fd)
 
     def abandon(self) -> None:
         """In the child of a fork: leave the lock to the parent."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
     def release(self) -> None:
         """Let other processes write. Releasing twice is allowed."""
         with _guard:
             if self.is_held:
-                assert self._file is not None
+                assert self.file is not None
                 # First: a child of a fork that shares the open file then holds no lock.
-                self._files.unlock_file(self._file.fd)
-                self._file.close()
+                self._files.unlock_file(self.file.fd)
+                self.file.close()
             # Also after a close that was interrupted here.
-            self._file = None
+            self.file = None
 
 
 # By device and inode. The entry of a garbage-collected store disappears.

@@ -161,6 +161,11 @@ class StoreContext:
     def lock_taken_by(self) -> int | None:
         return None if self._store_lock is None else self._store_lock.hold()
 
+    @property
+    def lock_file(self) -> native.OpenFile | None:
+        """The file that this program has locked."""
+        return None if self._store_lock is None else self._store_lock.file
+
     def let_go(self) -> None:
         """Close all descriptors and, with the last, the lock."""
         self.descriptors.close()

@@ -72,6 +72,9 @@ class Partition(ReadablePartition):
             _NothingPrepared() if writer is None else writer.appends.prepared
         )
         self._append_prepared = self._prepared.append
+        self._append_durable = (
+            self._append_prepared if writer is None else writer.syncs.shared.append
+        )
 
     def _write(self) -> PartitionWriter:
         self._begin()
@@ -113,14 +116,9 @@ class Partition(ReadablePartition):
             SyncFailedError: this partition takes no more appends.
         """
         if not headers and expected_offset is None:
-            # Before the append: it may raise.
-            syncs = self._write().syncs if durable else None
-            if syncs is not None:
-                syncs.check_may_sync(durable)
-            offset = self._append_prepared(value, key, timestamp_ms)
+            append = self._append_durable if durable else self._append_prepared
+            offset = append(value, key, timestamp_ms)
             if offset >= 0:
-                if syncs is not None:
-                    syncs.sync_appended(offset + 1, durable)
                 return offset
         return self._append_usual(
             value, key, timestamp_ms, headers, expected_offset, durable
@@ -136,11 +134,12 @@ class Partition(ReadablePartition):
     ) -> tuple[int, int]:
         """For `Topic`: as `append`; returns (offset, timestamp stored)."""
         encoder = self._write().appends.encoder
-        if not headers and not durable and not encoder.log_append_time:
+        if not headers and not encoder.log_append_time:
             stamp = timestamp_ms
             if stamp is None:
                 stamp = self._log.directory.files.now_ms()
-            offset = self._append_prepared(value, key, stamp)
+            append = self._append_durable if durable else self._append_prepared
+            offset = append(value, key, stamp)
             if offset >= 0:
                 return offset, encoder.stored_timestamp(stamp, stamp)
         return self._append_usual(value, key, timestamp_ms, headers, None, durable)

@@ -34,20 +34,18 @@ class ActiveSegment:
         prepared: the next small appends; empty without a writer.
         creating: base offset of the segment that is being created, for a rollback.
         stray: the same, after its creation has failed, until its file is removed.
-        flushes: number of syncs of the log so far, with their duration in seconds.
+        sync_times: of the syncs of the log so far.
     """
 
     __slots__ = (
         "_context",
         "_health",
         "creating",
-        "flush_seconds",
-        "flush_seconds_max",
-        "flushes",
         "index",
         "prepared",
         "state",
         "stray",
+        "sync_times",
         "times",
         "writer",
     )
@@ -70,8 +68,7 @@ class ActiveSegment:
         self.times = times
         self.creating: int | None = None
         self.stray: int | None = None
-        self.flushes = 0
-        self.flush_seconds = self.flush_seconds_max = 0.0
+        self.sync_times = native.Durations()
 
     def time_digest(self, count: int) -> int:
         """The digest of the first `count` entries of its time index."""
@@ -196,31 +193,25 @@ class ActiveSegment:
 
     # ------------------------------------------------------------ the next appends
 
-    def prepare(self, encoder: Encoder, leader_epoch: int, durable: int) -> None:
-        """Prepare small appends, like the one that has just ended. It does not fail:
-        that one's records are in.
+    def prepare(
+        self, encoder: Encoder, leader_epoch: int, durable: int, quiet_size: int
+    ) -> None:
+        """Prepare small appends, like the one that has just ended, and syncs. It does
+        not fail: that one's records are in.
 
         Args:
             durable: all records below it are durable.
+            quiet_size: as `DurablePoint.quiet_size`.
         """
-        files = type(self._context.files)
-        if files.write is not Files.write or files.now_ms is not Files.now_ms:
-            return  # C would not call them
+        if not _calls_the_system(type(self._context.files)):
+            return
         try:
             assert self.writer is not None
-            end = self._lagging_end(durable)
-            self.writer.prepare(self.prepared, encoder, leader_epoch, end)
+            self.writer.prepare(
+                self.prepared, encoder, leader_epoch, durable, quiet_size
+            )
         except (MemoryError, RecursionError):
             self.prepared.clear()
-
-    def keep_prepared(self, durable: int) -> None:
-        """The caller took the lock, and changed nothing of what is prepared, except
-        that all records below `durable` are durable now."""
-        self.prepared.keep(self._lagging_end(durable))
-
-    def _lagging_end(self, durable: int) -> int:
-        """The end of the log at which it is to be synced."""
-        return min(durable + self._context.config.flush_messages, native.OFFSET_MAX)
 
     def retire(self) -> None:
         """Stop writing to it; readers keep its file."""
@@ -246,7 +237,7 @@ class ActiveSegment:
             pid = context.services.lock_taken_by()
         except OSError as error:
             # There may be two writers: nothing is synced.
-            raise self._sync_failed(writer, durable, error) from error
+            raise self.sync_failed(writer, durable, error) from error
         if pid is not None:
             raise SyncFailedError(
                 f"another program (process {pid or 'unknown'}) has taken the lock of "
@@ -260,15 +251,13 @@ class ActiveSegment:
         try:
             context.files.sync(writer.fd if fd is None else fd)
         except OSError as error:
-            raise self._sync_failed(writer, durable, error) from error
-        took = context.files.monotonic() - begun
-        self.flushes += 1
-        self.flush_seconds += took
-        self.flush_seconds_max = max(self.flush_seconds_max, took)
+            raise self.sync_failed(writer, durable, error) from error
+        self.sync_times.add(context.files.monotonic() - begun)
 
-    def _sync_failed(
+    def sync_failed(
         self, writer: SegmentWriter, durable: int, error: OSError
     ) -> SyncFailedError:
+        """The error for a sync that failed; all records below `durable` are durable."""
         return SyncFailedError(
             f"a sync of {writer.path} failed: {error.strerror or error}. Records "
             f"of {self._context.name} from offset {durable} to "
@@ -278,3 +267,14 @@ class ActiveSegment:
             path=writer.path,
             action="sync",
         )
+
+
+def _calls_the_system(files: type[Files]) -> bool:
+    """Whether C does the same as these methods: it would not call others."""
+    return (
+        files.write is Files.write
+        and files.sync is Files.sync
+        and files.lock is Files.lock
+        and files.now_ms is Files.now_ms
+        and files.monotonic is Files.monotonic
+    )

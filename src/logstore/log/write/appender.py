@@ -203,7 +203,12 @@ class Appender:
         """Prepare the next appends, behind one that is in."""
         log = self._log
         if log.active.writer is not None:
-            log.active.prepare(self.encoder, log.epochs.known, log.extent.durable)
+            log.active.prepare(
+                self.encoder,
+                log.epochs.known,
+                log.extent.durable,
+                log.point.quiet_size,
+            )
 
     def leader_epoch(self, base: int) -> int:
         """The epoch to stamp on batches of magic 2, which begin at `base`."""

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from logstore import _native as native
 from logstore.config import StoreConfig, TopicConfig
 from logstore.errors import LogStoreError
 from logstore.io import layout
@@ -50,6 +51,10 @@ class StoreServices(Protocol):
     def lock_taken_by(self) -> int | None:
         """The pid of another program that holds the lock of the store now (0: unknown);
         None: this program holds it."""
+
+    @property
+    def lock_file(self) -> native.OpenFile | None:
+        """The file that this program has locked."""
 
     def start_moved(self, topic: str, partition: int) -> None:
         """The start offset lies inside a segment: Kafka's checkpoint must record it."""

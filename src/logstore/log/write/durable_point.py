@@ -27,6 +27,8 @@ __all__ = ["DurablePoint"]
 
 # The durable point is recorded after this many flushed bytes, whatever the time.
 _CHECKPOINT_BYTES: Final = 16 << 20
+# In the place of the base offset of a segment: none.
+_NO_BASE: Final = -1
 
 
 class DurablePoint:
@@ -40,7 +42,8 @@ class DurablePoint:
         is_truncating: the same, found by recovery: an opening would cut what is
             appended.
         is_recorded: the state file records all this already.
-        synced: the state of the active segment at the last sync.
+        synced: the state of the active segment at the last sync; that of no segment
+            before the first one. It is one object, which C writes to (`SharedSync`).
         is_scheduled: `LogWriter.point_due` will be called.
     """
 
@@ -69,7 +72,7 @@ class DurablePoint:
         self.is_truncating = loaded.is_truncating
         self.is_recorded = loaded.is_recorded
         self._is_unclean = loaded.is_unclean
-        self.synced: native.SegmentState | None = None
+        self.synced = native.SegmentState(_NO_BASE)
         self.is_scheduled = False
         # Size of the active segment, and time, when the file was last written.
         self._pos = loaded.active_state.size
@@ -231,6 +234,14 @@ class DurablePoint:
 
     # ------------------------------------------------------------ when
 
+    @property
+    def quiet_size(self) -> int:
+        """While the active segment is smaller than this, and has no new index entries,
+        `after_sync` would only set `synced`; 0 if it has something to do."""
+        if self.is_barred or not self.is_scheduled:
+            return 0
+        return self._pos + _CHECKPOINT_BYTES
+
     def after_sync(
         self,
         extent: Extent,
@@ -244,7 +255,8 @@ class DurablePoint:
         Args:
             point_due: calls `record_if_due`; a method.
         """
-        state = self.synced = mark.state
+        state = mark.state
+        self.synced.assign(state)
         try:
             writer.write_indexes(mark.index_count, mark.time_count)
         except OSError as error:
@@ -266,18 +278,17 @@ class DurablePoint:
     def record_last(self, extent: Extent) -> None:
         """Record what the last sync made durable, if the log has not rolled since."""
         writer, synced = self._active.writer, self.synced
-        if writer is None or synced is None:
-            return
-        if synced.raw.base_offset == writer.state.raw.base_offset:
+        if writer and synced.raw.base_offset == writer.state.raw.base_offset:
             self.record(extent, synced)
+
+    def forget_synced(self) -> None:
+        """The log is being cut: what the last sync covered may be gone."""
+        self.synced.raw.base_offset = _NO_BASE
 
 
 def _constants(point: PartitionState) -> object:
     """What a roll, and a later durable point, do not change."""
     return point.start_offset, point.cuts, point.store_epoch, point.is_truncating
-
-
-_NO_BASE: Final = -1
 
 
 def _indexed_base(point: PartitionState) -> int:

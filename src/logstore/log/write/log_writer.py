@@ -522,6 +522,11 @@ class LogWriter:
         if self.appended.waiters:
             self.appended.set()
 
+    def keep_prepared(self) -> None:
+        """The caller took the lock, and changed nothing of what is prepared, except
+        what is durable now."""
+        self.active.prepared.keep(self.extent.durable, self.point.quiet_size)
+
     def point_due(self) -> None:
         """Called by the store's thread: record the durable point if it is out of
         date."""

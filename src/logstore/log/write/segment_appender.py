@@ -289,16 +289,16 @@ class SegmentWriter:
         prepared: native.PreparedAppend,
         encoder: Encoder,
         leader_epoch: int,
-        end: int,
+        durable: int,
+        quiet_size: int,
     ) -> None:
-        """Prepare the next small appends, up to an offset, which is not reached. The
-        disk must be a real one."""
+        """Prepare the next small appends, and syncs. The disk must be a real one."""
         prepared.prepare(
             self, self.segment, self.index, self.times, self.state,
             self.state.address, self.planner.limits_address, self.fd, encoder.magic,
             encoder.plain_attributes, leader_epoch, self.config.max_message_bytes,
-            encoder.log_append_time, self._reserved, end, BATCH_BYTES_TARGET,
-            encoder.is_plain,
+            encoder.log_append_time, self._reserved, BATCH_BYTES_TARGET,
+            encoder.is_plain, durable, self.config.flush_messages, quiet_size,
         )  # fmt: skip
 
     def write_first_frame(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+import os
+from typing import Final, NoReturn
 
 from logstore import _native as native
 from logstore._native.locks import RANK_TURN
 from logstore.errors import LogStoreError, ReentrantCallError, SyncFailedError
 from logstore.log.write.log_writer import LogWriter
+from logstore.log.write.segment_appender import Mark, SegmentWriter
 
 __all__ = ["Syncs"]
 
@@ -17,10 +19,6 @@ _FLUSH_TRIES: Final = 20
 _FLUSH_RETRY_MS: Final = 5
 # No sync needs a deeper call stack than this until its records are durable.
 _SYNC_DEPTH: Final = 30
-# Threads that append again and again come back soon after a sync. If the next sync
-# began at once, it would not cover them, and half of the threads would wait at a time.
-# So it is delayed for them, by at most this part of the mean duration of a sync.
-_GATHER: Final = 0.1
 # A flush_ms beyond this (ten years) needs no thread.
 _NEVER_MS: Final = 10 * 366 * 24 * 3600 * 1000
 
@@ -28,17 +26,41 @@ _NEVER_MS: Final = 10 * 366 * 24 * 3600 * 1000
 class Syncs:
     """Syncs one log. Any thread may call `sync`.
 
+    Attributes:
+        shared: syncs, and appends with a sync, in steps of C. Its `append` does nothing
+            and says so, if `Appender` and `sync_appended` are to be called.
+
     Invariant: if `is_scheduled`, `flush_due` will be called for all that is appended
     before. The log's lock guards it.
     """
 
-    __slots__ = ("__weakref__", "_log", "_tries", "_turns", "is_scheduled")
+    __slots__ = (
+        "__weakref__",
+        "_log",
+        "_marked",
+        "_tries",
+        "_turns",
+        "is_scheduled",
+        "shared",
+    )
 
     def __init__(self, log: LogWriter) -> None:
         self._log = log
         context = log.context
         self._turns = native.Turns(
             RANK_TURN, f"the turn to sync {context.name}", context.services.lock_group
+        )
+        # The state that the sync that goes on is for; C writes to it.
+        self._marked = native.SegmentState(0)
+        self.shared = native.SharedSync(
+            self,
+            log.active.prepared,
+            self._turns,
+            log.sync_lock,
+            context.services.lock_file,
+            log.active.sync_times,
+            self._marked,
+            log.point.synced,
         )
         self.is_scheduled = False
         self._tries = 0
@@ -107,33 +129,18 @@ class Syncs:
                 f"a sync of {log.context.name} came in from inside another call of "
                 f"this thread, and would wait for that"
             )
-        turns = self._turns
-        while log.extent.durable < upto:
-            turn = turns.take(upto)
-            with turn as is_mine:
-                if is_mine:
-                    turn.gather(self._gather_us())
-                    with log.sync_lock:
-                        # It may have become durable before it was this thread's turn.
-                        is_there = log.extent.durable >= upto or self._sync_now(upto)
-                    turns.announce(log.extent.durable)
-                    if not is_there:
-                        return
+        self.shared.sync(upto)
 
-    def _gather_us(self) -> int:
-        """How long to wait for the threads that the last sync served, in us."""
-        active = self._log.active
-        return int(_GATHER * 1e6 * active.flush_seconds / max(active.flushes, 1))
-
-    def _sync_now(self, upto: int) -> bool:
-        """Sync what was appended by now; False if the log was cut below `upto`. The
-        caller holds `sync_lock`, but not `lock`: other threads append meanwhile."""
+    def sync_usual(self, upto: int) -> bool:
+        """For `SharedSync`, if a step of C does not do: sync what was appended by now;
+        False if the log was cut below `upto`. The caller holds `sync_lock`, but not
+        `lock`: other threads append meanwhile."""
         log, health = self._log, self._log.health
         with log.lock:
             if log.extent.durable >= upto:
                 return True
             if not health.is_blocked:
-                log.active.keep_prepared(log.extent.durable)
+                log.keep_prepared()
             elif health.suspended is None:
                 log.check()
             writer = log.active.writer or log.writable()
@@ -148,8 +155,23 @@ class Syncs:
             raise health.fail(error) from error.__cause__
         with log.lock:
             log.after_sync(writer, mark)
-            log.active.keep_prepared(log.extent.durable)
+            log.keep_prepared()
         return True
+
+    def finish(self, writer: SegmentWriter, index_count: int, time_count: int) -> None:
+        """For `SharedSync`: the log of a segment is synced up to what was marked, when
+        its indexes had so many entries. The caller holds `sync_lock`."""
+        log = self._log
+        mark = Mark(self._marked.copy(), index_count, time_count)
+        with log.lock:
+            log.after_sync(writer, mark)
+            log.keep_prepared()
+
+    def failed(self, writer: SegmentWriter, number: int) -> NoReturn:
+        """For `SharedSync`: the sync of a segment has failed, with an errno."""
+        log, error = self._log, OSError(number, os.strerror(number))
+        failed = log.active.sync_failed(writer, log.extent.durable, error)
+        raise log.health.fail(failed) from error
 
     # ------------------------------------------------------------ after an append
 

@@ -145,7 +145,7 @@ def _cut(
     segments, start, _, _, cuts, _ = log.extent
     # Another cut: a reader may meanwhile have seen the old end together with the first.
     cuts = cuts.after(offset, files.now_ms())
-    log.point.synced = None
+    log.point.forget_synced()
     log.extent = Extent(segments, min(start, end), end, end, cuts)
     # While the state on disk says "truncating", an opening would cut appends.
     log.point.commit(log.extent, active.writer.state)

@@ -142,8 +142,7 @@ class PartitionWriter:
     def flush_counts(self) -> tuple[int, float, float]:
         """The number of syncs of the log so far, and their duration in seconds: the
         sum, and the longest one."""
-        active = self._log.active
-        return active.flushes, active.flush_seconds, active.flush_seconds_max
+        return self._log.active.sync_times.get()
 
     # ------------------------------------------------------------ changes
 

@@ -1,0 +1,567 @@
+/*
+ * pyrecords_sync.c - SharedSync: syncs of one log that threads share; and Durations, of these syncs.
+ *
+ * The threads that wait for records to be durable take turns (pylocks_turns.c): one syncs what was appended by then,
+ * for all.  What comes before and after the call of the system is one step each, as an append of PreparedAppend is: it
+ * keeps the interpreter lock, runs no Python code, and so needs no lock of the log.  That holds while nobody has taken
+ * this lock since the last append (pyrecords_append.c).  Else, and wherever something else is to be done (an index
+ * entry to be written, a durable point to be recorded, a reader to be woken), it calls `Syncs` (log/write/syncs.py).
+ *
+ * The turn, and the lock that keeps other work out of a sync, are left here whatever happens.
+ */
+#include "pyrecords_append.h"
+
+#include <errno.h>
+#include <time.h>
+
+#include "pylocks_api.h"
+
+/*
+ * So many index entries are not written behind each sync: opening a file costs more than a short scan.  What counts
+ * entries, the durable point, writes them before.
+ */
+#define UNWRITTEN_MAX 64
+
+/* A sync waits for the threads that the last one served, by at most this part of the mean duration of a sync. */
+#define GATHER_PART 0.1
+
+enum { IS_CUT = 0, IS_THERE = 1, IS_USUAL = 2 };
+
+typedef struct {
+    PyObject_HEAD
+    long long count;
+    double seconds;
+    double most;
+} pyrecords_durations;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *syncs; /* Syncs: called where a step does not do */
+    pyrecords_append *prepared;
+    PyObject *turns;
+    PyObject *lock;     /* the Mutex that is held during a sync */
+    PyObject *store_lock; /* the OpenFile whose lock says that the store is this process's */
+    PyObject *owners;   /* of the two states */
+    pyrecords_durations *durations;
+    ls_segment_state *marked; /* what the sync that goes on is for; the turn guards it */
+    ls_segment_state *synced; /* what the last one was for */
+} pyrecords_sync;
+
+/* Where a sync began. */
+typedef struct {
+    PyObject *writer; /* SegmentWriter */
+    PyObject *file;   /* its OpenFile, which stays open */
+    PyObject *extent; /* for what is durable then */
+    PyObject *durable;
+    Py_ssize_t index_count;
+    Py_ssize_t time_count;
+    int fd;
+} pyrecords_mark;
+
+static const pylocks_functions *pyrecords_locks;
+static PyTypeObject *pyrecords_durations_type;
+static struct {
+    PyObject *count, *extent, *failed, *fd, *file, *finish, *usual, *written;
+} pyrecords_sync_names;
+
+/* ---------------------------------------------------------------- Durations */
+
+static double pyrecords_seconds(void)
+{
+    struct timespec now = {0};
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void pyrecords_note(pyrecords_durations *self, double seconds)
+{
+    self->count += 1;
+    self->seconds += seconds;
+    if (seconds > self->most) {
+        self->most = seconds;
+    }
+}
+
+static PyObject *pyrecords_durations_add(PyObject *self, PyObject *seconds)
+{
+    double number = PyFloat_AsDouble(seconds);
+    if (number == -1.0 && PyErr_Occurred()) {
+        return NULL;
+    }
+    pyrecords_note((pyrecords_durations *)self, number);
+    Py_RETURN_NONE;
+}
+
+static PyObject *pyrecords_durations_get(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    const pyrecords_durations *durations = (const pyrecords_durations *)self;
+    return Py_BuildValue("(Ldd)", durations->count, durations->seconds, durations->most);
+}
+
+static void pyrecords_durations_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static PyMethodDef pyrecords_durations_methods[] = {
+    {"add", pyrecords_durations_add, METH_O, "One more, in seconds."},
+    {"get", pyrecords_durations_get, METH_NOARGS, "Their number, their sum, and the largest, in seconds."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot pyrecords_durations_slots[] = {
+    {Py_tp_doc, "How long calls took."},
+    {Py_tp_dealloc, pyrecords_durations_dealloc},
+    {Py_tp_methods, pyrecords_durations_methods},
+    {0, NULL},
+};
+
+static PyType_Spec pyrecords_durations_spec = {
+    "logstore._native._records.Durations", sizeof(pyrecords_durations), 0, Py_TPFLAGS_DEFAULT,
+    pyrecords_durations_slots,
+};
+
+/* ---------------------------------------------------------------- what a sync covers */
+
+/* The offset below which all is durable; -1 with an error set. */
+static long long pyrecords_durable(const pyrecords_sync *self)
+{
+    PyObject *extent = PyObject_GetAttr(self->prepared->log, pyrecords_sync_names.extent);
+    PyObject *durable = extent == NULL ? NULL : PyTuple_GetItem(extent, PYRECORDS_EXTENT_DURABLE);
+    long long offset = durable == NULL ? -1 : PyLong_AsLongLong(durable);
+    Py_XDECREF(extent);
+    return offset;
+}
+
+/* A number that an object has; -1 with an error set. */
+static Py_ssize_t pyrecords_number(PyObject *object, PyObject *name)
+{
+    PyObject *number = PyObject_GetAttr(object, name);
+    Py_ssize_t value = number == NULL ? -1 : PyLong_AsSsize_t(number);
+    Py_XDECREF(number);
+    return value;
+}
+
+/* Whether this process has the store, as far as can be said here: else the usual way finds out. */
+static int pyrecords_is_owned(const pyrecords_sync *self)
+{
+    PyObject *number = PyObject_GetAttr(self->store_lock, pyrecords_sync_names.fd);
+    long fd = number == NULL ? -1 : PyLong_AsLong(number);
+    Py_XDECREF(number);
+    return !PyErr_Occurred() && pyrecords_core.hold_lock((int32_t)fd) == 0;
+}
+
+/* Mark what is to be synced: 1; 0 where it is not to be done here; -1 with an error set. */
+static int pyrecords_mark_end(pyrecords_sync *self, long long upto, pyrecords_mark *mark)
+{
+    pyrecords_append *prepared = self->prepared;
+    /* What may start the collector, and with it Python code, comes first. */
+    mark->extent = pyrecords_new_extent(prepared->extent);
+    mark->durable = PyLong_FromLongLong(prepared->state->last_offset + 1);
+    if (mark->extent == NULL || mark->durable == NULL) {
+        return -1;
+    }
+    if (!pyrecords_is_ready(prepared) || !pyrecords_is_owned(self)) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    *self->marked = *prepared->state;
+    if (self->marked->last_offset < upto - 1) {
+        return 0;
+    }
+    mark->index_count = pyrecords_number(prepared->index, pyrecords_sync_names.count);
+    mark->time_count = pyrecords_number(prepared->times, pyrecords_sync_names.count);
+    mark->file = PyObject_GetAttr(prepared->writer, pyrecords_sync_names.file);
+    if (mark->index_count < 0 || mark->time_count < 0 || mark->file == NULL) {
+        return -1;
+    }
+    Py_INCREF(prepared->writer);
+    mark->writer = prepared->writer;
+    mark->fd = prepared->fd;
+    return 1;
+}
+
+/* ---------------------------------------------------------------- after the call of the system: no Python code */
+
+/* Whether nothing is to be done but to show what is durable; -1 with an error set. */
+static int pyrecords_is_shown_only(const pyrecords_sync *self, const pyrecords_mark *mark)
+{
+    const pyrecords_append *prepared = self->prepared;
+    if (self->marked->size >= prepared->quiet_size) {
+        return 0;
+    }
+    Py_ssize_t index_written = pyrecords_number(prepared->index, pyrecords_sync_names.written);
+    Py_ssize_t times_written = pyrecords_number(prepared->times, pyrecords_sync_names.written);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+    return index_written >= 0 && mark->index_count - index_written < UNWRITTEN_MAX
+        && times_written >= 0 && mark->time_count - times_written < UNWRITTEN_MAX;
+}
+
+/* Show what is durable, where nothing has changed that needs the lock: 1; 0 elsewhere; -1 with an error set. */
+static int pyrecords_show_durable(pyrecords_sync *self, const pyrecords_mark *mark)
+{
+    pyrecords_append *prepared = self->prepared;
+    if (prepared->writer != mark->writer || !pyrecords_is_ready(prepared)) {
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    PyObject *before = PyObject_GetAttr(prepared->log, pyrecords_sync_names.extent);
+    int status = before == NULL ? -1 : pyrecords_fill_extent(prepared, before, mark->extent, PYRECORDS_EXTENT_DURABLE,
+                                                             mark->durable);
+    Py_XDECREF(before);
+    if (status > 0) {
+        *self->synced = *self->marked;
+        prepared->end = pyrecords_sum(self->marked->last_offset + 1, prepared->flush_messages);
+        pyrecords_set(prepared->log, pyrecords_sync_names.extent, mark->extent);
+    }
+    return status;
+}
+
+/* ---------------------------------------------------------------- after the call of the system */
+
+/* `Syncs.finish` has failed: IS_THERE where it can wait for the next sync, else -1 with its error set. */
+static int pyrecords_without_finish(pyrecords_sync *self, const pyrecords_mark *mark)
+{
+    if (!PyErr_ExceptionMatches(PyExc_RecursionError) && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        return -1;
+    }
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    int status = pyrecords_show_durable(self, mark);
+    if (status == 0) {
+        PyErr_Restore(kind, error, trace);
+        return -1;
+    }
+    Py_XDECREF(kind);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    return status < 0 ? -1 : IS_THERE;
+}
+
+/* What was marked is synced: IS_THERE, or -1 with an error set. */
+static int pyrecords_after_sync(pyrecords_sync *self, const pyrecords_mark *mark)
+{
+    int status = pyrecords_is_shown_only(self, mark);
+    if (status > 0) {
+        status = pyrecords_show_durable(self, mark);
+    }
+    if (status != 0) {
+        return status < 0 ? -1 : IS_THERE;
+    }
+    PyObject *finish = PyObject_GetAttr(self->syncs, pyrecords_sync_names.finish);
+    PyObject *result = finish == NULL ? NULL : PyObject_CallFunction(finish, "Onn", mark->writer, mark->index_count,
+                                                                     mark->time_count);
+    Py_XDECREF(finish);
+    Py_XDECREF(result);
+    return result == NULL ? pyrecords_without_finish(self, mark) : IS_THERE;
+}
+
+/* The sync failed, and is not tried again: -1 with the error set. */
+static int pyrecords_sync_failed(const pyrecords_sync *self, const pyrecords_mark *mark, int number)
+{
+    PyObject *failed = PyObject_GetAttr(self->syncs, pyrecords_sync_names.failed);
+    PyObject *result = failed == NULL ? NULL : PyObject_CallFunction(failed, "Oi", mark->writer, number);
+    Py_XDECREF(failed);
+    Py_XDECREF(result);
+    if (result != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a failed sync was not reported");
+    }
+    return -1;
+}
+
+/* ---------------------------------------------------------------- a sync */
+
+/* Sync what is marked: IS_THERE, or -1 with an error set. */
+static int pyrecords_sync_mark(pyrecords_sync *self, const pyrecords_mark *mark)
+{
+    for (;;) {
+        double begun = pyrecords_seconds();
+        int status = pyrecords_core.sync(mark->fd);
+        if (status == 0) {
+            pyrecords_note(self->durations, pyrecords_seconds() - begun);
+            return pyrecords_after_sync(self, mark);
+        }
+        if (status != -EINTR) {
+            return pyrecords_sync_failed(self, mark, -status);
+        }
+        if (PyErr_CheckSignals() < 0) {
+            return -1;
+        }
+    }
+}
+
+/* Sync what was appended by now, in steps: IS_THERE; IS_USUAL: it is to be done the usual way; -1 with an error set. */
+static int pyrecords_sync_steps(pyrecords_sync *self, long long upto)
+{
+    if (self->prepared->writer == NULL) {
+        return IS_USUAL;
+    }
+    pyrecords_mark mark = {0};
+    int status = pyrecords_mark_end(self, upto, &mark);
+    if (status >= 0) {
+        status = status > 0 ? pyrecords_sync_mark(self, &mark) : IS_USUAL;
+    }
+    Py_XDECREF(mark.writer);
+    Py_XDECREF(mark.file);
+    Py_XDECREF(mark.extent);
+    Py_XDECREF(mark.durable);
+    return status;
+}
+
+/* The usual way: IS_THERE, IS_CUT, or -1 with an error set. */
+static int pyrecords_sync_usual(const pyrecords_sync *self, long long upto)
+{
+    PyObject *usual = PyObject_GetAttr(self->syncs, pyrecords_sync_names.usual);
+    PyObject *result = usual == NULL ? NULL : PyObject_CallFunction(usual, "L", upto);
+    int status = result == NULL ? -1 : PyObject_IsTrue(result);
+    Py_XDECREF(usual);
+    Py_XDECREF(result);
+    return status;
+}
+
+/* It is this thread's turn: IS_THERE, IS_CUT, or -1 with an error set. */
+static int pyrecords_sync_work(pyrecords_sync *self, PyObject *turn, long long upto)
+{
+    const pyrecords_durations *all = self->durations;
+    double mean = all->count > 0 ? all->seconds / (double)all->count : 0.0;
+    if (pyrecords_locks->gather(turn, (long long)(GATHER_PART * 1e6 * mean)) < 0
+        || pyrecords_locks->enter(self->lock) < 0) {
+        return -1;
+    }
+    /* It may have become durable before it was this thread's turn. */
+    long long durable = pyrecords_durable(self);
+    int status = durable < 0 ? -1 : durable >= upto ? IS_THERE : pyrecords_sync_steps(self, upto);
+    if (status == IS_USUAL) {
+        status = pyrecords_sync_usual(self, upto);
+    }
+    pyrecords_locks->leave(self->lock);
+    durable = status < 0 ? -1 : pyrecords_durable(self);
+    if (durable < 0) {
+        return -1;
+    }
+    pyrecords_locks->announce(self->turns, durable);
+    return status;
+}
+
+/* Take a turn: IS_THERE (somebody has synced), IS_CUT, or -1 with an error set. */
+static int pyrecords_sync_turn(pyrecords_sync *self, long long upto)
+{
+    PyObject *turn = pyrecords_locks->take_turn(self->turns, upto);
+    if (turn == NULL) {
+        return -1;
+    }
+    int status = pyrecords_locks->enter_turn(turn);
+    if (status == 0) {
+        status = IS_THERE;
+    } else if (status > 0) {
+        status = pyrecords_sync_work(self, turn, upto);
+        pyrecords_locks->leave_turn(turn);
+    }
+    Py_DECREF(turn);
+    return status;
+}
+
+/* Call what was deferred, also behind an error, which stays set: 0, or -1 with an error set. */
+static int pyrecords_run_deferred(int status)
+{
+    PyObject *kind = NULL, *error = NULL, *trace = NULL;
+    PyErr_Fetch(&kind, &error, &trace);
+    if (pyrecords_locks->run_deferred() < 0) {
+        Py_XDECREF(kind);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+        return -1;
+    }
+    PyErr_Restore(kind, error, trace);
+    return status;
+}
+
+/* Return when all below `upto` is durable, or the log was cut below it: 0, or -1 with an error set. */
+static int pyrecords_sync_upto(pyrecords_sync *self, long long upto)
+{
+    for (;;) {
+        long long durable = pyrecords_durable(self);
+        if (durable < 0 || durable >= upto) {
+            return durable < 0 ? -1 : 0;
+        }
+        int status = pyrecords_sync_turn(self, upto);
+        if (pyrecords_run_deferred(status < 0 ? -1 : 0) < 0) {
+            return -1;
+        }
+        if (status == IS_CUT) {
+            return 0;
+        }
+    }
+}
+
+/* sync(upto) */
+static PyObject *pyrecords_sync_sync(PyObject *self, PyObject *upto)
+{
+    long long offset = PyLong_AsLongLong(upto);
+    if ((offset == -1 && PyErr_Occurred()) || pyrecords_sync_upto((pyrecords_sync *)self, offset) < 0) {
+        return NULL;
+    }
+    Py_RETURN_NONE;
+}
+
+/*
+ * append(value, key, timestamp_ms) -> offset, whose record is durable; or -1: nothing was done, it goes the usual way.
+ */
+static PyObject *pyrecords_sync_append(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    pyrecords_sync *self = (pyrecords_sync *)object;
+    /* Before the append: else it would have to be said afterwards that it may not wait for its sync. */
+    if (!pyrecords_locks->may_wait(self->turns)) {
+        return PyLong_FromLong(-1);
+    }
+    PyObject *offset = pyrecords_append_one(self->prepared, args, count);
+    long long number = offset == NULL ? -1 : PyLong_AsLongLong(offset);
+    if (number < 0 || pyrecords_sync_upto(self, number + 1) == 0) {
+        return offset;
+    }
+    /* The record is in.  A sync that was done by another thread, or before the error, is as good. */
+    if (PyErr_ExceptionMatches(PyExc_RecursionError) || PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        PyObject *kind, *error, *trace;
+        PyErr_Fetch(&kind, &error, &trace);
+        if (pyrecords_durable(self) > number) {
+            Py_XDECREF(kind);
+            Py_XDECREF(error);
+            Py_XDECREF(trace);
+            return offset;
+        }
+        PyErr_Restore(kind, error, trace);
+    }
+    Py_DECREF(offset);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------- the type */
+
+/*
+ * SharedSync(syncs, prepared, turns, lock, store_lock, durations, marked, synced): the last two are of the type
+ * SegmentState.
+ */
+static PyObject *pyrecords_sync_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"syncs", "prepared", "turns", "lock", "store_lock", "durations", "marked", "synced", NULL};
+    PyObject *syncs, *prepared, *turns, *lock, *store_lock, *durations, *marked, *synced;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!OO!OO", names, &syncs, pyrecords_append_type, &prepared,
+                                     pyrecords_locks->turns, &turns, pyrecords_locks->mutex, &lock, &store_lock,
+                                     pyrecords_durations_type, &durations, &marked, &synced)) {
+        return NULL;
+    }
+    PyObject *at = PyObject_GetAttrString(marked, "address");
+    PyObject *to = at == NULL ? NULL : PyObject_GetAttrString(synced, "address");
+    uintptr_t marked_at = to == NULL ? 0 : (uintptr_t)PyLong_AsUnsignedLongLong(at);
+    uintptr_t synced_at = to == NULL ? 0 : (uintptr_t)PyLong_AsUnsignedLongLong(to);
+    Py_XDECREF(at);
+    Py_XDECREF(to);
+    PyObject *owners = PyErr_Occurred() ? NULL : PyTuple_Pack(2, marked, synced);
+    if (owners == NULL) {
+        return NULL;
+    }
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    pyrecords_sync *self = (pyrecords_sync *)allocate(type, 0);
+    if (self == NULL) {
+        Py_DECREF(owners);
+        return NULL;
+    }
+    self->marked = (ls_segment_state *)marked_at;
+    self->synced = (ls_segment_state *)synced_at;
+    self->owners = owners;
+    Py_INCREF(syncs);
+    self->syncs = syncs;
+    Py_INCREF(prepared);
+    self->prepared = (pyrecords_append *)prepared;
+    Py_INCREF(turns);
+    self->turns = turns;
+    Py_INCREF(lock);
+    self->lock = lock;
+    Py_INCREF(store_lock);
+    self->store_lock = store_lock;
+    Py_INCREF(durations);
+    self->durations = (pyrecords_durations *)durations;
+    return (PyObject *)self;
+}
+
+/* All members are for all its life: who holds it, and is part of a cycle, is cleared. */
+static int pyrecords_sync_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    pyrecords_sync *self = (pyrecords_sync *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->syncs);
+    Py_VISIT((PyObject *)self->prepared);
+    Py_VISIT(self->owners);
+    return 0;
+}
+
+static void pyrecords_sync_dealloc(PyObject *object)
+{
+    pyrecords_sync *self = (pyrecords_sync *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    Py_XDECREF(self->syncs);
+    Py_XDECREF((PyObject *)self->prepared);
+    Py_XDECREF(self->turns);
+    Py_XDECREF(self->lock);
+    Py_XDECREF(self->store_lock);
+    Py_XDECREF(self->owners);
+    Py_XDECREF((PyObject *)self->durations);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef pyrecords_sync_methods[] = {
+    {"append", (PyCFunction)(void (*)(void))pyrecords_sync_append, METH_FASTCALL,
+     "Append a record, and have it durable: its offset, or -1 where nothing was done."},
+    {"sync", pyrecords_sync_sync, METH_O, "Return when all below an offset is durable, or the log was cut below it."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot pyrecords_sync_slots[] = {
+    {Py_tp_doc, "Syncs of a log that threads share."},
+    {Py_tp_new, pyrecords_sync_new},
+    {Py_tp_dealloc, pyrecords_sync_dealloc},
+    {Py_tp_traverse, pyrecords_sync_traverse},
+    {Py_tp_methods, pyrecords_sync_methods},
+    {0, NULL},
+};
+
+static PyType_Spec pyrecords_sync_spec = {
+    "logstore._native._records.SharedSync", sizeof(pyrecords_sync), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    pyrecords_sync_slots,
+};
+
+/* Find what the module `_locks` gives: -1 with an error set. */
+static int pyrecords_find_locks(void)
+{
+    PyObject *module = PyImport_ImportModule("logstore._native._locks");
+    PyObject *capsule = module == NULL ? NULL : PyObject_GetAttrString(module, "api");
+    pyrecords_locks = capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, PYLOCKS_API);
+    Py_XDECREF(module); /* it is never unloaded */
+    Py_XDECREF(capsule);
+    return pyrecords_locks == NULL ? -1 : 0;
+}
+
+int pyrecords_add_sync(PyObject *module)
+{
+    static const pyrecords_name names[] = {
+        {&pyrecords_sync_names.count, "count"},   {&pyrecords_sync_names.extent, "extent"},
+        {&pyrecords_sync_names.failed, "failed"}, {&pyrecords_sync_names.fd, "fd"},
+        {&pyrecords_sync_names.file, "file"},     {&pyrecords_sync_names.finish, "finish"},
+        {&pyrecords_sync_names.usual, "sync_usual"}, {&pyrecords_sync_names.written, "written"},
+    };
+    if (pyrecords_find_locks() < 0 || pyrecords_intern(names, sizeof(names) / sizeof(names[0])) < 0) {
+        return -1;
+    }
+    pyrecords_durations_type = pyrecords_add_type(module, "Durations", &pyrecords_durations_spec);
+    if (pyrecords_durations_type == NULL) {
+        return -1;
+    }
+    return pyrecords_add_type(module, "SharedSync", &pyrecords_sync_spec) == NULL ? -1 : 0;
+}
