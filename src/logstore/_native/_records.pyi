@@ -2,7 +2,8 @@ import datetime
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, ClassVar, Generic, SupportsIndex, TypeVar, final, overload
 
-from logstore._native._locks import Mutex
+from logstore._native._locks import Mutex, Turns
+from logstore._native.segments import SegmentState
 from logstore.record.record import Headers, TimestampType
 
 Item = TypeVar("Item")

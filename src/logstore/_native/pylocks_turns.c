@@ -8,7 +8,8 @@
  *   result, or to work next.  Who leaves wakes the one that has waited longest.
  * turns.announce(upto): wake those that wait for no more than this.
  * turn.gather(microseconds): before the work, wait until as many threads wait as the last announcement has woken, but
- *   not longer.  They most probably come back, and the work is then done for all of them instead of every other time.
+ *   not longer, and less where nobody came the last time.  They most probably come back, and the work is then done for
+ *   all of them instead of every other time.
  *
  * A thread that works holds the rank of the turns, as it would that of a Mutex (pylocks.c): what it is called for
  * from inside its work must not wait for others that wait for it.  By the same rules it waits for its turn, or is
@@ -21,8 +22,19 @@
 #include "pylocks_thread.h"
 
 #include <pythread.h>
+#include <time.h>
 
 enum { OUTSIDE, WAITING, SERVED, WORKING };
+
+/*
+ * Threads whose work is done are woken one after the other: each wakes the next one when it has the GIL.  Woken at once,
+ * all would wake only to wait for the GIL.  But where a thread waits so long for it, other threads keep it busy: then
+ * those that are left are woken at once, to wait side by side.
+ */
+enum { SLOW_NS = 500 * 1000 };
+
+/* Where nobody came back, the next one waits so many times shorter. */
+enum { HURRY = 5 };
 
 typedef struct pylocks_turn pylocks_turn;
 
@@ -30,6 +42,8 @@ typedef struct {
     PyObject_HEAD
     pylocks_turn *first; /* of those that wait */
     pylocks_turn *last;
+    pylocks_turn *first_served; /* of those whose work is done, and that are not woken yet */
+    pylocks_turn *last_served;
     pylocks_turn *gathering; /* of the thread that works, while it waits for others */
     long waiting;            /* how many */
     long served;             /* how many the last announcement has woken */
@@ -37,6 +51,7 @@ typedef struct {
     unsigned long forks;
     unsigned long group;
     int rank;
+    int is_hurried; /* nobody came while the last one gathered */
     PyObject *name;
 } pylocks_turns;
 
@@ -47,8 +62,10 @@ struct pylocks_turn {
     pylocks_turn *previous;
     PyThread_type_lock lock; /* held; who wakes this one releases it */
     long long upto;
+    long long woken_ns; /* when */
     int state;
-    int is_busy; /* its thread runs a signal handler */
+    int is_busy;    /* its thread runs a signal handler */
+    int is_pending; /* one of those that are not woken yet */
 };
 
 static PyTypeObject *pylocks_turn_type;
@@ -85,6 +102,58 @@ static void pylocks_wake(pylocks_turn *self, int state)
     PyThread_release_lock(self->lock);
 }
 
+static long long pylocks_now_ns(void)
+{
+    struct timespec now = {0};
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (long long)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Its work is done: it is woken when it is the first of those. */
+static void pylocks_serve(pylocks_turn *self)
+{
+    pylocks_turns *turns = self->turns;
+    pylocks_unlink(self, SERVED);
+    self->is_pending = 1;
+    self->previous = turns->last_served;
+    self->next = NULL;
+    *(turns->last_served == NULL ? &turns->first_served : &turns->last_served->next) = self;
+    turns->last_served = self;
+}
+
+static void pylocks_unlink_served(pylocks_turn *self)
+{
+    pylocks_turns *turns = self->turns;
+    *(self->previous == NULL ? &turns->first_served : &self->previous->next) = self->next;
+    *(self->next == NULL ? &turns->last_served : &self->next->previous) = self->previous;
+    self->is_pending = 0;
+}
+
+/* Wake one of those whose work is done, or all of them. */
+static void pylocks_wake_served(pylocks_turns *turns, int all)
+{
+    int is_woken = 0;
+    while (turns->first_served != NULL && (all || !is_woken)) {
+        pylocks_turn *one = turns->first_served;
+        pylocks_unlink_served(one);
+        one->woken_ns = pylocks_now_ns();
+        is_woken = !one->is_busy;
+        PyThread_release_lock(one->lock);
+    }
+}
+
+/* This thread runs again, with its work done: the next one may. */
+static void pylocks_go_on(pylocks_turn *self)
+{
+    pylocks_turns *turns = self->turns;
+    if (self->is_pending) {
+        pylocks_unlink_served(self);
+        return;
+    }
+    int all = pylocks_now_ns() - self->woken_ns > SLOW_NS;
+    pylocks_wake_served(turns, all);
+}
+
 /* Nobody works any more: the next one does, if one waits. */
 static void pylocks_pass_on(pylocks_turns *turns)
 {
@@ -104,6 +173,7 @@ static void pylocks_renew_turns(pylocks_turns *turns)
 {
     if (turns->forks != pylocks_forks) {
         turns->first = turns->last = turns->gathering = NULL;
+        turns->first_served = turns->last_served = NULL;
         turns->waiting = turns->served = 0;
         turns->worker = 0;
         turns->forks = pylocks_forks;
@@ -133,6 +203,7 @@ static int pylocks_wait_turn(pylocks_turn *self)
             /* The handler forked, and this is the child: the list is the parent's, and so is the lock. */
             self->lock = NULL;
             self->state = OUTSIDE;
+            self->is_pending = 0;
             pylocks_renew_turns(turns);
             if (status_of_handler == 0) {
                 self->state = WORKING;
@@ -143,8 +214,14 @@ static int pylocks_wait_turn(pylocks_turn *self)
             pylocks_unlink(self, WORKING); /* it was passed over meanwhile */
         }
         if (status_of_handler < 0) {
+            if (self->state == SERVED) {
+                pylocks_go_on(self);
+            }
             return -1;
         }
+    }
+    if (self->state == SERVED) {
+        pylocks_go_on(self);
     }
     return 0;
 }
@@ -174,6 +251,10 @@ static int pylocks_gather(PyObject *object, long long limit)
     if (turns->forks != pylocks_forks || turns->waiting >= turns->served || limit <= 0) {
         return 0;
     }
+    long waiting = turns->waiting;
+    if (turns->is_hurried) {
+        limit /= HURRY;
+    }
     if (pylocks_ensure_lock(self) < 0) {
         return -1;
     }
@@ -187,6 +268,7 @@ static int pylocks_gather(PyObject *object, long long limit)
         PyThread_acquire_lock(lock, 0); /* released just now */
     }
     turns->gathering = NULL;
+    turns->is_hurried = turns->waiting == waiting;
     return 0;
 }
 
@@ -355,9 +437,10 @@ static void pylocks_announce(PyObject *object, long long upto)
         next = one->next;
         if (one->upto <= upto) {
             turns->served++;
-            pylocks_wake(one, SERVED);
+            pylocks_serve(one);
         }
     }
+    pylocks_wake_served(turns, 0);
 }
 
 static PyObject *pylocks_turns_announce(PyObject *self, PyObject *upto)
@@ -394,9 +477,18 @@ static PyObject *pylocks_turns_may_wait(PyObject *self, void *unused)
     return PyBool_FromLong(pylocks_may_wait(self));
 }
 
+static PyObject *pylocks_turns_waiting(PyObject *object, void *unused)
+{
+    (void)unused;
+    pylocks_turns *self = (pylocks_turns *)object;
+    pylocks_renew_turns(self);
+    return PyLong_FromLong(self->waiting);
+}
+
 static PyGetSetDef pylocks_turns_getset[] = {
     {"may_wait", pylocks_turns_may_wait, NULL, "Whether this thread may wait for its turn: else it may be refused.",
      NULL},
+    {"waiting", pylocks_turns_waiting, NULL, "How many threads wait for their turn.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -23,7 +23,7 @@
 #define UNWRITTEN_MAX 64
 
 /* A sync waits for the threads that the last one served, by at most this part of the mean duration of a sync. */
-#define GATHER_PART 0.1
+#define GATHER_PART 0.5
 
 enum { IS_CUT = 0, IS_THERE = 1, IS_USUAL = 2 };
 

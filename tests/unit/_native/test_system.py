@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -61,12 +62,57 @@ def test_write_changes_the_bytes_at_its_position(file: int, size: int) -> None:
     assert os.pread(file, 1 << 20, 0) == expected
 
 
+def test_sync_of_a_file_and_of_what_has_no_disk(file: int) -> None:
+    assert lib.ls_sys_sync(file) == 0
+    null = os.open("/dev/null", os.O_WRONLY)
+    try:
+        assert lib.ls_sys_sync(null) == -errno.EINVAL
+    finally:
+        os.close(null)
+
+
+def test_record_lock_is_taken_again_and_excludes_other_processes(
+    file: int, tmp_path: Path
+) -> None:
+    path = os.fspath(tmp_path / "file")
+    script = (
+        "import fcntl, sys\n"
+        f"file = open({path!r}, 'r+b')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "print('taken', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+
+    def other() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    for _ in range(2):
+        assert lib.ls_sys_hold_lock(file) == 0
+    with other() as refused:
+        assert refused.communicate(timeout=20)[0] == ""
+    os.close(os.open(path, os.O_RDONLY))  # drops it, by the rules of these locks
+    with other() as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "taken\n"
+        assert -lib.ls_sys_hold_lock(file) in (errno.EAGAIN, errno.EACCES)
+        holder.communicate(timeout=20)
+    assert lib.ls_sys_hold_lock(file) == 0
+
+
 def test_refused_calls_return_the_error(file: int, tmp_path: Path) -> None:
     """As an `OSError` of its class where Python calls."""
     out = ffi.new("uint8_t[]", 4)
     assert lib.ls_sys_read(-1, out, 4, 0) == -errno.EBADF
     assert lib.ls_sys_write(-1, out, 4, 0) == -errno.EBADF
     assert lib.ls_sys_write(file, out, 4, -1) == -errno.EINVAL
+    assert lib.ls_sys_sync(-1) == -errno.EBADF
+    assert lib.ls_sys_hold_lock(-1) == -errno.EBADF
     read_only = os.open(tmp_path / "file", os.O_RDONLY)
     try:
         with pytest.raises(OSError, match=os.strerror(errno.EBADF)) as caught:

@@ -133,6 +133,121 @@ def test_announcement_wakes_those_that_wait_for_no_more() -> None:
     assert served[2] == (9, True)
 
 
+def test_thread_in_a_signal_handler_does_not_hold_up_others() -> None:
+    """They are woken one after the other; it was the first to wait, and goes on when
+    its handler ends."""
+    turns, ended = native.Turns(5, "a turn"), []
+    others = threading.Event()
+
+    def wait(name: str) -> None:
+        with turns.take(1) as is_mine:
+            ended.append((name, is_mine))
+        if len(ended) == 4:
+            others.set()
+
+    def work() -> None:
+        with turns.take(0):
+            working.set()
+            deadline = time.monotonic() + 20
+            while turns.waiting < 5 and time.monotonic() < deadline:
+                if turns.waiting == 1 and not threads:
+                    threads.extend(start(wait, f"thread {n}") for n in range(4))
+                time.sleep(0.002)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            assert handling.wait(20)
+            turns.announce(1)
+
+    def handle(*_: object) -> None:
+        handling.set()
+        assert others.wait(20)
+
+    working, handling = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        worker = start(work)
+        assert working.wait(20)
+        with turns.take(1) as is_mine:
+            assert not is_mine
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    for thread in [worker, *threads]:
+        thread.join(20)
+    assert sorted(ended) == [(f"thread {n}", False) for n in range(4)]
+
+
+def test_handler_that_raises_in_a_served_thread_lets_the_others_go_on() -> None:
+    turns, ended = native.Turns(5, "a turn"), []
+    working, handling, announced = (threading.Event() for _ in range(3))
+    threads: list[threading.Thread] = []
+
+    def wait() -> None:
+        with turns.take(1) as is_mine:
+            ended.append(is_mine)
+
+    def work() -> None:
+        with turns.take(0):
+            working.set()
+            deadline = time.monotonic() + 20
+            while turns.waiting < 4 and time.monotonic() < deadline:
+                if turns.waiting == 1 and not threads:
+                    threads.extend(start(wait) for _ in range(3))
+                time.sleep(0.002)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            assert handling.wait(20)
+            turns.announce(1)
+            announced.set()
+
+    def handle(*_: object) -> None:
+        handling.set()
+        assert announced.wait(20)
+        raise OSError
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        worker = start(work)
+        assert working.wait(20)
+        with pytest.raises(OSError), turns.take(1):
+            pass
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    for thread in [worker, *threads]:
+        thread.join(20)
+    assert ended == [False] * 3
+    assert turns.waiting == 0
+
+
+def test_who_gathers_goes_on_when_all_that_were_served_wait_again() -> None:
+    """Or when the time is over; where nobody came, less of it the next time."""
+    turns, seconds = native.Turns(5, "a turn"), []
+
+    def wait(upto: int) -> None:
+        with turns.take(upto):
+            pass
+
+    with turns.take(0):
+        thread = start(wait, 1)
+        while not turns.waiting:
+            time.sleep(0.001)
+        turns.announce(1)  # one is served, and does not come back
+        thread.join(20)
+    for _ in range(2):
+        turn = turns.take(2)
+        with turn:
+            begun = time.monotonic()
+            turn.gather(200_000)
+            seconds.append(time.monotonic() - begun)
+    assert seconds[0] >= 0.19
+    assert 0.039 <= seconds[1]
+    turn = turns.take(3)
+    with turn:
+        thread = start(wait, 1)
+        while not turns.waiting:
+            time.sleep(0.001)
+        turn.gather(60_000_000)  # it is there: this does not wait at all
+    thread.join(20)
+
+
 def test_turn_inside_of_a_turn_of_the_same_thread_is_refused() -> None:
     turns = native.Turns(5, "a turn")
     assert turns.may_wait

@@ -25,7 +25,9 @@ from logstore.errors import (
     StoreClosedError,
 )
 from logstore.log.write.extent import Extent
-from support.values import every_magic
+from logstore.store.store import open_store
+from support.damage import FaultyFiles
+from support.values import every_magic, new_partition
 
 T = 1_700_000_000_000
 NEVER = 1 << 60
@@ -184,16 +186,12 @@ def test_syncs_do_not_end_prepared_appends(partition: logstore.Partition) -> Non
     assert values(partition)[1:] == [b"%d" % n for n in range(1, 100)]
 
 
-def test_sync_that_fails_ends_prepared_appends(
-    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sync_that_fails_ends_prepared_appends(partition: logstore.Partition) -> None:
     partition.append(b"second")
-
-    def fail(*_: Any) -> None:
-        raise OSError(5, "the disk is broken")
-
-    monkeypatch.setattr(type(partition._writer.context.files), "sync", fail)  # type: ignore
-    with pytest.raises(logstore.SyncFailedError):
+    null = os.open("/dev/null", os.O_RDWR)  # takes all, and syncs nothing
+    os.dup2(null, partition._writer._log.active.writer.fd)  # type: ignore[union-attr]
+    os.close(null)
+    with pytest.raises(logstore.SyncFailedError, match="offset 0 to 2 may be lost"):
         partition.append(b"third", durable=True)
     for _ in range(2):
         with pytest.raises(logstore.SyncFailedError):
@@ -202,22 +200,23 @@ def test_sync_that_fails_ends_prepared_appends(
 
 
 def test_durable_append_inside_of_a_sync_is_refused_before_it_writes(
-    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    files = type(partition._writer.context.files)  # type: ignore
-    sync, refused = files.sync, []
+    files, refused = FaultyFiles(), []
 
-    def call_inside(self: Any, fd: int) -> None:
-        if not refused:
+    def call_inside(method: str, name: str) -> None:
+        if not refused and (method, name[-4:]) == ("sync", ".log"):
             with pytest.raises(logstore.ReentrantCallError) as caught:
                 partition.append(b"inside", durable=True)
             refused.append(caught.value)
-        sync(self, fd)
 
-    monkeypatch.setattr(files, "sync", call_inside)
-    partition.append(b"second", durable=True)
-    assert refused
-    assert values(partition) == [b"first", b"second"]
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        partition.append(b"first")
+        files.before = call_inside
+        partition.append(b"second", durable=True)
+        assert refused
+        assert values(partition) == [b"first", b"second"]
 
 
 def test_durable_append_of_a_thread_that_syncs_is_refused_before_it_writes(
@@ -333,17 +332,20 @@ def test_failure_that_comes_during_a_durable_append_is_raised_by_the_next_one(
     partition: logstore.Partition,
 ) -> None:
     """The record is in: its append makes it durable, and returns."""
-    services: Any = partition._writer.context.services  # type: ignore[union-attr]
-    counted = Counted(partition)
-
-    def append(value: Any, key: Any, timestamp_ms: Any) -> int:
-        offset = counted(value, key, timestamp_ms)
+    writer: Any = partition._writer
+    turns, services = writer.syncs._turns, writer.context.services
+    found: list[int] = []
+    thread = threading.Thread(
+        target=lambda: found.append(partition.append(b"second", durable=True))
+    )
+    with turns.take(0):
+        thread.start()
+        deadline = time.monotonic() + 20
+        while not turns.waiting:
+            assert time.monotonic() < deadline
         services.unreported.append(StorageError("failed", action="delete", path="x"))
-        return offset
-
-    partition._append_prepared = append
-    assert partition.append(b"second", durable=True) == 1
-    assert counted.taken == 1
+    thread.join(20)
+    assert found == [1]
     assert partition.durable_offset == 2
     with pytest.raises(StorageError, match="failed"):
         partition.append(b"third", durable=True)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,29 +152,37 @@ def test_append_without_durable_syncs_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["append", "append_many", "flush"])
 def test_log_that_is_cut_in_front_of_a_sync_takes_more_appends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    tmp_path: Path, call: str
 ) -> None:
     """By another thread, between an append and the sync that it waits for: what was cut
     need not be synced."""
-    sync = Syncs.sync
-
     with open_store(tmp_path) as store:
         partition = new_partition(store)
         append_one(partition)
         append_one(partition)
+        found: list[object] = []
 
-        def cut_and_sync(self: Syncs, upto: int) -> None:
-            monkeypatch.undo()
-            partition.truncate_to(1)
-            sync(self, upto)
+        def work() -> None:
+            if call == "append":
+                found.append(partition.append(b"x", durable=True))
+            elif call == "append_many":
+                found.append(partition.append_many([b"x"] * 4, durable=True))
+            else:
+                found.append(partition.flush())
 
-        monkeypatch.setattr(Syncs, "sync", cut_and_sync)
-        if call == "append":
-            assert partition.append(b"x", durable=True) == 2
-        elif call == "append_many":
-            assert partition.append_many([b"x"] * 4, durable=True) == range(2, 6)
-        else:
-            partition.flush()
+        turns: Any = partition._writer.syncs._turns  # type: ignore[union-attr]
+        worker, end = threading.Thread(target=work), partition.end_offset
+        with turns.take(0):
+            worker.start()
+            count = {"append": 1, "append_many": 4, "flush": 0}[call]
+            deadline = time.monotonic() + 20
+            while partition.end_offset < end + count or not turns.waiting:
+                assert time.monotonic() < deadline
+            cutter = threading.Thread(target=partition.truncate_to, args=(1,))
+            cutter.start()
+            cutter.join(20)
+        worker.join(20)
+        assert found == [{"append": 2, "append_many": range(2, 6), "flush": None}[call]]
         assert partition.end_offset == 1
         assert partition.append(b"x", durable=True) == 1
         assert partition.durable_offset == 2
@@ -228,19 +237,19 @@ def test_close_from_inside_the_turn_to_sync_is_refused(
 ) -> None:
     """By a signal handler, say: it would wait for the background thread, which may wait
     for this turn."""
-    gather_us = Syncs._gather_us
+    sync_usual = Syncs.sync_usual
     refused: list[logstore.ReentrantCallError] = []
 
-    def interrupted(self: Syncs) -> int:
+    def interrupted(self: Syncs, upto: int) -> bool:
         with pytest.raises(logstore.ReentrantCallError) as caught:
             store.close()
         refused.append(caught.value)
-        return gather_us(self)
+        return sync_usual(self, upto)
 
-    with logstore.open(tmp_path) as store:
+    monkeypatch.setattr(Syncs, "sync_usual", interrupted)
+    with open_store(tmp_path, files=FaultyFiles()) as store:
         partition = new_partition(store)
         partition.append(b"x")
-        monkeypatch.setattr(Syncs, "_gather_us", interrupted)
         partition.flush()
         monkeypatch.undo()
         assert len(refused) == 1

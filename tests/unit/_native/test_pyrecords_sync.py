@@ -1,0 +1,403 @@
+"""Syncs that threads share, and durable appends, each one step of C."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import _native as native
+from logstore.io.layout import LOCK
+from logstore.log.write.durable_point import DurablePoint
+from logstore.log.write.syncs import Syncs
+
+NEVER = 1 << 60
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[logstore.Partition]:
+    """With steps prepared for appends and for syncs."""
+    with logstore.open(tmp_path / "data") as store:
+        config = logstore.TopicConfig(flush_messages=NEVER, flush_ms=NEVER)
+        partition = store.create_topic("orders", partitions=1, config=config)[0]
+        for _ in range(2):
+            partition.append(b"x", durable=True)
+        yield partition
+
+
+def values(partition: logstore.Partition) -> list[bytes | None]:
+    return [record.value for record in partition.read()]
+
+
+def writer_of(partition: logstore.Partition) -> Any:
+    return partition._writer
+
+
+class Calls:
+    """Counts what the steps leave to Python."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        for name in ("sync_usual", "finish"):
+            monkeypatch.setattr(Syncs, name, self._counting(name))
+
+    def _counting(self, name: str) -> Callable[..., Any]:
+        method = getattr(Syncs, name)
+
+        def call(*args: Any) -> Any:
+            self.names.append(name)
+            return method(*args)
+
+        return call
+
+
+# ---------------------------------------------------------------- Durations
+
+
+def test_durations_count_sum_and_keep_the_largest() -> None:
+    durations = native.Durations()
+    assert durations.get() == (0, 0.0, 0.0)
+    for seconds in (0.5, 2, 0.25):
+        durations.add(seconds)
+    assert durations.get() == (3, 2.75, 2.0)
+    with pytest.raises(TypeError):
+        durations.add("1")  # type: ignore[arg-type]
+    assert durations.get() == (3, 2.75, 2.0)
+
+
+# ---------------------------------------------------------------- steps
+
+
+def test_durable_appends_need_no_python(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(monkeypatch)
+    syncs = writer_of(partition)._log.active.sync_times
+    before = syncs.get()[0]
+    for number in range(2, 40):
+        assert partition.append(b"y", durable=True) == number
+        assert partition.durable_offset == partition.end_offset == number + 1
+    assert calls.names == []
+    assert syncs.get()[0] == before + 38
+    assert values(partition) == [b"x"] * 2 + [b"y"] * 38
+
+
+def test_flush_behind_prepared_appends_needs_no_python(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Calls(monkeypatch)
+    for _ in range(3):
+        partition.append(b"y")
+        assert partition.durable_offset < partition.end_offset
+        partition.flush()
+        assert partition.durable_offset == partition.end_offset
+    assert partition.append_many([b"z"] * 10, durable=True) == range(5, 15)
+    assert partition.durable_offset == 15
+    assert calls.names == []
+
+
+def test_what_is_synced_is_what_the_durable_point_records(
+    partition: logstore.Partition,
+) -> None:
+    point: DurablePoint = writer_of(partition)._log.point
+    for _ in range(5):
+        partition.append(b"y", durable=True)
+    partition.append(b"not yet")
+    assert point.synced.last_offset == partition.durable_offset - 1 == 6
+    state = writer_of(partition)._log.active.writer.state
+    assert point.synced.raw.base_offset == state.raw.base_offset
+    assert 0 < point.synced.size < state.size
+
+
+def test_index_entries_are_written_when_some_have_come_together(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the latest for the durable point, which counts them."""
+    calls = Calls(monkeypatch)
+    active = writer_of(partition)._log.active
+    written = active.writer.index.written
+    for _ in range(70):
+        partition.append(b"y" * 5000, durable=True)
+    assert calls.names == ["finish"]
+    assert active.writer.index.written >= written + 64
+    partition.append(b"y" * 5000, durable=True)
+    assert active.writer.index.written < active.writer.index.count
+    writer_of(partition)._log.point_due()
+    assert active.writer.index.written == active.writer.index.count
+
+
+def test_first_sync_after_a_durable_point_plans_the_next_one(
+    partition: logstore.Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = writer_of(partition)._log
+    assert log.point.is_scheduled
+    log.point_due()
+    assert not log.point.is_scheduled
+    calls = Calls(monkeypatch)
+    partition.append(b"y", durable=True)
+    assert calls.names == ["finish"] or calls.names == ["sync_usual"]
+    assert log.point.is_scheduled
+    partition.append(b"y", durable=True)
+    assert len(calls.names) == 1
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_threads_beside_rolls_and_readers(tmp_path: Path, magic: int) -> None:
+    """Each record is durable when its append returns, in whichever way."""
+    config = logstore.TopicConfig(
+        message_format=magic, segment_bytes=20_000, flush_ms=NEVER
+    )
+    with logstore.open(tmp_path / "data") as store:
+        partition = store.create_topic("orders", partitions=1, config=config)[0]
+        wrong: list[object] = []
+        found: list[int] = []
+
+        def append(name: int) -> None:
+            for number in range(60):
+                value = b"%d %d" % (name, number) + b"." * 300
+                if number % 7 == 6:
+                    offset = partition.append_many([value], durable=True)[0]
+                else:
+                    offset = partition.append(value, durable=True)
+                if partition.durable_offset <= offset:
+                    wrong.append(offset)
+                found.append(offset)
+
+        def follow() -> None:
+            seen = 0
+            for record in partition.follow(0, timeout=20, limit=360, durable_only=True):
+                if record.offset != seen:
+                    wrong.append(record)
+                seen += 1
+
+        follower = threading.Thread(target=follow)
+        follower.start()
+        threads = [threading.Thread(target=append, args=(n,)) for n in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        follower.join(60)
+        assert not follower.is_alive()
+        assert wrong == []
+        assert sorted(found) == list(range(360))
+        everything = values(partition)
+    with logstore.open(tmp_path / "data") as store:
+        assert values(store.topic("orders")[0]) == everything
+
+
+def test_appends_after_a_truncation_are_synced(partition: logstore.Partition) -> None:
+    point: DurablePoint = writer_of(partition)._log.point
+    partition.append(b"y", durable=True)
+    partition.truncate_to(1)
+    assert point.synced.raw.base_offset == -1
+    for number in range(1, 4):
+        assert partition.append(b"z", durable=True) == number
+        assert partition.durable_offset == number + 1
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_sync_that_fails_is_not_tried_again(partition: logstore.Partition) -> None:
+    """Its caller hears what may be lost, and so does each later one."""
+    log = writer_of(partition)._log
+    file = os.dup(log.active.writer.fd)
+    null = os.open("/dev/null", os.O_RDWR)  # takes all, and syncs nothing
+    os.dup2(null, log.active.writer.fd)
+    os.close(null)
+    before = log.active.sync_times.get()
+    with pytest.raises(logstore.SyncFailedError, match="offset 2 to 2 may be") as found:
+        partition.append(b"y", durable=True)
+    assert found.value.errno == errno.EINVAL
+    os.dup2(file, log.active.writer.fd)
+    os.close(file)
+    for _ in range(2):
+        with pytest.raises(logstore.SyncFailedError):
+            partition.append(b"y", durable=True)
+        with pytest.raises(logstore.SyncFailedError):
+            partition.flush()
+    assert log.active.sync_times.get() == before
+    assert partition.durable_offset == 2
+
+
+def test_nothing_is_synced_for_a_store_that_another_program_has_locked(
+    tmp_path: Path, partition: logstore.Partition
+) -> None:
+    path = tmp_path / "data" / LOCK
+    os.close(os.open(path, os.O_RDONLY))  # drops the record lock of this process
+    script = (
+        f"import fcntl, sys; file = open({os.fspath(path)!r}, 'r+b')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "print('taken', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "taken\n"
+        with pytest.raises(logstore.SyncFailedError, match=f"process {other.pid}"):
+            partition.append(b"y", durable=True)
+        other.communicate(timeout=20)
+    assert partition.durable_offset == 2
+
+
+def test_record_lock_that_was_dropped_is_taken_again(
+    tmp_path: Path, partition: logstore.Partition
+) -> None:
+    path = tmp_path / "data" / LOCK
+    os.close(os.open(path, os.O_RDONLY))
+    partition.append(b"y", durable=True)
+    script = (
+        f"import fcntl; file = open({os.fspath(path)!r}, 'r+b')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    )
+    tried = subprocess.run([sys.executable, "-c", script], capture_output=True)
+    assert b"BlockingIOError" in tried.stderr
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError, OSError])
+def test_error_behind_the_sync_does_not_hide_that_it_was_done(
+    partition: logstore.Partition,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+) -> None:
+    """Without memory or stack, what is to be done behind it waits for the next sync;
+    another error is raised."""
+    log = writer_of(partition)._log
+    log.point_due()  # so that the next sync has something to do
+    partition.append(b"prepares")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Syncs, "finish", fail)
+    if error is OSError:
+        with pytest.raises(OSError):
+            partition.append(b"y", durable=True)
+    else:
+        assert partition.append(b"y", durable=True) == 3
+        assert partition.durable_offset == 4
+        assert not log.point.is_scheduled
+    monkeypatch.undo()
+    partition.append(b"z", durable=True)
+    assert partition.durable_offset == 5
+    assert log.point.is_scheduled
+
+
+def test_deep_stack_appends_or_raises_before(partition: logstore.Partition) -> None:
+    """Whatever is left of the stack: a record whose append raised is not there."""
+    count = 0
+
+    def dive() -> None:
+        nonlocal count
+        try:
+            dive()
+        except RecursionError:
+            pass
+        if count < 60:
+            end = partition.end_offset
+            try:
+                partition.append(b"y", durable=True)
+                count += 1
+            except RecursionError:
+                assert partition.end_offset == end
+
+    dive()
+    assert count == 60
+    assert partition.end_offset == partition.durable_offset == 62
+
+
+def test_handler_that_raises_while_its_thread_waits_for_a_turn(
+    partition: logstore.Partition,
+) -> None:
+    """The record is in, and the next sync has it."""
+    turns = writer_of(partition).syncs._turns
+    working, over = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with turns.take(0):
+            working.set()
+            deadline = time.monotonic() + 20
+            while not turns.waiting and time.monotonic() < deadline:
+                time.sleep(0.002)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+            assert over.wait(20)
+
+    def handle(*_: object) -> None:
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        assert working.wait(20)
+        with pytest.raises(InterruptedError):
+            partition.append(b"y", durable=True)
+    finally:
+        over.set()
+        signal.signal(signal.SIGUSR1, before)
+        worker.join(20)
+    assert (partition.end_offset, partition.durable_offset) == (3, 2)
+    assert partition.append(b"z", durable=True) == 3
+    assert partition.durable_offset == 4
+
+
+def test_child_of_a_fork_appends_nothing(partition: logstore.Partition) -> None:
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            partition.append(b"child", durable=True)
+        except logstore.ForkedError:
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert partition.append(b"y", durable=True) == 2
+    assert partition.durable_offset == 3
+
+
+def test_closed_store_takes_no_durable_append(tmp_path: Path) -> None:
+    store = logstore.open(tmp_path / "data")
+    partition = store.create_topic("orders")[0]
+    for _ in range(2):
+        partition.append(b"x", durable=True)
+    store.close()
+    with pytest.raises(logstore.StoreClosedError):
+        partition.append(b"y", durable=True)
+
+
+def test_arguments_that_do_not_fit_are_refused(partition: logstore.Partition) -> None:
+    syncs = writer_of(partition).syncs
+    prepared, lock = writer_of(partition).appends.prepared, writer_of(partition).lock
+    state = native.SegmentState(0)
+    right = (
+        syncs, prepared, syncs._turns, lock, None, native.Durations(), state, state,
+    )  # fmt: skip
+    native.SharedSync(*right)
+    for at in (1, 2, 3, 5, 6, 7):
+        wrong: list[Any] = list(right)
+        wrong[at] = object()
+        with pytest.raises((TypeError, AttributeError)):
+            native.SharedSync(*wrong)
+    with pytest.raises(TypeError):
+        syncs.shared.append(b"y")
+    with pytest.raises(OverflowError):
+        syncs.shared.sync(1 << 63)
+    with pytest.raises(TypeError):
+        syncs.shared.sync("1")
