@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -174,11 +175,8 @@ def test_threads_beside_rolls_and_readers(tmp_path: Path, magic: int) -> None:
                 found.append(offset)
 
         def follow() -> None:
-            seen = 0
-            for record in partition.follow(0, timeout=20, limit=360, durable_only=True):
-                if record.offset != seen:
-                    wrong.append(record)
-                seen += 1
+            records = partition.follow(0, timeout=20, limit=360, durable_only=True)
+            wrong.extend(r for n, r in enumerate(records) if r.offset != n)
 
         follower = threading.Thread(target=follow)
         follower.start()
@@ -305,10 +303,8 @@ def test_deep_stack_appends_or_raises_before(partition: logstore.Partition) -> N
 
     def dive() -> None:
         nonlocal count
-        try:
+        with contextlib.suppress(RecursionError):
             dive()
-        except RecursionError:
-            pass
         if count < 60:
             end = partition.end_offset
             try:
