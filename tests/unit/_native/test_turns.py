@@ -238,7 +238,7 @@ def test_who_gathers_goes_on_when_all_that_were_served_wait_again() -> None:
             turn.gather(200_000)
             seconds.append(time.monotonic() - begun)
     assert seconds[0] >= 0.19
-    assert 0.039 <= seconds[1]
+    assert seconds[1] >= 0.039
     turn = turns.take(3)
     with turn:
         thread = start(wait, 1)
