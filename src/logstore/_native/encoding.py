@@ -169,6 +169,10 @@ class Rows:
         self._raw.timestamp = ffi.NULL
         self._raw.timestamp_all = timestamp
 
+    def rewind(self) -> None:
+        """Encode again from the first record."""
+        self._cursor[0] = ffi.new("ls_cursor *")[0]
+
     def mark(self) -> Any:
         """The position of the encoding, for `restore`."""
         mark = ffi.new("ls_cursor *")

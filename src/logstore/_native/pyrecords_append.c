@@ -137,6 +137,28 @@ static PyObject *pyrecords_append_batches(PyObject *object, PyObject *data)
 }
 
 /*
+ * append_encoded(data, count) -> range of offsets, or None: nothing was done, they go the usual way.
+ *
+ * Batches of `count` records that this topic's encoder has made for offsets that begin at 0, in an object of the type
+ * bytes.
+ */
+static PyObject *pyrecords_append_encoded(PyObject *object, PyObject *args)
+{
+    pyrecords_append *self = (pyrecords_append *)object;
+    PyObject *data;
+    long long count;
+    if (!PyArg_ParseTuple(args, "SL", &data, &count)) {
+        return NULL;
+    }
+    pyrecords_source from = {.rows = {.count = count}};
+    if (self->writer == NULL
+        || !pyrecords_take_encoded(self, (const uint8_t *)PyBytes_AsString(data), PyBytes_Size(data), &from)) {
+        Py_RETURN_NONE;
+    }
+    return pyrecords_append_range(self, &from);
+}
+
+/*
  * append_rows(address) -> range of offsets, or None: nothing was done, they go the usual way.
  *
  * The address of an ls_records without headers, whose rows stay as they are meanwhile.
@@ -317,6 +339,8 @@ static PyMethodDef pyrecords_append_methods[] = {
      "Append a record: its offset, or -1 where nothing was done."},
     {"append_batches", pyrecords_append_batches, METH_O,
      "Append batches of a producer: their offsets, or None where nothing was done."},
+    {"append_encoded", pyrecords_append_encoded, METH_VARARGS,
+     "Append batches of this topic's encoder: their offsets, or None where nothing was done."},
     {"append_many", (PyCFunction)(void (*)(void))pyrecords_append_many, METH_FASTCALL,
      "Append lists of records: their offsets, or None where nothing was done."},
     {"append_rows", pyrecords_append_rows, METH_O,

@@ -71,6 +71,24 @@ PyObject *pyrecords_new_extent(PyObject *type)
     return allocate((PyTypeObject *)type, PYRECORDS_EXTENT_ITEMS);
 }
 
+/* Take batches for the next call of pyrecords_append_source: 1, or 0 where they are too large. */
+static int pyrecords_take(const uint8_t *data, int64_t size, pyrecords_source *from)
+{
+    if (size <= 0 || size > STEP_BYTES) {
+        return 0;
+    }
+    memcpy(pyrecords_bytes, data, (size_t)size);
+    pyrecords_uses += 1;
+    from->taken = pyrecords_uses;
+    from->batches = size;
+    return 1;
+}
+
+int pyrecords_take_encoded(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
+{
+    return self->magic == 2 && !self->is_append_time && pyrecords_take(data, size, from);
+}
+
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
 {
     ls_columns columns = {
@@ -86,14 +104,8 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
     };
     ls_walk walk = {0};
     int64_t least = self->is_append_time ? INT64_MIN : -1;
-    if (size <= 0 || size > STEP_BYTES) {
-        return 0;
-    }
-    memcpy(pyrecords_bytes, data, (size_t)size);
-    pyrecords_uses += 1;
-    from->taken = pyrecords_uses;
-    from->batches = size;
-    return pyrecords_core.check_producer(pyrecords_bytes, size, self->max_bytes, least, &columns, &walk,
+    return pyrecords_take(data, size, from)
+        && pyrecords_core.check_producer(pyrecords_bytes, size, self->max_bytes, least, &columns, &walk,
                                          &from->rows.count)
                == LS_OK
         && walk.pos == size;

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from logstore import _native as native
+from logstore.config import TopicConfig
 from logstore.errors import (
     ConfigError,
     CorruptionError,
@@ -23,6 +25,13 @@ __all__ = ["Appender"]
 # Bytes that a roll may need in addition to records: a step of reserved space, indexes,
 # state, names.
 _ROLL_BYTES: Final = 256 * 1024
+# So many threads that compress at once need not allocate memory for it.
+_SPARES_MAX: Final = 4
+
+
+class _Compressed(NamedTuple):
+    data: bytes
+    config: TopicConfig
 
 
 class Appender:
@@ -33,12 +42,14 @@ class Appender:
         encoder: makes batches as the settings of the log say.
     """
 
-    __slots__ = ("_log", "_syncs", "encoder")
+    __slots__ = ("_log", "_spares", "_syncs", "encoder")
 
     def __init__(self, log: LogWriter, syncs: Syncs) -> None:
         self._log = log
         self._syncs = syncs
         self.encoder = Encoder(log.context.config)
+        # Encoders for calls that compress before they take the lock.
+        self._spares: deque[Encoder] = deque(maxlen=_SPARES_MAX)
 
     # ------------------------------------------------------------ records
 
@@ -56,10 +67,19 @@ class Appender:
         """
         log, context = self._log, self._log.context
         self._syncs.check_may_sync(durable)
-        if len(groups) == 1 and expected_offset is None:
+        count = sum(rows.count for rows in groups)
+        compressed = None
+        if expected_offset is None:
             now_ms = context.files.now_ms()
-            groups[0].set_time(now_ms)
-            offsets = log.active.prepared.append_rows(groups[0].address)
+            for rows in groups:
+                rows.set_time(now_ms)
+            compressed = self._compress(groups)
+            offsets = None
+            if compressed is not None:
+                data = compressed.data
+                offsets = log.active.prepared.append_encoded(data, count)
+            elif len(groups) == 1:
+                offsets = log.active.prepared.append_rows(groups[0].address)
             if offsets is not None:
                 if durable:
                     self._syncs.sync_appended(offsets.stop, durable)
@@ -68,12 +88,15 @@ class Appender:
             log.get_ready()
             now_ms = context.files.now_ms()
             base = log.extent.end
-            count = sum(rows.count for rows in groups)
             self.check_expected(expected_offset, count)
-            if count:
+            if compressed is not None and compressed.config is self.encoder.config:
+                self._append_compressed(compressed.data, base, now_ms)
+                self._prepare()
+            elif count:
                 for rows in groups:
                     check_headers(rows, self.encoder.magic)
                     rows.set_time(now_ms)
+                    rows.rewind()
                 self._append([rows for rows in groups if rows.count], base, now_ms)
                 self._prepare()
             extent = log.extent
@@ -238,6 +261,37 @@ class Appender:
             total = sum(map(len, copies))
             runs = iter([(native.pointer(copy), len(copy)) for copy in copies])
         self.write_runs(runs, total, now_ms)
+
+    def _compress(self, groups: Sequence[native.Rows]) -> _Compressed | None:
+        """Batches of rows for offsets that begin at 0, before the lock is taken: other
+        threads append meanwhile. None: this topic has no such batches, or there are no
+        rows."""
+        encoder = self.encoder  # another thread may replace it
+        config = encoder.config
+        if encoder.is_plain or encoder.magic < 2 or encoder.log_append_time:
+            return None
+        if not any(rows.count for rows in groups):
+            return None
+        try:
+            spare = self._spares.pop()
+        except IndexError:
+            spare = Encoder(config)
+        if spare.config is not config:
+            spare = Encoder(config)
+        parts = []
+        for rows in groups:
+            spare.measure(rows)
+            runs = spare.encode(rows, 0, 0, 0)
+            parts += [bytes(native.buffer_of(data, size)) for data, size in runs]
+        self._spares.append(spare)
+        return _Compressed(parts[0] if len(parts) == 1 else b"".join(parts), config)
+
+    def _append_compressed(self, data: bytes, base: int, now_ms: int) -> None:
+        """Append what `_compress` has made."""
+        placed = bytearray(data)
+        at, size = native.pointer(placed), len(placed)
+        native.place_batches(at, size, base, self.leader_epoch(base), -1)
+        self.write_runs([(at, size)], size, now_ms)
 
     def _encode(
         self, groups: Sequence[native.Rows], base: int, now_ms: int, epoch: int
