@@ -86,8 +86,8 @@ class Planner:
             for name, value in zip(limits._fields, limits, strict=True):
                 setattr(self._limits, name, value)
         self._index_capacity = _SCAN_ENTRIES if limits is None else _WRITER_ENTRIES
-        self._index = ffi.new("uint8_t[]", self._index_capacity * 8)
-        self._time = ffi.new("uint8_t[]", self._index_capacity * 12)
+        self._index = allocate("uint8_t[]", self._index_capacity * 8)
+        self._time = allocate("uint8_t[]", self._index_capacity * 12)
         self._plan = ffi.new("ls_plan *")
         self._error = ffi.new("ls_error *")
         self._trial = ffi.new("ls_segment_state *")

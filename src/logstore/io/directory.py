@@ -24,6 +24,45 @@ def held_open(files: Files, fd: int) -> native.OpenFile:
     return native.OpenFile(fd, None if is_own else files.close)
 
 
+class _Use:
+    """`Directory.use`: a reader enters several in each look at a log, so it is not made
+    of a generator."""
+
+    __slots__ = ("_directory", "_file")
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._file: native.OpenFile | None = None
+
+    def __enter__(self) -> int:
+        # The reference keeps the descriptor open during the block.
+        file = self._file = self._directory.held()
+        return file.fd
+
+    def __exit__(self, *error: object) -> None:
+        self._file = None
+
+
+class _Opened:
+    """`Directory.opened`."""
+
+    __slots__ = ("_directory", "_file", "_name", "_write")
+
+    def __init__(self, directory: Directory, name: str, write: bool) -> None:
+        self._directory = directory
+        self._name = name
+        self._write = write
+        self._file: native.OpenFile | None = None
+
+    def __enter__(self) -> int:
+        fd = self._directory.open(self._name, write=self._write)
+        file = self._file = held_open(self._directory.files, fd)
+        return file.fd
+
+    def __exit__(self, *error: object) -> None:
+        self._file = None
+
+
 class Directory:
     """A directory and the calls on its entries.
 
@@ -70,25 +109,37 @@ class Directory:
         """A directory in this one (its existence is not checked before it is used)."""
         return Directory(self.files, os.path.join(self.path, name), parent=self)
 
+    def use(self) -> _Use:
+        """A context manager: the descriptor for the length of a block."""
+        return _Use(self)
+
     @contextlib.contextmanager
-    def use(self) -> Iterator[int]:
-        """The descriptor for the length of a block."""
-        if self._parent is None:
-            # Keep a reference: it keeps the descriptor open during the block.
-            file = self._file
-            if file is None:
-                raise StoreClosedError(f"the store at {self.path} is closed")
-            yield file.fd
+    def kept_open(self) -> Iterator[None]:
+        """Keep the directory open for the length of a block: it is one directory for
+        all calls in there, also those of other threads, and opened once."""
+        if self._file is not None:
+            yield
             return
+        self._file = file = self.held()
+        try:
+            yield
+        finally:
+            if self._file is file:
+                self._file = None
+
+    def held(self) -> native.OpenFile:
+        """The open directory; dropping the last reference closes it."""
+        file = self._file
+        if file is not None:
+            return file
+        if self._parent is None:
+            raise StoreClosedError(f"the store at {self.path} is closed")
         with self._parent.use() as parent_fd:
             if self.moved_to:
                 fd = self._open_moved(parent_fd)
             else:
                 fd = self.files.open_directory(parent_fd, self.name)
-        try:
-            yield fd
-        finally:
-            self.files.close(fd)
+        return held_open(self.files, fd)
 
     def _open_moved(self, parent_fd: int) -> int:
         """The directory under its new name, or under the old one before the renaming.
@@ -134,8 +185,8 @@ class Directory:
     def stat(self, name: str) -> FileInfo:
         file = self._file
         if file is not None:
-            # The same as `use` for the root, without a context manager: a reader calls
-            # this several times in each refresh.
+            # The same as `use`, without a context manager: a reader calls this several
+            # times in each refresh.
             return self.files.stat_name(file.fd, name)
         with self.use() as fd:
             return self.files.stat_name(fd, name)
@@ -215,14 +266,10 @@ class Directory:
                 raise
         return file_fd
 
-    @contextlib.contextmanager
-    def opened(self, name: str, *, write: bool = False) -> Iterator[int]:
-        """The descriptor of an existing regular file for the length of a block."""
-        fd = self.open(name, write=write)
-        try:
-            yield fd
-        finally:
-            self.files.close(fd)
+    def opened(self, name: str, *, write: bool = False) -> _Opened:
+        """A context manager: the descriptor of an existing regular file for the length
+        of a block."""
+        return _Opened(self, name, write)
 
     def read_file(self, name: str, limit: int = 64 << 20) -> bytes:
         """The whole of a small file; raises EFBIG beyond `limit` bytes."""

@@ -106,7 +106,10 @@ def scan_log(
     """
     files = directory.files
     planner = native.Planner(interval, None)
-    buffer = native.Buffer(4 * READ_BYTES)
+    # A reader that follows scans a few bytes at a time.
+    buffer = native.Buffer(
+        min(4 * READ_BYTES, max(size - state.size, READ_BYTES // 16))
+    )
     last_offset = state.last_offset
     batches = 0
     wrappers = False

@@ -338,23 +338,9 @@ class ReadOnlyLog:
     def _retry_refresh(self) -> None:
         for attempt in range(ATTEMPTS):
             try:
-                begun = self._loaded.end_offset
-                while True:
-                    loaded, end = self._loaded, self._loaded.end_offset
-                    files, ends = self._files, self._files.ends()
-                    self._refresh()
-                    has_read = self._files is files and end < self.end_offset
-                    if has_read and self._has_new_writer():
-                        # After a backup was put back, part of it may be from before,
-                        # and the rest of another log.
-                        files.restore_ends(ends)
-                        self._is_doubtful = True
-                    elif (
-                        self._is_of_one_log(begun)
-                        and self._stop_at_publication()
-                        and self._has_stayed(loaded, end)
-                    ):
-                        return
+                with self.directory.kept_open():
+                    self._refresh_until_stable()
+                return
             except CorruptRecordError:
                 if self._is_doubtful or attempt + 1 == ATTEMPTS:
                     raise
@@ -369,6 +355,25 @@ class ReadOnlyLog:
             except BaseException:
                 self._is_doubtful = True
                 raise
+
+    def _refresh_until_stable(self) -> None:
+        begun = self._loaded.end_offset
+        while True:
+            loaded, end = self._loaded, self._loaded.end_offset
+            files, ends = self._files, self._files.ends()
+            self._refresh()
+            has_read = self._files is files and end < self.end_offset
+            if has_read and self._has_new_writer():
+                # After a backup was put back, part of it may be from before, and the
+                # rest of another log.
+                files.restore_ends(ends)
+                self._is_doubtful = True
+            elif (
+                self._is_of_one_log(begun)
+                and self._stop_at_publication()
+                and self._has_stayed(loaded, end)
+            ):
+                return
 
     def _is_of_one_log(self, end: int) -> bool:
         """Whether everything that a refresh has read, beginning at this end, is of one
