@@ -17,8 +17,8 @@ from logstore.io.filesystem import kind_of
 
 __all__ = ["WATCHED_S_MAX", "DirectoryWatch"]
 
-# The longest sleep while changes are reported: not every kind of file system reports all
-# of them. A look costs less than a millisecond.
+# The longest sleep while changes are reported: not every file system reports all of
+# them. A look costs less than a millisecond.
 WATCHED_S_MAX: Final = 1.0
 # A process that appends records one by one must not wake a reader for each of them.
 _INTERVAL_S_MIN: Final = 0.0005
