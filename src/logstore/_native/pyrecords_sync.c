@@ -149,6 +149,9 @@ static Py_ssize_t pyrecords_number(PyObject *object, PyObject *name)
 /* Whether this process has the store, as far as can be said here: else the usual way finds out. */
 static int pyrecords_is_owned(const pyrecords_sync *self)
 {
+    if (self->store_lock == Py_None) {
+        return 0;
+    }
     PyObject *number = PyObject_GetAttr(self->store_lock, pyrecords_sync_names.fd);
     long fd = number == NULL ? -1 : PyLong_AsLong(number);
     Py_XDECREF(number);
@@ -208,6 +211,10 @@ static int pyrecords_show_durable(pyrecords_sync *self, const pyrecords_mark *ma
     pyrecords_append *prepared = self->prepared;
     if (prepared->writer != mark->writer || !pyrecords_is_ready(prepared)) {
         return PyErr_Occurred() ? -1 : 0;
+    }
+    long long durable = pyrecords_durable(self);
+    if (durable < 0 || durable > self->marked->last_offset) {
+        return durable < 0 ? -1 : 1; /* somebody who held the lock has synced more */
     }
     PyObject *before = PyObject_GetAttr(prepared->log, pyrecords_sync_names.extent);
     int status = before == NULL ? -1 : pyrecords_fill_extent(prepared, before, mark->extent, PYRECORDS_EXTENT_DURABLE,
