@@ -40,11 +40,12 @@ SCHEMA: Final = {
     "headers": pa.field("headers", pa.list_(_HEADER)),
 }
 _PAYLOADS: Final = ("key", "value")
-# Arrow's binary columns have 32 bit positions: a batch ends before one has more bytes,
-# unless it is a single record, which is always smaller than 2 GiB.
-_DATA_BYTES_MAX: Final = 1 << 30
+# A batch ends before its keys, or its values, have more bytes, unless it is a single
+# record: so its memory can be used again, and is bounded. (Arrow's binary columns have
+# 32 bit positions. A record is always smaller than 2 GiB.)
+_DATA_BYTES_MAX: Final = 8 << 20
 # What a column may grow to at once because a full batch is likely to need it.
-_GROWTH_BYTES_MAX: Final = 16 << 20
+_GROWTH_BYTES_MAX: Final = 8 << 20
 # A batch of views keeps the buffers alive that it points into: it ends when they have
 # this many bytes.
 _PINNED_BYTES_MAX: Final = 4 << 20

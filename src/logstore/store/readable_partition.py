@@ -419,7 +419,8 @@ class ReadablePartition(ArrowSource):
             columns: which, of offset (int64), timestamp (timestamp[ms, UTC], null in
                 magic 0), key, value (binary), timestampType (int32), headers
                 (list<struct<key: string, value: binary>>).
-            batch_records: records in each batch, at most.
+            batch_records: records in each batch, at most. It ends sooner if its keys
+                or its values would have more than 8 MiB.
             view: keys and values as ``binary_view``, without a copy: they point into
                 the bytes that were read. A batch may then be smaller. As long as any
                 part of it is in use, it keeps these bytes in memory, up to 6 MiB.

@@ -391,7 +391,8 @@ class Topic(ArrowSource):
             start, stop: as in `read`.
             columns: those of `Partition.read_arrow`, and topic (string), partition
                 (int32).
-            batch_records: records in each batch, at most.
+            batch_records: records in each batch, at most. It ends sooner if its keys
+                or its values would have more than 8 MiB.
             view: as in `Partition.read_arrow`.
             threads: how many read at the same time, 1 to 64; the order stays the same.
                 With `limit`, one reads.
