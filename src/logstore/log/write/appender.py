@@ -74,30 +74,25 @@ class Appender:
             for rows in groups:
                 rows.set_time(now_ms)
             compressed = self._compress(groups)
-            offsets = None
+            prepared, offsets = log.active.prepared, None
             if compressed is not None:
-                data = compressed.data
-                offsets = log.active.prepared.append_encoded(data, count)
+                offsets = prepared.append_encoded(compressed.data, count)
             elif len(groups) == 1:
-                offsets = log.active.prepared.append_rows(groups[0].address)
+                offsets = prepared.append_rows(groups[0].address)
             if offsets is not None:
                 if durable:
                     self._syncs.sync_appended(offsets.stop, durable)
                 return offsets.start, offsets.stop, now_ms
         with log.lock:
             log.get_ready()
-            now_ms = context.files.now_ms()
             base = log.extent.end
             self.check_expected(expected_offset, count)
             if compressed is not None and compressed.config is self.encoder.config:
                 self._append_compressed(compressed.data, base, now_ms)
-                self._prepare()
-            elif count:
-                for rows in groups:
-                    check_headers(rows, self.encoder.magic)
-                    rows.set_time(now_ms)
-                    rows.rewind()
-                self._append([rows for rows in groups if rows.count], base, now_ms)
+            else:
+                now_ms = context.files.now_ms()
+                self._append_rows(groups, base, now_ms)
+            if count:
                 self._prepare()
             extent = log.extent
             end = extent.end
@@ -105,6 +100,17 @@ class Appender:
         if durable or lagging:
             self._syncs.sync_appended(end, durable)
         return base, end, now_ms
+
+    def _append_rows(
+        self, groups: Sequence[native.Rows], base: int, now_ms: int
+    ) -> None:
+        for rows in groups:
+            check_headers(rows, self.encoder.magic)
+            rows.set_time(now_ms)
+            rows.rewind()
+        filled = [rows for rows in groups if rows.count]
+        if filled:
+            self._append(filled, base, now_ms)
 
     def check_append(self, groups: Sequence[native.Rows], durable: bool) -> None:
         """Raise now what `append_rows` would raise, as far as it can be known: for

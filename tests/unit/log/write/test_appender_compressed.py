@@ -242,3 +242,21 @@ def test_encoded_batches_that_do_not_fit_are_left_to_the_usual_way(
         assert partition.end_offset == 10
         assert prepared.append_encoded(batch, 10) == range(10, 20)
         assert [record.value for record in partition.read()] == [b"first"] * 20
+
+
+@pytest.mark.parametrize("codec", ["none", *CODECS])
+def test_time_that_is_returned_is_the_one_that_is_stored(
+    tmp_path: Path, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way the record goes: the clock is read before it is compressed."""
+    times = iter(range(T, T + 1_000_000, 10))
+    monkeypatch.setattr(Files, "now_ms", lambda _: next(times))
+    for name, files in (("steps", None), ("usual", NotPrepared())):
+        with open_store(tmp_path / name, files=files) as store:
+            partition = partition_of(store, codec)
+            topic = store.topic("orders")
+            stored = [
+                topic.append(b"x", headers=[("h", b"1")] if n % 2 else ()).timestamp_ms
+                for n in range(6)
+            ]
+            assert [record.timestamp_ms for record in partition.read()] == stored
