@@ -471,11 +471,11 @@ BUGS = (
     Bug(
         "a child holds on to the lock of its parent",
         "io/lock.py",
-        (("        if self._file is not None:\n"
-          "            self._file.close()\n"
-          "            self._file = None\n\n    def release",
+        (("        if self.file is not None:\n"
+          "            self.file.close()\n"
+          "            self.file = None\n\n    def release",
           "        pass\n\n    def release"),
-         ("                self._files.unlock_file(self._file.fd)\n", "")),
+         ("                self.files.unlock_file(self.file.fd)\n", "")),
         "forks",
         quick=1,
     ),
