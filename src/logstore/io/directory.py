@@ -5,15 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from typing import TYPE_CHECKING
 
 from logstore import _native as native
 from logstore.errors import StoreClosedError
 from logstore.io.files import PRIVATE, Access, FileInfo, Files, FileStamp, stamp_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 __all__ = ["Directory", "held_open"]
 
@@ -69,7 +64,8 @@ class Directory:
     The root of a store keeps its descriptor open; a partition's directory is opened
     relative to the root for each call, so that a hundred thousand partitions need no
     descriptors, and one that was renamed or removed raises an error instead of leading
-    to another place. `path` is for messages; it is never used to open a file. `access`
+    to another place. (Kept open for a whole look of a reader, it could be one that a
+    backup has replaced, and that is losing its files.) `path` is for messages; it is never used to open a file. `access`
     is the owner and mode of what is made in it. `moved_to`: the new name, if the owner
     renames the directory or has renamed it.
     """
@@ -112,20 +108,6 @@ class Directory:
     def use(self) -> _Use:
         """A context manager: the descriptor for the length of a block."""
         return _Use(self)
-
-    @contextlib.contextmanager
-    def kept_open(self) -> Iterator[None]:
-        """Keep the directory open for the length of a block: it is one directory for
-        all calls in there, also those of other threads, and opened once."""
-        if self._file is not None:
-            yield
-            return
-        self._file = file = self.held()
-        try:
-            yield
-        finally:
-            if self._file is file:
-                self._file = None
 
     def held(self) -> native.OpenFile:
         """The open directory; dropping the last reference closes it."""
@@ -185,8 +167,8 @@ class Directory:
     def stat(self, name: str) -> FileInfo:
         file = self._file
         if file is not None:
-            # The same as `use`, without a context manager: a reader calls this several
-            # times in each refresh.
+            # The same as `use` for the root, without a context manager: a reader calls
+            # this several times in each refresh.
             return self.files.stat_name(file.fd, name)
         with self.use() as fd:
             return self.files.stat_name(fd, name)

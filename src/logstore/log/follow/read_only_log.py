@@ -338,8 +338,7 @@ class ReadOnlyLog:
     def _retry_refresh(self) -> None:
         for attempt in range(ATTEMPTS):
             try:
-                with self.directory.kept_open():
-                    self._refresh_until_stable()
+                self._refresh_until_stable()
                 return
             except CorruptRecordError:
                 if self._is_doubtful or attempt + 1 == ATTEMPTS:
