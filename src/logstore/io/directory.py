@@ -65,9 +65,9 @@ class Directory:
     relative to the root for each call, so that a hundred thousand partitions need no
     descriptors, and one that was renamed or removed raises an error instead of leading
     to another place. (Kept open for a whole look of a reader, it could be one that a
-    backup has replaced, and that is losing its files.) `path` is for messages; it is never used to open a file. `access`
-    is the owner and mode of what is made in it. `moved_to`: the new name, if the owner
-    renames the directory or has renamed it.
+    backup has replaced, and that is losing its files.) `path` is for messages; it is
+    never used to open a file. `access` is the owner and mode of what is made in it.
+    `moved_to`: the new name, if the owner renames the directory or has renamed it.
     """
 
     __slots__ = (
