@@ -228,18 +228,18 @@ class Ring:
 
     Attributes:
         contestants: ours first.
-        outcomes: one for each contestant.
+        outcomes: one for each contestant, with its target if `targets` are given.
         left_out: rivals that could not be opened.
     """
 
     def __init__(
         self,
         contestants: Sequence[Contestant],
-        targets: Sequence[float | None],
-        left_out: Sequence[LeftOut],
+        targets: Sequence[float | None] = (),
+        left_out: Sequence[LeftOut] = (),
     ) -> None:
         self.contestants = contestants
-        pairs = zip(contestants, targets, strict=True)
+        pairs = zip(contestants, targets or [None] * len(contestants), strict=True)
         self.outcomes = [Outcome(c.name, target) for c, target in pairs]
         self.left_out = left_out
         self._round = 0
