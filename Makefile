@@ -67,6 +67,8 @@ DOCS_STAMP := $(VENV)/.stamp-docs
 TEST_STAMP := $(VENV)/.stamp-test
 BENCH_STAMP := $(VENV)/.stamp-bench
 
+BUILD_JAR := connectors/spark/java/build_jar.py
+
 # Build requirements go into the environment: a rebuild of the C core then takes
 # seconds and no network.  They are the ones of pyproject.toml.
 $(VENV_STAMP):
@@ -95,6 +97,7 @@ $(SPARK_STAMP): $(VENV_STAMP) $(SOURCES)
 	@$(VPY) tools/old_name.py
 	@$(STEP) 3/3 "building the C core, installing pylogstore and Spark" -- \
 	  $(PIP) install --no-build-isolation --editable '.[spark]'
+	@$(VPY) $(BUILD_JAR)
 	@touch $(DEMO_STAMP) $@
 
 $(DOCS_STAMP): $(VENV_STAMP) $(SOURCES)
@@ -107,6 +110,8 @@ $(TEST_STAMP): $(VENV_STAMP) $(SOURCES)
 	@$(VPY) tools/old_name.py
 	@$(STEP) 3/3 "building the C core, installing pylogstore and what its tests need" -- \
 	  $(PIP) install --no-build-isolation --editable '.[test]'
+	@# Spark's jars are there only now.
+	@$(VPY) $(BUILD_JAR)
 	@# Tests start many processes; where PYTHONDONTWRITEBYTECODE is set, each would
 	@# compile all modules again.
 	@$(VPY) -m compileall -q src tests connectors/spark

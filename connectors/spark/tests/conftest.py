@@ -98,17 +98,33 @@ def spark(java_home: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """The session; starting it takes seconds, so all tests share it."""
     from pyspark.sql import SparkSession
 
+    import logstore.spark
+
     if java_home:
         os.environ["JAVA_HOME"] = java_home
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("logstore tests")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
+    jar = logstore.spark.jar_path()
+    if jar is not None:
+        builder = builder.config("spark.jars", jar)
     warehouse = tmp_path_factory.mktemp("warehouse")
     session = builder.config("spark.sql.warehouse.dir", str(warehouse)).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(params=["logstore", "logstore-jvm"])
+def source(request: pytest.FixtureRequest) -> str:
+    """The name of a format: each test with it runs for both readers."""
+    import logstore.spark
+
+    name: str = request.param
+    if name == "logstore-jvm" and logstore.spark.jar_path() is None:
+        pytest.skip("the reader in Java is not built here: no JDK, or no Spark")
+    return name
 
 
 NEVER = (1 << 63) - 1

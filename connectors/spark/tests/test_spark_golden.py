@@ -69,11 +69,11 @@ def delivered(frame: Any) -> dict[str, list[ExpectedRecord]]:
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_batch_of_a_kafka_directory_is_what_a_consumer_got(
-    spark: Any, scenario: Scenario, isolation: str
+    spark: Any, source: str, scenario: Scenario, isolation: str
 ) -> None:
     """Every record with all of its fields; nothing in the directory changes."""
     before = fingerprint(scenario.directory)
-    reader = spark.read.format("logstore").options(**options_of(scenario, isolation))
+    reader = spark.read.format(source).options(**options_of(scenario, isolation))
     assert delivered(reader.load()) == expected_of(scenario, isolation)
     assert fingerprint(scenario.directory) == before
 
@@ -81,11 +81,11 @@ def test_batch_of_a_kafka_directory_is_what_a_consumer_got(
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_stream_of_a_kafka_directory_is_what_a_consumer_got(
-    spark: Any, scenario: Scenario, tmp_path: Path
+    spark: Any, source: str, scenario: Scenario, tmp_path: Path
 ) -> None:
     """The same, by a query that ends where the partitions do."""
     options = options_of(scenario, "read_committed")
-    frame = spark.readStream.format("logstore").options(**options).load()
+    frame = spark.readStream.format(source).options(**options).load()
     query = (
         frame.writeStream.format("parquet")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))

@@ -15,6 +15,7 @@ from logstore.errors import (
     RecordNotFoundError,
 )
 from logstore.io.checkpoint.cuts import LogMark
+from logstore.log.follow.byte_ranges import ByteRanges, byte_ranges
 from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
@@ -475,6 +476,19 @@ class ReadablePartition(ArrowSource):
         )
         runs = reader.first_columns(runs, limit)
         return arrow.reader_of(names, batch_records, memory, runs)
+
+    def byte_ranges(self, start: int, stop: int) -> ByteRanges | None:
+        """Where in the files the records start <= offset < stop are, for a reader in
+        another process or language (docs/spark.md, "How the reader in Java works").
+
+        None if there are not all of them in the log as it is now, or if the store was
+        not opened with ``read_only``.
+        """
+        view = self._views.now(False)
+        log = self._log
+        if not isinstance(log, ReadOnlyLog):
+            return None
+        return byte_ranges(log, view, start, stop)
 
     def _logs_now(
         self, durable_only: bool, isolation: str, on_corruption: str

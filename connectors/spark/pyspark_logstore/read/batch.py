@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader
 
 from pyspark_logstore.read.columns import check_schema
-from pyspark_logstore.read.offsets import LossPolicy, resolve_end, resolve_start
+from pyspark_logstore.read.offsets import (
+    LossPolicy,
+    Offsets,
+    resolve_end,
+    resolve_start,
+)
 from pyspark_logstore.read.options import SourceOptions
 from pyspark_logstore.read.tasks import Task, plan_tasks, read_task
 from pyspark_logstore.stores import find_time, settled, store_at
 
-__all__ = ["BatchReader"]
+__all__ = ["BatchReader", "Narrow"]
+
+Narrow = Callable[[Offsets, Offsets], tuple[Offsets, Offsets]]
 
 
 class BatchReader(DataSourceReader):
@@ -34,9 +41,14 @@ class BatchReader(DataSourceReader):
             ConfigError: a topic or partition that the options name does not exist.
             DataLossError: offsets that the options name are gone.
         """
-        return settled(self._plan)
+        return settled(self.plan)
 
-    def _plan(self) -> list[Task]:
+    def plan(self, narrow: Narrow | None = None) -> list[Task]:
+        """The tasks, once.
+
+        Args:
+            narrow: returns start and end offsets that are a part of those given.
+        """
         options = self._options
         selected = store_at(self._path).check_selected(options.selection)
         opened = store_at(self._path, selected)
@@ -48,6 +60,8 @@ class BatchReader(DataSourceReader):
         loss = LossPolicy(options.fail_on_data_loss)
         start = resolve_start(options.start, bounds, find, options.start_strategy, loss)
         end = resolve_end(options.end, bounds, find, loss)
+        if narrow is not None:
+            start, end = narrow(start, end)
         marks = {name: b.mark for name, b in bounds.items() if b.mark is not None}
         return plan_tasks(opened, start, end, marks, options, loss)
 

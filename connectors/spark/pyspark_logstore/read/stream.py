@@ -62,9 +62,12 @@ _AvailableNow: Any = object if limits is None else limits.SupportsTriggerAvailab
 class StreamReader(DataSourceStreamReader, _AvailableNow):
     """Plans and reads the micro-batches of one query."""
 
+    # Whether Spark says where a batch starts when it asks for its end.
+    _knows_starts = limits is not None
+
     def __init__(self, schema: Any, options: SourceOptions) -> None:
         check_schema(schema)
-        if limits is None and options.limits_triggers:
+        if not self._knows_starts and options.limits_triggers:
             raise ConfigError(
                 f"option {options.limits_triggers[0]} needs Spark 4.2 or later: "
                 f"before, Spark does not tell a source where a batch starts",
@@ -274,7 +277,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
         """The end of the next batch. Spark's own limit counts only if it requests
         everything, for ``Trigger.Once``; otherwise it is ours, passed back."""
         options = self._options
-        if not options.limits_triggers or isinstance(limit, limits.ReadAllAvailable):
+        if not options.limits_triggers or self._is_everything(limit):
             return latest
         begin = {**self._starts_of_new(start, latest), **start}
         if not self._is_due(backlog(begin, latest)):
@@ -287,6 +290,9 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):
             end = {p: end[p] for p in end if p in sizes or p not in backlog(begin, end)}
             end = limit_bytes(begin, end, sizes, options.max_bytes_per_trigger)
         return end
+
+    def _is_everything(self, limit: Any) -> bool:
+        return isinstance(limit, limits.ReadAllAvailable)
 
     def _sizes(
         self, names: Mapping[TopicPartition, int]

@@ -133,6 +133,15 @@ class ReadOnlyLog:
         # The state may be newer than the names by which the end was found.
         return min(self._loaded.durable_offset, self.high_watermark)
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another program than logstore writes it."""
+        return self._files.is_foreign
+
+    def writer_stamp(self) -> FileStamp | None:
+        """The writer's mark in the root, as it is now."""
+        return self._ownership.writer()
+
     def free_bytes(self) -> int:
         """Bytes free on the file system."""
         return self.directory.free_bytes()

@@ -1,0 +1,129 @@
+package logstore.format;
+
+import com.github.luben.zstd.RecyclingBufferPool;
+import com.github.luben.zstd.ZstdInputStreamNoFinalizer;
+import java.io.ByteArrayInputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.util.zip.GZIPInputStream;
+import net.jpountz.lz4.LZ4FrameInputStream;
+import org.xerial.snappy.Snappy;
+
+/** Decompresses the payload of a batch; the libraries are those that Spark has. */
+final class Decompressor {
+    private static final int GZIP = 1;
+    private static final int SNAPPY = 2;
+    private static final int LZ4 = 3;
+    private static final int ZSTD = 4;
+    private static final byte[] XERIAL = {(byte) 0x82, 'S', 'N', 'A', 'P', 'P', 'Y', 0};
+    private static final int XERIAL_HEADER_BYTES = 16;
+    private static final int GZIP_INPUT_BYTES = 1 << 16;
+
+    private Decompressor() {}
+
+    /**
+     * Append the content of a stream to {@code out}.
+     *
+     * @param position of the batch, for the exception
+     */
+    static void decompress(int codec, byte[] data, int pos, int length, Output out, int position)
+            throws InvalidBatchException {
+        try {
+            if (codec == SNAPPY) {
+                snappy(data, pos, length, out, position);
+                return;
+            }
+            InputStream in = new ByteArrayInputStream(data, pos, length);
+            try (InputStream stream = open(codec, in, position)) {
+                int room = out.reserve(1, position);
+                while (true) {
+                    int n = stream.read(out.bytes, out.size, room);
+                    if (n < 0) {
+                        break;
+                    }
+                    out.size += n;
+                    room -= n;
+                    if (room == 0) {
+                        int next = stream.read();
+                        if (next < 0) {
+                            break;
+                        }
+                        room = out.reserve(1, position) - 1;
+                        out.bytes[out.size++] = (byte) next;
+                        if (room == 0) {
+                            room = out.reserve(1, position);
+                        }
+                    }
+                }
+            }
+        } catch (IOException | RuntimeException | LinkageError error) {
+            throw new InvalidBatchException("the compressed stream: " + error.getMessage(), position);
+        }
+    }
+
+    private static InputStream open(int codec, InputStream in, int position)
+            throws IOException, InvalidBatchException {
+        switch (codec) {
+            case GZIP:
+                return new GZIPInputStream(in, GZIP_INPUT_BYTES);
+            case LZ4:
+                return new LZ4FrameInputStream(in, true);
+            case ZSTD:
+                return new ZstdInputStreamNoFinalizer(in, RecyclingBufferPool.INSTANCE);
+            default:
+                throw new InvalidBatchException("codec " + codec, position);
+        }
+    }
+
+    private static void snappy(byte[] data, int pos, int length, Output out, int position)
+            throws IOException, InvalidBatchException {
+        if (!isXerial(data, pos, length)) {
+            block(data, pos, length, out, position);
+            return;
+        }
+        int end = pos + length;
+        int at = pos + XERIAL_HEADER_BYTES;
+        if (at > end) {
+            throw new InvalidBatchException("the xerial header ends early", position);
+        }
+        while (at < end) {
+            if (end - at < 4) {
+                throw new InvalidBatchException("a xerial chunk has no length", position);
+            }
+            int size = Bytes.int32(data, at);
+            at += 4;
+            if (size < 0 || size > end - at) {
+                throw new InvalidBatchException("a xerial chunk is too long", position);
+            }
+            block(data, at, size, out, position);
+            at += size;
+        }
+    }
+
+    private static boolean isXerial(byte[] data, int pos, int length) {
+        if (length < XERIAL.length) {
+            return false;
+        }
+        for (int i = 0; i < XERIAL.length; i++) {
+            if (data[pos + i] != XERIAL[i]) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    private static void block(byte[] data, int pos, int length, Output out, int position)
+            throws IOException, InvalidBatchException {
+        int size = Snappy.uncompressedLength(data, pos, length);
+        // A block of n bytes cannot give more than about 32 n: a far larger length is damage.
+        if (size < 0 || size > 64L * length + 64) {
+            throw new InvalidBatchException("a snappy block claims " + size + " bytes", position);
+        }
+        out.reserve(size, position);
+        int n = Snappy.uncompress(data, pos, length, out.bytes, out.size);
+        if (n != size) {
+            throw new InvalidBatchException("a snappy block has " + n + " bytes, not " + size, position);
+        }
+        out.size += n;
+    }
+}

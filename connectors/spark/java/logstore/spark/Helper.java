@@ -1,0 +1,177 @@
+package logstore.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.BufferedInputStream;
+import java.io.ByteArrayOutputStream;
+import java.io.File;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.List;
+import org.apache.arrow.memory.RootAllocator;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.api.python.PythonUtils;
+
+/**
+ * A process that runs logstore's Python and answers requests: JSON lines over pipes
+ * ({@code pyspark_logstore/jvm/helper.py}). It ends when its input is closed, so also with this process.
+ *
+ * <p>One that is not in use is kept for the next caller. An object of it belongs to one caller at a time.
+ */
+final class Helper implements AutoCloseable {
+    private static final Deque<Helper> IDLE = new ArrayDeque<>();
+    private static final int IDLE_MAX = 4;
+    private static final String MODULE = "pyspark_logstore.jvm.helper";
+
+    private final Process process;
+    private final InputStream in;
+    private final OutputStream out;
+
+    private Helper(Process process) {
+        this.process = process;
+        this.in = new BufferedInputStream(process.getInputStream(), 1 << 16);
+        this.out = process.getOutputStream();
+    }
+
+    /** One that is idle, or a new one. */
+    static Helper take() {
+        synchronized (IDLE) {
+            Helper helper;
+            while ((helper = IDLE.pollLast()) != null) {
+                if (helper.process.isAlive()) {
+                    return helper;
+                }
+            }
+        }
+        return start();
+    }
+
+    /** Ask one question. */
+    static JsonNode askOnce(ObjectNode request) {
+        Helper helper = take();
+        JsonNode reply = helper.ask(request); // broken if it throws: then it is not given back
+        helper.giveBack();
+        return reply;
+    }
+
+    /** Keep it for the next caller. It must be between two requests. */
+    void giveBack() {
+        synchronized (IDLE) {
+            if (IDLE.size() < IDLE_MAX && process.isAlive()) {
+                IDLE.addLast(this);
+                return;
+            }
+        }
+        close();
+    }
+
+    @Override
+    public void close() {
+        process.destroyForcibly();
+    }
+
+    private static Helper start() {
+        String python = python();
+        ProcessBuilder builder = new ProcessBuilder(List.of(python, "-m", MODULE));
+        builder.redirectError(ProcessBuilder.Redirect.INHERIT);
+        String path = PythonUtils.sparkPythonPath();
+        String given = builder.environment().get("PYTHONPATH");
+        if (given != null && !given.isEmpty()) {
+            path = given + File.pathSeparator + path;
+        }
+        builder.environment().put("PYTHONPATH", path);
+        try {
+            return new Helper(builder.start());
+        } catch (IOException error) {
+            throw new LogstoreException(
+                    "logstore-jvm asks logstore's Python what is to be read, and cannot run " + python
+                            + ": set spark.pyspark.python to a Python that has logstore installed",
+                    error);
+        }
+    }
+
+    private static String python() {
+        SparkEnv env = SparkEnv.get();
+        if (env != null) {
+            SparkConf conf = env.conf();
+            for (String name : List.of("spark.logstore.python", "spark.pyspark.python")) {
+                String value = conf.get(name, "");
+                if (!value.isEmpty()) {
+                    return value;
+                }
+            }
+        }
+        String property = System.getProperty("logstore.python", "");
+        if (!property.isEmpty()) {
+            return property;
+        }
+        String value = System.getenv("PYSPARK_PYTHON");
+        return value == null || value.isEmpty() ? "python3" : value;
+    }
+
+    /**
+     * Ask, and return the answer.
+     *
+     * @throws IllegalArgumentException an option that cannot be
+     * @throws LogstoreException every other error that Python reports, or it ended
+     */
+    JsonNode ask(ObjectNode request) {
+        send(request);
+        return answer();
+    }
+
+    private void send(ObjectNode request) {
+        try {
+            out.write((request + "\n").getBytes(StandardCharsets.UTF_8));
+            out.flush();
+        } catch (IOException error) {
+            throw gone(error);
+        }
+    }
+
+    private LogstoreException gone(IOException error) {
+        close();
+        return new LogstoreException(
+                "the process that runs logstore's Python (" + python() + " -m " + MODULE
+                        + ") has ended; its standard error says why. logstore must be installed there",
+                error);
+    }
+
+    JsonNode answer() {
+        ByteArrayOutputStream line = new ByteArrayOutputStream();
+        try {
+            int b;
+            while ((b = in.read()) != '\n') {
+                if (b < 0) {
+                    throw new IOException("end of its output");
+                }
+                line.write(b);
+            }
+        } catch (IOException error) {
+            throw gone(error);
+        }
+        JsonNode reply = Json.parse(line.toString(StandardCharsets.UTF_8));
+        JsonNode error = reply.get("error");
+        if (error != null) {
+            giveBack();
+            String message = error.get("message").asText();
+            if (error.get("type").asText().equals("ConfigError")) {
+                throw new IllegalArgumentException(message);
+            }
+            throw new LogstoreException(error.get("type").asText() + ": " + message);
+        }
+        return reply;
+    }
+
+    /** Ask for rows; {@link #answer} must be called when they have been read to their end. */
+    ArrowStreamReader rows(ObjectNode request, RootAllocator allocator) {
+        send(request);
+        return new ArrowStreamReader(in, allocator);
+    }
+}

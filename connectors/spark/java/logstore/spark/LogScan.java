@@ -1,0 +1,116 @@
+package logstore.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.OptionalLong;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.types.StructType;
+
+/** One scan; its plan is made once, when it is first needed. */
+final class LogScan implements Batch, SupportsReportStatistics {
+    private final StructType schema;
+    private final Map<String, String> options;
+    private final ArrayNode conditions;
+    private final Predicate[] pushed;
+    private final int limit;
+    private JsonNode plan;
+
+    LogScan(
+            StructType schema,
+            Map<String, String> options,
+            ArrayNode conditions,
+            Predicate[] pushed,
+            int limit) {
+        this.schema = schema;
+        this.options = options;
+        this.conditions = conditions;
+        this.pushed = pushed;
+        this.limit = limit;
+    }
+
+    private synchronized JsonNode plan() {
+        if (plan == null) {
+            ObjectNode request = Json.request("plan").put("schema", schema.json());
+            request.set("options", Json.of(options));
+            request.set("conditions", conditions);
+            plan = Helper.askOnce(request);
+        }
+        return plan;
+    }
+
+    /** Count, min and max of the offsets; null if the plan does not determine them. */
+    JsonNode counts() {
+        JsonNode counts = plan().get("counts");
+        return counts.isNull() ? null : counts;
+    }
+
+    @Override
+    public StructType readSchema() {
+        return schema;
+    }
+
+    @Override
+    public String description() {
+        String what = "logstore-jvm " + options.getOrDefault("path", "");
+        if (pushed.length > 0) {
+            what += ", PushedFilters: " + Arrays.toString(pushed);
+        }
+        return limit < 0 ? what : what + ", PushedLimit: " + limit;
+    }
+
+    @Override
+    public ColumnarSupportMode columnarSupportMode() {
+        return ColumnarSupportMode.SUPPORTED;
+    }
+
+    @Override
+    public Batch toBatch() {
+        return this;
+    }
+
+    @Override
+    public MicroBatchStream toMicroBatchStream(String checkpoint) {
+        return new LogStream(schema, options);
+    }
+
+    @Override
+    public InputPartition[] planInputPartitions() {
+        return Task.all(plan(), limit);
+    }
+
+    @Override
+    public PartitionReaderFactory createReaderFactory() {
+        return new ReaderFactory(schema, Json.of(options).toString());
+    }
+
+    @Override
+    public Statistics estimateStatistics() {
+        JsonNode planned = plan();
+        return new Statistics() {
+            @Override
+            public OptionalLong sizeInBytes() {
+                return OptionalLong.of(planned.get("bytes").asLong());
+            }
+
+            @Override
+            public OptionalLong numRows() {
+                return OptionalLong.of(planned.get("offsets").asLong());
+            }
+        };
+    }
+
+    @Override
+    public CustomMetric[] supportedCustomMetrics() {
+        return Metrics.supported();
+    }
+}

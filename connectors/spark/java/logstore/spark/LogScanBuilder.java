@@ -1,0 +1,178 @@
+package logstore.spark;
+
+import com.fasterxml.jackson.databind.node.ArrayNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Literal;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.expressions.aggregate.AggregateFunc;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
+import org.apache.spark.sql.connector.expressions.aggregate.Max;
+import org.apache.spark.sql.connector.expressions.aggregate.Min;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
+import org.apache.spark.sql.connector.read.SupportsPushDownLimit;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsPushDownV2Filters;
+import org.apache.spark.sql.types.StructType;
+
+/** Collects what a query needs: columns, ranges, a limit, counts. */
+final class LogScanBuilder
+        implements SupportsPushDownRequiredColumns,
+                SupportsPushDownV2Filters,
+                SupportsPushDownLimit,
+                SupportsPushDownAggregates {
+    /** The comparisons by Spark's name, and with the sides exchanged. */
+    private static final Map<String, String> COMPARISONS =
+            Map.of("=", "=", "<=>", "=", ">", "<", ">=", "<=", "<", ">", "<=", ">=");
+
+    private final Map<String, String> options;
+    private StructType schema;
+    private final ArrayNode conditions = Json.MAPPER.createArrayNode();
+    private Predicate[] pushed = new Predicate[0];
+    /** All filters are answered by the ranges that are read. */
+    private boolean isExact = true;
+    private int limit = -1;
+    private LogCounts counts;
+
+    LogScanBuilder(StructType schema, Map<String, String> options) {
+        this.schema = schema;
+        this.options = options;
+    }
+
+    @Override
+    public void pruneColumns(StructType required) {
+        schema = required;
+    }
+
+    /** What the scan does not answer is returned: Spark filters the rows by it. */
+    @Override
+    public Predicate[] pushPredicates(Predicate[] predicates) {
+        List<Predicate> mine = new ArrayList<>();
+        List<Predicate> left = new ArrayList<>();
+        for (Predicate predicate : predicates) {
+            ObjectNode condition = condition(predicate);
+            if (condition == null) {
+                left.add(predicate);
+                continue;
+            }
+            conditions.add(condition);
+            // A time only says which records need not be read.
+            if (condition.get("column").asText().equals("timestamp")
+                    && !condition.get("is").asText().equals("not null")) {
+                left.add(predicate);
+            } else {
+                mine.add(predicate);
+            }
+        }
+        pushed = mine.toArray(new Predicate[0]);
+        isExact = left.isEmpty();
+        return left.toArray(new Predicate[0]);
+    }
+
+    @Override
+    public Predicate[] pushedPredicates() {
+        return pushed;
+    }
+
+    /** A comparison of a column with values; null if it is anything else. */
+    private static ObjectNode condition(Predicate predicate) {
+        Expression[] children = predicate.children();
+        if (children.length == 0) {
+            return null;
+        }
+        boolean isTurned = children[0] instanceof Literal;
+        Expression first = children[isTurned && children.length == 2 ? 1 : 0];
+        if (!(first instanceof NamedReference reference) || reference.fieldNames().length != 1) {
+            return null;
+        }
+        String column = reference.fieldNames()[0];
+        if (!List.of("topic", "partition", "offset", "timestamp").contains(column)) {
+            return null;
+        }
+        ObjectNode condition = Json.MAPPER.createObjectNode().put("column", column);
+        ArrayNode values = condition.putArray("values");
+        String name = predicate.name();
+        if (name.equals("IS_NOT_NULL")) {
+            return condition.put("is", "not null");
+        }
+        if (name.equals("IN") && !isTurned) {
+            condition.put("is", "in");
+        } else if (COMPARISONS.containsKey(name) && children.length == 2) {
+            if (!isTurned && name.equals("<=>")) {
+                name = "=";
+            }
+            condition.put("is", isTurned ? COMPARISONS.get(name) : name);
+        } else {
+            return null;
+        }
+        for (int i = 0; i < children.length; i++) {
+            if (children[i] == first) {
+                continue;
+            }
+            if (!(children[i] instanceof Literal<?> literal) || literal.value() == null) {
+                return null;
+            }
+            if (literal.value() instanceof Number number) {
+                values.add(number.longValue());
+            } else {
+                values.add(literal.value().toString());
+            }
+        }
+        return condition;
+    }
+
+    @Override
+    public boolean pushLimit(int wanted) {
+        limit = wanted;
+        return true;
+    }
+
+    @Override
+    public boolean isPartiallyPushed() {
+        return true; // each task stops there
+    }
+
+    @Override
+    public boolean supportCompletePushDown(Aggregation aggregation) {
+        return pushAggregation(aggregation);
+    }
+
+    /** Counts, and the first and last offset, if the plan alone determines them. */
+    @Override
+    public boolean pushAggregation(Aggregation aggregation) {
+        if (!isExact || aggregation.groupByExpressions().length > 0) {
+            return false;
+        }
+        List<String> functions = new ArrayList<>();
+        for (AggregateFunc function : aggregation.aggregateExpressions()) {
+            if (function instanceof CountStar) {
+                functions.add("count");
+            } else if (function instanceof Min min && isOffset(min.column())) {
+                functions.add("min");
+            } else if (function instanceof Max max && isOffset(max.column())) {
+                functions.add("max");
+            } else {
+                return false;
+            }
+        }
+        counts = LogCounts.of(new LogScan(schema, options, conditions, pushed, -1), functions);
+        return counts != null;
+    }
+
+    private static boolean isOffset(Expression column) {
+        return column instanceof NamedReference reference
+                && reference.fieldNames().length == 1
+                && reference.fieldNames()[0].equals("offset");
+    }
+
+    @Override
+    public Scan build() {
+        return counts != null ? counts : new LogScan(schema, options, conditions, pushed, limit);
+    }
+}

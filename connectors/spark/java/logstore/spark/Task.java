@@ -1,0 +1,86 @@
+package logstore.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import java.io.Serializable;
+import java.util.ArrayList;
+import java.util.List;
+import org.apache.spark.sql.connector.read.InputPartition;
+
+/** What one Spark task reads, as logstore's Python has planned it (pyspark_logstore/jvm/plans.py). */
+final class Task implements InputPartition {
+    private static final long serialVersionUID = 1L;
+
+    /** The bytes of one file that are read. */
+    static final class Piece implements Serializable {
+        private static final long serialVersionUID = 1L;
+        final String path;
+        final long inode;
+        /** Where the reading begins, and the bytes that the file had. */
+        final long position;
+        final long size;
+        /** The offset before {@link #position}; {@code Decoder.UNKNOWN} if it is not known. */
+        final long before;
+        /** Offsets of the segment are below it. */
+        final long nextOffset;
+        final boolean contiguous;
+
+        Piece(JsonNode node) {
+            path = node.get("path").asText();
+            inode = node.get("inode").asLong();
+            position = node.get("position").asLong();
+            size = node.get("size").asLong();
+            before = node.get("before").asLong();
+            nextOffset = node.get("next").asLong();
+            contiguous = node.get("contiguous").asBoolean();
+        }
+    }
+
+    /** A range of offsets of one partition. */
+    static final class Range implements Serializable {
+        private static final long serialVersionUID = 1L;
+        final String topic;
+        final int partition;
+        final long start;
+        final long stop;
+        final boolean stopsAtTransactions;
+        final int decompressedMax;
+        final Guard guard;
+        /** Null: it is left to Python. */
+        final List<Piece> pieces;
+
+        Range(JsonNode node) {
+            topic = node.get("topic").asText();
+            partition = node.get("partition").asInt();
+            start = node.get("start").asLong();
+            stop = node.get("stop").asLong();
+            stopsAtTransactions = node.get("committed").asBoolean();
+            decompressedMax = node.get("decompressed_max").asInt();
+            JsonNode listed = node.get("pieces");
+            if (listed.isNull()) {
+                pieces = null;
+                guard = null;
+            } else {
+                pieces = new ArrayList<>();
+                listed.forEach(piece -> pieces.add(new Piece(piece)));
+                guard = new Guard(node.get("guard"));
+            }
+        }
+    }
+
+    final List<Range> ranges = new ArrayList<>();
+    /** The task as Python knows it, for what is left to it. */
+    final String planned;
+    final int limit;
+
+    Task(JsonNode node, int limit) {
+        node.get("ranges").forEach(range -> ranges.add(new Range(range)));
+        planned = node.get("task").asText();
+        this.limit = limit;
+    }
+
+    static Task[] all(JsonNode plan, int limit) {
+        List<Task> tasks = new ArrayList<>();
+        plan.get("tasks").forEach(task -> tasks.add(new Task(task, limit)));
+        return tasks.toArray(new Task[0]);
+    }
+}

@@ -1,0 +1,378 @@
+package logstore.spark;
+
+import com.fasterxml.jackson.databind.node.ObjectNode;
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.Arrays;
+import logstore.format.Decoder;
+import logstore.format.InvalidBatchException;
+import logstore.format.Rows;
+import org.apache.arrow.memory.RootAllocator;
+import org.apache.arrow.vector.FieldVector;
+import org.apache.arrow.vector.ipc.ArrowStreamReader;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import org.apache.spark.unsafe.types.UTF8String;
+
+/**
+ * Reads the records of a task.
+ *
+ * <p>It reads what is as planned: the planned files, unchanged, with batches that the decoder accepts. The
+ * rest of a range that is not is left to Python, which decides what it is: damage, a log that was cut, a
+ * file that is gone, a format that Java does not know.
+ */
+final class TaskReader implements PartitionReader<ColumnarBatch> {
+    private static final int ROWS = 4096;
+    private static final int BUFFER_BYTES = 1 << 20;
+
+    private final Task task;
+    private final StructType schema;
+    private final String options;
+    private final boolean hasTimestamp;
+    private final Rows rows = new Rows(ROWS);
+    private final Vectors.Place place = new Vectors.Place();
+    private final ColumnarBatch batch;
+
+    private long rowsLeft;
+    private int rangeNumber = -1;
+    private Task.Range range;
+    private int pieceNumber;
+    private Task.Piece piece;
+    private FileChannel file;
+    private Decoder decoder;
+    /** The next offset to be delivered. */
+    private long offset;
+    /** The bytes in the buffer, and where in the file those after them are. */
+    private byte[] buffer = new byte[BUFFER_BYTES];
+    private int limit;
+    private long filePos;
+
+    private Rest rest;
+    private ColumnarBatch current;
+    private long bytesRead;
+    private long rangesOfPython;
+
+    TaskReader(Task task, StructType schema, String options) {
+        this.task = task;
+        this.schema = schema;
+        this.options = options;
+        this.hasTimestamp = Arrays.asList(schema.fieldNames()).contains("timestamp");
+        this.rowsLeft = task.limit < 0 ? Long.MAX_VALUE : task.limit;
+        ColumnVector[] vectors = new ColumnVector[schema.length()];
+        for (int i = 0; i < vectors.length; i++) {
+            vectors[i] = Vectors.of(schema.apply(i), rows, place);
+        }
+        batch = new ColumnarBatch(vectors);
+    }
+
+    @Override
+    public boolean next() throws IOException {
+        while (rowsLeft > 0) {
+            if (rest != null) {
+                if (rest.next()) {
+                    return deliver(rest.batch, rest.batch.numRows());
+                }
+                rest.close();
+                rest = null;
+                range = null;
+            }
+            if (range == null && !nextRange()) {
+                return false;
+            }
+            if (rest == null && decode()) {
+                return deliver(batch, rows.count);
+            }
+        }
+        return false;
+    }
+
+    private boolean deliver(ColumnarBatch delivered, int count) {
+        int n = (int) Math.min(count, rowsLeft);
+        rowsLeft -= n;
+        delivered.setNumRows(n);
+        current = delivered;
+        return true;
+    }
+
+    private boolean nextRange() {
+        if (++rangeNumber >= task.ranges.size()) {
+            return false;
+        }
+        range = task.ranges.get(rangeNumber);
+        place.topic = UTF8String.fromString(range.topic);
+        place.partition = range.partition;
+        offset = range.start;
+        if (range.pieces == null) {
+            leave();
+            return true;
+        }
+        decoder = new Decoder(range.decompressedMax);
+        decoder.stopsAtTransactions = range.stopsAtTransactions;
+        pieceNumber = 0;
+        piece = null;
+        return true;
+    }
+
+    /** Leave the rest of the range to Python. */
+    private void leave() {
+        closeFile();
+        rangesOfPython++;
+        ObjectNode request = Json.request("read")
+                .put("task", task.planned)
+                .put("range", rangeNumber)
+                .put("offset", offset)
+                .put("schema", schema.json());
+        request.set("options", Json.parse(options));
+        rest = new Rest(request);
+    }
+
+    /** Decode the next rows of the range. False: there are none now; look at the state again. */
+    private boolean decode() {
+        try {
+            while (true) {
+                if (piece == null && !nextPiece()) {
+                    range = null;
+                    return false;
+                }
+                Decoder.Stop stop;
+                InvalidBatchException invalid = null;
+                try {
+                    stop = decoder.decode(buffer, limit, range.start, range.stop, rows);
+                } catch (InvalidBatchException error) {
+                    invalid = error;
+                    stop = null;
+                }
+                if (rows.count > 0) {
+                    if (!fits()) {
+                        leave();
+                        return false;
+                    }
+                    offset = rows.offset[rows.count - 1] + 1;
+                    return true; // what stopped it will stop it again
+                }
+                if (invalid != null || stop == Decoder.Stop.TRANSACTION) {
+                    leave();
+                    return false;
+                }
+                if (stop == Decoder.Stop.OFFSET) {
+                    closeFile();
+                    range = null;
+                    return false;
+                }
+                if (stop == Decoder.Stop.END && !more()) {
+                    if (!endsWell()) {
+                        leave();
+                        return false;
+                    }
+                    closeFile();
+                }
+            }
+        } catch (IOException error) {
+            leave(); // Python says what is wrong with the file
+            return false;
+        }
+    }
+
+    /** Spark's times are microseconds. */
+    private boolean fits() {
+        if (hasTimestamp) {
+            long most = Long.MAX_VALUE / 1000;
+            for (int i = 0; i < rows.count; i++) {
+                long time = rows.timestamp[i];
+                if (time > most || time < -most) {
+                    return false;
+                }
+            }
+        }
+        return true;
+    }
+
+    private boolean nextPiece() throws IOException {
+        if (pieceNumber >= range.pieces.size()) {
+            return false;
+        }
+        piece = range.pieces.get(pieceNumber++);
+        file = open(piece);
+        if (pieceNumber == 1 || !piece.contiguous) {
+            decoder.lastOffset = piece.before;
+        }
+        decoder.hasLast = false;
+        decoder.contiguous = piece.contiguous;
+        decoder.bound = piece.nextOffset;
+        decoder.pos = 0;
+        limit = 0;
+        filePos = piece.position;
+        return true;
+    }
+
+    /** The file of a piece, which retention may have renamed. */
+    private static FileChannel open(Task.Piece piece) throws IOException {
+        IOException first = null;
+        for (String suffix : new String[] {"", ".deleted"}) {
+            Path path = Path.of(piece.path + suffix);
+            try {
+                FileChannel file = FileChannel.open(path, StandardOpenOption.READ, LinkOption.NOFOLLOW_LINKS);
+                try {
+                    Object inode = Files.getAttribute(path, "unix:ino", LinkOption.NOFOLLOW_LINKS);
+                    if (inode.equals(piece.inode)) {
+                        return file;
+                    }
+                } catch (IOException | RuntimeException error) {
+                    file.close();
+                    throw error;
+                }
+                file.close();
+            } catch (IOException error) {
+                first = first == null ? error : first;
+            }
+        }
+        throw first != null ? first : new IOException(piece.path + " is another file now");
+    }
+
+    private void closeFile() {
+        piece = null;
+        if (file != null) {
+            try {
+                file.close();
+            } catch (IOException error) {
+                // It was read; there is nothing to lose.
+            }
+            file = null;
+        }
+    }
+
+    /** Read more bytes behind those that are not decoded yet. False: there are no more. */
+    private boolean more() throws IOException {
+        int kept = limit - decoder.pos;
+        long left = piece.size - filePos;
+        if (left <= 0 || decoder.needed - kept > left) {
+            return false;
+        }
+        byte[] from = buffer;
+        if (decoder.needed > buffer.length) {
+            buffer = new byte[(int) decoder.needed];
+        } else if (buffer.length > BUFFER_BYTES && decoder.needed <= BUFFER_BYTES) {
+            buffer = new byte[Math.max(BUFFER_BYTES, kept)]; // the large batch is over
+        }
+        System.arraycopy(from, decoder.pos, buffer, 0, kept);
+        decoder.pos = 0;
+        limit = kept;
+        int wanted = (int) Math.min(buffer.length - kept, left);
+        while (wanted > 0) {
+            int n = file.read(ByteBuffer.wrap(buffer, limit, wanted), filePos);
+            if (n <= 0) {
+                throw new IOException(piece.path + " has become shorter");
+            }
+            limit += n;
+            filePos += n;
+            wanted -= n;
+            bytesRead += n;
+        }
+        // After the read: what was read is what was planned.
+        if (!range.guard.holds() && !stands()) {
+            throw new IOException("the log has changed");
+        }
+        return true;
+    }
+
+    /** Ask Python whether the planned part of the log is still the same. */
+    private boolean stands() {
+        ObjectNode request = Json.request("stands").put("task", task.planned).put("range", rangeNumber);
+        request.set("options", Json.parse(options));
+        return Helper.askOnce(request).get("stands").asBoolean();
+    }
+
+    /** Whether the piece ends where it must. */
+    private boolean endsWell() {
+        for (int i = decoder.pos; i < limit; i++) {
+            if (buffer[i] != 0) {
+                return false;
+            }
+        }
+        boolean isLast = pieceNumber == range.pieces.size();
+        long end = Math.min(range.stop, piece.nextOffset);
+        return decoder.lastOffset == Decoder.UNKNOWN
+                || !(piece.contiguous || isLast)
+                || decoder.lastOffset + 1 >= end;
+    }
+
+    @Override
+    public ColumnarBatch get() {
+        return current;
+    }
+
+    @Override
+    public CustomTaskMetric[] currentMetricsValues() {
+        return new CustomTaskMetric[] {
+            Metrics.of("logstoreBytesRead", bytesRead), Metrics.of("logstoreRangesOfPython", rangesOfPython)
+        };
+    }
+
+    @Override
+    public void close() {
+        closeFile();
+        if (rest != null) {
+            rest.abandon();
+        }
+    }
+
+    /** The rows that Python reads. */
+    private final class Rest {
+        private final Helper helper = Helper.take();
+        private final RootAllocator allocator = new RootAllocator();
+        private final ArrowStreamReader reader;
+        private ColumnarBatch batch;
+
+        Rest(ObjectNode request) {
+            reader = helper.rows(request, allocator);
+        }
+
+        boolean next() throws IOException {
+            try {
+                if (!reader.loadNextBatch()) {
+                    return false;
+                }
+                if (batch == null) {
+                    ColumnVector[] vectors = reader.getVectorSchemaRoot().getFieldVectors().stream()
+                            .map((FieldVector vector) -> (ColumnVector) new ArrowColumnVector(vector))
+                            .toArray(ColumnVector[]::new);
+                    // The last one counts the rows of a scan without columns.
+                    batch = new ColumnarBatch(Arrays.copyOf(vectors, schema.length()));
+                }
+                batch.setNumRows(reader.getVectorSchemaRoot().getRowCount());
+                return true;
+            } catch (IOException | RuntimeException error) {
+                abandon();
+                throw error;
+            }
+        }
+
+        /** After the last batch: raises what Python reports. */
+        void close() throws IOException {
+            reader.close(false);
+            allocator.close();
+            helper.answer();
+            helper.giveBack();
+        }
+
+        /** Before the last batch. */
+        void abandon() {
+            try {
+                reader.close(false);
+                allocator.close();
+            } catch (IOException | RuntimeException error) {
+                // The process ends in any case.
+            }
+            helper.close();
+        }
+    }
+}

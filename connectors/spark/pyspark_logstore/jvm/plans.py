@@ -1,0 +1,164 @@
+"""Tasks in the form in which Java reads them, and what Java leaves to Python.
+
+Java reads the planned bytes of the planned files. Whatever is not as planned it leaves
+to `rest_of`: the task, from an offset on, read as the Python source reads it.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from logstore import LogMark, LogStoreError, Partition
+from logstore.log.follow.byte_ranges import ByteRanges
+from pyspark_logstore.read.offsets import Mark
+from pyspark_logstore.read.options import SourceOptions
+from pyspark_logstore.read.planning import LogRange
+from pyspark_logstore.read.tasks import Task, read_task
+from pyspark_logstore.stores import DELETED, OpenStore, store_at
+
+__all__ = ["counts_of", "plan_json", "rest_of", "stands", "task_from"]
+
+
+def plan_json(tasks: Sequence[Task], path: str, options: SourceOptions) -> Any:
+    """A plan: its tasks, and what is known of all of them.
+
+    ``counts`` is None unless every offset of every range certainly has a record that
+    is delivered.
+    """
+    opened = store_at(path)
+    planned = [_task_json(task, opened, options) for task in tasks]
+    ranges = [each for task in planned for each in task["ranges"]]
+    is_exact = not options.skips_damage and all(
+        each["pieces"] is not None
+        and not each["committed"]
+        and all(piece["contiguous"] for piece in each["pieces"])
+        for each in ranges
+    )
+    return {
+        "tasks": planned,
+        "offsets": sum(each["stop"] - each["start"] for each in ranges),
+        "bytes": sum(r.bytes for task in tasks for r in task.ranges),
+        "counts": counts_of(ranges) if is_exact else None,
+    }
+
+
+def counts_of(ranges: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
+    """The number of records, the first and the last offset, if there are no gaps."""
+    return {
+        "count": sum(each["stop"] - each["start"] for each in ranges),
+        "min": min((each["start"] for each in ranges), default=None),
+        "max": max((each["stop"] - 1 for each in ranges), default=None),
+    }
+
+
+def _task_json(task: Task, opened: OpenStore, options: SourceOptions) -> dict[str, Any]:
+    return {
+        "task": base64.b64encode(pickle.dumps(task)).decode(),
+        "ranges": [_range_json(r, task, opened, options) for r in task.ranges],
+    }
+
+
+def _range_json(
+    log_range: LogRange, task: Task, opened: OpenStore, options: SourceOptions
+) -> dict[str, Any]:
+    name = log_range.partition
+    found: ByteRanges | None = None
+    try:
+        partition = opened.partition(name)
+        found = partition.byte_ranges(log_range.start, log_range.stop)
+        if not _is_unchanged(partition, log_range, task.marks.get(name)):
+            found = None
+    except (LogStoreError, OSError):
+        found = None  # Python meets it again, and reports it, when the task is read
+    committed = options.isolation == "read_committed"
+    if found is not None and committed:
+        free = found.transaction_free
+        committed = not (log_range.start in free and log_range.stop - 1 in free)
+    return {
+        "topic": name.topic,
+        "partition": name.partition,
+        "start": log_range.start,
+        "stop": log_range.stop,
+        "committed": committed,
+        "decompressed_max": 0 if found is None else found.decompressed_max,
+        "pieces": None if found is None else _pieces(found),
+        "guard": found
+        and [{"path": g.path, "stamp": list(g.stamp)} for g in found.guards],
+    }
+
+
+def _pieces(found: ByteRanges) -> list[dict[str, Any]]:
+    return [
+        {
+            "path": file.path,
+            "inode": file.inode,
+            "position": file.position,
+            "size": file.size,
+            "before": file.last_offset,
+            "next": file.next_offset,
+            "contiguous": file.is_contiguous,
+        }
+        for file in found.files
+    ]
+
+
+def _is_unchanged(partition: Partition, log_range: LogRange, mark: Mark | None) -> bool:
+    """Whether the range is still what it was at the time of the mark."""
+    if mark is None:
+        return True
+    now = partition.mark()
+    if now is None or now.log_id != mark.log_id:
+        return False
+    below = partition.unchanged_below(LogMark(mark.log_id, mark.serial))
+    return below is not None and below >= log_range.stop
+
+
+def task_from(text: str) -> Task:
+    """The task of a request."""
+    task = pickle.loads(base64.b64decode(text))
+    assert isinstance(task, Task)
+    return task
+
+
+def stands(task: Task, number: int, path: str) -> bool:
+    """Whether a range of a task is certainly what it was when it was planned.
+
+    False for the log of a broker, whose files are all that shows its changes.
+    """
+    log_range = task.ranges[number]
+    name = log_range.partition
+    mark = task.marks.get(name)
+    if mark is None:
+        return False
+    try:
+        opened = store_at(path, [name])
+        identity = task.partitions[name]
+        is_same = identity is None or opened.identity_of(name) == identity
+        return is_same and _is_unchanged(opened.partition(name), log_range, mark)
+    except DELETED:
+        return False
+
+
+def rest_of(
+    task: Task,
+    number: int,
+    offset: int,
+    schema: Any,
+    path: str,
+    options: SourceOptions,
+) -> Iterator[Any]:
+    """The record batches of one range of a task, from an offset on, as the Python
+    source reads them. Raises: as `read_task`."""
+    rest = LogRange(
+        task.ranges[number].partition,
+        offset,
+        task.ranges[number].stop,
+        task.ranges[number].bytes,
+        task.ranges[number].batch_records,
+    )
+    return read_task(
+        Task(task.store, (rest,), task.partitions, task.marks), schema, path, options
+    )

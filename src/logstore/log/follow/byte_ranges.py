@@ -1,0 +1,149 @@
+"""Where the bytes of a range of offsets are, for a reader outside of this process.
+
+Such a reader reads the planned bytes of the planned files, and checks after each read
+that the guards are as they were: then the log was not cut, and the bytes are those of
+the plan. It decides nothing else: if a guard has changed, a file is another one, or a
+batch is not valid, it leaves the rest to a reader of logstore.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from logstore.io.files import FileStamp, settled, stamp_of
+from logstore.io.layout import LEADER_EPOCHS, OWNER, PARTITION_STATE
+from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.log.read.view import View
+
+__all__ = ["ByteRanges", "FileRange", "Guard", "byte_ranges"]
+
+NO_FILE: Final[FileStamp] = (0, -1, -1, -1)
+# No file has it: the guard never holds.
+UNSETTLED: Final[FileStamp] = (-2, -1, -1, -1)
+
+
+class Guard(NamedTuple):
+    """A file that changes before the log is cut.
+
+    Attributes:
+        path: of the file.
+        stamp: inode, times of modification and of change in ns, size; -1 where a value
+            does not count. `NO_FILE`: there was none.
+    """
+
+    path: str
+    stamp: FileStamp
+
+
+class FileRange(NamedTuple):
+    """Bytes of one segment.
+
+    Attributes:
+        path, inode: of the file. If it is deleted it is named ``.deleted`` for a while.
+        position: a batch begins here, at or before the first offset wanted.
+        size: where the whole batches of the file ended.
+        last_offset: the offset before `position`; -2: unknown.
+        next_offset: no offset of the segment reaches it.
+        is_contiguous: each batch begins where the one before ended.
+    """
+
+    path: str
+    inode: int
+    position: int
+    size: int
+    last_offset: int
+    next_offset: int
+    is_contiguous: bool
+
+
+class ByteRanges(NamedTuple):
+    """Where the records of a range of offsets are.
+
+    Attributes:
+        files: in order.
+        guards: as long as they hold, the log was not cut.
+        decompressed_max: the most bytes of a decompressed batch.
+        transaction_free: offsets of which it is known that no batch there belongs to a
+            transaction.
+    """
+
+    files: tuple[FileRange, ...]
+    guards: tuple[Guard, ...]
+    decompressed_max: int
+    transaction_free: range
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether every offset has a record."""
+        return all(file.is_contiguous for file in self.files)
+
+
+def byte_ranges(
+    log: ReadOnlyLog, view: View, start: int, stop: int
+) -> ByteRanges | None:
+    """The byte ranges with the records start <= offset < stop of a view.
+
+    None: the view does not have all of them, or a file cannot be examined now.
+    """
+    if not view.start_offset <= start < stop <= view.end_offset:
+        return None
+    with log.directory.use() as fd:
+        files = log.directory.files
+        ranges, guards = [], list(_guards(log, fd))
+        for segment in view.from_offset(start):
+            if segment.base_offset >= stop:
+                break
+            try:
+                info = files.stat_name(fd, os.path.basename(segment.path))
+            except OSError:
+                return None
+            if segment.is_lost or segment.is_retired or info.size < segment.size:
+                return None
+            place = segment.locate(start)
+            ranges.append(
+                FileRange(
+                    segment.path,
+                    info.inode,
+                    place.pos,
+                    segment.size,
+                    place.last_offset,
+                    segment.next_offset,
+                    segment.is_contiguous,
+                )
+            )
+            if log.is_foreign:
+                settles = settled(info.ctime_ns, files) >= 0
+                stamp = stamp_of(info) if settles else UNSETTLED
+                guards.append(Guard(segment.path, stamp))
+    # The guards are newer than the view: nothing may have been cut before them.
+    if not ranges or view.if_changed(closely=False) is not None:
+        return None
+    return ByteRanges(
+        tuple(ranges), tuple(guards), view.decompressed_max, view.transaction_free
+    )
+
+
+def _guards(log: ReadOnlyLog, fd: int) -> Iterator[Guard]:
+    """As in `signs.cut_stamp`: logstore writes its state before it cuts a log, a broker
+    its leader epochs; whoever puts back a backup gets another directory, or another
+    writer's mark."""
+    directory, files = log.directory, log.directory.files
+    yield Guard(directory.path, (files.stat(fd).inode, -1, -1, -1))
+    for name in [PARTITION_STATE] + [LEADER_EPOCHS] * log.is_foreign:
+        path = directory.path_of(name)
+        try:
+            info = files.stat_name(fd, name)
+        except FileNotFoundError:
+            yield Guard(path, NO_FILE)
+            continue
+        settles = settled(info.ctime_ns, files) >= 0
+        yield Guard(path, stamp_of(info) if settles else UNSETTLED)
+    if not log.is_foreign:
+        path = os.path.join(os.path.dirname(directory.path), OWNER)
+        stamp = log.writer_stamp()
+        if stamp is None:
+            yield Guard(path, NO_FILE)
+        else:
+            yield Guard(path, stamp if settled(stamp[2], files) >= 0 else UNSETTLED)
