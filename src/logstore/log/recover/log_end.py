@@ -221,6 +221,11 @@ class EndDraft(SegmentsDraft):
         """
         base, clean = question.base, self.metadata.clean
         walk = self.facts.walk(question)
+        is_torn_at_once = walk.refusal is None and not (walk.is_whole or walk.batches)
+        if question.is_from_state and is_torn_at_once:
+            # If durable bytes are gone, what is here now are others of them.
+            question = question._replace(is_from_state=False)
+            walk = self.facts.walk(question)
         self.result["active_walk"] = question
         if is_rebuilt:
             self.index_rebuilt(base, _BUILT_AGAIN)

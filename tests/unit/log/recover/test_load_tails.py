@@ -344,3 +344,30 @@ def test_many_partitions_recover_each_alone(tmp_path: Path) -> None:
         with pytest.raises(logstore.LogStoreError):
             append_one(store.topic("orders")[3])
     assert not (tmp_path / "elsewhere").exists()
+
+
+@every_magic
+@pytest.mark.parametrize("lost", [1, 7, 64])
+def test_durable_bytes_that_are_gone_are_not_taken_for_a_torn_tail(
+    tmp_path: Path, magic: int, lost: int
+) -> None:
+    """What then is at the durable point are other bytes of the log, and no valid batch:
+    it is damage before them. Nothing is cut, and nothing is appended that a reader
+    would find only behind an older record of the same offset."""
+    path = killed_store(tmp_path, magic, "none", durable=20, count=26, call=1)
+    log = the_log(path)
+    data = log.read_bytes()
+    batches = frames(log)
+    durable = batches[20].pos
+    assert len(data) - lost > durable
+    for at in range(0, durable - lost, max(1, durable // 20)):
+        target = tmp_path / "try"
+        shutil.copytree(path, target)
+        damaged = data[:at] + data[at + lost :]
+        the_log(target).write_bytes(damaged)
+        with logstore.open(target) as store:
+            assert labels(store) in (["corrupt"], ["unsupported"])
+            with pytest.raises(logstore.LogStoreError):
+                append_one(store.topic("orders")[0])
+        assert the_log(target).read_bytes() == damaged
+        shutil.rmtree(target)
