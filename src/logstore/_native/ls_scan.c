@@ -86,11 +86,11 @@ int32_t ls_scan_batches(const uint8_t *buf, int64_t size, uint32_t checks, ls_ba
         if (out == NULL) {
             while (ls_message_decode_block(buf, size, checks, INT64_MIN, INT64_MAX, &counted, NULL, walk) > 0) {
             }
+        } else if (walk->count >= capacity) {
+            status = LS_STOP_FULL; /* before what follows is looked at: that is not asked for */
+            break;
         }
         status = ls_frame_look(buf, size, walk->pos, &frame, &walk->error);
-        if (status == LS_OK && out != NULL && walk->count >= capacity) {
-            status = LS_STOP_FULL;
-        }
         if (status == LS_OK) {
             ls_batch *batch = out != NULL ? &out[walk->count] : &only;
             status = ls_scan_parse(buf, &frame, checks, walk, batch, &walk->error);

@@ -186,7 +186,8 @@ class ChunkReader:
             if scan.error is not None:
                 raise damage_of(scan.error)
             header = scan.headers[0]
-            yield from self._one(header, raw, start, stop, last_offset)
+            if not header.is_control:
+                yield from self._one(header, raw, start, stop, last_offset)
             decoder.begin(header.last_offset)
             pos = self.pos = header.pos + header.size
 

@@ -55,6 +55,9 @@ public final class Decoder {
     /** At {@link Stop#END}: how many bytes the next batch has, as far as they say; else 0. */
     public long needed;
 
+    /** The last offset of the batch at a stop. */
+    private long beyond;
+
     private final int decompressedMax;
     private final CRC32C crc32c = new CRC32C();
     private final CRC32 crc32 = new CRC32();
@@ -114,7 +117,7 @@ public final class Decoder {
                 breaks = false;
             }
             if (!breaks && base >= stop) {
-                checkBeyond(last, at);
+                beyond = last;
                 return Stop.OFFSET;
             }
             boolean isWanted = last >= start;
@@ -156,11 +159,9 @@ public final class Decoder {
         return Bytes.int32(buffer, at + 57) > room || (codec != 0 && output.size > MAX_PAYLOADS);
     }
 
-    /** A batch beyond the wanted ones must still be one of this segment. */
-    private void checkBeyond(long last, int at) throws InvalidBatchException {
-        if (last >= bound || (hasLast && last <= lastOffset)) {
-            throw new InvalidBatchException("the next offset is " + last, at);
-        }
+    /** After {@link Stop#OFFSET}: whether the next batch can be one of this segment. */
+    public boolean isPlausible() {
+        return beyond < bound && !(hasLast && beyond <= lastOffset);
     }
 
     /** Null if a whole batch is at pos. */
@@ -237,7 +238,7 @@ public final class Decoder {
             byte[] data = buffer;
             int begin = at + HEADER;
             int end = at + size;
-            if (codec != 0) {
+            if (codec != 0 && count > 0) { // of an empty batch, compaction leaves the header
                 begin = output.size;
                 output.begin(decompressedMax);
                 Decompressor.decompress(codec, buffer, at + HEADER, size - HEADER, output, at);

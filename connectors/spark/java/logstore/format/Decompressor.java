@@ -33,8 +33,11 @@ final class Decompressor {
                 snappy(data, pos, length, out, position);
                 return;
             }
+            if (codec == LZ4) {
+                checkLz4(data, pos, pos + length, position);
+            }
             InputStream in = new ByteArrayInputStream(data, pos, length);
-            try (InputStream stream = open(codec, in, position)) {
+            try (InputStream stream = open(codec, in, data, pos, length, position)) {
                 int room = out.reserve(1, position);
                 while (true) {
                     int n = stream.read(out.bytes, out.size, room);
@@ -55,23 +58,43 @@ final class Decompressor {
                         }
                     }
                 }
+                if (stream instanceof Gzip gzip && !gzip.isWhole()) {
+                    throw new InvalidBatchException("bytes after the gzip stream", position);
+                }
             }
         } catch (IOException | RuntimeException | LinkageError error) {
             throw new InvalidBatchException("the compressed stream: " + error.getMessage(), position);
         }
     }
 
-    private static InputStream open(int codec, InputStream in, int position)
+    private static InputStream open(
+            int codec, InputStream in, byte[] data, int pos, int length, int position)
             throws IOException, InvalidBatchException {
         switch (codec) {
             case GZIP:
-                return new GZIPInputStream(in, GZIP_INPUT_BYTES);
+                if (length > 3 && (data[pos + 3] & 0xe0) != 0) { // zlib refuses what it does not know
+                    throw new InvalidBatchException("flags of gzip", position);
+                }
+                return new Gzip(in);
             case LZ4:
                 return new LZ4FrameInputStream(in, true);
             case ZSTD:
                 return new ZstdInputStreamNoFinalizer(in, RecyclingBufferPool.INSTANCE);
             default:
                 throw new InvalidBatchException("codec " + codec, position);
+        }
+    }
+
+    /** Java's reader takes anything after a stream for its end. */
+    private static final class Gzip extends GZIPInputStream {
+        private static final int TRAILER_BYTES = 8;
+
+        Gzip(InputStream in) throws IOException {
+            super(in, GZIP_INPUT_BYTES);
+        }
+
+        boolean isWhole() throws IOException {
+            return inf.getRemaining() <= TRAILER_BYTES && in.available() == 0;
         }
     }
 
@@ -98,6 +121,28 @@ final class Decompressor {
             block(data, at, size, out, position);
             at += size;
         }
+    }
+
+    /** The blocks of a frame: libraries differ in what they do with those that are empty. */
+    private static void checkLz4(byte[] data, int pos, int end, int position) throws InvalidBatchException {
+        if (end - pos < 7) {
+            throw new InvalidBatchException("the lz4 frame ends early", position);
+        }
+        int flags = data[pos + 4];
+        boolean hasBlockChecksums = (flags & 0x10) != 0;
+        long at = pos + 7 + ((flags & 0x08) != 0 ? 8 : 0) + ((flags & 0x01) != 0 ? 4 : 0);
+        while (end - at >= 4) {
+            int word = Integer.reverseBytes(Bytes.int32(data, (int) at));
+            int size = word & 0x7fffffff;
+            if (word == 0) {
+                return;
+            }
+            if (size == 0) {
+                throw new InvalidBatchException("an empty lz4 block", position);
+            }
+            at += 4L + size + (hasBlockChecksums ? 4 : 0);
+        }
+        throw new InvalidBatchException("the lz4 frame ends early", position);
     }
 
     private static boolean isXerial(byte[] data, int pos, int length) {

@@ -159,7 +159,8 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
                     offset = rows.offset[rows.count - 1] + 1;
                     return true; // what stopped it will stop it again
                 }
-                if (invalid != null || stop == Decoder.Stop.TRANSACTION) {
+                boolean isOdd = stop == Decoder.Stop.OFFSET && !decoder.isPlausible();
+                if (invalid != null || isOdd || stop == Decoder.Stop.TRANSACTION) {
                     leave();
                     return false;
                 }

@@ -1,5 +1,6 @@
 package logstore.spark;
 
+import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import logstore.format.Rows;
 import org.apache.spark.sql.types.ArrayType;
@@ -360,7 +361,9 @@ final class Vectors {
 
         @Override
         public UTF8String getUTF8String(int row) {
-            return UTF8String.fromBytes(getBinary(row));
+            // As Kafka's consumer: what is no UTF-8 is replaced.
+            byte[] bytes = getBinary(row);
+            return bytes == null ? null : UTF8String.fromString(new String(bytes, StandardCharsets.UTF_8));
         }
     }
 }
