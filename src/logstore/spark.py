@@ -32,8 +32,8 @@ except ModuleNotFoundError as error:
     ) from error
 from pyspark.errors import PySparkException
 
-import pyspark_logstore.jvm
 from pyspark_logstore.early_checks import check_early
+from pyspark_logstore.jvm import jar_path
 from pyspark_logstore.lag import Lag, LagListener, lags_of
 from pyspark_logstore.source import DefaultSource
 
@@ -50,16 +50,6 @@ __all__ = [
 _UNIX_SOCKETS = "spark.python.unix.domain.socket.enabled"
 
 _JARS = "spark.jars"
-_JAR = "logstore-jvm.jar"
-
-
-def jar_path() -> str | None:
-    """The jar with the reader in Java, for ``spark.jars``, ``--jars`` or, with Spark
-    Connect, `spark.addArtifact`. None if logstore was built without it: install a JDK
-    (17 or later) and pyspark, and then logstore from its sources, with
-    ``pip install --no-build-isolation``."""
-    path = os.path.join(os.path.dirname(pyspark_logstore.jvm.__file__), _JAR)
-    return path if os.path.exists(path) else None
 
 
 def register(spark: Any) -> None:
@@ -83,6 +73,8 @@ def register(spark: Any) -> None:
         and not os.environ.get("PYSPARK_PYTHON")
     ):
         context.pythonExec = sys.executable
+        # For the reader in Java.
+        context._jvm.java.lang.System.setProperty("logstore.python", sys.executable)
     jar = jar_path()
     if context is not None and jar is not None:
         name = jar.replace("\\", "\\\\").replace("'", "\\'")
@@ -111,7 +103,7 @@ def session_defaults(builder: Any) -> Any:
         builder = builder.config(_UNIX_SOCKETS, "true")
     jar = jar_path()
     if jar is not None:
-        jars = str(builder._options.get(_JARS, "")).split(",")
+        jars = str(getattr(builder, "_options", {}).get(_JARS, "")).split(",")
         jars = [name for name in jars if name and name != jar]
         builder = builder.config(_JARS, ",".join([*jars, jar]))
     return builder

@@ -2,7 +2,8 @@
 
 Spark asks a Python source for its schema at `load()`, unless the user gives one, and
 does not say whether a stream is read; it calls no method of a stream's sink before the
-query runs (4.0 to 4.3). So a wrong option of a stream would only be visible as a failed
+query runs (4.0 to 4.3). Nor can a source choose another one: the option ``reader`` is
+looked at here, too. So a wrong option of a stream would only be visible as a failed
 query. PySpark's own readers and writers know the options when they are called; this
 module makes them check those of the format ``logstore``, and of no other.
 """
@@ -10,13 +11,21 @@ module makes them check those of the format ``logstore``, and of no other.
 from __future__ import annotations
 
 import functools
+import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from pyspark_logstore.jvm import jar_path
+from pyspark_logstore.option_values import refuse
 from pyspark_logstore.read.options import parse
 from pyspark_logstore.write.options import parse_sink
 
-__all__ = ["check_early"]
+__all__ = ["check_early", "has_reader"]
+
+logger = logging.getLogger("logstore.spark")
+
+FORMAT_OF_JAVA: Final = "logstore-jvm"
 
 Check = Callable[[Mapping[str, str], Any], object]
 _GIVEN: Final = "_logstore_given"  # options given to a reader or writer so far
@@ -33,6 +42,45 @@ def check_early() -> None:
     _add(DataFrameReader, "load", lambda given, _: parse(given, streaming=False))
     _add(DataStreamReader, "load", lambda given, _: parse(given, streaming=True))
     _add(DataStreamWriter, "start", _check_sink)
+
+
+def has_reader(given: Mapping[str, str], reader: Any) -> bool:
+    """Whether the option ``reader`` chooses the reader in Java, and the session has it.
+    With ``auto``, one warning says why it has not.
+
+    Raises:
+        ConfigError: the option is ``jvm``, and the session does not have it.
+    """
+    global _is_warned
+    choice = str(given.get("reader", "python")).strip().lower()
+    if choice == "python":
+        return False
+    reason = _why_not_java(reader)
+    if not reason:
+        return True
+    if choice == "jvm":
+        refuse("reader", choice, reason)
+    if not _is_warned:
+        _is_warned = True
+        logger.warning("option reader is auto, and Python reads: %s", reason)
+    return False
+
+
+_is_warned = False
+
+
+def _why_not_java(reader: Any) -> str:
+    """Why a session does not have the reader in Java; "" if it has."""
+    jar = jar_path()
+    if jar is None:
+        return (
+            "logstore was built without the reader in Java; install a JDK 17 or later "
+            "and pyspark, and then logstore with pip install --no-build-isolation"
+        )
+    context = reader._spark.sparkContext
+    if os.path.basename(jar) not in str(context._jsc.sc().listJars()):
+        return "call logstore.spark.register(spark) to add the reader in Java"
+    return ""
 
 
 def _check_sink(given: Mapping[str, str], writer: Any) -> None:
@@ -70,6 +118,12 @@ def _add(kind: type, last: str, check: Check) -> None:
             _record(given, {"path": path})
         if str(given.pop(_FORMAT, "")).lower() == "logstore":
             check(given, self)
+            if last == "load" and has_reader(given, self):
+                self.format(FORMAT_OF_JAVA)
+                if "format" in named:
+                    named["format"] = FORMAT_OF_JAVA
+                elif others:
+                    others = (FORMAT_OF_JAVA, *others[1:])
         return original(self, path, *others, **named)
 
     setattr(kind, last, checked)

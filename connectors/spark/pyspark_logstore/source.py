@@ -34,9 +34,10 @@ class DefaultSource(DataSource):
             ConfigError: an option is invalid, in a batch query and in a stream.
         """
         from pyspark_logstore.read.columns import source_schema
-        from pyspark_logstore.read.options import check_any
+        from pyspark_logstore.read.options import check_any, check_reader
 
         check_any(self.options)
+        check_reader(self.options)
         asked = str(self.options.get("includeHeaders", "")).strip().lower() == "true"
         return source_schema(include_headers=asked)
 

@@ -82,6 +82,7 @@ def test_session_runs_this_python(
     monkeypatch.setenv("PYSPARK_PYTHON", "another")
     session_defaults(builder)
     assert os.environ["PYSPARK_PYTHON"] == "another"
+    monkeypatch.setattr(logstore.spark, "jar_path", lambda: None)
     sockets = "spark.python.unix.domain.socket.enabled"
     for version, expected in (("4.0.5", {}), ("4.1.0", {sockets: "true"})):
         monkeypatch.setattr(logstore.spark.pyspark, "__version__", version)
@@ -101,9 +102,29 @@ def test_registering_sets_the_python_of_local_workers(
 ) -> None:
     """Unless the environment says which, and never for other hosts."""
     monkeypatch.setenv("PYSPARK_PYTHON", named)
-    context = SimpleNamespace(master=master, pythonExec="python3")
+    properties: dict[str, str] = {}
+    system = SimpleNamespace(setProperty=properties.__setitem__)
+    java = SimpleNamespace(lang=SimpleNamespace(System=system))
+    context = SimpleNamespace(
+        master=master, pythonExec="python3", _jvm=SimpleNamespace(java=java)
+    )
     registered: list[Any] = []
+    statements: list[str] = []
     source = SimpleNamespace(register=registered.append)
-    register(SimpleNamespace(_sc=context, dataSource=source))
+    monkeypatch.setattr(logstore.spark, "jar_path", lambda: "/it's/a.jar")
+    register(SimpleNamespace(_sc=context, dataSource=source, sql=statements.append))
     assert registered == [DefaultSource]
+    assert statements == [r"ADD JAR '/it\'s/a.jar'"]
+    assert properties == ({"logstore.python": sys.executable} if changed else {})
     assert context.pythonExec == (sys.executable if changed else "python3")
+
+
+def test_session_gets_the_jar_after_those_that_it_has(
+    monkeypatch: pytest.MonkeyPatch, checked_early: None
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "python3")
+    monkeypatch.setattr(logstore.spark, "jar_path", lambda: "/x/logstore-jvm.jar")
+    builder = Builder()
+    builder._options = {"spark.jars": "/a.jar,/b.jar"}
+    session_defaults(builder)
+    assert builder.settings["spark.jars"] == "/a.jar,/b.jar,/x/logstore-jvm.jar"

@@ -27,6 +27,7 @@ __all__ = [
     "Selection",
     "SourceOptions",
     "check_any",
+    "check_reader",
     "parse",
     "path_of",
 ]
@@ -92,6 +93,7 @@ class SourceOptions:
     min_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
+    reader: str = "python"
     reader_id: str = ""
     state_dir: str = ""
 
@@ -123,6 +125,7 @@ BOTH: Final = (
     "isolation",
     "durableOnly",
     "onCorruption",
+    "reader",
 )
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STREAM_ONLY: Final = (
@@ -208,6 +211,7 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         min_offsets_per_trigger=min_offsets,
         max_bytes_per_trigger=read.number("maxBytesPerTrigger"),
         max_trigger_delay_ms=read.duration("maxTriggerDelay", 15 * 60_000),
+        reader=read.choice("reader", ("python", "auto", "jvm")),
         reader_id=reader_id,
         state_dir=_local_path("stateDir", state_dir) if state_dir else "",
     )
@@ -232,6 +236,19 @@ def check_any(given: Mapping[str, str]) -> None:
         if for_batch:
             raise
         parse(given, streaming=True)
+
+
+def check_reader(given: Mapping[str, str]) -> None:
+    """Raise `ConfigError` if the Python source is asked although the option ``reader``
+    is ``jvm``: only `check_early` can follow it."""
+    chosen = {key.lower(): value for key, value in given.items()}.get("reader", "")
+    if chosen.strip().lower() == "jvm":
+        refuse(
+            "reader",
+            chosen,
+            "call logstore.spark.register(spark) before load(), or read with "
+            'format("logstore-jvm")',
+        )
 
 
 def _values_by_name(given: Mapping[str, str], *, streaming: bool) -> dict[str, str]:

@@ -1,0 +1,82 @@
+"""Plans for Java, and what Java leaves to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+import logstore
+from pyspark_logstore.jvm.plans import plan_json, rest_of, stands, task_from
+from pyspark_logstore.read.batch import BatchReader
+from pyspark_logstore.read.columns import source_schema
+from pyspark_logstore.read.options import SourceOptions, parse
+from pyspark_logstore.read.tasks import Task
+
+SCHEMA = source_schema(include_headers=False)
+
+
+def planned(path: str, **given: str) -> tuple[list[Task], Any, SourceOptions]:
+    options = parse({"path": path, "subscribe": "orders", **given}, streaming=False)
+    tasks = BatchReader(SCHEMA, options).plan()
+    return tasks, plan_json(tasks, path, options), options
+
+
+def test_plan_names_the_bytes_and_counts_the_records(
+    writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
+) -> None:
+    make_topic(count=1000)
+    tasks, plan, _ = planned(writer.path)
+    (each,) = plan["tasks"][0]["ranges"]
+    assert (each["start"], each["stop"], each["committed"]) == (0, 1000, False)
+    assert len(each["pieces"]) > 2
+    assert all(piece["contiguous"] for piece in each["pieces"])
+    assert plan["counts"] == {"count": 1000, "min": 0, "max": 999}
+    assert task_from(plan["tasks"][0]["task"]).ranges == tasks[0].ranges
+
+
+def test_what_may_have_been_skipped_is_not_counted(
+    writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
+) -> None:
+    make_topic(count=10)
+    _, plan, _ = planned(writer.path, onCorruption="skip")
+    assert plan["counts"] is None
+
+
+def test_range_stands_until_the_log_is_cut_below_its_end(
+    writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
+) -> None:
+    partition = make_topic(count=1000)[0]
+    partition.flush()
+    (task,), _, _ = planned(writer.path)
+    assert stands(task, 0, writer.path)
+    partition.append(b"more")
+    partition.truncate_to(1000)
+    assert stands(task, 0, writer.path)
+    partition.truncate_to(999)
+    partition.append(b"other")
+    assert not stands(task, 0, writer.path)
+
+
+def test_range_of_a_topic_that_is_gone_does_not_stand(
+    writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
+) -> None:
+    make_topic(count=10)[0].flush()
+    (task,), _, _ = planned(writer.path)
+    writer.delete_topic("orders")
+    assert not stands(task, 0, writer.path)
+    make_topic(count=10)
+    assert not stands(task, 0, writer.path)
+
+
+def test_rest_of_a_range_is_what_the_python_source_reads(
+    writer: logstore.Store, make_topic: Callable[..., logstore.Topic]
+) -> None:
+    make_topic(count=100)
+    (task,), _, options = planned(writer.path)
+    batches = rest_of(task, 0, 93, SCHEMA, writer.path, options)
+    offsets = [n for batch in batches for n in batch.column("offset").to_pylist()]
+    assert offsets == list(range(93, 100))
