@@ -63,7 +63,8 @@ def random_store(path: Path, rng: random.Random) -> logstore.Store:
             if len(partition) > 5 and rng.random() < 0.3:
                 partition.delete_before(rng.randrange(partition.end_offset))
             if len(partition) > 5 and rng.random() < 0.3:
-                partition.truncate_to(partition.end_offset - rng.randrange(1, 4))
+                partition.append(b"to be cut")
+                partition.truncate_to(partition.end_offset - 1)
                 partition.append(b"after the cut")
     return store
 
@@ -79,8 +80,10 @@ def damage(path: Path, rng: random.Random) -> None:
         log.write_bytes(data)
 
 
-def random_query(rng: random.Random) -> Callable[[Any], Any]:
-    """Columns and filters of a query, as a function of the whole frame."""
+def random_query(rng: random.Random, *, is_damaged: bool) -> Callable[[Any], Any]:
+    """Columns and filters of a query, as a function of the whole frame. Of a damaged
+    store, those that read all of it: Java does not meet damage where it need not read.
+    """
     columns = rng.sample(COLUMNS, rng.randrange(1, len(COLUMNS) + 1))
     number = rng.randrange(0, 300)
     time = f"timestamp_millis({rng.randrange(10**6, 2 * 10**6)})"
@@ -100,9 +103,11 @@ def random_query(rng: random.Random) -> Callable[[Any], Any]:
             "key IS NOT NULL",
             "length(value) > 20",
         ],
-        rng.choice([0, 0, 1, 1, 2, 3]),
+        0 if is_damaged else rng.choice([0, 0, 1, 1, 2, 3]),
     )
     aggregate = rng.choice(["", "", "count", "ends", "groups"])
+    if is_damaged:
+        aggregate = rng.choice(["", "", "lengths"])
 
     def apply(frame: Any) -> Any:
         for condition in conditions:
@@ -111,6 +116,8 @@ def random_query(rng: random.Random) -> Callable[[Any], Any]:
             return frame.selectExpr("count(*)")
         if aggregate == "ends":
             return frame.selectExpr("min(offset)", "max(offset)", "count(*)")
+        if aggregate == "lengths":
+            return frame.selectExpr("count(*)", "sum(length(key))")
         if aggregate == "groups":
             return frame.groupBy("topic", "partition").count()
         return frame.select(*columns)
@@ -135,6 +142,7 @@ def same_error(of_jvm: str, of_python: str) -> bool:
     return f"{kind}: {message}" in of_python
 
 
+@pytest.mark.timeout(3600)
 def test_both_readers_give_the_same(spark: Any, tmp_path: Path) -> None:
     """Random stores and queries; of damaged ones, the same error."""
     rng = random.Random(20261124)
@@ -154,9 +162,10 @@ def test_both_readers_give_the_same(spark: Any, tmp_path: Path) -> None:
                 "includeHeaders": rng.choice(["true", "false"]),
                 "isolation": rng.choice(["read_committed", "read_uncommitted"]),
                 "onCorruption": rng.choice(["raise", "raise", "skip"]),
-                "minPartitions": rng.choice(["1", "3", "8"]),
+                # Of several tasks, the first that fails is reported.
+                "minPartitions": "1" if is_damaged else rng.choice(["1", "3", "8"]),
             }
-            query = random_query(rng)
+            query = random_query(rng, is_damaged=is_damaged)
             frames = [
                 spark.read.format(name).options(**options).load(str(path))
                 for name in (JVM, PYTHON)

@@ -62,9 +62,11 @@ final class LogScanBuilder
                 continue;
             }
             conditions.add(condition);
-            // A time only says which records need not be read.
-            if (condition.get("column").asText().equals("timestamp")
-                    && !condition.get("is").asText().equals("not null")) {
+            // A time only says which records need not be read, and so does a list of offsets: between
+            // its first and last there are others.
+            String column = condition.get("column").asText();
+            String is = condition.get("is").asText();
+            if (column.equals("timestamp") || (column.equals("offset") && is.equals("in"))) {
                 left.add(predicate);
             } else {
                 mine.add(predicate);

@@ -196,6 +196,26 @@ final class Vectors {
         }
 
         @Override
+        public boolean hasNull() {
+            return true; // it may have
+        }
+
+        @Override
+        public int numNulls() {
+            int nulls = 0;
+            for (int row = 0; row < rows.count; row++) {
+                nulls += isNullAt(row) ? 1 : 0;
+            }
+            return nulls;
+        }
+
+        /** Records of magic 0 have no time. */
+        @Override
+        public boolean isNullAt(int row) {
+            return rows.timestampType[row] < 0;
+        }
+
+        @Override
         public long getLong(int row) {
             return rows.timestamp[row] * 1000; // the reader has checked that it fits
         }
