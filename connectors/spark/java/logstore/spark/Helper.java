@@ -32,6 +32,8 @@ final class Helper implements AutoCloseable {
     private final Process process;
     private final InputStream in;
     private final OutputStream out;
+    /** It did not answer: it is not between two requests. */
+    private boolean isBroken;
 
     private Helper(Process process) {
         this.process = process;
@@ -55,15 +57,17 @@ final class Helper implements AutoCloseable {
     /** Ask one question. */
     static JsonNode askOnce(ObjectNode request) {
         Helper helper = take();
-        JsonNode reply = helper.ask(request); // broken if it throws: then it is not given back
-        helper.giveBack();
-        return reply;
+        try {
+            return helper.ask(request);
+        } finally {
+            helper.giveBack();
+        }
     }
 
     /** Keep it for the next caller. It must be between two requests. */
     void giveBack() {
         synchronized (IDLE) {
-            if (IDLE.size() < IDLE_MAX && process.isAlive()) {
+            if (IDLE.size() < IDLE_MAX && !isBroken && process.isAlive()) {
                 IDLE.addLast(this);
                 return;
             }
@@ -136,6 +140,7 @@ final class Helper implements AutoCloseable {
     }
 
     private LogstoreException gone(IOException error) {
+        isBroken = true;
         close();
         return new LogstoreException(
                 "the process that runs logstore's Python (" + python() + " -m " + MODULE
@@ -159,7 +164,6 @@ final class Helper implements AutoCloseable {
         JsonNode reply = Json.parse(line.toString(StandardCharsets.UTF_8));
         JsonNode error = reply.get("error");
         if (error != null) {
-            giveBack();
             String message = error.get("message").asText();
             if (error.get("type").asText().equals("ConfigError")) {
                 throw new IllegalArgumentException(message);

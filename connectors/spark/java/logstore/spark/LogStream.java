@@ -28,7 +28,12 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
     LogStream(StructType schema, Map<String, String> options) {
         this.schema = schema;
         this.options = Json.of(options).toString();
-        ask(request("stream").put("schema", schema.json()));
+        try {
+            ask(request("stream").put("schema", schema.json()));
+        } catch (RuntimeException error) {
+            helper.giveBack();
+            throw error;
+        }
     }
 
     private ObjectNode request(String operation) {

@@ -361,8 +361,11 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         void close() throws IOException {
             reader.close(false);
             allocator.close();
-            helper.answer();
-            helper.giveBack();
+            try {
+                helper.answer();
+            } finally {
+                helper.giveBack();
+            }
         }
 
         /** Before the last batch. */
