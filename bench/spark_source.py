@@ -6,6 +6,7 @@
 Contestants take turns in one session (``local[N]``), on the same records:
 
 - **logstore**: the source, ``spark.read.format("logstore")``;
+- **logstore-jvm**: its reader in Java, if it was built;
 - **ceiling**: a Python source whose tasks give one Arrow batch, made before, again
   and again: what Spark itself costs. The target is 0.85 of its rate;
 - **parquet**: ``spark.read.parquet`` of the same rows, uncompressed: Spark's own
@@ -186,6 +187,11 @@ def run_schema(
         "ceiling": spark.read.format("ceiling").load(),
         "parquet": spark.read.parquet(str(folder / schema)),
     }
+    if logstore.spark.jar_path() is not None:
+        reader = spark.read.format("logstore-jvm").option("subscribe", "bench")
+        # Of all rows: a count that the plan answers reads nothing.
+        options = reader.option("onCorruption", "skip").schema(ddl)
+        frames["logstore-jvm"] = options.load(str(folder / "store"))
     rows = []
     for action in ACTIONS:
         queries = [Query(n, f, action, args.records) for n, f in frames.items()]

@@ -142,7 +142,7 @@ static void try_restamp(const uint8_t *buf, const ls_batch *batch)
     header.pos = 0;
     CHECK(ls_restamp(copy, &header, timestamp) == LS_OK);
     int32_t status = ls_scan_batches(copy, header.size, header.magic == 0 ? 0 : LS_CHECK_CRC, &again, 1, &walk);
-    CHECK(status == LS_OK && walk.stop == LS_STOP_END && walk.count == 1);
+    CHECK(status == LS_OK && walk.stop == LS_STOP_FULL && walk.count == 1);
     CHECK(header.magic == 0 || (again.timestamp_type == 1 && again.max_timestamp == timestamp));
     CHECK(again.attributes == (header.magic == 0 ? header.attributes : header.attributes | 8));
     free(copy);

@@ -6,18 +6,18 @@ to `rest_of`: the task, from an offset on, read as the Python source reads it.
 
 from __future__ import annotations
 
-import base64
-import pickle
+import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from logstore import LogMark, LogStoreError, Partition
+from logstore import LogMark, LogStoreError, Partition, TopicPartition
 from logstore.log.follow.byte_ranges import ByteRanges
 from pyspark_logstore.read.offsets import Mark
 from pyspark_logstore.read.options import SourceOptions
 from pyspark_logstore.read.planning import LogRange
 from pyspark_logstore.read.tasks import Task, read_task
-from pyspark_logstore.stores import DELETED, OpenStore, store_at
+from pyspark_logstore.stores import DELETED, Identity, OpenStore, store_at
 
 __all__ = ["counts_of", "plan_json", "rest_of", "stands", "task_from"]
 
@@ -56,7 +56,7 @@ def counts_of(ranges: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
 
 def _task_json(task: Task, opened: OpenStore, options: SourceOptions) -> dict[str, Any]:
     return {
-        "task": base64.b64encode(pickle.dumps(task)).decode(),
+        "task": _task_text(task),
         "ranges": [_range_json(r, task, opened, options) for r in task.ranges],
     }
 
@@ -116,11 +116,35 @@ def _is_unchanged(partition: Partition, log_range: LogRange, mark: Mark | None) 
     return below is not None and below >= log_range.stop
 
 
+def _task_text(task: Task) -> str:
+    """A task as text that Java keeps, and gives back to `task_from`."""
+    return json.dumps(
+        {
+            "store": task.store,
+            "ranges": [dataclasses.astuple(log_range) for log_range in task.ranges],
+            "partitions": list(task.partitions.items()),
+            "marks": list(task.marks.items()),
+        }
+    )
+
+
 def task_from(text: str) -> Task:
     """The task of a request."""
-    task = pickle.loads(base64.b64decode(text))
-    assert isinstance(task, Task)
-    return task
+    given = json.loads(text)
+    return Task(
+        _identity(given["store"]),
+        tuple(LogRange(TopicPartition(*name), *r) for name, *r in given["ranges"]),
+        {
+            TopicPartition(*name): identity and _identity(identity)
+            for name, identity in given["partitions"]
+        },
+        {TopicPartition(*name): Mark(*mark) for name, mark in given["marks"]},
+    )
+
+
+def _identity(given: Any) -> Identity:
+    inode, names = given
+    return Identity(inode, tuple((file, name) for file, name in names))
 
 
 def stands(task: Task, number: int, path: str) -> bool:
