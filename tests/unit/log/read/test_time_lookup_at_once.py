@@ -58,6 +58,7 @@ def test_first_record_since_each_time_is_found_at_once(
             deadline = time.monotonic() + 60
             while reader._views.find_since(T) is None:
                 assert time.monotonic() < deadline
+                reader.offset_for_time(T)
                 time.sleep(0.002)
             for _ in range(150):
                 timestamp = T + rng.randrange(-5, len(times) * 10 - 9)
