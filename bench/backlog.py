@@ -88,7 +88,9 @@ def in_lmdb(folder: Path, length: int, stack: ExitStack) -> Calls:
 
     def get() -> bytes:
         with env.begin(db=db) as txn:
-            return bytes(txn.get((end - 1).to_bytes(8, "little")))
+            value = txn.get((end - 1).to_bytes(8, "little"))
+            assert value is not None
+            return bytes(value)
 
     return {
         "append": lambda: append_many(1),

@@ -195,7 +195,7 @@ def segments(path: Path, size: int) -> Measured:
 def _reads(p: logstore.Partition) -> dict[str, Callable[[int], Any]]:
     middle = (p.start_offset + p.end_offset) // 2
     when = _TIME + middle
-    committed = {"isolation": "read_committed"}
+    committed: dict[str, Any] = {"isolation": "read_committed"}
     return {
         "end_offset": lambda n: p.end_offset,
         "segments": lambda n: p.segments,
@@ -225,6 +225,14 @@ def _writes(
     def trim(_: int) -> None:
         p.delete_before(p.start_offset + 1)
 
+    def roll(_: int) -> None:
+        p.append(b"")
+        p.roll()
+
+    def flush(_: int) -> None:
+        p.append(b"")
+        p.flush()
+
     def publish(_: int) -> None:
         with store.stage() as stage:
             stage.append_many(p, [b"x"])
@@ -234,8 +242,8 @@ def _writes(
         "append that rolls": lambda n: p.append(b"x" * 60),
         "append_many": lambda n: p.append_many([b""]),
         "append, durable": lambda n: p.append(b"", durable=True),
-        "roll": lambda n: (p.append(b""), p.roll()),
-        "flush": lambda n: (p.append(b""), p.flush()),
+        "roll": roll,
+        "flush": flush,
         "truncate_to": cut,
         "delete_before, a segment": trim,
         "publish": publish,

@@ -45,7 +45,8 @@ def both(folder: Path, seconds: float, magic: int, is_synced: bool) -> dict[str,
     """One thread appends, one reads. With `is_synced`, logstore syncs every 10,000
     records and every second, as is the default of topics; else never."""
     workload = Workload(100_000)
-    settings = {} if is_synced else {"flush_messages": NEVER, "flush_ms": NEVER}
+    never = {"flush_messages": NEVER, "flush_ms": NEVER}
+    settings: dict[str, Any] = {} if is_synced else never
     config = logstore.TopicConfig(
         message_format=magic,
         segment_bytes=128 << 20,
@@ -154,7 +155,8 @@ def follow(folder: Path, magic: int) -> dict[str, Any]:
         command = [sys.executable, "-c", _FOLLOWER, str(folder / "followed")]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            if process.stdout.readline() != "ready\n":
+            lines = process.stdout
+            if lines.readline() != "ready\n":
                 raise AssertionError("the follower did not start")
 
             def batch(count: int) -> list[int]:
@@ -163,7 +165,7 @@ def follow(folder: Path, magic: int) -> dict[str, Any]:
                     partition.append(b"%d" % now, b"timed")
                     time.sleep(_PAUSE_SECONDS)
                 partition.append(b"", b"count")
-                return [int(one) for one in process.stdout.readline().split()]
+                return [int(one) for one in lines.readline().split()]
 
             batch(100)
             taken = batch(_APPENDS)

@@ -283,7 +283,8 @@ def ring(case: Case, records: int | None = None) -> Iterator[Ring]:
             stack.callback(contestant.close)
             return contestant
 
-        contestants, targets = [enter(case.ours)], [None]
+        contestants = [enter(case.ours)]
+        targets: list[float | None] = [None]
         left_out = []
         for rival in case.rivals:
             try:
