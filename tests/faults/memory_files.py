@@ -105,8 +105,9 @@ class MemoryFiles(Files):
             raise _error(errno.ENOTEMPTY, name)
         del self._open[dir_fd][name]
 
-    def list(self, dir_fd: int) -> list[str]:
-        return sorted(self._open[dir_fd])
+    def list(self, dir_fd: int, *, directories: bool = False) -> list[str]:
+        inside = self._open[dir_fd]
+        return sorted(n for n in inside if not directories or type(inside[n]) is dict)
 
     def sync_directory(self, dir_fd: int) -> None:
         """Nothing is ever lost here."""

@@ -382,9 +382,13 @@ class MemoryDisk(Files):
         self._change(Names(self._node(dir_fd), ((name, None),)), f"rmdir {name}")
         self.medium.nodes.pop(node)
 
-    def list(self, dir_fd: int) -> list[str]:
+    def list(self, dir_fd: int, *, directories: bool = False) -> list[str]:
         self._call("list", self._name(dir_fd))
-        return sorted(self._names_of(dir_fd))
+        names = self._names_of(dir_fd)
+        if directories:
+            nodes = self.medium.nodes
+            return sorted(n for n in names if isinstance(nodes[names[n]], dict))
+        return sorted(names)
 
     def sync_directory(self, dir_fd: int) -> None:
         name = self._name(dir_fd)

@@ -156,6 +156,11 @@ class Directory:
         with self.use() as fd:
             return self.files.list(fd)
 
+    def directories(self) -> list[str]:
+        """The names of directories in it."""
+        with self.use() as fd:
+            return self.files.list(fd, directories=True)
+
     def exists(self, name: str) -> bool:
         return self.stamp(name) is not None
 

@@ -176,15 +176,18 @@ class Files:
     def remove_directory(self, dir_fd: int, name: str) -> None:
         os.rmdir(name, dir_fd=dir_fd)
 
-    def list(self, dir_fd: int) -> list[str]:
-        """Names in a directory, sorted.
+    def list(self, dir_fd: int, *, directories: bool = False) -> list[str]:
+        """Names in a directory, sorted; with `directories` only those of directories.
 
         Raises an OSError with an explanation for more than `DIRECTORY_ENTRIES_MAX`
         names, before it takes memory for all of them.
         """
         with os.scandir(dir_fd) as entries:
             names = [
-                entry.name for entry in itertools.islice(entries, DIRECTORY_ENTRIES_MAX)
+                entry.name
+                for entry in itertools.islice(entries, DIRECTORY_ENTRIES_MAX)
+                # Most file systems give the kind with the name: this is no call each.
+                if not directories or entry.is_dir(follow_symlinks=False)
             ]
             if next(entries, None) is not None:
                 raise OSError(f"more than {DIRECTORY_ENTRIES_MAX} names in a directory")

@@ -108,6 +108,10 @@ KAFKA_STORE_FILES = frozenset(
 )
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]+")
+_NO_TOPICS = (".", "..")
+_PARTITION = re.compile(
+    rf"([A-Za-z0-9._-]{{1,{TOPIC_NAME_BYTES_MAX}}})-(0|[1-9][0-9]{{0,9}})"
+)
 _SEGMENT = re.compile(
     r"([0-9]{20})(\.log|\.index|\.timeindex|\.txnindex|\.snapshot)"
     r"(\.deleted|\.cleaned|\.swap)?"
@@ -122,7 +126,7 @@ def check_topic_name(name: object) -> str:
     """
     if (
         not isinstance(name, str)
-        or name in (".", "..")
+        or name in _NO_TOPICS
         or len(name) > TOPIC_NAME_BYTES_MAX
         or not _TOPIC.fullmatch(name)
     ):
@@ -230,16 +234,10 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
     """(topic, partition) of a partition's directory; None for any other name."""
     if name in NOT_PARTITIONS or name.startswith(OWN_PREFIX):
         return None
-    topic, dash, number = name.rpartition("-")
-    if not dash or not number.isascii() or not number.isdigit():
+    match = _PARTITION.fullmatch(name)
+    if match is None or match[1] in _NO_TOPICS or int(match[2]) > PARTITION_MAX:
         return None
-    if str(int(number)) != number or int(number) > PARTITION_MAX:
-        return None
-    try:
-        check_topic_name(topic)
-    except ConfigError:
-        return None
-    return TopicPartition(topic, int(number))
+    return TopicPartition(match[1], int(match[2]))
 
 
 def transition_topic(name: str) -> tuple[str, int, str] | None:

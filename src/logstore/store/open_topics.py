@@ -102,7 +102,7 @@ class OpenTopics:
             read_ownership(actions.append)
             catalog = Catalog(self._context.root, read_only=self._context.read_only)
             catalog.read(actions.append)
-            catalog.find(self._context.root.names())
+            catalog.find()
             if self._context.ownership.is_own:
                 catalog.check(actions.append)
             else:

@@ -113,18 +113,12 @@ class Catalog:
         self.settings = dict(value["topics"]) if value else {}
         self._count = sum(map(_partitions, self.settings.values()))
 
-    def find(self, names: list[str]) -> None:
+    def find(self) -> None:
         """Find the topics by their directories."""
         numbers_by_topic: dict[str, list[int]] = {}
-        for name in names:
+        for name in self._root.directories():
             parsed = layout.parse_partition_directory(name)
-            if parsed is None:
-                continue
-            try:
-                is_directory = self._root.stat(name).is_directory
-            except FileNotFoundError:
-                continue
-            if is_directory:
+            if parsed is not None:
                 numbers_by_topic.setdefault(parsed[0], []).append(parsed[1])
         self.numbers = {
             topic: tuple(sorted(numbers))

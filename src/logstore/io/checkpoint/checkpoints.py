@@ -59,10 +59,10 @@ _EPOCH_MAX: Final = (1 << 31) - 1
 _NO_BRACKETS: Final = bytes(b for b in range(256) if chr(b) not in "[]{}")
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}" % (_DIGITS_MAX + 1))
-# The checks of `read_offsets` for a checkpoint that is written here, except for the
-# count of its entries and the size of its numbers.
+# A checkpoint of offsets as Kafka and logstore write it, except for the count of its
+# entries and the size of its numbers.
 _OFFSETS_TEXT: Final = re.compile(
-    rb"0\n[0-9]+\n(?:[A-Za-z0-9._-]+ [0-9]{1,10} [0-9]{1,19}\n)*"
+    rb"0\n[0-9]{1,19}\n(?:[A-Za-z0-9._-]+ [0-9]{1,10} [0-9]{1,19}\n)*"
 )
 
 
@@ -140,9 +140,21 @@ def read_offsets(directory: Directory, name: str) -> dict[TopicPartition, int]:
     Raises:
         CorruptCheckpointError: it does not follow the format.
     """
-    path = directory.path_of(name)
+    path, data = directory.path_of(name), _read(directory, name)
+    if data is not None and _OFFSETS_TEXT.fullmatch(data):
+        # All in one piece: a store may have a hundred thousand partitions. If it does
+        # not pass, the entry at fault is found below.
+        words = data.decode().split()
+        numbers, offsets = [*map(int, words[3::3])], [*map(int, words[4::3])]
+        if (
+            int(words[1]) == len(offsets)
+            and max(numbers, default=0) <= PARTITION_MAX
+            and max(offsets, default=0) <= OFFSET_MAX
+        ):
+            keys = map(TopicPartition, words[2::3], numbers)
+            return dict(zip(keys, offsets, strict=True))
     result: dict[TopicPartition, int] = {}
-    for topic, partition, offset in _entries(path, _read(directory, name), 3):
+    for topic, partition, offset in _entries(path, data, 3):
         number = _number(path, partition, PARTITION_MAX)
         result[TopicPartition(topic, number)] = _number(path, offset)
     return result
