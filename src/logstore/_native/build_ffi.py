@@ -57,6 +57,7 @@ PYTHON_MODULES = {
         "pyrecords_find.c",
         "pyrecords_iterators.c",
         "pyrecords_record.c",
+        "pyrecords_arrow.c",
         "pyrecords_rows.c",
         "pyrecords_step.c",
         "pyrecords_sync.c",

@@ -71,6 +71,16 @@ typedef struct {
 
 enum { PYRECORDS_ROWS_MAX = 8192 };
 
+/* Where the bytes of a column are, for one append: used from one check of the lock to its end. */
+typedef struct {
+    int64_t pos[PYRECORDS_ROWS_MAX];
+    int32_t len[PYRECORDS_ROWS_MAX];
+} pyrecords_column;
+
+/* pyrecords_rows.c */
+extern pyrecords_column pyrecords_values, pyrecords_keys;
+extern int64_t pyrecords_times[PYRECORDS_ROWS_MAX];
+
 /*
  * pyrecords_rows.c: give `rows`, which has a count of at most PYRECORDS_ROWS_MAX, the columns of lists; they hold until
  * the next call, and as long as the lists stay as they are.  1; 0 where a list has another length, or an item that is

@@ -121,6 +121,39 @@ static PyObject *pyrecords_append_many(PyObject *object, PyObject *const *args, 
 }
 
 /*
+ * append_arrow(schema, batch, value, key, timestamp) -> range of offsets, or None: nothing was done, they go the usual
+ * way.
+ *
+ * Capsules of Arrow's C data interface, of a record batch that Arrow has validated, and the places of its columns, -1
+ * for none.
+ */
+static PyObject *pyrecords_append_arrow(PyObject *object, PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 5) {
+        PyErr_SetString(PyExc_TypeError, "append_arrow takes a schema, a batch and three places");
+        return NULL;
+    }
+    const struct ArrowSchema *schema = PyCapsule_GetPointer(args[0], "arrow_schema");
+    const struct ArrowArray *batch = schema == NULL ? NULL : PyCapsule_GetPointer(args[1], "arrow_array");
+    if (batch == NULL) {
+        return NULL;
+    }
+    int64_t places[3];
+    for (int i = 0; i < 3; i++) {
+        places[i] = PyLong_AsLongLong(args[2 + i]);
+        if (places[i] == -1 && PyErr_Occurred()) {
+            return NULL;
+        }
+    }
+    pyrecords_source from = {.rows = {.timestamp_all = -1}};
+    if (!pyrecords_open_arrow(schema, batch, places, &from.arrow)) {
+        Py_RETURN_NONE;
+    }
+    from.rows.count = from.arrow.count;
+    return pyrecords_append_range((pyrecords_append *)object, &from);
+}
+
+/*
  * append_batches(data) -> range of offsets, or None: nothing was done, they go the usual way.
  *
  * Plain batches as a producer sends them, in an object of the type bytes.
@@ -341,6 +374,8 @@ static PyMethodDef pyrecords_append_methods[] = {
      "Append batches of a producer: their offsets, or None where nothing was done."},
     {"append_encoded", pyrecords_append_encoded, METH_VARARGS,
      "Append batches of this topic's encoder: their offsets, or None where nothing was done."},
+    {"append_arrow", (PyCFunction)(void (*)(void))pyrecords_append_arrow, METH_FASTCALL,
+     "Append the rows of an Arrow record batch: their offsets, or None where nothing was done."},
     {"append_many", (PyCFunction)(void (*)(void))pyrecords_append_many, METH_FASTCALL,
      "Append lists of records: their offsets, or None where nothing was done."},
     {"append_rows", pyrecords_append_rows, METH_O,

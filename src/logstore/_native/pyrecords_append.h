@@ -38,10 +38,33 @@ typedef struct {
     int is_plain; /* rows are not compressed */
 } pyrecords_append;
 
+/* Arrow's C data interface. */
+struct ArrowSchema;
+struct ArrowArray;
+
+/* Columns of a record batch, or NULL. */
+typedef struct {
+    const struct ArrowArray *values; /* binary or string, as the keys */
+    const struct ArrowArray *keys;
+    const struct ArrowArray *times; /* 64 bit milliseconds */
+    int64_t count;
+} pyrecords_arrow;
+
+/*
+ * pyrecords_arrow.c: the columns of a batch at the places of values, keys and times, -1 for none.  1; 0 where one is of
+ * a kind that is not read here.
+ */
+int pyrecords_open_arrow(const struct ArrowSchema *schema, const struct ArrowArray *batch, const int64_t places[3],
+                         pyrecords_arrow *columns);
+
+/* As pyrecords_rows_of.  The batch was validated. */
+int pyrecords_rows_of_arrow(const pyrecords_arrow *columns, ls_records *rows);
+
 /* Where the records of an append come from. */
 typedef struct {
     pyrecords_lists lists;
-    ls_records rows; /* without what is in lists; of batches, no more than their count */
+    pyrecords_arrow arrow;
+    ls_records rows; /* without what is in lists or arrow; of batches, no more than their count */
     int64_t base;    /* the offset of the first one */
     int64_t batches; /* bytes of the batches that were taken */
     uint64_t taken;  /* which ones */

@@ -131,11 +131,8 @@ PyObject *pyrecords_pack_times(PyObject *module, PyObject *items)
     return times;
 }
 
-static struct {
-    int64_t pos[PYRECORDS_ROWS_MAX];
-    int32_t len[PYRECORDS_ROWS_MAX];
-} pyrecords_values, pyrecords_keys;
-static int64_t pyrecords_times[PYRECORDS_ROWS_MAX];
+pyrecords_column pyrecords_values, pyrecords_keys;
+int64_t pyrecords_times[PYRECORDS_ROWS_MAX];
 
 static int pyrecords_is_of_length(PyObject *items, int64_t count)
 {

@@ -152,7 +152,9 @@ static int64_t pyrecords_encode(pyrecords_append *self, const pyrecords_source *
     ls_error error;
     ls_records rows = from->rows;
     pyrecords_uses += 1;
-    if (!pyrecords_rows_of(&from->lists, &rows)) {
+    int is_whole = from->arrow.count > 0 ? pyrecords_rows_of_arrow(&from->arrow, &rows)
+                                         : pyrecords_rows_of(&from->lists, &rows);
+    if (!is_whole) {
         return 0;
     }
     if (self->is_append_time) {

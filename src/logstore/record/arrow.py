@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from logstore import _native as native
 from logstore.errors import ConfigError, RecordTooLargeError, UnsupportedError
 
-__all__ = ["partitions_of", "rows_of", "tables_of"]
+__all__ = ["exported", "partitions_of", "rows_of", "tables_of"]
 
 # Columns of other tables of records; they have no effect on what is written.
 _IGNORED: Final = frozenset({"topic", "partition", "offset", "timestampType"})
@@ -74,6 +74,38 @@ def _check_names(names: tuple[str, ...]) -> None:
                 f"{', '.join(sorted(allowed))}. Nothing was written",
                 name=name,
             )
+
+
+@functools.lru_cache(maxsize=64)
+def _places(names: tuple[str, ...]) -> tuple[int, int, int] | None:
+    """Where value, key and timestamp are among the columns of a batch, -1 if it has no
+    such column; None if it has others, or these are not the columns of records."""
+    try:
+        _check_names(names)
+    except ConfigError:
+        return None
+    if "headers" in names:
+        return None
+    value, key, timestamp = (
+        names.index(name) if name in names else -1
+        for name in ("value", "key", "timestamp")
+    )
+    return value, key, timestamp
+
+
+def exported(data: Any) -> tuple[Any, Any, int, int, int] | None:
+    """A record batch as `PreparedAppend.append_arrow` takes it, validated; None if it
+    is no such batch, or not valid: `rows_of` says why."""
+    if type(data) is not pa.RecordBatch:
+        return None
+    places = _places(tuple(data.schema.names))
+    if places is None:
+        return None
+    try:
+        data.validate()
+    except pa.ArrowException:
+        return None
+    return *data.__arrow_c_array__(), *places
 
 
 def _checked(array: Any, name: str, *, full: bool = False) -> Any:

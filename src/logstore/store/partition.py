@@ -49,6 +49,11 @@ class _NothingPrepared:
     def append_many(self, values: Any, keys: Any, timestamps_ms: Any) -> range | None:
         return None
 
+    def append_arrow(
+        self, schema: Any, batch: Any, value: int, key: int, timestamp: int
+    ) -> range | None:
+        return None
+
     def append_batches(self, data: Any) -> range | None:
         return None
 
@@ -244,8 +249,16 @@ class Partition(ReadablePartition):
         positions point outside its buffers (pyarrow does not check data received over
         IPC); `RecordTooLargeError` for an element of 2 GiB or more.
         """
+        arrow = arrow_module()
+        batch = arrow.exported(data) if expected_offset is None else None
+        if batch is not None:
+            if durable:
+                self._write().syncs.check_may_sync(durable)  # it may raise
+            offsets = self._prepared.append_arrow(*batch)
+            if offsets is not None:
+                return self._synced(offsets, durable)
         writer = self._write()
-        groups = self.rows_of_arrow(arrow_module().tables_of(data))
+        groups = self.rows_of_arrow(arrow.tables_of(data))
         return self._append_rows(writer, groups, expected_offset, durable)
 
     def begin_append(self) -> PartitionWriter:
