@@ -356,6 +356,21 @@ def fs_type(fd: int) -> int:
     return int(lib.ls_sys_fs_type(fd))
 
 
+def look(
+    dir_fd: int, name: str, outside: Sequence[str], inside: Sequence[str]
+) -> bytes:
+    """Examine a directory in an open one, some files beside it, and some in it, which
+    is opened for this (``ls_sys_look``): numbers of 64 bits.
+
+    Raises:
+        OSError: the system refuses; FileNotFoundError if there is no directory.
+    """
+    names = "\0".join((name, *outside, *inside, "")).encode()
+    out = allocate("int64_t[]", 3 + 4 * (len(outside) + len(inside)))
+    _checked(lib.ls_sys_look(dir_fd, names, len(outside), len(inside), out))
+    return bytes(ffi.buffer(out))
+
+
 def new_watch() -> int:
     """inotify_init1, not blocking.
 

@@ -73,5 +73,6 @@
 #define ls_sys_wait_watch(fd, milliseconds) LS_GIL_CALL(1, ls_sys_wait_watch(fd, milliseconds))
 #define ls_sys_add_watch(fd, path) LS_GIL_CALL(1, ls_sys_add_watch(fd, path))
 #define ls_sys_fs_type(fd) LS_GIL_CALL(1, ls_sys_fs_type(fd))
+#define ls_sys_look(fd, names, ...) LS_GIL_CALL(1, ls_sys_look(fd, names, __VA_ARGS__))
 
 #endif

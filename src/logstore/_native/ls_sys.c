@@ -1,13 +1,16 @@
 /*
  * ls_sys.c - what Python's os module cannot ask of the system: reads and writes that keep the interpreter lock
  * (ls_gil.h), syncs and locks for callers in C, disk space reserved behind the end of a file, writing back that begins before a
- * sync, reports of changes by other processes, and which kind of file system a file is on.
+ * sync, reports of changes by other processes, several files examined at once, and which kind of file system a file is
+ * on.
  */
 #define _GNU_SOURCE 1
 #include "ls_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -54,6 +57,58 @@ int32_t ls_sys_hold_lock(int32_t fd)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     return fcntl(fd, F_SETLK, &whole) < 0 ? -errno : 0;
+}
+
+#if defined(__APPLE__)
+#define LS_SYS_MTIME st_mtimespec
+#define LS_SYS_CTIME st_ctimespec
+#else
+#define LS_SYS_MTIME st_mtim
+#define LS_SYS_CTIME st_ctim
+#endif
+
+static int64_t ls_sys_ns(struct timespec time)
+{
+    return (int64_t)time.tv_sec * 1000000000 + (int64_t)time.tv_nsec;
+}
+
+/* Examine one file: 4 numbers in `out`. */
+static int32_t ls_sys_stamp(int32_t dir_fd, const char *name, int64_t *out)
+{
+    struct stat found;
+    if (fstatat(dir_fd, name, &found, AT_SYMLINK_NOFOLLOW) == 0) {
+        out[0] = (int64_t)found.st_ino;
+        out[1] = ls_sys_ns(found.LS_SYS_MTIME);
+        out[2] = ls_sys_ns(found.LS_SYS_CTIME);
+        out[3] = (int64_t)found.st_size;
+        return 0;
+    }
+    out[0] = 0;
+    out[1] = out[2] = out[3] = -1;
+    return errno == ENOENT ? 0 : -errno;
+}
+
+int32_t ls_sys_look(int32_t dir_fd, const char *names, int32_t outside, int32_t inside, int64_t *out)
+{
+    int fd = openat(dir_fd, names, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        return -errno;
+    }
+    struct stat found;
+    int32_t status = fstat(fd, &found) < 0 ? -errno : 0;
+    if (status == 0) {
+        out[0] = (int64_t)found.st_dev;
+        out[1] = (int64_t)found.st_ino;
+        out[2] = ls_sys_ns(found.LS_SYS_MTIME);
+        out += 3;
+    }
+    for (int32_t i = 0; status == 0 && i < outside + inside; i++) {
+        names += strlen(names) + 1;
+        status = ls_sys_stamp(i < outside ? dir_fd : fd, names, out);
+        out += 4;
+    }
+    (void)close(fd);
+    return status;
 }
 
 #if defined(__linux__)

@@ -5,10 +5,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Sequence
 
 from logstore import _native as native
 from logstore.errors import StoreClosedError
-from logstore.io.files import PRIVATE, Access, FileInfo, Files, FileStamp, stamp_of
+from logstore.io.files import (
+    PRIVATE,
+    Access,
+    FileInfo,
+    Files,
+    FileStamp,
+    Look,
+    stamp_of,
+)
 
 __all__ = ["Directory", "held_open"]
 
@@ -195,6 +204,16 @@ class Directory:
             with contextlib.suppress(FileNotFoundError):
                 stamp = stamp_of(self.files.stat_name(fd, name))
         return info, stamp
+
+    def look(self, outside: Sequence[str], inside: Sequence[str]) -> Look | None:
+        """`Files.look` of this directory, some files beside it and some in it; None if
+        it is not in another one, or if it is being renamed."""
+        parent = self._parent
+        if parent is None or self.moved_to:
+            return None
+        # The reference keeps the descriptor open during the call.
+        file = parent.held()
+        return self.files.look(file.fd, self.name, outside, inside)
 
     def free_bytes(self) -> int:
         """Bytes that this user may still write on its file system."""

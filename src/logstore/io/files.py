@@ -21,6 +21,7 @@ import resource
 import stat as stat_module
 import struct
 import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore import _native as native
@@ -34,8 +35,10 @@ __all__ = [
     "FileInfo",
     "Files",
     "FileStamp",
+    "Look",
     "Space",
     "Waitable",
+    "have_settled",
     "stamp_of",
     "settled",
 ]
@@ -127,6 +130,38 @@ def _info(result: os.stat_result) -> FileInfo:
         result.st_gid,
         result.st_mode & 0o777,
     )
+
+
+# A look at a directory, its device, inode and time of change; and at a file of it.
+_PLACE: Final = struct.Struct("=2Qq")
+_STAMP: Final = struct.Struct("=Q3q")
+_NO_FILE: Final = (0, -1, -1, -1)
+
+
+class Look(NamedTuple):
+    """The result of `Files.look`.
+
+    Attributes:
+        data: a value that changes with whatever was examined: 24 bytes of the
+            directory, then 32 of each file.
+    """
+
+    data: bytes
+
+    @property
+    def mtime_ns(self) -> int:
+        """When names in the directory changed."""
+        return int(_PLACE.unpack_from(self.data)[2])
+
+    def stamp(self, number: int) -> FileStamp:
+        """That of a file, by its number from 0; its inode is 0 if there is none."""
+        at = _PLACE.size + number * _STAMP.size
+        inode, mtime_ns, ctime_ns, size = _STAMP.unpack_from(self.data, at)
+        return inode, mtime_ns, ctime_ns, size
+
+    def upto(self, number: int) -> bytes:
+        """What it says of the directory, and of the files before this one."""
+        return self.data[: _PLACE.size + number * _STAMP.size]
 
 
 class Files:
@@ -301,6 +336,35 @@ class Files:
     def stat_name(self, dir_fd: int, name: str) -> FileInfo:
         return _info(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
 
+    def look(
+        self, dir_fd: int, name: str, outside: Sequence[str], inside: Sequence[str]
+    ) -> Look:
+        """Examine a directory in an open one, some files beside it, and some files in
+        it, all in one call; names that do not exist are no errors.
+
+        The directory is opened for this, so all of `inside` are from the one that has
+        the name at the call, and what was changed before the call is seen.
+
+        Raises:
+            FileNotFoundError: there is no directory of this name.
+        """
+        if type(self) is Files:
+            return Look(native.look(dir_fd, name, outside, inside))
+        # Other methods may be replaced: this is the same, call by call.
+        fd = self.open_directory(dir_fd, name)
+        try:
+            info = self.stat(fd)
+            parts = [_PLACE.pack(info.device, info.inode, info.mtime_ns)]
+            for at, names in ((dir_fd, outside), (fd, inside)):
+                for one in names:
+                    stamp: FileStamp = _NO_FILE
+                    with contextlib.suppress(FileNotFoundError):
+                        stamp = stamp_of(self.stat_name(at, one))
+                    parts.append(_STAMP.pack(*stamp))
+        finally:
+            self.close(fd)
+        return Look(b"".join(parts))
+
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
@@ -450,3 +514,12 @@ def settled(mtime_ns: int, files: Files) -> int:
     change may not alter it."""
     age_ms = files.now_ms() - mtime_ns // 1_000_000
     return -1 if 0 <= age_ms < _TICK_MS else mtime_ns
+
+
+def have_settled(times_ns: Iterable[int], begun_ms: int, files: Files) -> bool:
+    """Whether the next change of files will alter their times of change, which were
+    read after the clock had been at `begun_ms`."""
+    now_ms = files.now_ms()
+    return not any(
+        begun_ms - _TICK_MS < time_ns // 1_000_000 <= now_ms for time_ns in times_ns
+    )

@@ -20,6 +20,7 @@ from logstore.log.frames.log import Log
 from logstore.log.read import reader
 from logstore.log.read import transactions as producers
 from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
+from logstore.log.read.tail import Tail, tail_columns
 from logstore.log.read.time_lookup import (
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
@@ -34,7 +35,13 @@ from logstore.record.arguments import (
     is_time,
     to_milliseconds,
 )
-from logstore.record.decoder import BatchFilter, ChunkReader, iter_records
+from logstore.record.decoder import (
+    BatchFilter,
+    ChunkReader,
+    Columns,
+    Damage,
+    iter_records,
+)
 from logstore.record.record import Record
 from logstore.segment import Segment, SegmentInfo
 
@@ -385,12 +392,16 @@ class PartitionViews:
         """Reads from `offset` to `end` of a view, then in later ones of the same
         log."""
         closed: Exception | None = None
+        tail: Tail | None = None
+        decoder = self.decoder(view, offset, isolation, skip)
         while True:
-            decoder = self.decoder(view, offset, isolation, skip)
+            if decoder.batch_filter is not None:
+                # It belongs to a view.
+                decoder = self.decoder(view, offset, isolation, skip)
             before = offset
             cut: OffsetOutOfRangeError | None = None
             try:
-                for run in reader.read_columns(view, offset, end, decoder, skip=skip):
+                for run in _runs(view, tail, offset, end, decoder, skip):
                     offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
                     yield iter_records(run)
                 if not decoder.ended:
@@ -420,7 +431,7 @@ class PartitionViews:
             ):
                 raise cut  # it was deleted
             view.check_same(offset, now)
-            view = self.view_of(now, durable_only)
+            view, tail = self.view_of(now, durable_only), now.tail
             view.check(offset)
             end = view.end_offset
             if isolation == "read_committed":
@@ -468,6 +479,27 @@ def _find(
     version = segment.version
     record = segment.find(offset)
     return record if segment.version == version else None
+
+
+def _runs(
+    view: View,
+    tail: Tail | None,
+    start: int,
+    stop: int,
+    decoder: ChunkReader,
+    skip: bool,
+) -> Iterator[Columns]:
+    """The records of a view with start <= offset < stop, from memory if the refresh has
+    read them."""
+    offset = start
+    if tail is not None and decoder.batch_filter is None and tail.has(start, stop):
+        with contextlib.suppress(Damage):
+            for run in tail_columns(tail, start, stop, decoder):
+                offset = int(run.decoder.offset[run.decoder.count - 1]) + 1
+                yield run
+            return
+        # The reader finds it again, and raises the error of the file.
+    yield from reader.read_columns(view, offset, stop, decoder, skip=skip)
 
 
 def unchanged(ask: Callable[[], _Result]) -> _Result:

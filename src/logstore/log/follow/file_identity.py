@@ -21,7 +21,7 @@ from logstore.io.files import FileInfo, settled
 from logstore.io.layout import LOG, SWAP, parse_segment_file
 from logstore.segment import READ_BYTES, Segment
 
-__all__ = ["LogFiles", "last_batch_at"]
+__all__ = ["LogEnd", "LogFiles", "last_batch_at"]
 
 # A program that truncates a log and continues writing leaves other bytes at the old
 # end: in the header of the last batch (its checksum, if not its time), or in its last
@@ -47,7 +47,7 @@ def _stamp(info: FileInfo) -> _Stamp:
     return _Stamp(info.inode, info.size, info.mtime_ns)
 
 
-class _End(NamedTuple):
+class LogEnd(NamedTuple):
     """An end that a log had, and the bytes before it.
 
     Attributes:
@@ -60,6 +60,19 @@ class _End(NamedTuple):
     name: str
     size: int
     pieces: tuple[tuple[int, bytes], ...]
+
+    @staticmethod
+    def places(size: int, header: int | None) -> list[tuple[int, int]]:
+        """(position, length) of the pieces of an end at this size, if its last batch
+        begins at `header`; None: that is not known."""
+        places = [max(size - _LAST_BYTES, 0)]
+        if header is not None:
+            places.append(header)
+        # One piece, if they are near each other.
+        first = min(places)
+        if size - first <= _LAST_BYTES_MAX:
+            return [(first, size - first)]
+        return [(at, min(_LAST_BYTES, size - at)) for at in places]
 
 
 def _read(segment: Segment, pos: int, length: int) -> bytes:
@@ -85,7 +98,7 @@ class LogFiles:
         # Of a foreign log: the stamp of its last file before it was read.
         self._last: _Stamp | None = None
         # The ends that it had; the newest is last.
-        self._ends: deque[_End] = deque(maxlen=_ENDS_MAX)
+        self._ends: deque[LogEnd] = deque(maxlen=_ENDS_MAX)
         # Position and bytes of the damage that was found in its last file.
         self._damage: tuple[int, bytes] | None = None
         # When each file was examined, by the directory's time.
@@ -147,28 +160,29 @@ class LogFiles:
             last.size,
         ):
             return
-        places = [max(last.size - _LAST_BYTES, 0)]
-        if last.size:
-            header = last_batch_at(last)
-            places += [header] if header is not None else []
-        # One piece, if they are near each other.
-        pieces = [(at, min(_LAST_BYTES, last.size - at)) for at in places]
-        first = min(places)
-        if last.size - first <= _LAST_BYTES_MAX:
-            pieces = [(first, last.size - first)]
+        header = last_batch_at(last) if last.size else None
+        pieces = LogEnd.places(last.size, header)
         # If the file cannot be read, no end is known: what was read of the log so far
         # is then taken as replaced as soon as it may have been.
         with contextlib.suppress(OSError, CorruptRecordError):
             # Through the file that was read, which is open already.
             contents = tuple((at, _read(last, at, length)) for at, length in pieces)
-            end = _End(last.next_offset, last.file(LOG), last.size, contents)
-            self._ends.append(end)
+            self.add_end(last, contents)
 
-    def ends(self) -> tuple[_End, ...]:
+    def add_end(self, last: Segment, pieces: tuple[tuple[int, bytes], ...]) -> None:
+        """Record the end that the last segment has now; `pieces` were read there."""
+        end = LogEnd(last.next_offset, last.file(LOG), last.size, pieces)
+        self._ends.append(end)
+
+    def newest_end(self) -> LogEnd | None:
+        """The newest end that the log was seen to have."""
+        return self._ends[-1] if self._ends else None
+
+    def ends(self) -> tuple[LogEnd, ...]:
         """Those that the log was seen to have, for `restore_ends`."""
         return tuple(self._ends)
 
-    def restore_ends(self, ends: tuple[_End, ...]) -> None:
+    def restore_ends(self, ends: tuple[LogEnd, ...]) -> None:
         """Keep only these ends: those recorded since may be of another log."""
         self._ends = deque(ends, maxlen=_ENDS_MAX)
 
@@ -198,7 +212,7 @@ class LogFiles:
                 contents.append((at, bytes(data[:n])))
         return tuple(contents)
 
-    def _stands(self, end: _End) -> bool:
+    def _stands(self, end: LogEnd) -> bool:
         """Whether the bytes before an end are unchanged."""
         try:
             ranges = [(at, len(data)) for at, data in end.pieces]

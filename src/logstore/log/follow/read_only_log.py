@@ -41,6 +41,7 @@ from logstore.io.layout import (
 from logstore.log.follow.comparison import LogSnapshot, retire_changed
 from logstore.log.follow.file_identity import LogFiles
 from logstore.log.follow.new_batches import read_new_batches
+from logstore.log.follow.quick_look import QuickLook
 from logstore.log.follow.signs import PartitionStamp, cut_stamp, partition_stamp
 from logstore.log.read.view import Bounds
 from logstore.log.recover import RecoveredLog, RecoveryContext, load
@@ -104,6 +105,7 @@ class ReadOnlyLog:
         # certainly existed.
         self._writer: FileStamp | None = None
         self._is_truncating = False
+        self._quick = QuickLook(directory, config.index_interval_bytes)
         # The stamp of the partition when its state was read; what that says of the log.
         self._history: tuple[object, tuple[str, Cuts] | None] = (None, None)
         self._files: LogFiles
@@ -250,14 +252,16 @@ class ReadOnlyLog:
             StorageError: it cannot be read.
         """
         with self._lock:
-            # No view is made of it: `is_as_it_was` will not be called for it.
-            self._retry_refresh()
-            self._cut_stamp = None
+            if not self._look_quickly():
+                # No view is made of it, so the cut stamp is not needed.
+                self._cut_stamp = None
+                self._look()
 
     def refreshed(self) -> Bounds:
         """As `refresh`, and return what was found."""
         with self._lock:
-            self._refresh_now()
+            if not self._look_quickly():
+                self._refresh_now()
             return self._bounds()
 
     def last_bounds(self) -> Bounds | None:
@@ -265,17 +269,21 @@ class ReadOnlyLog:
         whether it is still so; None if not. The log of a broker may lose segments at
         its start without a sign that it looks at."""
         with self._lock:
-            if self._cut_stamp is None or self._is_doubtful or self._files.is_foreign:
+            can_tell = self._cut_stamp is not None or self._quick.guards is not None
+            if not can_tell or self._is_doubtful or self._files.is_foreign:
                 return None
             return self._bounds()
 
     def is_as_it_was(self, life: int, serial: int) -> bool:
         """Whether certainly nothing was cut, and no other log put in the place of this
         one, since a refresh that found these."""
+        # Before the numbers, which a refresh in another thread sets first.
+        guards, stamp = self._quick.guards, self._cut_stamp
         if (life, serial) != (self._life, self._cuts.serial):
             return False
-        stamp = self._cut_stamp
         try:
+            if guards is not None and guards == self._quick.guards_now():
+                return True
             return stamp is not None and stamp == self._cut_stamp_now()
         except OSError:
             return False  # a refresh reports why
@@ -284,8 +292,25 @@ class ReadOnlyLog:
         stamp: object = None
         with contextlib.suppress(OSError):  # the refresh itself reports why
             stamp = self._cut_stamp_now(is_safe=True)
-        self._retry_refresh()
+        self._cut_stamp = None
+        self._look()
         self._cut_stamp = stamp
+
+    def _look(self) -> None:
+        """Look at everything."""
+        self._quick.begin()
+        self._retry_refresh()
+        self._quick.end(not (self._is_at_its_end or self._files.is_foreign))
+
+    def _look_quickly(self) -> bool:
+        """Take in what was appended, if nothing else has changed since the last whole
+        look. False: look at everything."""
+        try:
+            return self._quick.look(self._loaded, self.segments, self._files)
+        except BaseException:
+            self._quick.forget()
+            self._is_doubtful = True
+            raise
 
     def history(self) -> tuple[str, Cuts] | None:
         """The id of the log and how it was cut, as its state says now; None if there is
@@ -335,6 +360,7 @@ class ReadOnlyLog:
             self._cuts,
             self._life,
             transaction_free=free,
+            tail=self._quick.tail,
         )
 
     def _is_any_replaced(self) -> bool:

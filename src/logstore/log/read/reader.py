@@ -87,8 +87,7 @@ def read_columns(
     buffer_bytes = buffer_bytes if pool is None else pool.capacity
     offset = start
     again: View | None = view
-    # The first read may be all that is needed.
-    buffer = native.Buffer(min(buffer_bytes, READ_BYTES))
+    buffer: native.Buffer | None = None
     while again is not None:
         if again is not view and reader.batch_filter is not None:
             reader.batch_filter.begin_again(again, offset)
@@ -109,6 +108,9 @@ def read_columns(
                 )
             # A segment that is not the last ends where the next one begins.
             bound = min(end, segments[0].base_offset) if segments else end
+            if buffer is None:
+                # The first read may be all that is needed.
+                buffer = native.Buffer(min(buffer_bytes, READ_BYTES))
             walk = SegmentWalk(
                 view, segment, buffer, reader, skip, is_last=not segments
             )

@@ -19,6 +19,7 @@ from logstore.errors import (
     StorageError,
 )
 from logstore.io.checkpoint.cuts import Cuts
+from logstore.log.read.tail import Tail
 from logstore.segment import Segment, SegmentGoneError, SegmentReplacedError
 
 __all__ = ["Bounds", "ChangedError", "Source", "View", "slot_of"]
@@ -43,6 +44,7 @@ class Bounds(NamedTuple):
         removal: why its writer has released the segments, if it has.
         transaction_free: offsets of which it is known that no batch there belongs to a
             transaction; if it is empty, its start is its stop.
+        tail: the newest batches, if the refresh has them in memory.
     """
 
     segments: tuple[Segment, ...]
@@ -53,6 +55,7 @@ class Bounds(NamedTuple):
     life: int = 0
     removal: LogStoreError | None = None
     transaction_free: range = range(0)
+    tail: Tail | None = None
 
 
 class Source(Protocol):

@@ -1,0 +1,213 @@
+"""A quick look at a log that another process writes: only its end has changed.
+
+A writer changes one of a few files before, or when, it does more than append to the
+last segment: its state, its mark in the root, the files of a publication, or a name in
+the directory. These are the guards: one call examines them all. If they are as they
+were at a whole look, that look would find the same again, and what was appended since
+is read from the last file alone. Otherwise nothing is changed, and the caller looks at
+everything.
+
+1. Examine the guards and the last file: the same inode, and not shorter.
+2. Read what was appended, together with the last bytes before it. Those must be what
+   they were: a program may have truncated the file and have continued writing. The new
+   bytes must be whole batches with valid checksums.
+3. Examine the guards again. A log is cut, and a publication begins, after one of them
+   has changed: the bytes were part of the log when they were read.
+4. Take the batches over. This makes no system call.
+
+The directory is opened for each examination: kept open, it could be one that a backup
+has replaced. The file is kept open; so its inode number is given to no other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from logstore import _native as native
+from logstore.io.directory import Directory
+from logstore.io.files import have_settled
+from logstore.io.layout import (
+    LOG,
+    OWNER,
+    PARTITION_STATE,
+    PUBLICATION,
+    PUBLISHED,
+    segment_file,
+)
+from logstore.log.follow.file_identity import LogEnd, LogFiles
+from logstore.log.read.tail import Tail
+from logstore.log.recover import RecoveredLog
+from logstore.log.scan import take_batches
+from logstore.segment import READ_BYTES, Segment
+
+__all__ = ["QuickLook"]
+
+# In the root, and in the directory of the partition.
+_OUTSIDE: Final = (OWNER, PUBLICATION, PUBLISHED)
+_GUARDS: Final = len(_OUTSIDE) + 1
+# A larger tail is kept only until the next look: there may be many partitions.
+_KEPT_BYTES: Final = 16 * 1024
+
+
+class QuickLook:
+    """The quick looks at one log. The caller's lock guards it, except `guards` and
+    `guards_now`.
+
+    Attributes:
+        guards: those of the last whole look; None: no quick look is possible.
+        tail: what the last quick look has read, if it is at the end of the log.
+    """
+
+    def __init__(self, directory: Directory, index_interval_bytes: int) -> None:
+        self.guards: bytes | None = None
+        self.tail: Tail | None = None
+        self._directory = directory
+        self._interval = index_interval_bytes
+        self._planner: native.Planner | None = None
+        # At the begin of a whole look.
+        self._begun: bytes | None = None
+
+    def forget(self) -> None:
+        """Make no quick look before the next whole one."""
+        self.guards = self.tail = self._begun = None
+
+    def begin(self) -> None:
+        """Call before a whole look."""
+        self.forget()
+        self._begun = self.guards_now()
+
+    def end(self, is_usable: bool) -> None:
+        """Call after a whole look. If no guard has changed since `begin`, its results
+        are those of the guards.
+
+        Args:
+            is_usable: logstore writes the log, and there is no damage at its end.
+        """
+        if is_usable and self._begun is not None:
+            self.guards = self._begun if self._begun == self.guards_now() else None
+
+    def guards_now(self) -> bytes | None:
+        """The guards as they are now. None if a later change may leave them as they
+        are, because one of the files was changed just now; also None if logstore's own
+        files are not there, or cannot be examined."""
+        files = self._directory.files
+        begun_ms = files.now_ms()
+        try:
+            look = self._directory.look(_OUTSIDE, (PARTITION_STATE,))
+        except OSError:
+            return None
+        if look is None:
+            return None
+        stamps = [look.stamp(number) for number in range(_GUARDS)]
+        if not stamps[0][0] or not stamps[-1][0]:
+            return None
+        # Programs can set the time of modification, but not that of status change.
+        times = [look.mtime_ns, *(stamp[2] for stamp in stamps if stamp[0])]
+        return look.data if have_settled(times, begun_ms, files) else None
+
+    def look(
+        self, loaded: RecoveredLog, segments: Sequence[Segment], files: LogFiles
+    ) -> bool:
+        """Take in what was appended to the last segment, if nothing else has changed.
+        False: nothing was taken in, and a whole look is necessary."""
+        if self.guards is None or not segments:
+            return False
+        last = segments[-1]
+        try:
+            size = self._size(loaded, last)
+            if size < 0:
+                return False
+            if size == last.size:
+                if self.tail is not None and self.tail.size > _KEPT_BYTES:
+                    self.tail = None
+                return True
+            tail = self._read(loaded, last, files, size)
+            if tail is None or self._size(loaded, last) < size:
+                return False
+        except OSError:
+            return False  # the whole look reports why
+        if not self._take(tail, loaded, last, files):
+            return False
+        self.tail = tail if last.is_contiguous else None
+        return True
+
+    def _size(self, loaded: RecoveredLog, last: Segment) -> int:
+        """The size of the last file; -1 if anything but the end of the log may have
+        changed."""
+        inside = [PARTITION_STATE, last.file(LOG)]
+        if loaded.end_offset > last.base_offset:
+            # A new segment is there, although the directory's time has not changed.
+            inside.append(segment_file(loaded.end_offset, LOG))
+        look = self._directory.look(_OUTSIDE, inside)
+        if look is None or look.upto(_GUARDS) != self.guards:
+            return -1
+        if len(inside) > 2 and look.stamp(_GUARDS + 1)[0]:
+            return -1
+        inode, _, _, size = look.stamp(_GUARDS)
+        return size if inode == last.inode and size >= last.size else -1
+
+    def _read(
+        self, loaded: RecoveredLog, last: Segment, files: LogFiles, size: int
+    ) -> Tail | None:
+        """The batches from the end of the last segment up to `size` bytes, if there are
+        only whole ones, and what is before them is what was read there."""
+        end = files.newest_end()
+        if end is None or (end.size, end.name) != (last.size, last.file(LOG)):
+            return None
+        first = min(at for at, _ in end.pieces)
+        length = size - first
+        if length > READ_BYTES:
+            return None
+        file = last.borrow()
+        buffer = native.Buffer(length)
+        if self._directory.files.read(file.fd, buffer.view, first) != length:
+            return None
+        for at, data in end.pieces:
+            if buffer.raw[at - first : at - first + len(data)] != data:
+                return None
+        pos, before = last.size - first, loaded.active_state.last_offset
+        stop, last_offset, _, _, error, has_wrappers = native.walk_batches(
+            buffer.c, length, pos=pos, last_offset=before, checks=last.checks
+        )
+        # No checksum covers the offset of a wrapper: only a reader can check it.
+        if error is not None or stop != length or has_wrappers:
+            return None
+        return Tail(before + 1, last_offset + 1, buffer, pos, length, last.checks)
+
+    def _take(
+        self, tail: Tail, loaded: RecoveredLog, last: Segment, files: LogFiles
+    ) -> bool:
+        """Make these batches part of what is known of the log. False if they cannot be:
+        nothing was changed."""
+        if self._planner is None:
+            self._planner = native.Planner(self._interval, None)
+        state, index, times = loaded.active_state, loaded.index, loaded.times
+        before, counts = state.copy(), (index.count, times.count)
+        data, wanted = tail.buffer.c + tail.pos, tail.size - tail.pos
+        try:
+            done, _ = take_batches(self._planner, state, data, wanted, index, times)
+        except native.NativeError:
+            done = -1
+        if done != wanted:
+            state.assign(before)
+            index.cut(counts[0])
+            times.cut(counts[1])
+            return False
+        # In this order: see `SegmentWriter.show`.
+        last.next_offset = tail.end_offset
+        last.size += wanted
+        last.max_timestamp = None
+        loaded.end_offset = max(loaded.end_offset, tail.end_offset)
+        loaded.tail_start, loaded.tail_bytes = last.size, 0
+        at, _ = native.last_batch(data, wanted)
+        header = last.size - wanted + at if at >= 0 else None
+        begin, raw = last.size - tail.size, tail.buffer.raw
+        files.add_end(
+            last,
+            tuple(
+                (place, raw[place - begin : place - begin + length])
+                for place, length in LogEnd.places(last.size, header)
+            ),
+        )
+        return True

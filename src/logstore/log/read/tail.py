@@ -1,0 +1,51 @@
+"""The newest batches of a log, in memory: what a look at a log has just read.
+
+A follower delivers them without reading them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from logstore import _native as native
+from logstore.record.decoder import ChunkReader, Columns
+
+__all__ = ["Tail", "tail_columns"]
+
+
+class Tail(NamedTuple):
+    """Whole batches at the end of a log, whose checksums were verified, and which were
+    part of the log when the look that read them ended.
+
+    Attributes:
+        start_offset, end_offset: their offsets, half open, without gaps.
+        buffer: has them, and never changes.
+        pos, size: where they are in the buffer, half open.
+        checks: those of their segment.
+    """
+
+    start_offset: int
+    end_offset: int
+    buffer: native.Buffer
+    pos: int
+    size: int
+    checks: int
+
+    def has(self, start: int, stop: int) -> bool:
+        """Whether it has every record with start <= offset < stop, of which there is
+        one at least."""
+        return self.start_offset <= start < stop <= self.end_offset
+
+
+def tail_columns(
+    tail: Tail, start: int, stop: int, reader: ChunkReader
+) -> Iterator[Columns]:
+    """Runs of decoded records with start <= offset < stop; as `ChunkReader.columns`.
+
+    Raises:
+        Damage: after the records before it.
+    """
+    reader.begin(tail.start_offset - 1, tail.checks)
+    buffer = tail.buffer
+    yield from reader.columns(buffer.c, buffer.raw, tail.size, tail.pos, start, stop)
