@@ -173,6 +173,7 @@ STATE_FIELDS: Final = (
 
 
 _INT64_MIN: Final = -(1 << 63)
+_INTEGERS: Final = {int}
 
 
 def _int64(what: str, value: object, low: int) -> int:
@@ -185,14 +186,31 @@ def _sealed(rows: list[Any]) -> list[SealedRow]:
     above = 0
     for row in rows:
         base, size, next_offset, largest, at, digest = row
-        above = _int64("base offset", base, above) + 1
-        _int64("size", size, 0)
-        _int64("next offset", next_offset, base)
-        _int64("largest timestamp", largest, _INT64_MIN)
-        _int64("its offset", at, -1)
-        _int64("digest", digest, STALE_DIGEST)
+        # All in one expression: a reader takes this for each segment after a roll.
+        is_valid = (
+            {*map(type, row)} == _INTEGERS
+            and above <= base <= next_offset <= OFFSET_MAX
+            and 0 <= size <= OFFSET_MAX
+            and _INT64_MIN <= largest <= OFFSET_MAX
+            and -1 <= at <= OFFSET_MAX
+            and STALE_DIGEST <= digest <= OFFSET_MAX
+        )
+        if not is_valid:
+            _check_row(row, above)
+        above = base + 1
         sealed.append((base, size, next_offset, largest, at, digest))
     return sealed
+
+
+def _check_row(row: list[Any], above: int) -> None:
+    """Raise the error of a row whose base offset must be `above` or more."""
+    base, size, next_offset, largest, at, digest = row
+    _int64("base offset", base, above)
+    _int64("size", size, 0)
+    _int64("next offset", next_offset, base)
+    _int64("largest timestamp", largest, _INT64_MIN)
+    _int64("its offset", at, -1)
+    _int64("digest", digest, STALE_DIGEST)
 
 
 def _cuts(serial: object, rows: Iterable[Any]) -> Cuts:

@@ -505,10 +505,11 @@ class ReadOnlyLog:
         )
 
     def _follow_names(self, mtime_ns: int) -> None:
-        """Add new segments after the last one, drop those deleted at the
-        front."""
+        """Add new segments after the last one, drop those deleted at the front."""
         logs = []
         for name in self.directory.names():
+            if not name.endswith((LOG, SWAP)):
+                continue  # most of them; to parse a name costs more
             parsed = parse_segment_file(name)
             if parsed is None:
                 continue

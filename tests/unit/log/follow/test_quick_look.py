@@ -1,0 +1,560 @@
+"""The quick look of a follower: what it takes in, and what makes it look at everything.
+
+Each test waits until a change alters the times of the files: before, no look is quick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+import logstore.io.files
+from logstore import OffsetOutOfRangeError, PartitionNotFoundError, _native
+from logstore.io.files import have_settled
+from logstore.log.follow import quick_look
+from logstore.log.follow.read_only_log import ReadOnlyLog
+from logstore.store.store import open_store
+from support.damage import FaultyFiles, Unsynced, append_garbage, logs_in
+from support.levels import stride
+from support.values import (
+    append_records,
+    every_magic,
+    expected,
+    fill,
+    new_partition,
+    read_all,
+)
+
+SETTLED_S = 0.03
+
+
+class Watched:
+    """A reader of a log that another store writes, and how it has looked.
+
+    Attributes:
+        whole: how often it has looked at everything.
+    """
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files = FaultyFiles()
+        self.store = open_store(path, read_only=True, files=self.files)
+        self.partition: Any = self.store.topic("orders")[0]
+        self.whole = 0
+        look = ReadOnlyLog._look
+
+        def counted(log: ReadOnlyLog) -> None:
+            self.whole += 1
+            look(log)
+
+        monkeypatch.setattr(ReadOnlyLog, "_look", counted)
+
+    @property
+    def quick(self) -> Any:
+        return self.partition._log._quick
+
+    def settle(self) -> None:
+        """Look at everything, after some time in which nothing has changed."""
+        time.sleep(SETTLED_S)
+        self.quick.forget()
+        _ = self.partition.end_offset
+        assert self.quick.guards is not None
+        self.whole = 0
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[logstore.Store]:
+    with open_store(path, files=Unsynced()) as store:
+        yield store
+
+
+def watched(path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """A reader whose next look is a quick one."""
+    reader = Watched(path, monkeypatch)
+    reader.settle()
+    return reader
+
+
+# ---------------------------------------------------------------- what is appended
+
+
+@every_magic
+def test_append_is_found_by_quick_looks(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch, magic: int
+) -> None:
+    """One record, many, a batch of several KiB: for each way to ask, without another
+    whole look; what is read then is what was written."""
+    p = new_partition(writer, magic)
+    append_records(p, 5)
+    reader = watched(path, monkeypatch)
+    q, end = reader.partition, 5
+    records = q.follow(timeout=0)
+    assert [next(records).offset for _ in range(5)] == list(range(5))
+    for count in (1, 1, 3, 200, 1, 1_000, 1):
+        append_records(p, count)
+        found = list(itertools.islice(records, count))
+        assert found == expected(magic, end, end + count)
+        end += count
+        assert q.end_offset == end
+    assert list(q.read()) == expected(magic, 0, end)
+    assert q.get(end - 1) == expected(magic, end - 1, end)[0]
+    assert reader.whole == 0
+
+
+def test_follower_reads_what_was_appended_once(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the memory of the look: there is one read of the file for each look."""
+    p = new_partition(writer)
+    append_records(p, 5)
+    reader = watched(path, monkeypatch)
+    records = reader.partition.follow(5)
+    for end in range(5, 25):
+        append_records(p, 1)
+        reader.files.forget()
+        assert next(records) == expected(1, end, end + 1)[0]
+        assert reader.files.count("read") == 1
+        assert reader.files.count("list") == 0
+    assert reader.whole == 0
+
+
+def test_index_entries_of_quick_looks_are_those_of_a_whole_one(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lookups by offset and by time go through the index that the looks have made."""
+    p = new_partition(writer, index_interval_bytes=300)
+    append_records(p, 5)
+    reader = watched(path, monkeypatch)
+    for _ in range(60):
+        append_records(p, 2)
+        assert reader.partition.end_offset == p.end_offset
+    assert reader.whole == 0
+    ours, other = reader.partition._log, Watched(path, monkeypatch).partition._log
+    for name in ("index", "times"):
+        mine, its = getattr(ours.loaded, name), getattr(other.loaded, name)
+        assert mine.count > 3
+        assert mine.data() == its.data()
+    states = [log.loaded.active_state for log in (ours, other)]
+    for field in ("size", "last_offset", "max_timestamp", "max_timestamp_offset"):
+        assert getattr(states[0], field) == getattr(states[1], field)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"durable_only": True}, {"isolation": "read_committed"}, {"limit": 3}],
+    ids=["durable", "committed", "limit"],
+)
+def test_follower_with_options_gets_what_they_allow(
+    path: Path,
+    writer: logstore.Store,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+) -> None:
+    p = new_partition(writer)
+    append_records(p, 2)
+    p.roll()  # which writes the state
+    reader = watched(path, monkeypatch)
+    records = reader.partition.follow(timeout=0, **options)
+    found = list(itertools.islice(records, 2))
+    append_records(p, 4)
+    found += list(records)
+    assert reader.whole == 0
+    count = {"durable_only": 2, "isolation": 6, "limit": 3}[next(iter(options))]
+    assert found == expected(1, 0, count)
+
+
+def test_followers_of_one_log_all_get_what_one_of_them_has_found(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others look when it is in memory already, or was read two looks ago."""
+    p = new_partition(writer)
+    append_records(p, 5)
+    reader = watched(path, monkeypatch)
+    followers = [reader.partition.follow(5) for _ in range(3)]
+    for end in range(5, 15):
+        append_records(p, 1)
+        if end % 3 == 0:
+            assert reader.partition.end_offset == end + 1
+        for records in followers[end % 2 :]:
+            assert next(records) == expected(1, end, end + 1)[0]
+        if end % 2:
+            assert next(followers[0]) == expected(1, end, end + 1)[0]
+    assert reader.whole == 0
+
+
+# ---------------------------------------------------------------- what else may change
+
+
+def _restored(path: Path, writer: logstore.Store) -> None:
+    """A copy of the partition in its place: the same bytes in other files."""
+    directory = path / "orders-0"
+    shutil.copytree(directory, path / "copy")
+    directory.rename(path / "old")
+    (path / "copy").rename(directory)
+
+
+def _other_inode(path: Path, writer: logstore.Store) -> None:
+    [log] = logs_in(path / "orders-0")
+    mtime = log.parent.stat().st_mtime_ns
+    shutil.copy2(log, path / "copy")
+    (path / "copy").rename(log)
+    os.utime(log.parent, ns=(mtime, mtime))
+
+
+def _overwritten(path: Path, writer: logstore.Store) -> None:
+    """Other bytes before the end, and more after it, in the same file: no guard."""
+    [log] = logs_in(path / "orders-0")
+    data = log.read_bytes()
+    with log.open("r+b") as file:
+        file.truncate(len(data) - 20)
+        file.seek(0, os.SEEK_END)
+        file.write(bytes(20))
+        file.write(data)
+
+
+def _next_segment(path: Path, writer: logstore.Store) -> None:
+    """A roll that the time of the directory does not show."""
+    directory = path / "orders-0"
+    mtime = directory.stat().st_mtime_ns
+    (directory / f"{5:020d}.log").touch()
+    os.utime(directory, ns=(mtime, mtime))
+
+
+def _published(path: Path, writer: logstore.Store) -> None:
+    with writer.stage() as stage:
+        stage.append_many(writer.topic("orders")[0], [b"x"])
+        writer.publish([stage.finish()])
+
+
+CHANGES: dict[str, Callable[[Path, Any], object]] = {
+    "state": lambda path, writer: os.utime(path / "orders-0" / ".logstore-state"),
+    "mark of the writer": lambda path, writer: os.utime(path / ".logstore-owner"),
+    "no mark": lambda path, writer: (path / ".logstore-owner").unlink(),
+    "no state": lambda path, writer: (path / "orders-0" / ".logstore-state").unlink(),
+    "publication": _published,
+    "name": lambda path, writer: (path / "orders-0" / "name").touch(),
+    "roll": lambda path, writer: writer.topic("orders")[0].roll(),
+    "next segment": _next_segment,
+    "truncation": lambda path, writer: writer.topic("orders")[0].truncate_to(3),
+    "deletion": lambda path, writer: writer.topic("orders")[0].delete_before(2),
+    "torn append": lambda path, writer: append_garbage(
+        logs_in(path / "orders-0")[0], b"torn" * 3
+    ),
+    "shorter file": lambda path, writer: os.truncate(logs_in(path / "orders-0")[0], 80),
+    "other inode": _other_inode,
+    "restored": _restored,
+    "overwritten": _overwritten,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_any_other_change_makes_it_look_at_everything(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Also if records were appended, too; and then it says what a new reader says."""
+    p = new_partition(writer)
+    append_records(p, 5)
+    p.flush()
+    reader = watched(path, monkeypatch)
+    append_records(p, 1)
+    CHANGES[change](path, writer)
+
+    def seen(q: Any) -> Any:
+        try:
+            return q.start_offset, q.end_offset, [*q.read()]
+        except logstore.LogStoreError as error:
+            return str(error)
+
+    found = seen(reader.partition)
+    assert reader.whole > 0
+    with logstore.open(path, read_only=True) as other:
+        assert found == seen(other.topic("orders")[0])
+
+
+def test_deleted_topic_is_noticed(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that was created again is another one."""
+    append_records(new_partition(writer), 5)
+    reader = watched(path, monkeypatch)
+    records = reader.partition.follow(5)
+    writer.delete_topic("orders")
+    with pytest.raises(PartitionNotFoundError):
+        _ = reader.partition.end_offset
+    append_records(new_partition(writer), 9)
+    with pytest.raises(PartitionNotFoundError):
+        next(records)
+
+
+def test_log_that_was_cut_and_has_grown_again_is_noticed(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the same size: a follower that is above the cut gets an error."""
+    p = new_partition(writer)
+    append_records(p, 9)
+    reader = watched(path, monkeypatch)
+    records = reader.partition.follow(0)
+    assert [next(records).offset for _ in range(9)] == list(range(9))
+    p.truncate_to(5)
+    append_records(p, 8, seed=1)
+    with pytest.raises(OffsetOutOfRangeError):
+        next(records)
+    assert [*reader.partition.read(5)] == expected(1, 5, 13, seed=1)
+
+
+def test_new_writer_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another store object writes the log: the mark in the root is another one."""
+    with open_store(path, files=Unsynced()) as store:
+        append_records(new_partition(store), 5)
+        reader = watched(path, monkeypatch)
+    with open_store(path, files=Unsynced()) as store:
+        append_records(store.topic("orders")[0], 5)
+        assert [*reader.partition.read()] == expected(1, 0, 10)
+        assert reader.whole > 0
+
+
+def test_log_of_another_program_is_never_looked_at_quickly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may replace any file, and its cuts are in other files."""
+    with open_store(tmp_path / "made", files=Unsynced()) as store:
+        fill(new_partition(store), 20)
+    shutil.copytree(tmp_path / "made" / "orders-0", tmp_path / "store" / "orders-0")
+    (tmp_path / "store" / "orders-0" / ".logstore-state").unlink()
+    reader = Watched(tmp_path / "store", monkeypatch)
+    time.sleep(SETTLED_S)
+    _ = reader.partition.end_offset
+    assert reader.quick.guards is None
+    assert [*reader.partition.read()] == expected(1, 0, 20)
+
+
+def test_look_right_after_a_change_is_whole(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next change might leave the times as they are."""
+    p = new_partition(writer)
+    reader = Watched(path, monkeypatch)
+    append_records(p, 5)
+    p.flush()
+    os.utime(path / "orders-0" / ".logstore-state")
+    _ = reader.partition.end_offset
+    assert reader.quick.guards is None
+    reader.settle()
+
+
+def test_batch_larger_than_a_buffer_is_read_by_a_whole_look(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one of some KiB is not kept in memory after it was delivered."""
+    p = new_partition(writer, 2)
+    append_records(p, 5)
+    reader = watched(path, monkeypatch)
+    records = reader.partition.follow(5)
+    value = os.urandom(50_000)
+    p.append(value)
+    assert next(records).value == value
+    assert reader.quick.tail is not None
+    assert reader.whole == 0
+    assert reader.partition.end_offset == 6
+    assert reader.quick.tail is None
+    value = os.urandom(300_000)
+    p.append(value)
+    assert next(records).value == value
+    assert reader.whole == 1
+
+
+# ---------------------------------------------------------------- between its steps
+
+
+def _cut_and_grown(path: Path, writer: logstore.Store) -> None:
+    p = writer.topic("orders")[0]
+    p.truncate_to(3)
+    append_records(p, 4, seed=1)
+
+
+def _anew(path: Path, writer: logstore.Store) -> None:
+    writer.delete_topic("orders")
+    append_records(new_partition(writer), 7, seed=1)
+
+
+def _rolled(path: Path, writer: logstore.Store) -> None:
+    p = writer.topic("orders")[0]
+    append_records(p, 2)
+    p.roll()
+    append_records(p, 2)
+
+
+BETWEEN: dict[str, Callable[[Path, Any], object]] = {
+    "cut and grown": _cut_and_grown,
+    "anew": _anew,
+    "rolled": _rolled,
+    "published": _published,
+    "restored": _restored,
+    "overwritten": _overwritten,
+}
+
+
+@pytest.mark.parametrize("change", BETWEEN)
+def test_change_at_any_call_of_a_quick_look_gives_no_mixture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """What a follower gets is of the log before the change, up to there, or of the one
+    after it; and who looks again sees what there is then."""
+    for at in itertools.count(1, stride(2)):
+        path, did = tmp_path / str(at), list[int]()
+        with open_store(path, files=Unsynced()) as writer:
+            p = new_partition(writer)
+            append_records(p, 5)
+            p.flush()
+            reader = watched(path, monkeypatch)
+            records = reader.partition.follow(0, timeout=0)
+            found = list(itertools.islice(records, 5))
+            append_records(p, 1)
+            before = expected(1, 0, 6)
+
+            def act(path: Path, writer: logstore.Store, did: list[int]) -> None:
+                did.append(1)
+                BETWEEN[change](path, writer)
+
+            reader.files.at_call(at, lambda: act(path, writer, did))  # noqa: B023
+            with contextlib.suppress(logstore.LogStoreError):
+                for record in records:
+                    found.append(record)
+            reader.files.before = None
+            if not did:
+                break
+            with contextlib.suppress(logstore.LogStoreError):
+                _ = reader.partition.end_offset
+            after = []
+            with contextlib.suppress(logstore.LogStoreError):
+                other = Watched(path, monkeypatch).partition
+                after = [*other.read(on_corruption="skip")]
+            assert [record.offset for record in found] == list(range(len(found)))
+            assert found in (before[: len(found)], after[: len(found)]), at
+            if change not in ("anew", "overwritten"):
+                assert [*reader.partition.read()] == after
+    assert at > 10
+
+
+def test_interrupt_in_a_quick_look_leads_to_a_whole_one(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have left half of its work undone."""
+    p = new_partition(writer)
+    append_records(p, 5)
+    reader = watched(path, monkeypatch)
+    append_records(p, 1)
+
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_native, "last_batch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            _ = reader.partition.end_offset
+    assert reader.quick.guards is None
+    assert reader.partition.end_offset == 6
+    assert reader.whole > 0
+    append_records(p, 1)
+    assert [*reader.partition.read()] == expected(1, 0, 7) == read_all(path)
+
+
+def test_error_of_the_system_leads_to_a_whole_look(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which reports it, or finds that it is over."""
+    p = new_partition(writer)
+    append_records(p, 5)
+    reader = watched(path, monkeypatch)
+    for method in ("open_directory", "stat_name", "read"):
+        append_records(p, 1)
+        reader.settle()
+        append_records(p, 1)
+        reader.files.fail(method, times=1)
+        assert reader.partition.end_offset == p.end_offset
+        reader.files.heal()
+        assert reader.whole == 1
+    assert [*reader.partition.read()] == expected(1, 0, 11)
+
+
+def test_batch_that_no_segment_can_have_is_left_to_a_whole_look(
+    path: Path, writer: logstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the quick look has counted before is undone."""
+    p = new_partition(writer)
+    append_records(p, 5)
+    reader = watched(path, monkeypatch)
+    log = reader.partition._log
+    before = log.loaded.active_state.last_offset, log.loaded.index.count
+    append_records(p, 3)
+
+    def refused(*arguments: object) -> tuple[int, int]:
+        log.loaded.active_state.raw.last_offset += 1
+        raise _native.NativeError(_native.E_OFFSET)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(quick_look, "take_batches", refused)
+        assert not log._look_quickly()
+    assert before == (log.loaded.active_state.last_offset, log.loaded.index.count)
+    assert reader.partition.end_offset == 8
+
+
+# ---------------------------------------------------------------- what is examined
+
+
+def test_look_at_files_is_the_same_in_one_call(tmp_path: Path) -> None:
+    """As with the calls of `Files` one by one; links are not followed."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (tmp_path / "a").write_bytes(b"12")
+    (inside / "b").write_bytes(b"345")
+    (inside / "c").symlink_to(inside / "b")
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        names: tuple[Any, Any] = (("a", "none"), ("b", "none", "c"))
+        slow = FaultyFiles().look(fd, "inside", *names)
+        look = logstore.io.files.Files().look(fd, "inside", *names)
+        assert look == slow
+        info = (inside / "b").stat()
+        times = info.st_mtime_ns, info.st_ctime_ns
+        assert look.stamp(2) == (info.st_ino, *times, 3)
+        assert look.stamp(1) == look.stamp(3) == (0, -1, -1, -1)
+        assert look.stamp(4)[0] == (inside / "c").lstat().st_ino != info.st_ino
+        assert look.mtime_ns == inside.stat().st_mtime_ns
+        assert look.upto(2) == look.data[: 24 + 64]
+        for files in (FaultyFiles(), logstore.io.files.Files()):
+            with pytest.raises(FileNotFoundError):
+                files.look(fd, "none", (), ())
+            (tmp_path / "link").symlink_to(inside)
+            with pytest.raises(OSError):
+                files.look(fd, "link", (), ())
+            with pytest.raises(NotADirectoryError):
+                files.look(fd, "a", (), ())
+            (tmp_path / "link").unlink()
+    finally:
+        os.close(fd)
+    with pytest.raises(OSError):
+        _native.look(-1, "inside", (), ())
+
+
+def test_times_settle_when_a_later_change_must_alter_them() -> None:
+    """A time from shortly before the files were examined up to the end of that is
+    recent; one of the future is taken as it is: the clock was set back."""
+    files: Any = type("Clock", (), {"now_ms": lambda self: 10_050})()
+    for time_ms, is_settled in (
+        (9_979, True), (9_981, False), (10_000, False), (10_050, False), (10_051, True),
+    ):  # fmt: skip
+        assert have_settled([5, time_ms * 1_000_000], 10_000, files) == is_settled
