@@ -240,3 +240,33 @@ def test_watch_reports_changes_of_a_directory(tmp_path: Path) -> None:
         assert lib.ls_sys_add_watch(-1, file) == -errno.EBADF
     finally:
         os.close(fd)
+
+
+def test_look_examines_a_directory_and_files_beside_it_and_in_it(
+    tmp_path: Path,
+) -> None:
+    """It follows no link; the numbers of a name that does not exist are 0 and -1."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (tmp_path / "a").write_bytes(b"12")
+    (tmp_path / "link").symlink_to(inside)
+    fd, out = os.open(tmp_path, os.O_RDONLY), ffi.new("int64_t[]", [7] * 11)
+    try:
+        assert lib.ls_sys_look(fd, b"inside\0a\0a\0", 1, 1, out) == 0
+        place, file = inside.stat(), (tmp_path / "a").stat()
+        assert list(out) == [
+            place.st_dev, place.st_ino, place.st_mtime_ns,
+            file.st_ino, file.st_mtime_ns, file.st_ctime_ns, 2,
+            0, -1, -1, -1,
+        ]  # fmt: skip
+        assert lib.ls_sys_look(fd, b"none\0", 0, 0, out) == -errno.ENOENT
+        assert lib.ls_sys_look(fd, b"a\0", 0, 0, out) == -errno.ENOTDIR
+        assert lib.ls_sys_look(fd, b"link\0", 0, 0, out) in (
+            -errno.ENOTDIR,
+            -errno.ELOOP,
+        )
+        long = b"inside\0" + b"x" * 300 + b"\0"
+        assert lib.ls_sys_look(fd, long, 0, 1, out) == -errno.ENAMETOOLONG
+    finally:
+        os.close(fd)
+    assert lib.ls_sys_look(-1, b"inside\0", 0, 0, out) == -errno.EBADF
