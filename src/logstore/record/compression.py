@@ -7,8 +7,10 @@ magic 0) are here.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import cramjam
@@ -211,24 +213,11 @@ def _snappy_length(block: memoryview) -> int:
     raise CodecError("snappy block has no length")
 
 
-def _snappy_block(block: memoryview, out: _Output) -> bytearray:
-    size = _snappy_length(block)
-    out.expect(size)
-    # A block of n bytes cannot give more than about 32 n. A far larger length is damage
-    # and is detected before memory is taken for it.
-    if size > 64 * len(block) + 64:
-        raise CodecError(f"snappy block of {len(block)} bytes claims {size}")
-    content = bytearray(size)
-    count = cramjam.snappy.decompress_raw_into(block, content)
-    if count != size:
-        raise CodecError(f"snappy block has {count} bytes, not {size}")
-    return content
-
-
-def _snappy_decompress(data: memoryview, limit: int) -> bytes | bytearray:
-    out = _Output(SNAPPY, limit)
+def _snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    """The raw blocks of a stream, in xerial's framing or without any."""
     if bytes(data[:8]) != _XERIAL_MAGIC:
-        return _snappy_block(data, out)
+        yield data
+        return
     if len(data) < _XERIAL_HEADER_BYTES:
         raise CodecError("xerial header ends early")
     pos = _XERIAL_HEADER_BYTES
@@ -239,9 +228,39 @@ def _snappy_decompress(data: memoryview, limit: int) -> bytes | bytearray:
         pos += 4
         if size < 0 or size > len(data) - pos:
             raise CodecError(f"xerial chunk claims {size} of {len(data) - pos} bytes")
-        out.add(_snappy_block(data[pos : pos + size], out))
+        yield data[pos : pos + size]
         pos += size
-    return out.whole()
+
+
+def _snappy_size(block: memoryview, end: int, limit: int) -> int:
+    """Bytes that a raw block decompresses to, behind the `end` bytes before it."""
+    size = _snappy_length(block)
+    if size > limit - end:
+        raise _too_large(SNAPPY, limit)
+    # A block of n bytes cannot give more than about 32 n. A far larger length is damage
+    # and is detected before memory is taken for it.
+    if size > 64 * len(block) + 64:
+        raise CodecError(f"snappy block of {len(block)} bytes claims {size}")
+    return size
+
+
+def _snappy_decompress(data: memoryview, limit: int) -> bytearray:
+    total = 0
+    # The stated sizes come first, so that each block is decompressed to its place. One
+    # that cannot be true is reported below, after the blocks before it.
+    with contextlib.suppress(CodecError, RecordTooLargeError):
+        for block in _snappy_blocks(data):
+            total += _snappy_size(block, total, limit)
+    out = bytearray(total)
+    view = memoryview(out)
+    end = 0
+    for block in _snappy_blocks(data):
+        size = _snappy_size(block, end, limit)
+        count = cramjam.snappy.decompress_raw_into(block, view[end : end + size])
+        if count != size:
+            raise CodecError(f"snappy block has {count} bytes, not {size}")
+        end += size
+    return out
 
 
 def _lz4_descriptor_bytes(frame: bytes | memoryview) -> int:
@@ -312,6 +331,12 @@ def _zstd_decompress(data: memoryview, limit: int) -> bytes | bytearray:
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
     out = _Output(ZSTD, limit)
     with decompressor.stream_reader(data, read_across_frames=True) as reader:
-        while piece := reader.read(min(out.room + 1, _PIECE_BYTES)):
+        is_end = False
+        while not is_end:
+            want = min(out.room + 1, _PIECE_BYTES)
+            piece = reader.read(want)
             out.add(piece)
+            # Only the end of the stream makes a piece shorter: to ask for another one
+            # takes as much memory as for a full one.
+            is_end = len(piece) < want
     return out.whole()
