@@ -164,9 +164,6 @@ class BatchHeader(NamedTuple):
         return self.magic == 2 and bool(self.attributes & 0x10)
 
 
-_HEADER_FIELDS = tuple(BatchHeader._fields)
-
-
 def header_of(raw: Any) -> BatchHeader:
     return BatchHeader(
         raw.pos,
@@ -191,10 +188,7 @@ def header_of(raw: Any) -> BatchHeader:
 
 
 def raw_header(header: BatchHeader) -> Any:
-    raw = ffi.new("ls_batch *")
-    for name, value in zip(_HEADER_FIELDS, header, strict=True):
-        setattr(raw, name, value)
-    return raw
+    return ffi.new("ls_batch *", header)  # by the order of the fields
 
 
 allocate = ffi.new_allocator(should_clear_after_alloc=False)

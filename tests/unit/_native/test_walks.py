@@ -27,6 +27,7 @@ from unit._native.kafka_bytes import (
 )
 
 from logstore import _native as native
+from logstore._native import core
 from logstore._native._ls import ffi, lib
 
 V0 = message(3, b"key", b"value", magic=0)
@@ -596,3 +597,11 @@ def test_last_batch_is_the_last_whole_one(count):
         found, walk = native.last_batch(data + tail, len(data + tail))
         assert (found, walk.pos) == (expected, len(data))
         assert (walk.error is not None) == (tail[:1] == b"\x7f")
+
+
+def test_header_goes_back_to_c_as_it_came():
+    """Its fields are those of the struct, in that order."""
+    names = [name for name, _ in ffi.typeof("ls_batch").fields]
+    assert names == [*native.BatchHeader._fields, "pad"]
+    header = native.BatchHeader(*range(len(native.BatchHeader._fields)))
+    assert core.header_of(core.raw_header(header)) == header

@@ -33,6 +33,7 @@ from logstore.log.read.damage import (
 )
 from logstore.log.read.view import ChangedError, View
 from logstore.log.resync import next_valid_batch
+from logstore.log.scan import WholeReads
 from logstore.record.batch import RecordBatch
 from logstore.record.decoder import (
     BatchFilter,
@@ -212,6 +213,7 @@ class SegmentWalk:
         self.reader = reader
         self.skip = skip
         self.offset = self.start = segment.base_offset
+        self.reads = WholeReads()
         self.next_offset = segment.next_offset
         self.version = self.first_version = segment.version
         # One past the last offset, after a walk to the end of a contiguous segment.
@@ -240,7 +242,7 @@ class SegmentWalk:
                 # The one before belongs to those who have seen its records.
                 self.buffer, is_shown = self._new_buffer(), False
             try:
-                n = segment.read(self.buffer.view, pos)
+                n = segment.read(self.reads.room(self.buffer), pos)
             except CorruptRecordError as error:
                 if not self.skip:
                     raise
@@ -263,6 +265,8 @@ class SegmentWalk:
                 if reader.stop == native.STOP_OFFSET or self.offset >= stop:
                     self._check_beyond(n)
                     return
+                if self.reads.is_short(buffer, n, reader.pos, reader.stop):
+                    continue
                 self.buffer = segment.next_buffer(
                     buffer, n, reader.pos, reader.stop, pos, self.offset
                 )

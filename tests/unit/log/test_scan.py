@@ -1,0 +1,176 @@
+"""How much a walk reads at once: little twice, and the same with each buffer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore import _native as native
+from logstore.errors import CorruptRecordError
+from logstore.io.files import Files
+from logstore.log.read import reader
+from logstore.log.scan import WholeReads
+from logstore.maintenance.verify import log as verify_log
+from support.damage import logs_in
+from support.values import config_of
+
+FORMATS = ((0, "none"), (1, "none"), (1, "gzip"), (2, "none"), (2, "lz4"))
+every_format = pytest.mark.parametrize(("magic", "codec"), FORMATS)
+
+
+def frame(length: int) -> bytes:
+    """The beginning of a batch of `length` bytes."""
+    return bytes(8) + (length - 12).to_bytes(4, "big", signed=True) + bytes(28)
+
+
+def after(length: int, *, end: int = 100, n: int = 600) -> tuple[WholeReads, Any]:
+    """A walk that ended in a batch of `length` bytes, and its buffer."""
+    reads, buffer = WholeReads(), native.Buffer(1000)
+    head = frame(length)[: buffer.capacity - end]
+    buffer.view[end : end + len(head)] = head
+    assert not reads.is_short(buffer, n, end, native.STOP_PARTIAL)
+    return reads, buffer
+
+
+def test_first_read_fills_the_buffer() -> None:
+    """Nothing is known of the batches before the first read."""
+    buffer = native.Buffer(1000)
+    assert len(WholeReads().room(buffer)) == 1000
+
+
+@pytest.mark.parametrize(
+    ("length", "room"),
+    [(501, 501), (400, 800), (1000, 1000), (1001, 1000), (1 << 31, 1000)],
+)
+def test_read_after_a_cut_batch_ends_with_a_batch(length: int, room: int) -> None:
+    """The next read is of as many batches of that length as fit."""
+    reads, buffer = after(min(length, (1 << 31) - 1))
+    assert len(reads.room(buffer)) == room
+
+
+@pytest.mark.parametrize("length", [0, 12, -1, -(1 << 30)])
+def test_length_that_is_no_length_fills_the_buffer(length: int) -> None:
+    """A length is not trusted: one that cannot be true changes nothing that matters."""
+    reads, buffer = after(length)
+    assert len(reads.room(buffer)) > 900
+
+
+def test_little_that_is_read_again_fills_the_buffer() -> None:
+    """Less than a part in 32 is no reason to read less, nor is a part of a frame."""
+    reads, buffer = after(400, end=982, n=1000)
+    assert len(reads.room(buffer)) == 1000
+    reads, buffer = after(400, end=100, n=110)
+    assert len(reads.room(buffer)) == 1000
+
+
+def test_read_that_has_no_batch_is_made_again_in_a_whole_buffer() -> None:
+    """A batch that is longer than the one expected is found by the second read."""
+    reads, buffer = after(400)
+    buffer.view[:40] = frame(900)
+    assert reads.is_short(buffer, 800, 0, native.STOP_PARTIAL)
+    assert len(reads.room(buffer)) == 1000
+    assert not reads.is_short(buffer, 1000, 0, native.STOP_PARTIAL)
+
+
+def test_walk_that_ends_with_its_read_keeps_the_length() -> None:
+    """Reads go on to end with a batch as long as they do."""
+    reads, buffer = after(400)
+    assert not reads.is_short(buffer, 800, 800, native.STOP_END)
+    assert len(reads.room(buffer)) == 800
+    assert not reads.is_short(buffer, 800, 0, native.STOP_ZEROS)
+    assert len(reads.room(buffer)) == 1000
+
+
+@pytest.fixture
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of all reads."""
+    lengths: list[int] = []
+    read = Files.read
+
+    def counted(self: Files, fd: int, view: memoryview, pos: int) -> int:
+        n = read(self, fd, view, pos)
+        lengths.append(n)
+        return n
+
+    monkeypatch.setattr(Files, "read", counted)
+    return lengths
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("size", [200_000, 700_000, 1 << 20])
+def test_long_batches_are_read_once(
+    tmp_path: Path, bytes_read: list[int], magic: int, size: int
+) -> None:
+    """Of batches that fill half a buffer and more, little is read twice."""
+    pytest.importorskip("pyarrow")
+    with logstore.open(tmp_path) as store:
+        config = config_of(magic, max_message_bytes=2 << 20)
+        partition = store.create_topic("t", config=config)[0]
+        for _ in range(30):
+            partition.append(bytes(size))
+        whole = partition.segments[0].size_bytes
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("t")[0]
+        for work in (
+            lambda: list(partition.read()),
+            lambda: list(partition.read_arrow()),
+            lambda: logstore.verify(tmp_path),
+        ):
+            bytes_read.clear()
+            work()
+            assert whole <= sum(bytes_read) < whole * 1.1 + size
+
+
+def of_random_lengths(folder: Path, magic: int, codec: str, seed: int) -> list[Any]:
+    """A log whose batches are short, long, or of one length for a while."""
+    source = random.Random(seed)
+    with logstore.open(folder) as store:
+        partition = store.create_topic("t", config=config_of(magic, codec))[0]
+        for _ in range(25):
+            size = source.choice([0, 20, 90, 150, 400, 900])
+            for _ in range(source.randrange(1, 6)):
+                count = source.choice([1, 1, 1, 3])
+                partition.append_many([source.randbytes(size)] * count)
+        return list(partition.read())
+
+
+def until_damage(folder: Path) -> Iterator[Any]:
+    """What is read, and then the facts of the error, if there is one."""
+    with logstore.open(folder, read_only=True) as store:
+        try:
+            yield from store.topic("t")[0].read()
+        except CorruptRecordError as error:
+            yield error.position, error.offset, error.reason
+
+
+@every_format
+@pytest.mark.parametrize("seed", range(4))
+def test_buffer_makes_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, magic: int, codec: str, seed: int
+) -> None:
+    """Whatever the lengths, and wherever the damage, each buffer size gives the same
+    records, then the same error, and `verify` the same findings."""
+    records = of_random_lengths(tmp_path, magic, codec, seed)
+    (log,) = logs_in(tmp_path / "t-0")
+    intact, source = log.read_bytes(), random.Random(seed)
+    assert list(until_damage(tmp_path)) == records
+    for damaged in range(6):
+        content = bytearray(intact)
+        if damaged:
+            content[source.randrange(len(content))] ^= 1 << source.randrange(8)
+        log.write_bytes(content)
+        expected = list(until_damage(tmp_path))
+        found = logstore.verify(tmp_path).problems
+        with monkeypatch.context() as patch:
+            for size in (250, 700, 1500):
+                patch.setattr(reader, "READ_BYTES", size)
+                defaults = reader.read_records.__kwdefaults__
+                patch.setitem(defaults, "buffer_bytes", size)
+                patch.setattr(verify_log, "BUFFER_BYTES", size)
+                assert list(until_damage(tmp_path)) == expected
+                assert logstore.verify(tmp_path).problems == found
