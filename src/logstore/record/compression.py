@@ -331,12 +331,6 @@ def _zstd_decompress(data: memoryview, limit: int) -> bytes | bytearray:
     decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
     out = _Output(ZSTD, limit)
     with decompressor.stream_reader(data, read_across_frames=True) as reader:
-        is_end = False
-        while not is_end:
-            want = min(out.room + 1, _PIECE_BYTES)
-            piece = reader.read(want)
+        while piece := reader.read(min(out.room + 1, _PIECE_BYTES)):
             out.add(piece)
-            # Only the end of the stream makes a piece shorter: to ask for another one
-            # takes as much memory as for a full one.
-            is_end = len(piece) < want
     return out.whole()

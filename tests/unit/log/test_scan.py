@@ -119,7 +119,6 @@ def test_long_batches_are_read_once(
         for work in (
             lambda: list(partition.read()),
             lambda: list(partition.read_arrow()),
-            lambda: logstore.verify(tmp_path),
         ):
             bytes_read.clear()
             work()

@@ -10,7 +10,6 @@ from logstore.index import INDEX_ENTRY_BYTES
 from logstore.io.directory import Directory
 from logstore.log.recover.plan import Tail
 from logstore.log.resync import Sound, next_valid
-from logstore.log.scan import WholeReads
 from logstore.maintenance.verify.contents import ContentsCheck
 from logstore.maintenance.verify.context import Context
 from logstore.maintenance.verify.indexes import (
@@ -246,15 +245,12 @@ class LogCheck(ContentsCheck):
             native.IndexCursor() if self.times is None else self.times.cursor,
         )
         run.decoder.begin(self.last_offset)
-        reads = WholeReads()
         while pos < size:
-            n = files.read(fd, reads.room(buffer)[: size - pos], pos)
+            n = files.read(fd, buffer.view[: min(buffer.capacity, size - pos)], pos)
             if n == 0:
                 run.note(IN_USE, self.path, f"{self.path} became shorter meanwhile")
                 break
             end, error, stop = self._decode(buffer, n, pos, check)
-            if error is None and reads.is_short(buffer, n, end, stop):
-                continue
             if end:
                 self._record_run(buffer, n, pos, pos + end)
                 self._tabulate(buffer, end, pos, check)
