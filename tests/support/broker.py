@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ __all__ = [
     "compaction",
     "foreign",
     "with_epoch",
+    "with_random_transactions",
     "with_transactions",
 ]
 
@@ -104,6 +106,41 @@ def with_transactions(partition: Path, every: int) -> None:
             is_marker = frame.offset % every == every - 1
             struct.pack_into(">H", batch, 21, 0x30 if is_marker else 0x10)
             struct.pack_into(">qhi", batch, 43, 7, 0, -1 if is_marker else 0)
+            made += fixed_crc(bytes(batch))
+        log.write_bytes(made)
+        for suffix in _SUFFIXES[1:]:
+            log.with_suffix(suffix).write_bytes(b"")
+    for snapshot in partition.glob("*.snapshot"):
+        snapshot.unlink()
+
+
+def with_random_transactions(
+    partition: Path, rng: random.Random, ends: float = 0.4
+) -> None:
+    """Make batches of magic 2 those of up to four producers, or of none: those with one
+    record are, with the probability `ends`, markers that commit or abort an open
+    transaction. The last transactions may stay open."""
+    open_producers: set[int] = set()
+    for log in logs_in(partition):
+        data, made = log.read_bytes(), b""
+        for frame in frames(log):
+            batch = bytearray(data[frame.pos : frame.pos + frame.size])
+            is_single = batch[57:61] == b"\0\0\0\1"
+            if is_single and open_producers and rng.random() < ends:
+                producer = rng.choice(sorted(open_producers))
+                open_producers.remove(producer)
+                body = b"\0\0\0\x08" + struct.pack(">hh", 0, rng.randrange(2))
+                body += b"\x0c" + bytes(6) + b"\0"
+                batch[61:] = bytes([2 * len(body)]) + body
+                struct.pack_into(">i", batch, 8, len(batch) - 12)
+                struct.pack_into(">H", batch, 21, 0x30)
+                struct.pack_into(">qhi", batch, 43, producer, 0, -1)
+            elif rng.random() < 0.8:
+                producer = rng.randrange(4)
+                open_producers.add(producer)
+                codec = batch[22] & 7
+                struct.pack_into(">H", batch, 21, 0x10 | codec)
+                struct.pack_into(">qhi", batch, 43, producer, 0, 0)
             made += fixed_crc(bytes(batch))
         log.write_bytes(made)
         for suffix in _SUFFIXES[1:]:

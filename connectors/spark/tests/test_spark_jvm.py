@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import logstore
+from support.broker import foreign, with_random_transactions
 from support.levels import IS_ALL
 from support.values import FORMATS
 
@@ -180,6 +181,47 @@ def test_both_readers_give_the_same(spark: Any, tmp_path: Path) -> None:
                 assert rows == expected, where
         store.close()
     assert errors > QUERIES // 50
+
+
+def transactional_store(path: Path, rng: random.Random) -> None:
+    """A broker's log with transactions of several producers, some aborted or open."""
+    with logstore.open(path) as store:
+        config = logstore.TopicConfig(
+            message_format=2,
+            compression_type=rng.choice(["none", "lz4", "zstd"]),
+            segment_bytes=rng.choice([700, 1 << 20]),
+        )
+        partition = store.create_topic("orders", config=config)[0]
+        for _ in range(rng.randrange(1, 60)):
+            count = rng.choice([1, 1, 3])
+            partition.append_many([rng.randbytes(rng.randrange(40))] * count)
+    with_random_transactions(foreign(path), rng, rng.choice([0.2, 0.5, 1.0]))
+
+
+def test_both_readers_agree_on_transactions(spark: Any, tmp_path: Path) -> None:
+    """Java leaves out markers and aborted records, and Python decides which these are;
+    nothing is left to Python but what a transaction that is still open ends."""
+    rng = random.Random(20270401)
+    for number in range(300 if IS_ALL else 12):
+        path = tmp_path / str(number)
+        transactional_store(path, rng)
+        for isolation in ("read_committed", "read_uncommitted"):
+            options = {
+                "subscribe": "orders",
+                "isolation": isolation,
+                "minPartitions": rng.choice(["1", "3"]),
+            }
+            first = rng.randrange(40)
+            rows = [
+                spark.read.format(name)
+                .options(**options)
+                .load(str(path))
+                .filter(f"offset >= {first}")
+                .orderBy("offset")
+                .collect()
+                for name in (JVM, PYTHON)
+            ]
+            assert rows[0] == rows[1], (number, options, first)
 
 
 def test_query_moves_between_the_readers_on_its_checkpoint(

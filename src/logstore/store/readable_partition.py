@@ -20,7 +20,7 @@ from logstore.log.follow.read_only_log import ReadOnlyLog
 from logstore.log.frames.log import Log
 from logstore.log.read import reader
 from logstore.log.read.fetch import fetch
-from logstore.log.read.reader import ON_CORRUPTION, check_choice
+from logstore.log.read.reader import ISOLATIONS, ON_CORRUPTION, check_choice
 from logstore.log.write.writer import PartitionWriter
 from logstore.record.arguments import (
     Start,
@@ -477,18 +477,30 @@ class ReadablePartition(ArrowSource):
         runs = reader.first_columns(runs, limit)
         return arrow.reader_of(names, batch_records, memory, runs)
 
-    def byte_ranges(self, start: int, stop: int) -> ByteRanges | None:
+    def byte_ranges(
+        self, start: int, stop: int, *, isolation: str = "read_uncommitted"
+    ) -> ByteRanges | None:
         """Where in the files the records start <= offset < stop are, for a reader in
         another process or language (docs/spark.md, "How the reader in Java works").
 
         None if there are not all of them in the log as it is now, or if the store was
         not opened with ``read_only``.
+
+        Args:
+            isolation: with ``read_committed``, the result also has what became of the
+                transactions in the range, and the log is read as far as necessary.
         """
-        view = self._views.now(False)
+        views = self._views
+        check_choice("isolation", isolation, ISOLATIONS)
+        view = views.now(False)
         log = self._log
         if not isinstance(log, ReadOnlyLog):
             return None
-        return byte_ranges(log, view, start, stop)
+        if isolation == "read_uncommitted":
+            return byte_ranges(log, view, start, stop)
+        return byte_ranges(
+            log, view, start, stop, lambda: views.stable_of(view, start, False)
+        )
 
     def _logs_now(
         self, durable_only: bool, isolation: str, on_corruption: str

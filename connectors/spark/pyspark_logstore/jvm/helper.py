@@ -77,7 +77,7 @@ class Helper:
         """Whether a planned range is unchanged."""
         path = _path(_source_options(request))
         task = task_from(request["task"])
-        return {"stands": stands(task, request["range"], path)}
+        return {"stands": stands(task, request["range"], request["upto"], path)}
 
     def read(self, request: Request) -> Any:
         """Write the rest of a range as an Arrow stream."""

@@ -33,7 +33,7 @@ def plan_json(tasks: Sequence[Task], path: str, options: SourceOptions) -> Any:
     ranges = [each for task in planned for each in task["ranges"]]
     is_exact = not options.skips_damage and all(
         each["pieces"] is not None
-        and not each["committed"]
+        and each["transactions"] == "none"
         and all(piece["contiguous"] for piece in each["pieces"])
         for each in ranges
     )
@@ -68,26 +68,45 @@ def _range_json(
     found: ByteRanges | None = None
     try:
         partition = opened.partition(name)
-        found = partition.byte_ranges(log_range.start, log_range.stop)
-        if not _is_unchanged(partition, log_range, task.marks.get(name)):
+        found = partition.byte_ranges(
+            log_range.start, log_range.stop, isolation=options.isolation
+        )
+        if not _is_unchanged(partition, task.marks.get(name), log_range.stop):
             found = None
     except (LogStoreError, OSError):
         found = None  # Python meets it again, and reports it, when the task is read
-    committed = options.isolation == "read_committed"
-    if found is not None and committed:
-        free = found.transaction_free
-        committed = not (log_range.start in free and log_range.stop - 1 in free)
     return {
         "topic": name.topic,
         "partition": name.partition,
         "start": log_range.start,
         "stop": log_range.stop,
-        "committed": committed,
+        **_transactions(found, log_range, options.isolation == "read_committed"),
         "decompressed_max": 0 if found is None else found.decompressed_max,
         "pieces": None if found is None else _pieces(found),
         "guard": found
         and [{"path": g.path, "stamp": list(g.stamp)} for g in found.guards],
     }
+
+
+def _transactions(
+    found: ByteRanges | None, log_range: LogRange, is_committed: bool
+) -> dict[str, Any]:
+    """What Java does with batches of transactions: ``none``: it reads them as others;
+    ``known``: it leaves out those that were aborted (producer, first and last offset);
+    ``unknown``: it leaves them, and what follows, to Python.
+
+    ``upto``: the log must be unchanged below it.
+    """
+    kind, aborted, upto = "none", [], log_range.stop
+    if is_committed:
+        kind = "unknown"
+        if found is not None and found.transactions is not None:
+            free = found.transaction_free
+            is_free = log_range.start in free and log_range.stop - 1 in free
+            kind = "none" if is_free else "known"
+            aborted = [list(each) for each in found.transactions.aborted]
+            upto = found.transactions.upto
+    return {"transactions": kind, "aborted": aborted, "upto": upto}
 
 
 def _pieces(found: ByteRanges) -> list[dict[str, Any]]:
@@ -105,15 +124,15 @@ def _pieces(found: ByteRanges) -> list[dict[str, Any]]:
     ]
 
 
-def _is_unchanged(partition: Partition, log_range: LogRange, mark: Mark | None) -> bool:
-    """Whether the range is still what it was at the time of the mark."""
+def _is_unchanged(partition: Partition, mark: Mark | None, upto: int) -> bool:
+    """Whether the log below an offset is still what it was at the time of the mark."""
     if mark is None:
         return True
     now = partition.mark()
     if now is None or now.log_id != mark.log_id:
         return False
     below = partition.unchanged_below(LogMark(mark.log_id, mark.serial))
-    return below is not None and below >= log_range.stop
+    return below is not None and below >= upto
 
 
 def _task_text(task: Task) -> str:
@@ -147,13 +166,13 @@ def _identity(given: Any) -> Identity:
     return Identity(inode, tuple((file, name) for file, name in names))
 
 
-def stands(task: Task, number: int, path: str) -> bool:
-    """Whether a range of a task is certainly what it was when it was planned.
+def stands(task: Task, number: int, upto: int, path: str) -> bool:
+    """Whether the log of a range of a task, below an offset, is certainly what it was
+    when the task was planned.
 
     False for the log of a broker, whose files are all that shows its changes.
     """
-    log_range = task.ranges[number]
-    name = log_range.partition
+    name = task.ranges[number].partition
     mark = task.marks.get(name)
     if mark is None:
         return False
@@ -161,7 +180,7 @@ def stands(task: Task, number: int, path: str) -> bool:
         opened = store_at(path, [name])
         identity = task.partitions[name]
         is_same = identity is None or opened.identity_of(name) == identity
-        return is_same and _is_unchanged(opened.partition(name), log_range, mark)
+        return is_same and _is_unchanged(opened.partition(name), mark, upto)
     except DELETED:
         return False
 

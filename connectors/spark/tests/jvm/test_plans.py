@@ -31,7 +31,7 @@ def test_plan_names_the_bytes_and_counts_the_records(
     make_topic(count=1000)
     tasks, plan, _ = planned(writer.path)
     (each,) = plan["tasks"][0]["ranges"]
-    assert (each["start"], each["stop"], each["committed"]) == (0, 1000, False)
+    assert (each["start"], each["stop"], each["transactions"]) == (0, 1000, "none")
     assert len(each["pieces"]) > 2
     assert all(piece["contiguous"] for piece in each["pieces"])
     assert plan["counts"] == {"count": 1000, "min": 0, "max": 999}
@@ -54,13 +54,13 @@ def test_range_stands_until_the_log_is_cut_below_its_end(
     partition = make_topic(count=1000)[0]
     partition.flush()
     (task,), _, _ = planned(writer.path)
-    assert stands(task, 0, writer.path)
+    assert stands(task, 0, 1000, writer.path)
     partition.append(b"more")
     partition.truncate_to(1000)
-    assert stands(task, 0, writer.path)
+    assert stands(task, 0, 1000, writer.path)
     partition.truncate_to(999)
     partition.append(b"other")
-    assert not stands(task, 0, writer.path)
+    assert not stands(task, 0, 1000, writer.path)
 
 
 def test_range_of_a_topic_that_is_gone_does_not_stand(
@@ -69,9 +69,9 @@ def test_range_of_a_topic_that_is_gone_does_not_stand(
     make_topic(count=10)[0].flush()
     (task,), _, _ = planned(writer.path)
     writer.delete_topic("orders")
-    assert not stands(task, 0, writer.path)
+    assert not stands(task, 0, 1000, writer.path)
     make_topic(count=10)
-    assert not stands(task, 0, writer.path)
+    assert not stands(task, 0, 1000, writer.path)
 
 
 def test_rest_of_a_range_is_what_the_python_source_reads(

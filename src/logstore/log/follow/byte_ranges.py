@@ -9,13 +9,15 @@ batch is not valid, it leaves the rest to a reader of logstore.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
+from logstore.errors import CorruptRecordError, UnsupportedError
 from logstore.io.files import FileStamp, settled, stamp_of
 from logstore.io.layout import LEADER_EPOCHS, OWNER, PARTITION_STATE
 from logstore.log.follow.read_only_log import ReadOnlyLog
-from logstore.log.read.view import View
+from logstore.log.read.transactions import EndedTransactions, ended_transactions
+from logstore.log.read.view import ChangedError, View
 
 __all__ = ["ByteRanges", "FileRange", "Guard", "byte_ranges"]
 
@@ -67,12 +69,15 @@ class ByteRanges(NamedTuple):
         decompressed_max: the most bytes of a decompressed batch.
         transaction_free: offsets of which it is known that no batch there belongs to a
             transaction.
+        transactions: for ``read_committed``, those of the range; None: not asked for,
+            or not all have ended, or not all could be read.
     """
 
     files: tuple[FileRange, ...]
     guards: tuple[Guard, ...]
     decompressed_max: int
     transaction_free: range
+    transactions: EndedTransactions | None = None
 
     @property
     def is_contiguous(self) -> bool:
@@ -81,11 +86,18 @@ class ByteRanges(NamedTuple):
 
 
 def byte_ranges(
-    log: ReadOnlyLog, view: View, start: int, stop: int
+    log: ReadOnlyLog,
+    view: View,
+    start: int,
+    stop: int,
+    stable: Callable[[], int] | None = None,
 ) -> ByteRanges | None:
     """The byte ranges with the records start <= offset < stop of a view.
 
     None: the view does not have all of them, or a file cannot be examined now.
+
+    Args:
+        stable: for ``read_committed``, the last stable offset of the view.
     """
     if not view.start_offset <= start < stop <= view.end_offset:
         return None
@@ -117,12 +129,31 @@ def byte_ranges(
                 settles = settled(info.ctime_ns, files) >= 0
                 stamp = stamp_of(info) if settles else UNSETTLED
                 guards.append(Guard(segment.path, stamp))
+    ended = None if stable is None else _transactions(view, start, stop, stable)
     # The guards are newer than the view: nothing may have been cut before them.
     if not ranges or view.if_changed(closely=False) is not None:
         return None
     return ByteRanges(
-        tuple(ranges), tuple(guards), view.decompressed_max, view.transaction_free
+        tuple(ranges),
+        tuple(guards),
+        view.decompressed_max,
+        view.transaction_free,
+        ended,
     )
+
+
+def _transactions(
+    view: View, start: int, stop: int, stable: Callable[[], int]
+) -> EndedTransactions | None:
+    free = view.transaction_free
+    if start in free and stop - 1 in free:
+        return EndedTransactions((), stop)
+    try:
+        if stable() < stop:
+            return None
+        return ended_transactions(view, start, stop)
+    except (ChangedError, CorruptRecordError, UnsupportedError):
+        return None  # a reader meets it again, and reports it
 
 
 def _guards(log: ReadOnlyLog, fd: int) -> Iterator[Guard]:

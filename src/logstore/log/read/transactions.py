@@ -27,9 +27,12 @@ from logstore.record.decoder import StopReading
 from logstore.segment import OffsetPosition
 
 __all__ = [
+    "AbortedRange",
     "CommittedFilter",
+    "EndedTransactions",
     "ProducerEntry",
     "StableOffset",
+    "ended_transactions",
     "parse_snapshot",
 ]
 
@@ -199,6 +202,60 @@ def _read_on(
         yield from _transaction_batches(
             view, first, stop, skip=skip, skip_below=skip_below
         )
+
+
+class AbortedRange(NamedTuple):
+    """The batches of one producer that an aborted transaction has.
+
+    Attributes:
+        producer_id: of the transactional batches.
+        first_offset: of the first of them that is in the range asked about.
+        last_offset: of the marker that ends them, inclusive.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class EndedTransactions(NamedTuple):
+    """What became of the transactions in a range of offsets, all of which have ended.
+
+    Attributes:
+        aborted: by offset; every other transaction was committed.
+        upto: the markers lie below it: valid until the log is cut below.
+    """
+
+    aborted: tuple[AbortedRange, ...]
+    upto: int
+
+
+def ended_transactions(view: View, start: int, stop: int) -> EndedTransactions | None:
+    """What `CommittedFilter` decides of each batch with start <= offset < stop. Reads
+    headers, as far as the marker of the last transaction there. None: one is open.
+
+    Raises:
+        ChangedError: the log was changed; the result may be wrong.
+        CorruptRecordError: damage in what was read.
+    """
+    open_since: dict[int, int] = {}
+    aborted = []
+    upto = stop
+    for header, marker in _read_on(view, start, skip=False, skip_below=0):
+        assert header is not None  # nothing is skipped
+        if header.base_offset >= stop and not open_since:
+            break
+        if marker is not None:
+            first = open_since.pop(header.producer_id, None)
+            if first is not None:
+                upto = max(upto, marker.offset + 1)
+                if marker.aborted:
+                    aborted.append(
+                        AbortedRange(header.producer_id, first, marker.offset)
+                    )
+        elif header.base_offset < stop:
+            open_since.setdefault(header.producer_id, header.base_offset)
+    return None if open_since else EndedTransactions(tuple(aborted), upto)
 
 
 def _newest_snapshot(

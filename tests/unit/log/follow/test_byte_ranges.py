@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 import logstore
 from logstore.log.follow.byte_ranges import UNSETTLED, ByteRanges, Guard
+from support.broker import foreign, with_random_transactions
 from support.values import config_of, every_format, fill
 
 NEVER = (1 << 63) - 1
@@ -110,3 +112,75 @@ def test_log_of_a_broker_is_guarded_by_its_files(tmp_path: Path) -> None:
     names = [os.path.basename(guard.path) for guard in found.guards]
     assert "leader-epoch-checkpoint" in names
     assert "00000000000000000000.log" in names
+
+
+def transactional_log(path: Path, rng: random.Random) -> logstore.Store:
+    """A broker's log with the transactions of several producers."""
+    with logstore.open(path) as store:
+        codec = rng.choice(["none", "zstd"])
+        config = config_of(2, codec, segment_bytes=rng.choice([700, 1 << 20]))
+        partition = store.create_topic("orders", config=config)[0]
+        for _ in range(rng.randrange(1, 60)):
+            partition.append_many([b"v"] * rng.choice([1, 1, 3]))
+    with_random_transactions(foreign(path), rng)
+    return logstore.open(path, read_only=True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_transactions_are_decided_as_by_a_reader(tmp_path: Path, seed: int) -> None:
+    """Aborted are the batches that ``read_committed`` leaves out; where a transaction
+    is open, nothing is said."""
+    rng = random.Random(seed)
+    with transactional_log(tmp_path, rng) as store:
+        partition = store.topic("orders")[0]
+        end, stable = partition.end_offset, partition.last_stable_offset()
+        batches = list(partition.read_batches())
+        known = 0
+        for _ in range(20):
+            below = rng.choice([stable, end]) or 1
+            start = rng.randrange(below)
+            stop = rng.randrange(start + 1, below + 1)
+            found = partition.byte_ranges(start, stop, isolation="read_committed")
+            assert found is not None
+            assert (found.transactions is None) == (stop > stable)
+            if found.transactions is None:
+                continue
+            known += 1
+            ranges = found.transactions.aborted
+            offsets = [
+                record.offset
+                for batch in batches
+                if not batch.is_control
+                and not (
+                    batch.is_transactional
+                    and any(
+                        r.producer_id == batch.producer_id
+                        and r.first_offset <= batch.base_offset <= r.last_offset
+                        for r in ranges
+                    )
+                )
+                for record in batch
+                if start <= record.offset < stop
+            ]
+            committed = partition.read(start, stop, isolation="read_committed")
+            assert offsets == [record.offset for record in committed]
+            assert stop <= found.transactions.upto <= end
+        plain = partition.byte_ranges(0, end)
+        assert plain is not None
+        assert plain.transactions is None
+        assert known or stable < end
+
+
+def test_damage_before_a_marker_decides_nothing(tmp_path: Path) -> None:
+    with transactional_log(tmp_path, random.Random(1)) as store:
+        partition = store.topic("orders")[0]
+        stable = partition.last_stable_offset()
+        assert stable > 10
+        log = partition.segments[-1].path
+    data = bytearray(Path(log).read_bytes())
+    data[-1] ^= 1
+    Path(log).write_bytes(data)
+    with logstore.open(tmp_path, read_only=True) as store:
+        partition = store.topic("orders")[0]
+        found = partition.byte_ranges(0, 10, isolation="read_committed")
+        assert found is None or found.transactions is None

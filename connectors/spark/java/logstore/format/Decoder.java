@@ -46,6 +46,9 @@ public final class Decoder {
     /** Stop at batches that belong to a transaction. */
     public boolean stopsAtTransactions;
 
+    /** Batches that are left out. */
+    public AbortedRanges aborted = new AbortedRanges(new long[0][]);
+
     /** The least offset that no batch may reach: that of the next segment. */
     public long bound = Long.MAX_VALUE;
 
@@ -234,7 +237,9 @@ public final class Decoder {
             throw invalid("a leader epoch", at);
         }
         boolean isControl = (attributes & 0x20) != 0;
-        if (last >= start && !isControl) {
+        boolean isAborted =
+                (attributes & 0x30) == 0x10 && aborted.has(Bytes.int64(buffer, at + 43), base);
+        if (last >= start && !isControl && !isAborted) {
             byte[] data = buffer;
             int begin = at + HEADER;
             int end = at + size;

@@ -4,6 +4,7 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.List;
+import logstore.format.AbortedRanges;
 import org.apache.spark.sql.connector.read.InputPartition;
 
 /** What one Spark task reads, as logstore's Python has planned it (pyspark_logstore/jvm/plans.py). */
@@ -43,6 +44,9 @@ final class Task implements InputPartition {
         final long start;
         final long stop;
         final boolean stopsAtTransactions;
+        final AbortedRanges aborted;
+        /** The plan is valid as long as the log is unchanged below this offset. */
+        final long upto;
         final int decompressedMax;
         final Guard guard;
         /** Null: it is left to Python. */
@@ -53,7 +57,16 @@ final class Task implements InputPartition {
             partition = node.get("partition").asInt();
             start = node.get("start").asLong();
             stop = node.get("stop").asLong();
-            stopsAtTransactions = node.get("committed").asBoolean();
+            stopsAtTransactions = node.get("transactions").asText().equals("unknown");
+            JsonNode known = node.get("aborted");
+            long[][] triples = new long[known.size()][3];
+            for (int i = 0; i < triples.length; i++) {
+                for (int field = 0; field < 3; field++) {
+                    triples[i][field] = known.get(i).get(field).asLong();
+                }
+            }
+            aborted = new AbortedRanges(triples);
+            upto = node.get("upto").asLong();
             decompressedMax = node.get("decompressed_max").asInt();
             JsonNode listed = node.get("pieces");
             if (listed.isNull()) {

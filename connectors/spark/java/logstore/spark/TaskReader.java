@@ -117,6 +117,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         }
         decoder = new Decoder(range.decompressedMax);
         decoder.stopsAtTransactions = range.stopsAtTransactions;
+        decoder.aborted = range.aborted;
         pieceNumber = 0;
         piece = null;
         return true;
@@ -288,6 +289,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
     /** Ask Python whether the planned part of the log is still the same. */
     private boolean stands() {
         ObjectNode request = Json.request("stands").put("task", task.planned).put("range", rangeNumber);
+        request.put("upto", range.upto);
         request.set("options", Json.parse(options));
         return Helper.askOnce(request).get("stands").asBoolean();
     }
