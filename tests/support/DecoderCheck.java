@@ -24,7 +24,7 @@ public final class DecoderCheck {
                         new BufferedInputStream(new FileInputStream(arguments[0]), 1 << 20));
                 DataOutputStream out = new DataOutputStream(
                         new BufferedOutputStream(new FileOutputStream(arguments[1]), 1 << 20))) {
-            Rows rows = new Rows(Integer.parseInt(arguments[2]));
+            Rows rows = new Rows(Integer.parseInt(arguments[2]), Rows.ALL);
             while (true) {
                 int size;
                 try {

@@ -281,36 +281,34 @@ public final class Decoder {
         int before = -1;
         byte type = (byte) (appendTime ? 1 : 0);
         for (int i = 0; i < count; i++) {
-            p = varint(data, p, end, at);
-            long length = number;
+            long read = varint(data, p, end, at);
+            int length = (int) read;
+            p = (int) (read >> 32);
             if (length < RECORD_MIN - 1 || length > end - p) {
                 throw invalid("length of a record", at);
             }
-            int recordEnd = p + (int) length;
+            int recordEnd = p + length;
             p = varlong(data, p + 1, recordEnd, at);
             long timeDelta = number;
-            p = varint(data, p, recordEnd, at);
-            int delta = (int) number;
-            p = varint(data, p, recordEnd, at);
-            int keyLength = (int) number;
-            int keyPos = p;
-            if (keyLength < -1 || keyLength > recordEnd - p) {
+            read = varint(data, p, recordEnd, at);
+            int delta = (int) read;
+            p = (int) (read >> 32);
+            read = varint(data, p, recordEnd, at);
+            int keyLength = (int) read;
+            int keyPos = (int) (read >> 32);
+            if (keyLength < -1 || keyLength > recordEnd - keyPos) {
                 throw invalid("length of a key", at);
             }
-            p += Math.max(keyLength, 0);
-            p = varint(data, p, recordEnd, at);
-            int valueLength = (int) number;
-            int valuePos = p;
-            if (valueLength < -1 || valueLength > recordEnd - p) {
+            read = varint(data, keyPos + Math.max(keyLength, 0), recordEnd, at);
+            int valueLength = (int) read;
+            int valuePos = (int) (read >> 32);
+            if (valueLength < -1 || valueLength > recordEnd - valuePos) {
                 throw invalid("length of a value", at);
             }
-            p += Math.max(valueLength, 0);
-            p = varint(data, p, recordEnd, at);
-            int headers = (int) number;
-            int headerPos = p;
-            if (headers != 0) {
-                p = skipHeaders(data, p, recordEnd, headers, at);
-            }
+            read = varint(data, valuePos + Math.max(valueLength, 0), recordEnd, at);
+            int headers = (int) read;
+            int headerPos = (int) (read >> 32);
+            p = headers == 0 ? headerPos : skipHeaders(data, headerPos, recordEnd, headers, at);
             if (p != recordEnd) {
                 throw invalid("a record does not fill its length", at);
             }
@@ -321,14 +319,22 @@ public final class Decoder {
             long offset = base + delta;
             if (offset >= start && offset < stop) {
                 rows.offset[n] = offset;
-                rows.timestamp[n] = appendTime ? baseTime : baseTime + timeDelta;
-                rows.timestampType[n] = type;
-                rows.keyPos[n] = keyPos;
-                rows.keyLength[n] = keyLength;
-                rows.valuePos[n] = valuePos;
-                rows.valueLength[n] = valueLength;
-                rows.headerPos[n] = headerPos;
-                rows.headerCount[n] = headers;
+                if (rows.keeps(Rows.TIMES)) {
+                    rows.timestamp[n] = appendTime ? baseTime : baseTime + timeDelta;
+                    rows.timestampType[n] = type;
+                }
+                if (rows.keeps(Rows.KEYS)) {
+                    rows.keyPos[n] = keyPos;
+                    rows.keyLength[n] = keyLength;
+                }
+                if (rows.keeps(Rows.VALUES)) {
+                    rows.valuePos[n] = valuePos;
+                    rows.valueLength[n] = valueLength;
+                }
+                if (rows.keeps(Rows.HEADERS)) {
+                    rows.headerPos[n] = headerPos;
+                    rows.headerCount[n] = headers;
+                }
                 n++;
             }
         }
@@ -344,8 +350,9 @@ public final class Decoder {
             throw invalid(count + " headers", at);
         }
         for (int i = 0; i < 2 * count; i++) {
-            p = varint(data, p, end, at);
-            int length = (int) number;
+            long read = varint(data, p, end, at);
+            int length = (int) read;
+            p = (int) (read >> 32);
             if (length < ((i & 1) == 0 ? 0 : -1) || length > end - p) {
                 throw invalid("length in a header", at);
             }
@@ -354,30 +361,41 @@ public final class Decoder {
         return p;
     }
 
-    /** Read a number of 32 bits into {@link #number}; returns what follows it. */
-    private int varint(byte[] data, int from, int end, int at) throws InvalidBatchException {
-        int p = from;
-        if (p < end) {
-            int b = data[p++];
+    /** A number of 32 bits in the lower half, the position of what follows it in the upper one. */
+    private static long varint(byte[] data, int from, int end, int at) throws InvalidBatchException {
+        if (from < end) {
+            int b = data[from];
             if (b >= 0) {
-                number = (b >>> 1) ^ -(b & 1);
-                return p;
+                return packed(from + 1, b);
             }
-            int value = b & 0x7f;
-            for (int shift = 7; shift <= 28 && p < end; shift += 7) {
-                b = data[p++];
-                value |= (b & 0x7f) << shift;
-                if (b >= 0) {
-                    number = (value >>> 1) ^ -(value & 1);
-                    return p;
-                }
+        }
+        return longVarint(data, from, end, at);
+    }
+
+    private static long longVarint(byte[] data, int from, int end, int at) throws InvalidBatchException {
+        int p = from;
+        int value = 0;
+        for (int shift = 0; shift <= 28 && p < end; shift += 7) {
+            int b = data[p++];
+            value |= (b & 0x7f) << shift;
+            if (b >= 0) {
+                return packed(p, value);
             }
         }
         throw invalid("a number", at);
     }
 
+    private static long packed(int next, int value) {
+        return (long) next << 32 | ((value >>> 1) ^ -(value & 1)) & 0xffffffffL;
+    }
+
     /** Read a number of 64 bits into {@link #number}; returns what follows it. */
     private int varlong(byte[] data, int from, int end, int at) throws InvalidBatchException {
+        if (from < end && data[from] >= 0) {
+            int b = data[from];
+            number = (b >>> 1) ^ -(b & 1);
+            return from + 1;
+        }
         int p = from;
         long value = 0;
         for (int shift = 0; shift <= 63 && p < end; shift += 7) {
@@ -447,17 +465,25 @@ public final class Decoder {
     private static void put(
             Rows rows, byte[] data, int pos, int magic, long offset, long time, int appendTime, int keyAt) {
         int n = rows.count++;
-        int keyLength = Bytes.int32(data, keyAt);
-        int valueAt = keyAt + 4 + Math.max(keyLength, 0);
         rows.offset[n] = offset;
-        rows.timestamp[n] = time;
-        rows.timestampType[n] = (byte) (magic == 0 ? -1 : appendTime != 0 ? 1 : 0);
-        rows.keyPos[n] = keyAt + 4;
-        rows.keyLength[n] = keyLength;
-        rows.valuePos[n] = valueAt + 4;
-        rows.valueLength[n] = Bytes.int32(data, valueAt);
-        rows.headerPos[n] = pos;
-        rows.headerCount[n] = 0;
+        if (rows.keeps(Rows.TIMES)) {
+            rows.timestamp[n] = time;
+            rows.timestampType[n] = (byte) (magic == 0 ? -1 : appendTime != 0 ? 1 : 0);
+        }
+        int keyLength = Bytes.int32(data, keyAt);
+        if (rows.keeps(Rows.KEYS)) {
+            rows.keyPos[n] = keyAt + 4;
+            rows.keyLength[n] = keyLength;
+        }
+        if (rows.keeps(Rows.VALUES)) {
+            int valueAt = keyAt + 4 + Math.max(keyLength, 0);
+            rows.valuePos[n] = valueAt + 4;
+            rows.valueLength[n] = Bytes.int32(data, valueAt);
+        }
+        if (rows.keeps(Rows.HEADERS)) {
+            rows.headerPos[n] = pos;
+            rows.headerCount[n] = 0;
+        }
     }
 
     private void wrapper(

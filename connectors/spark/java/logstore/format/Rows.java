@@ -4,6 +4,14 @@ import java.util.Arrays;
 
 /** Decoded records, as columns. Keys, values and headers are places in {@link #data}. */
 public final class Rows {
+    /** Columns that need not be kept; the offset always is. Times have a type. */
+    public static final int TIMES = 1;
+
+    public static final int KEYS = 2;
+    public static final int VALUES = 4;
+    public static final int HEADERS = 8;
+    public static final int ALL = 15;
+
     /** What the places refer to. */
     public byte[] data;
 
@@ -21,32 +29,50 @@ public final class Rows {
     public int[] headerPos;
     public int[] headerCount;
 
-    public Rows(int capacity) {
-        offset = new long[capacity];
-        timestamp = new long[capacity];
-        timestampType = new byte[capacity];
-        keyPos = new int[capacity];
-        keyLength = new int[capacity];
-        valuePos = new int[capacity];
-        valueLength = new int[capacity];
-        headerPos = new int[capacity];
-        headerCount = new int[capacity];
+    private final int columns;
+
+    public Rows(int capacity, int columns) {
+        this.columns = columns;
+        offset = new long[0];
+        timestamp = new long[0];
+        timestampType = new byte[0];
+        keyPos = new int[0];
+        keyLength = new int[0];
+        valuePos = new int[0];
+        valueLength = new int[0];
+        headerPos = new int[0];
+        headerCount = new int[0];
+        reserve(capacity);
     }
 
     public int capacity() {
         return offset.length;
     }
 
+    /** Whether a column is kept. Memory of those that are not is not used. */
+    boolean keeps(int column) {
+        return (columns & column) != 0;
+    }
+
     /** Make room for this many rows in all. */
     void reserve(int capacity) {
-        if (capacity > offset.length) {
-            offset = Arrays.copyOf(offset, capacity);
+        if (capacity <= offset.length) {
+            return;
+        }
+        offset = Arrays.copyOf(offset, capacity);
+        if (keeps(TIMES)) {
             timestamp = Arrays.copyOf(timestamp, capacity);
             timestampType = Arrays.copyOf(timestampType, capacity);
+        }
+        if (keeps(KEYS)) {
             keyPos = Arrays.copyOf(keyPos, capacity);
             keyLength = Arrays.copyOf(keyLength, capacity);
+        }
+        if (keeps(VALUES)) {
             valuePos = Arrays.copyOf(valuePos, capacity);
             valueLength = Arrays.copyOf(valueLength, capacity);
+        }
+        if (keeps(HEADERS)) {
             headerPos = Arrays.copyOf(headerPos, capacity);
             headerCount = Arrays.copyOf(headerCount, capacity);
         }

@@ -48,6 +48,11 @@ final class LogScan implements Batch, SupportsReportStatistics {
         return plan;
     }
 
+    /** Read what another scan has planned: the plan does not depend on columns and limit. */
+    void takePlan(LogScan other) {
+        plan = other.plan();
+    }
+
     /** Count, min and max of the offsets; null if the plan does not determine them. */
     JsonNode counts() {
         JsonNode counts = plan().get("counts");

@@ -38,6 +38,8 @@ final class LogScanBuilder
     /** All filters are answered by the ranges that are read. */
     private boolean isExact = true;
     private int limit = -1;
+    /** The scan without a limit, whose plan did not determine the counts; and what it determined. */
+    private LogScan uncounted;
     private LogCounts counts;
 
     LogScanBuilder(StructType schema, Map<String, String> options) {
@@ -163,7 +165,10 @@ final class LogScanBuilder
                 return false;
             }
         }
-        counts = LogCounts.of(new LogScan(schema, options, conditions, pushed, -1), functions);
+        if (uncounted == null) {
+            uncounted = new LogScan(schema, options, conditions, pushed, -1);
+        }
+        counts = LogCounts.of(uncounted, functions);
         return counts != null;
     }
 
@@ -175,6 +180,13 @@ final class LogScanBuilder
 
     @Override
     public Scan build() {
-        return counts != null ? counts : new LogScan(schema, options, conditions, pushed, limit);
+        if (counts != null) {
+            return counts;
+        }
+        LogScan scan = new LogScan(schema, options, conditions, pushed, limit);
+        if (uncounted != null) {
+            scan.takePlan(uncounted);
+        }
+        return scan;
     }
 }

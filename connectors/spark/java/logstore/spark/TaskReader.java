@@ -38,7 +38,7 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
     private final StructType schema;
     private final String options;
     private final boolean hasTimestamp;
-    private final Rows rows = new Rows(ROWS);
+    private final Rows rows;
     private final Vectors.Place place = new Vectors.Place();
     private final ColumnarBatch batch;
 
@@ -66,12 +66,36 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
         this.schema = schema;
         this.options = options;
         this.hasTimestamp = Arrays.asList(schema.fieldNames()).contains("timestamp");
+        this.rows = new Rows(ROWS, columns(schema));
         this.rowsLeft = task.limit < 0 ? Long.MAX_VALUE : task.limit;
         ColumnVector[] vectors = new ColumnVector[schema.length()];
         for (int i = 0; i < vectors.length; i++) {
             vectors[i] = Vectors.of(schema.apply(i), rows, place);
         }
         batch = new ColumnarBatch(vectors);
+    }
+
+    /** What is kept of the records. */
+    private static int columns(StructType schema) {
+        int columns = 0;
+        for (String name : schema.fieldNames()) {
+            switch (name) {
+                case "key":
+                    columns |= Rows.KEYS;
+                    break;
+                case "value":
+                    columns |= Rows.VALUES;
+                    break;
+                case "timestamp", "timestampType":
+                    columns |= Rows.TIMES;
+                    break;
+                case "headers":
+                    columns |= Rows.HEADERS;
+                    break;
+                default: // is always known
+            }
+        }
+        return columns;
     }
 
     @Override
