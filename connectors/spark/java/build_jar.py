@@ -3,11 +3,15 @@
 It needs ``javac`` 17 or later, from JAVA_HOME or the search path, and the jars of an
 installed pyspark, or of SPARK_HOME. The jar runs on Spark 4.0 to 4.3 and Java 17 or
 later, whatever it was compiled with. Without them nothing is built, and it says so:
-logstore then works without the format ``logstore-jvm``.
+logstore then works without the format ``logstore-jvm``. A jar of the same sources that
+is there already stays: wheels of a release are built in images without a JDK, and the
+jar before, once. With ``--required`` it is an error if there is none in the end.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -22,6 +26,7 @@ JAR = HERE.parent / "pyspark_logstore" / "jvm" / "logstore-jvm.jar"
 PROVIDER = "META-INF/services/org.apache.spark.sql.sources.DataSourceRegister"
 SOURCE = "logstore.spark.LogSource"
 RELEASE = "17"
+MANIFEST = "META-INF/MANIFEST.MF"
 # Spark's jars name others in their manifests that are not there, and have annotations
 # whose classes are not; the exceptions and tasks have no use for version numbers.
 WARNINGS = "-Xlint:all,-path,-classfile,-processing,-serial"
@@ -52,23 +57,51 @@ def build(target: Path = JAR) -> str:
         subprocess.CalledProcessError: the sources do not compile.
     """
     javac, jars = find_javac(), find_jars()
+    reason = ""
     if javac is None:
-        return "there is no javac: install a JDK 17 or later, or set JAVA_HOME"
-    if jars is None:
-        return "pyspark is not installed where logstore is built"
-    sources = sorted(map(str, HERE.glob("logstore/*/*.java")))
+        reason = "there is no javac: install a JDK 17 or later, or set JAVA_HOME"
+    elif jars is None:
+        reason = "pyspark is not installed where logstore is built"
+    if javac is None or jars is None:
+        if is_current(target):
+            return ""
+        target.unlink(missing_ok=True)  # it was made of other sources
+        return reason
+    sources = list(map(str, _sources()))
     with tempfile.TemporaryDirectory() as folder:
         command = [javac, "--release", RELEASE, WARNINGS, "-Werror", "-g:none"]
         command += ["-d", folder, "-cp", f"{jars}/*", *sources]
         subprocess.run(command, check=True)
         partial = target.with_suffix(".partial")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as jar:
-            _add(jar, "META-INF/MANIFEST.MF", b"Manifest-Version: 1.0\r\n\r\n")
+            _add(jar, MANIFEST, _manifest())
             _add(jar, PROVIDER, f"{SOURCE}\n".encode())
             for path in sorted(Path(folder).rglob("*.class")):
                 _add(jar, str(path.relative_to(folder)), path.read_bytes())
         partial.replace(target)
     return ""
+
+
+def is_current(target: Path) -> bool:
+    """Whether there is a jar, made of these sources."""
+    try:
+        with zipfile.ZipFile(target) as jar:
+            return jar.read(MANIFEST) == _manifest()
+    except (OSError, KeyError, zipfile.BadZipFile):
+        return False
+
+
+def _sources() -> list[Path]:
+    return sorted(HERE.glob("logstore/*/*.java"))
+
+
+def _manifest() -> bytes:
+    digest = hashlib.sha256()
+    for source in _sources():
+        digest.update(f"{source.relative_to(HERE)}\n".encode() + source.read_bytes())
+    # A line has at most 72 bytes.
+    text = f"Manifest-Version: 1.0\r\nSources: {digest.hexdigest()[:40]}\r\n\r\n"
+    return text.encode()
 
 
 def _add(jar: zipfile.ZipFile, name: str, content: bytes) -> None:
@@ -79,9 +112,13 @@ def _add(jar: zipfile.ZipFile, name: str, content: bytes) -> None:
 
 def main() -> None:
     """Build it in place."""
+    parser = argparse.ArgumentParser(description="Compiles the reader in Java.")
+    parser.add_argument("--required", action="store_true")
+    is_required = parser.parse_args().required
     reason = build()
     if reason:
-        print(f"the reader in Java (logstore-jvm) is not built: {reason}")
+        text = f"the reader in Java (logstore-jvm) is not built: {reason}"
+        sys.exit(text) if is_required else print(text)
     else:
         print(f"{JAR.name}: {JAR.stat().st_size / 1000:.0f} kB", file=sys.stderr)
 

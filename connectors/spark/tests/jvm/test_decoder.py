@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -51,3 +52,22 @@ def test_wheel_without_a_jdk_is_built_and_says_so(
     reason = BUILD["build"](tmp_path / "none.jar")
     assert "install a JDK" in reason
     assert not (tmp_path / "none.jar").exists()
+
+
+def test_jar_that_was_built_before_stays_where_there_is_no_jdk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the images in which the wheels of a release are built; one of other sources
+    does not stay."""
+    if not BUILD["JAR"].exists() or not BUILD["is_current"](BUILD["JAR"]):
+        pytest.skip("the reader in Java is not built here")
+    jar = tmp_path / "copy.jar"
+    shutil.copy(BUILD["JAR"], jar)
+    monkeypatch.setenv("JAVA_HOME", "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert BUILD["build"](jar) == ""
+    assert jar.read_bytes() == BUILD["JAR"].read_bytes()
+    with zipfile.ZipFile(jar, "w") as other:
+        other.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0")
+    assert "install a JDK" in BUILD["build"](jar)
+    assert not jar.exists()
