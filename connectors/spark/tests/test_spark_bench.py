@@ -40,3 +40,16 @@ def test_writing_is_measured(
     args = argparse.Namespace(records=4000, partitions=[2], tasks=2, rounds=1)
     rows = list(spark_sink.run_writes(spark, tmp_path, args))
     assert {row["sink"] for row in rows} >= {"logstore", "ceiling", "parquet"}
+
+
+def test_triggers_are_measured(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program checks that every row was read, once."""
+    from bench import spark_trigger
+
+    args = argparse.Namespace(rows=10, rounds=2, warm_up=1)
+    rows = spark_trigger.run(spark, tmp_path, args)
+    assert rows[0]["source"] == "logstore"
+    assert all(row["all ms"] > 0 for row in rows)
+    assert capsys.readouterr().out

@@ -155,7 +155,9 @@ class Helper:
         assert self._stream_options is not None
         options = self._stream_options
         tasks = [task for task in tasks if task.ranges]
-        return plan_json(tasks, _path(options), options)
+        latest = self._reader.reportLatestOffset()
+        lags = _lags(end, latest) if latest else [0]
+        return {**plan_json(tasks, _path(options), options), "lag": max(lags)}
 
     def commit(self, request: Request) -> Any:
         """A batch is complete."""
@@ -164,11 +166,7 @@ class Helper:
 
     def lag(self, request: Request) -> Any:
         """How far the offsets read are behind the ends."""
-        read = from_json(json.loads(request["read"]))
-        end = from_json(json.loads(request["end"]))
-        known = {name: read.get(name, 0) for name in end}
-        waiting = backlog(known, end)
-        lags = [waiting.get(name, 0) for name in end] or [0]
+        lags = _lags(json.loads(request["read"]), json.loads(request["end"]))
         return {
             "lag": {
                 "minOffsetsBehindLatest": str(min(lags)),
@@ -176,6 +174,13 @@ class Helper:
                 "avgOffsetsBehindLatest": str(sum(lags) / len(lags)),
             }
         }
+
+
+def _lags(read: Any, end: Any) -> list[int]:
+    """The offsets between two positions, by partition; at least one number."""
+    first, last = from_json(read), from_json(end)
+    waiting = backlog({name: first.get(name, 0) for name in last}, last)
+    return [waiting.get(name, 0) for name in last] or [0]
 
 
 _ANSWERS: Final[Mapping[str, Callable[[Helper, Request], Any]]] = {

@@ -26,11 +26,13 @@ def plan_json(tasks: Sequence[Task], path: str, options: SourceOptions) -> Any:
     """A plan: its tasks, and what is known of all of them.
 
     ``counts`` is None unless every offset of every range certainly has a record that
-    is delivered.
+    is delivered. ``by_partition``: each task reads one partition, and none another
+    task reads.
     """
     opened = store_at(path)
     planned = [_task_json(task, opened, options) for task in tasks]
     ranges = [each for task in planned for each in task["ranges"]]
+    names = [{r.partition for r in task.ranges} for task in tasks]
     is_exact = not options.skips_damage and all(
         each["pieces"] is not None
         and each["transactions"] == "none"
@@ -40,7 +42,9 @@ def plan_json(tasks: Sequence[Task], path: str, options: SourceOptions) -> Any:
     return {
         "tasks": planned,
         "offsets": sum(each["stop"] - each["start"] for each in ranges),
-        "bytes": sum(r.bytes for task in tasks for r in task.ranges),
+        "bytes": _bytes_of(tasks, ranges),
+        "by_partition": all(len(group) == 1 for group in names)
+        and len(set().union(*names)) == len(names) > 0,
         "counts": counts_of(ranges) if is_exact else None,
     }
 
@@ -52,6 +56,20 @@ def counts_of(ranges: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
         "min": min((each["start"] for each in ranges), default=None),
         "max": max((each["stop"] - 1 for each in ranges), default=None),
     }
+
+
+def _bytes_of(tasks: Sequence[Task], ranges: Sequence[Mapping[str, Any]]) -> int | None:
+    """About how many bytes are read; None: unknown."""
+    total = 0
+    planned = [log_range for task in tasks for log_range in task.ranges]
+    for log_range, each in zip(planned, ranges, strict=True):
+        if log_range.bytes:
+            total += log_range.bytes
+        elif each["pieces"] is None:
+            return None
+        else:  # of few records sizes are not determined
+            total += sum(piece["size"] - piece["position"] for piece in each["pieces"])
+    return total
 
 
 def _task_json(task: Task, opened: OpenStore, options: SourceOptions) -> dict[str, Any]:

@@ -5,25 +5,34 @@ import com.fasterxml.jackson.databind.node.ArrayNode;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Arrays;
 import java.util.Map;
+import java.util.List;
 import java.util.OptionalLong;
+import org.apache.spark.sql.connector.expressions.Expression;
+import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsReportPartitioning;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.partitioning.KeyGroupedPartitioning;
+import org.apache.spark.sql.connector.read.partitioning.Partitioning;
+import org.apache.spark.sql.connector.read.partitioning.UnknownPartitioning;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.types.StructType;
 
 /** One scan; its plan is made once, when it is first needed. */
-final class LogScan implements Batch, SupportsReportStatistics {
+final class LogScan implements Batch, SupportsReportStatistics, SupportsReportPartitioning {
     private final StructType schema;
     private final Map<String, String> options;
     private final ArrayNode conditions;
     private final Predicate[] pushed;
     private final int limit;
     private JsonNode plan;
+    private LogStream stream;
 
     LogScan(
             StructType schema,
@@ -85,7 +94,8 @@ final class LogScan implements Batch, SupportsReportStatistics {
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpoint) {
-        return new LogStream(schema, options);
+        stream = new LogStream(schema, options);
+        return stream;
     }
 
     @Override
@@ -104,7 +114,8 @@ final class LogScan implements Batch, SupportsReportStatistics {
         return new Statistics() {
             @Override
             public OptionalLong sizeInBytes() {
-                return OptionalLong.of(planned.get("bytes").asLong());
+                JsonNode bytes = planned.get("bytes");
+                return bytes.isNull() ? OptionalLong.empty() : OptionalLong.of(bytes.asLong());
             }
 
             @Override
@@ -114,8 +125,30 @@ final class LogScan implements Batch, SupportsReportStatistics {
         };
     }
 
+    /**
+     * If each task reads one partition, and none is read by two: a grouping by topic and partition needs no
+     * exchange then. Otherwise nothing is said: Spark would read the parts of a partition one after the
+     * other.
+     */
+    @Override
+    public Partitioning outputPartitioning() {
+        if (stream == null && List.of(schema.fieldNames()).containsAll(List.of("topic", "partition"))) {
+            JsonNode planned = plan();
+            if (planned.get("by_partition").asBoolean()) {
+                Expression[] keys = {Expressions.column("topic"), Expressions.column("partition")};
+                return new KeyGroupedPartitioning(keys, planned.get("tasks").size());
+            }
+        }
+        return new UnknownPartitioning(0);
+    }
+
     @Override
     public CustomMetric[] supportedCustomMetrics() {
-        return Metrics.supported();
+        return Metrics.supported(stream != null);
+    }
+
+    @Override
+    public CustomTaskMetric[] reportDriverMetrics() {
+        return stream == null ? new CustomTaskMetric[0] : stream.driverMetrics();
     }
 }

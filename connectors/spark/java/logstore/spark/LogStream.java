@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
@@ -24,6 +25,8 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
     private final String options;
     private final Helper helper = Helper.take();
     private LogOffset reported;
+    /** Of the batch that was planned last. */
+    private long lag;
 
     LogStream(StructType schema, Map<String, String> options) {
         this.schema = schema;
@@ -107,7 +110,13 @@ final class LogStream implements MicroBatchStream, SupportsTriggerAvailableNow, 
 
     @Override
     public InputPartition[] planInputPartitions(Offset start, Offset end) {
-        return Task.all(ask(Json.request("batch").put("start", start.json()).put("end", end.json())), -1);
+        JsonNode plan = ask(Json.request("batch").put("start", start.json()).put("end", end.json()));
+        lag = plan.get("lag").asLong();
+        return Task.all(plan, -1);
+    }
+
+    CustomTaskMetric[] driverMetrics() {
+        return new CustomTaskMetric[] {Metrics.of("logstoreLag", lag)};
     }
 
     @Override

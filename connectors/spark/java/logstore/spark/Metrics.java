@@ -1,5 +1,8 @@
 package logstore.spark;
 
+import java.util.ArrayList;
+import java.util.List;
+import java.util.stream.LongStream;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.metric.CustomSumMetric;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
@@ -34,8 +37,30 @@ public final class Metrics {
         }
     }
 
-    static CustomMetric[] supported() {
-        return new CustomMetric[] {new BytesRead(), new RangesOfPython()};
+    /** The lag of a stream: how many offsets a batch leaves unread of the partition that has most. */
+    public static final class Lag implements CustomMetric {
+        @Override
+        public String name() {
+            return "logstoreLag";
+        }
+
+        @Override
+        public String description() {
+            return "offsets behind the end after this batch, of the slowest partition";
+        }
+
+        @Override
+        public String aggregateTaskMetrics(long[] values) {
+            return String.valueOf(LongStream.of(values).max().orElse(0));
+        }
+    }
+
+    static CustomMetric[] supported(boolean isStream) {
+        List<CustomMetric> metrics = new ArrayList<>(List.of(new BytesRead(), new RangesOfPython()));
+        if (isStream) {
+            metrics.add(new Lag());
+        }
+        return metrics.toArray(new CustomMetric[0]);
     }
 
     static CustomTaskMetric of(String name, long value) {

@@ -5,10 +5,13 @@ import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.List;
 import logstore.format.AbortedRanges;
-import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.read.HasPartitionKey;
+import org.apache.spark.unsafe.types.UTF8String;
 
 /** What one Spark task reads, as logstore's Python has planned it (pyspark_logstore/jvm/plans.py). */
-final class Task implements InputPartition {
+final class Task implements HasPartitionKey {
     private static final long serialVersionUID = 1L;
 
     /** The bytes of one file that are read. */
@@ -89,6 +92,13 @@ final class Task implements InputPartition {
         node.get("ranges").forEach(range -> ranges.add(new Range(range)));
         planned = node.get("task").asText();
         this.limit = limit;
+    }
+
+    /** The topic and partition of its first range: Spark asks if every task has one. */
+    @Override
+    public InternalRow partitionKey() {
+        Range first = ranges.get(0);
+        return new GenericInternalRow(new Object[] {UTF8String.fromString(first.topic), first.partition});
     }
 
     static Task[] all(JsonNode plan, int limit) {
