@@ -30,7 +30,8 @@ from support.values import FORMATS
 _HEADER = struct.Struct(">ibiqqq")
 _RESULT = struct.Struct(">biiI")
 _ROW = struct.Struct(">qqbi")
-_ROUND = 5_000
+# A start of Java costs as much as some thousand inputs.
+_ROUND = 50_000
 ENDED, STOPPED, INVALID = range(3)
 
 
@@ -201,9 +202,12 @@ def make(rng: random.Random) -> Input:
     )
 
 
+_reader_of_limit = functools.cache(ChunkReader)
+
+
 def verdict_of_c(given: Input) -> Verdict:
-    """What logstore's own reader says."""
-    reader = ChunkReader(given.limit)
+    """What logstore's own reader says, which reads one chunk after the other."""
+    reader = _reader_of_limit(given.limit)
     checks = native.CHECK_ALL | (native.CHECK_OWN if given.contiguous else 0)
     reader.begin(given.before, checks)
     count = checksum = 0
@@ -273,7 +277,8 @@ class JavaDecoder:
             for one in given:
                 head = _HEADER.pack(len(one.data), *one[:5])
                 file.write(head + one.data)
-        command = [self._java, "-Xss512k", "-cp", self._path, "DecoderCheck"]
+        options = ["-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = [self._java, *options, "-cp", self._path, "DecoderCheck"]
         subprocess.run([*command, str(into), str(out), str(capacity)], check=True)
         for fields in _RESULT.iter_unpack(out.read_bytes()):
             yield Verdict(*fields)
