@@ -11,18 +11,14 @@ Java and the jars are those of the tests: tests/support/kafka_tools.py.
 from __future__ import annotations
 
 import atexit
-import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.rounds import Contestant, UnavailableError
@@ -30,27 +26,11 @@ from bench.workload import TIMESTAMP_MS
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from support.kafka_tools import KafkaTools, ToolsUnavailableError
+from support.kafka_tools import ToolsUnavailableError
+from support.running_broker import Broker, BrokerError
 
 __all__ = ["AppendMany", "Read"]
 
-_CLUSTER = "bG9nc3RvcmUtYmVuY2gtMQ"
-_START_SECONDS_MAX = 60
-_SETTINGS = """
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={directory}/data
-num.partitions=1
-offsets.topic.replication.factor=1
-auto.create.topics.enable=false
-group.initial.rebalance.delay.ms=0
-log.message.timestamp.before.max.ms=9223372036854775807
-"""
 _PRODUCER = {
     "acks": "1",
     "linger.ms": 5,
@@ -69,77 +49,18 @@ _CONSUMER = {
 }
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-class Broker:
-    """A running broker."""
-
-    def __init__(self) -> None:
-        cache = Path(tempfile.gettempdir()) / f"logstore-bench-kafka-{os.getuid()}"
-        cache.mkdir(mode=0o700, exist_ok=True)
-        try:
-            tools = KafkaTools.find(cache)
-        except ToolsUnavailableError as error:
-            raise UnavailableError(str(error)) from error
-        self._directory = Path(tempfile.mkdtemp(prefix="logstore-bench-kafka-"))
-        port, controller = _free_ports(2)
-        self.address = f"127.0.0.1:{port}"
-        settings = self._directory / "server.properties"
-        settings.write_text(
-            _SETTINGS.format(
-                port=port, controller=controller, directory=self._directory
-            )
-        )
-        java = [tools.java, "-Xmx1g", "-Xms1g", "-cp", tools.classpath]
-        format_ = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER]
-        subprocess.run(
-            [*java, *format_, "-c", str(settings)], check=True, capture_output=True
-        )
-        log = (self._directory / "broker.log").open("wb")
-        self._process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(settings)], stdout=log, stderr=log
-        )
-        atexit.register(self._end)
-        self._wait()
-
-    def _wait(self) -> None:
-        end = time.monotonic() + _START_SECONDS_MAX
-        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
-        while True:
-            try:
-                admin.list_topics(timeout=2)
-                return
-            except KafkaException:
-                if self._process.poll() is not None or time.monotonic() > end:
-                    text = (self._directory / "broker.log").read_text()
-                    raise UnavailableError(
-                        f"the broker did not start: {text[-500:]}"
-                    ) from None
-
-    def _end(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def cpu_seconds(self) -> float:
-        """Of all its threads, since it was started."""
-        text = Path(f"/proc/{self._process.pid}/stat").read_text()
-        fields = text.rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 _brokers: list[Broker] = []
 
 
 def _broker() -> Broker:
     if not _brokers:
-        _brokers.append(Broker())
+        directory = Path(tempfile.mkdtemp(prefix="logstore-bench-kafka-"))
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        try:
+            _brokers.append(Broker(directory))
+        except (ToolsUnavailableError, BrokerError) as error:
+            raise UnavailableError(str(error)) from error
+        atexit.register(_brokers[0].kill)  # before its directory is removed
     return _brokers[0]
 
 

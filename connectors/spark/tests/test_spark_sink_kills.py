@@ -14,17 +14,16 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 import logstore
+from support.killed_query import KilledQuery, kill
 
 ROWS = 1000
 # Even: the rows of a key are all of one task, of which there are two.
@@ -112,91 +111,6 @@ def drive(folder: Path) -> None:
             failures.write(f"{text}\n\n")
 
 
-# ---------------------------------------------------------------- processes
-
-
-def processes() -> dict[int, tuple[int, str]]:
-    """All there are: (parent, command)."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                stat = Path(f"/proc/{entry}/stat").read_text()
-                command = Path(f"/proc/{entry}/cmdline").read_bytes()
-                parent = int(stat.rsplit(")", 1)[1].split()[1])
-                found[int(entry)] = parent, command.replace(b"\0", b" ").decode()
-    return found
-
-
-def below(root: int) -> dict[int, str]:
-    """The commands of the processes below one."""
-    there = processes()
-    found = {}
-    for process, (_, command) in there.items():
-        parent = process
-        while parent in there and parent != root:
-            parent = there[parent][0]
-        if parent == root and process != root:
-            found[process] = command
-    return found
-
-
-def kill(process: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
-
-
-class Query:
-    """The program, started again where it was killed."""
-
-    def __init__(self, folder: Path, log: IO[bytes]) -> None:
-        self.folder = folder
-        self.starts = 0
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        path = os.pathsep.join(sys.path)
-        environment = {
-            **os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable
-        }  # fmt: skip
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, str(self.folder)],
-            env=environment,
-            stdout=self._log,
-            stderr=self._log,
-        )
-        self.starts += 1
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def kill_driver(self) -> None:
-        """Java and the program; Python's workers see it, sooner or later."""
-        assert self._process is not None
-        for process, command in below(self._process.pid).items():
-            if "pyspark.daemon" not in command:
-                kill(process)
-        kill(self._process.pid)
-        self._process.wait()
-
-    def workers(self) -> list[int]:
-        """Python's: tasks, plans, commits, and the processes that they come from."""
-        assert self._process is not None
-        found = below(self._process.pid).items()
-        return sorted(pid for pid, command in found if "pyspark.daemon" in command)
-
-    def end(self) -> None:
-        if self.is_running:
-            self.kill_driver()
-
-    def stop(self) -> int:
-        assert self._process is not None
-        (self.folder / "stop").touch()
-        return self._process.wait(WAIT_S)
-
-
 def ends(path: Path) -> list[int]:
     """Where the partitions end, at one moment; nothing where there is no topic yet."""
     try:
@@ -227,7 +141,7 @@ def test_query_that_is_killed_writes_every_row_once(
     out = tmp_path / "out"
     done: Counter[str] = Counter()
     with open(tmp_path / "log", "wb") as log:
-        query = Query(tmp_path, log)
+        query = KilledQuery(Path(__file__), tmp_path, log)
         try:
             while sum(done.values()) < kills:
                 go_on(query, out)
@@ -244,7 +158,7 @@ def test_query_that_is_killed_writes_every_row_once(
     print(f"{dict(done)}, {query.starts} starts, {failed} failures, {found} rows")
 
 
-def go_on(query: Query, out: Path) -> None:
+def go_on(query: KilledQuery, out: Path) -> None:
     """Wait until two more batches have come, whole ones."""
     before = sum(ends(out))
     deadline = time.monotonic() + WAIT_S
@@ -256,7 +170,7 @@ def go_on(query: Query, out: Path) -> None:
         time.sleep(0.05)
 
 
-def strike(query: Query, victim: str, out: Path, rng: random.Random) -> bool:
+def strike(query: KilledQuery, victim: str, out: Path, rng: random.Random) -> bool:
     """Kill somebody; False where the moment for it did not come."""
     if victim.endswith("publication"):
         deadline = time.monotonic() + 10
