@@ -32,6 +32,7 @@ COUNT = 2000
 # runs in the same process as the source's reader, or beside it.
 HEAD = """
 import json, os, sys, time
+import logstore.spark
 from pyspark.sql import SparkSession, functions as F
 
 master, path, folder = sys.argv[1:4]
@@ -45,6 +46,7 @@ spark = (
     .config("spark.sql.shuffle.partitions", "1")
     .config("spark.scheduler.minRegisteredResourcesRatio", "1")
     .config("spark.sql.warehouse.dir", os.path.join(folder, "warehouse"))
+    .config("spark.jars", logstore.spark.jar_path() or "")
     .getOrCreate()
 )
 spark.sparkContext.setLogLevel("ERROR")
@@ -62,7 +64,7 @@ where = F.udf(where)
 
 BATCH = """
 frame = (
-    spark.read.format("logstore")
+    spark.read.format(SOURCE)
     .option("subscribe", "orders").option("minPartitions", 8).load(path)
     .select("partition", "offset", "value", where("offset").alias("worker"))
 )
@@ -77,7 +79,7 @@ options = {"subscribe": "orders", "startingOffsets": "earliest", "minPartitions"
 if len(sys.argv) > 5:
     options["maxOffsetsPerTrigger"] = sys.argv[5]
 query = (
-    spark.readStream.format("logstore").options(**options).load(path)
+    spark.readStream.format(SOURCE).options(**options).load(path)
     .select("partition", "offset", where("offset").alias("worker"))
     .writeStream.format("parquet")
     .option("checkpointLocation", os.path.join(folder, "checkpoint"))
@@ -88,6 +90,11 @@ query.awaitTermination()
 rows = spark.read.parquet(os.path.join(folder, "out")).collect()
 print(json.dumps([tuple(r) for r in rows]))
 """
+
+
+def program(source: str, *parts: str) -> str:
+    """What a driver runs; `source` is the format that it reads."""
+    return "".join([f"SOURCE = {source!r}\n", HEAD, *parts])
 
 
 @pytest.fixture
@@ -134,20 +141,23 @@ def test_all_workers_read_a_shared_store(
     make_topic: MakeTopic,
     writer: logstore.Store,
     tmp_path: Path,
+    source: str,
 ) -> None:
     """A batch, and a stream that goes on from its checkpoint in another driver. The
     path is relative to the driver's directory; executors run in others."""
     topic = make_topic(partitions=PARTITIONS, count=COUNT)
     cluster = make_cluster("a", "b")
     arguments = [os.path.relpath(writer.path, tmp_path), str(tmp_path), "2"]
-    batch, first = printed(cluster.run(HEAD + BATCH + STREAM, *arguments, cwd=tmp_path))
+    batch, first = printed(
+        cluster.run(program(source, BATCH, STREAM), *arguments, cwd=tmp_path)
+    )
     assert in_log(batch) == in_log(first) == everything(topic)
     assert workers_of(batch) == workers_of(first) == {"a", "b"}
     assert all(value == f"orders-{p}@{o}" for p, o, value, _ in batch)
 
     topic[0].append_many([b"value"] * 1000)
     topic[1].append(b"value")
-    (second,) = printed(cluster.run(HEAD + STREAM, *arguments, cwd=tmp_path))
+    (second,) = printed(cluster.run(program(source, STREAM), *arguments, cwd=tmp_path))
     assert in_log(second) == everything(topic)
     # What the first run wrote is still there, and was not written again.
     assert {tuple(row) for row in first} < {tuple(row) for row in second}
@@ -165,6 +175,7 @@ def test_stream_survives_the_death_of_a_worker(
     make_topic: MakeTopic,
     writer: logstore.Store,
     tmp_path: Path,
+    source: str,
 ) -> None:
     """All its processes are killed while they read; what they had is read again."""
     topic = make_topic(partitions=PARTITIONS, count=COUNT)
@@ -189,7 +200,7 @@ def test_stream_survives_the_death_of_a_worker(
 
     arguments = [writer.path, str(tmp_path), "2", *limit]
     result = cluster.run(
-        HEAD + STREAM, *arguments, cwd=tmp_path, while_running=kill_one
+        program(source, STREAM), *arguments, cwd=tmp_path, while_running=kill_one
     )
     (rows,) = printed(result)
     assert in_log(rows) == everything(topic)
@@ -233,12 +244,12 @@ def two_places(folder: Path, *only_here: str) -> tuple[Path, Path]:
 
 FAILING = """
 def batch(path):
-    reader = spark.read.format("logstore").option("subscribe", "orders")
+    reader = spark.read.format(SOURCE).option("subscribe", "orders")
     reader.load(path).write.format("noop").mode("overwrite").save()
 
 def stream(path):
     (
-        spark.readStream.format("logstore").option("subscribe", "orders")
+        spark.readStream.format(SOURCE).option("subscribe", "orders")
         .option("startingOffsets", "earliest").load(path)
         .writeStream.format("noop").trigger(availableNow=True)
         .option("checkpointLocation", os.path.join(folder, "checkpoint"))
@@ -259,12 +270,15 @@ def test_path_that_is_not_shared_is_refused(
     unshare: Callable[[Path, str], list[str]],
     make_cluster: Callable[..., Cluster],
     tmp_path: Path,
+    source: str,
 ) -> None:
     """A worker has nothing there, or a copy, or a store of its own. The queries fail:
     they never give its records, and never none."""
     shared, other = two_places(tmp_path, "none")
     cluster = make_cluster("a", prefix=unshare(other, str(shared)))
-    result = cluster.run(HEAD + FAILING, str(shared), str(tmp_path), "1", cwd=tmp_path)
+    result = cluster.run(
+        program(source, FAILING), str(shared), str(tmp_path), "1", cwd=tmp_path
+    )
     none, copy, store, stream = printed(result)
     assert f"option path: there is no directory {shared}/none on host" in none
     assert f"option path: {shared}/copy on host" in copy
@@ -278,7 +292,7 @@ options = {"subscribe": "orders", "startingOffsets": "earliest", "minPartitions"
 if len(sys.argv) > 5:
     options["maxOffsetsPerTrigger"] = sys.argv[5]
 query = (
-    spark.readStream.format("logstore").options(**options).load(path)
+    spark.readStream.format(SOURCE).options(**options).load(path)
     .select("value", "partition", where("offset").alias("worker"))
     .selectExpr("value", "partition", "CAST(worker AS string) AS key")
     .writeStream.format("logstore").option("topic", "copy").option("partitions", 2)
@@ -308,17 +322,18 @@ def test_all_workers_write_to_a_shared_store(
     make_topic: MakeTopic,
     writer: logstore.Store,
     tmp_path: Path,
+    source: str,
 ) -> None:
     """What they stage the driver publishes; a second driver goes on."""
     topic = make_topic(partitions=PARTITIONS, count=COUNT)
     cluster = make_cluster("a", "b")
     arguments = [writer.path, str(tmp_path), "2"]
-    printed(cluster.run(HEAD + SINK, *arguments, cwd=tmp_path))
+    printed(cluster.run(program(source, SINK), *arguments, cwd=tmp_path))
     values, workers = copied(tmp_path)
     assert values == all_values(topic)
     assert workers == {"a", "b"}
     topic[0].append_many([b"more"] * 1000)
-    printed(cluster.run(HEAD + SINK, *arguments, cwd=tmp_path))
+    printed(cluster.run(program(source, SINK), *arguments, cwd=tmp_path))
     assert copied(tmp_path)[0] == all_values(topic)
     assert not logstore.verify(tmp_path / "copy").problems
 
@@ -329,6 +344,7 @@ def test_sink_writes_each_row_once_though_a_worker_dies(
     make_topic: MakeTopic,
     writer: logstore.Store,
     tmp_path: Path,
+    source: str,
 ) -> None:
     """What it had staged is left over, and staged again by the other one."""
     topic = make_topic(partitions=PARTITIONS, count=COUNT)
@@ -346,7 +362,9 @@ def test_sink_writes_each_row_once_though_a_worker_dies(
         cluster.workers["b"].kill()
 
     arguments = [writer.path, str(tmp_path), "2", *limit]
-    result = cluster.run(HEAD + SINK, *arguments, cwd=tmp_path, while_running=kill_one)
+    result = cluster.run(
+        program(source, SINK), *arguments, cwd=tmp_path, while_running=kill_one
+    )
     printed(result)
     assert "Lost executor" in result.stderr
     assert copied(tmp_path)[0] == all_values(topic)
@@ -373,7 +391,7 @@ def test_sink_whose_path_is_not_shared_is_refused(
     """Nothing is written, neither there nor here."""
     shared, other = two_places(tmp_path)
     cluster = make_cluster("a", prefix=unshare(other, str(shared)))
-    code = HEAD + FAILING_SINK
+    code = program("logstore", FAILING_SINK)
     result = cluster.run(code, str(shared), str(tmp_path), "1", cwd=tmp_path)
     for text in printed(result):
         assert "option path: " in text
