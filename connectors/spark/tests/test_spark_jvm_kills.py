@@ -24,7 +24,8 @@ import pytest
 import logstore
 from support.killed_query import KilledQuery, below, kill
 
-WAIT_S = 240
+# A driver and its executors take minutes to start on a busy machine.
+WAIT_S = 600
 PARTITIONS = 2
 JVM, PYTHON = "logstore-jvm", "logstore"
 EXECUTOR, HELPER = "CoarseGrainedExecutorBackend", "pyspark_logstore.jvm.helper"
