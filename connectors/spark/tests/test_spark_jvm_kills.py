@@ -106,6 +106,8 @@ def test_query_that_is_killed_delivers_every_row_once(
                 time.sleep(rng.random())
                 if strike(query, victim, rng):
                     done[victim] += 1
+            # Started again after the last kill, it repeats nothing.
+            go_on(query, topic, tmp_path, 500)
             go_on(query, topic, tmp_path, 0)
             assert query.stop() == 0
         finally:
