@@ -105,9 +105,11 @@ final class TaskReader implements PartitionReader<ColumnarBatch> {
                 if (rest.next()) {
                     return deliver(rest.batch, rest.batch.numRows());
                 }
-                rest.close();
+                // First: if Python reports an error, its process is not this task's any more.
+                Rest done = rest;
                 rest = null;
                 range = null;
+                done.close();
             }
             if (range == null && !nextRange()) {
                 return false;
