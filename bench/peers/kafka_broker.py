@@ -73,7 +73,8 @@ class _Client(Contestant):
         self.admin = AdminClient(self.servers)
 
     def cpu_seconds_elsewhere(self) -> float:
-        return self.broker.cpu_seconds()
+        seconds: float = self.broker.cpu_seconds()
+        return seconds
 
     def create(self) -> str:
         topic = f"bench-{uuid.uuid4()}"

@@ -53,6 +53,12 @@ class Prepared:
     def append_many(self, *args: Any) -> range | None:
         return self._count(None if self.is_off else self._real.append_many(*args))
 
+    def append_arrow(self, *args: Any) -> range | None:
+        """What it does not take, `append_rows` is asked for."""
+        offsets: range | None = None if self.is_off else self._real.append_arrow(*args)
+        self.taken += offsets is not None
+        return offsets
+
     def append_batches(self, data: Any) -> range | None:
         return self._count(None if self.is_off else self._real.append_batches(data))
 
