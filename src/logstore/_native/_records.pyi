@@ -150,7 +150,15 @@ class PreparedAppend:
         self, values: object, keys: object, timestamps_ms: object, /
     ) -> range | None: ...
     def append_arrow(
-        self, schema: object, batch: object, value: int, key: int, timestamp: int, /
+        self,
+        schema: object,
+        batch: object,
+        value: int,
+        value_bytes: int,
+        key: int,
+        key_bytes: int,
+        timestamp: int,
+        /,
     ) -> range | None: ...
     def append_batches(self, data: object, /) -> range | None: ...
     def append_encoded(self, data: bytes, count: int, /) -> range | None: ...

@@ -121,30 +121,30 @@ static PyObject *pyrecords_append_many(PyObject *object, PyObject *const *args, 
 }
 
 /*
- * append_arrow(schema, batch, value, key, timestamp) -> range of offsets, or None: nothing was done, they go the usual
- * way.
+ * append_arrow(schema, batch, value, value_bytes, key, key_bytes, timestamp) -> range of offsets, or None: nothing was
+ * done, they go the usual way.
  *
- * Capsules of Arrow's C data interface, of a record batch that Arrow has validated, and the places of its columns, -1
- * for none.
+ * Capsules of Arrow's C data interface, of a record batch that Arrow has validated; the numbers of its columns, -1 for
+ * none; and the sizes of the data of its values and keys.
  */
-static PyObject *pyrecords_append_arrow(PyObject *object, PyObject *const *args, Py_ssize_t count)
+static PyObject *pyrecords_append_arrow(PyObject *object, PyObject *args)
 {
-    if (count != 5) {
-        PyErr_SetString(PyExc_TypeError, "append_arrow takes a schema, a batch and three places");
+    PyObject *schema_capsule, *batch_capsule;
+    long long value, value_bytes, key, key_bytes, timestamp;
+    if (!PyArg_ParseTuple(args, "OOLLLLL", &schema_capsule, &batch_capsule, &value, &value_bytes, &key, &key_bytes,
+                          &timestamp)) {
         return NULL;
     }
-    const struct ArrowSchema *schema = PyCapsule_GetPointer(args[0], "arrow_schema");
-    const struct ArrowArray *batch = schema == NULL ? NULL : PyCapsule_GetPointer(args[1], "arrow_array");
+    const struct ArrowSchema *schema = PyCapsule_GetPointer(schema_capsule, "arrow_schema");
+    const struct ArrowArray *batch = schema == NULL ? NULL : PyCapsule_GetPointer(batch_capsule, "arrow_array");
     if (batch == NULL) {
         return NULL;
     }
-    int64_t places[3];
-    for (int i = 0; i < 3; i++) {
-        places[i] = PyLong_AsLongLong(args[2 + i]);
-        if (places[i] == -1 && PyErr_Occurred()) {
-            return NULL;
-        }
-    }
+    const pyrecords_arrow_place places[PYRECORDS_ARROW_COLUMNS] = {
+        [PYRECORDS_ARROW_VALUES] = {value, value_bytes},
+        [PYRECORDS_ARROW_KEYS] = {key, key_bytes},
+        [PYRECORDS_ARROW_TIMES] = {timestamp, 0},
+    };
     pyrecords_source from = {.rows = {.timestamp_all = -1}};
     if (!pyrecords_open_arrow(schema, batch, places, &from.arrow)) {
         Py_RETURN_NONE;
@@ -374,7 +374,7 @@ static PyMethodDef pyrecords_append_methods[] = {
      "Append batches of a producer: their offsets, or None where nothing was done."},
     {"append_encoded", pyrecords_append_encoded, METH_VARARGS,
      "Append batches of this topic's encoder: their offsets, or None where nothing was done."},
-    {"append_arrow", (PyCFunction)(void (*)(void))pyrecords_append_arrow, METH_FASTCALL,
+    {"append_arrow", pyrecords_append_arrow, METH_VARARGS,
      "Append the rows of an Arrow record batch: their offsets, or None where nothing was done."},
     {"append_many", (PyCFunction)(void (*)(void))pyrecords_append_many, METH_FASTCALL,
      "Append lists of records: their offsets, or None where nothing was done."},

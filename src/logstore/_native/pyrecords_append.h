@@ -42,20 +42,25 @@ typedef struct {
 struct ArrowSchema;
 struct ArrowArray;
 
-/* Columns of a record batch, or NULL. */
+/* Values and keys are binary or string, times are 64 bit milliseconds. */
+enum { PYRECORDS_ARROW_VALUES, PYRECORDS_ARROW_KEYS, PYRECORDS_ARROW_TIMES, PYRECORDS_ARROW_COLUMNS };
+
+/* Columns of a record batch, or NULL, and the bytes of their data. */
 typedef struct {
-    const struct ArrowArray *values; /* binary or string, as the keys */
-    const struct ArrowArray *keys;
-    const struct ArrowArray *times; /* 64 bit milliseconds */
-    int64_t count;
+    const struct ArrowArray *column[PYRECORDS_ARROW_COLUMNS];
+    int64_t bytes[PYRECORDS_ARROW_COLUMNS];
+    int64_t count; /* of rows */
 } pyrecords_arrow;
 
-/*
- * pyrecords_arrow.c: the columns of a batch at the places of values, keys and times, -1 for none.  1; 0 where one is of
- * a kind that is not read here.
- */
-int pyrecords_open_arrow(const struct ArrowSchema *schema, const struct ArrowArray *batch, const int64_t places[3],
-                         pyrecords_arrow *columns);
+/* The number of a column, -1 for none, and the bytes of its data. */
+typedef struct {
+    int64_t number;
+    int64_t bytes;
+} pyrecords_arrow_place;
+
+/* pyrecords_arrow.c: the columns of a batch.  1; 0 where one is of a kind that is not read here. */
+int pyrecords_open_arrow(const struct ArrowSchema *schema, const struct ArrowArray *batch,
+                         const pyrecords_arrow_place places[PYRECORDS_ARROW_COLUMNS], pyrecords_arrow *columns);
 
 /* As pyrecords_rows_of.  The batch was validated. */
 int pyrecords_rows_of_arrow(const pyrecords_arrow *columns, ls_records *rows);

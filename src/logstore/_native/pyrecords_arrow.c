@@ -3,8 +3,9 @@
  * (https://arrow.apache.org/docs/format/CDataInterface.html).
  *
  * The interface gives addresses, but no sizes.  The caller has had Arrow validate the batch: its buffers have the bytes
- * that its rows need, and the first and the last position of a column lie in its data.  The positions in between are
- * checked here.  Values are not copied: the core reads them where they are.  No Python code runs in here.
+ * that its rows need, and tells the sizes of the data.  Each position is read once and checked, since other programs may
+ * change what is in the buffers at any time.  Values are not copied: the core reads them where they are.  No Python code
+ * runs in here.
  */
 #include "pyrecords_append.h"
 
@@ -63,52 +64,47 @@ static const struct ArrowArray *pyrecords_child(const struct ArrowArray *batch, 
     return column != NULL && column->length == batch->length ? column : NULL;
 }
 
-int pyrecords_open_arrow(const struct ArrowSchema *schema, const struct ArrowArray *batch, const int64_t places[3],
-                         pyrecords_arrow *columns)
+int pyrecords_open_arrow(const struct ArrowSchema *schema, const struct ArrowArray *batch,
+                         const pyrecords_arrow_place places[3], pyrecords_arrow *columns)
 {
     if (strcmp(schema->format, "+s") != 0 || schema->n_children != batch->n_children || batch->offset != 0
         || batch->null_count != 0) {
         return 0;
     }
-    const struct ArrowArray **found[] = {&columns->values, &columns->keys, &columns->times};
-    for (int i = 0; i < 3; i++) {
-        *found[i] = NULL;
-        if (places[i] < 0) {
+    for (int i = 0; i < PYRECORDS_ARROW_COLUMNS; i++) {
+        if (places[i].number < 0) {
             continue;
         }
-        const struct ArrowArray *column = pyrecords_child(batch, places[i]);
+        const struct ArrowArray *column = pyrecords_child(batch, places[i].number);
         if (column == NULL) {
             return 0;
         }
-        const struct ArrowSchema *kind = schema->children[places[i]];
-        if (!(found[i] == &columns->times ? pyrecords_is_milliseconds(kind, column)
-                                          : pyrecords_is_binary(kind, column))) {
+        const struct ArrowSchema *kind = schema->children[places[i].number];
+        int is_known = i == PYRECORDS_ARROW_TIMES ? pyrecords_is_milliseconds(kind, column)
+                                                  : pyrecords_is_binary(kind, column);
+        if (!is_known) {
             return 0;
         }
-        *found[i] = column;
+        columns->column[i] = column;
+        columns->bytes[i] = places[i].bytes;
     }
     columns->count = batch->length;
     return 1;
 }
 
-/* Where the elements of a column are: 1, or 0 where a position is not between the first and the last one. */
-static int pyrecords_positions(const struct ArrowArray *column, int64_t count, pyrecords_column *out, ls_slices *slices)
+/* Where the elements of a column are: 1, or 0 where a position falls, or is not in the `bytes` of its data. */
+static int pyrecords_positions(const struct ArrowArray *column, int64_t bytes, int64_t count, pyrecords_column *out,
+                               ls_slices *slices)
 {
     const uint8_t *validity = column->buffers[0]; /* a bit for each element; NULL: all are there */
     const uint8_t *positions = (const uint8_t *)column->buffers[1];
-    const uint8_t *data = column->buffers[2];
     if (positions == NULL) {
         return 0;
     }
     positions += (size_t)column->offset * sizeof(int32_t);
-    int32_t first, last;
-    memcpy(&first, positions, sizeof(first));
-    memcpy(&last, positions + (size_t)count * sizeof(last), sizeof(last));
-    if (first < 0 || last < first || (data == NULL && last > 0)) {
-        return 0;
-    }
-    int32_t begin = first;
-    int is_ordered = 1;
+    int32_t begin;
+    memcpy(&begin, positions, sizeof(begin));
+    int is_ordered = begin >= 0;
     for (int64_t i = 0; i < count; i++) {
         int32_t end;
         memcpy(&end, positions + (size_t)(i + 1) * sizeof(end), sizeof(end));
@@ -117,8 +113,8 @@ static int pyrecords_positions(const struct ArrowArray *column, int64_t count, p
         out->len[i] = (int32_t)((uint32_t)end - (uint32_t)begin);
         begin = end;
     }
-    /* Each is at or behind the one before, so none lies outside of the first and the last one. */
-    if (!is_ordered || begin != last) {
+    /* None falls, so none is behind the last one. */
+    if (!is_ordered || begin > bytes) {
         return 0;
     }
     for (int64_t i = 0; validity != NULL && i < count; i++) {
@@ -127,7 +123,7 @@ static int pyrecords_positions(const struct ArrowArray *column, int64_t count, p
             out->len[i] = -1;
         }
     }
-    *slices = (ls_slices){.data = data, .pos = out->pos, .len = out->len};
+    *slices = (ls_slices){.data = column->buffers[2], .pos = out->pos, .len = out->len};
     return 1;
 }
 
@@ -148,16 +144,21 @@ static int pyrecords_stamps(const struct ArrowArray *column, int64_t count, int6
 
 int pyrecords_rows_of_arrow(const pyrecords_arrow *columns, ls_records *rows)
 {
+    const struct ArrowArray *values = columns->column[PYRECORDS_ARROW_VALUES];
+    const struct ArrowArray *keys = columns->column[PYRECORDS_ARROW_KEYS];
+    const struct ArrowArray *times = columns->column[PYRECORDS_ARROW_TIMES];
     int is_whole = columns->count == rows->count;
-    if (is_whole && columns->values != NULL) {
-        is_whole = pyrecords_positions(columns->values, rows->count, &pyrecords_values, &rows->value);
+    if (is_whole && values != NULL) {
+        is_whole = pyrecords_positions(values, columns->bytes[PYRECORDS_ARROW_VALUES], rows->count, &pyrecords_values,
+                                       &rows->value);
     }
-    if (is_whole && columns->keys != NULL) {
-        is_whole = pyrecords_positions(columns->keys, rows->count, &pyrecords_keys, &rows->key);
+    if (is_whole && keys != NULL) {
+        is_whole = pyrecords_positions(keys, columns->bytes[PYRECORDS_ARROW_KEYS], rows->count, &pyrecords_keys,
+                                       &rows->key);
     }
-    if (is_whole && columns->times != NULL) {
+    if (is_whole && times != NULL) {
         rows->timestamp = pyrecords_times;
-        is_whole = pyrecords_stamps(columns->times, rows->count, pyrecords_times);
+        is_whole = pyrecords_stamps(times, rows->count, pyrecords_times);
     }
     return is_whole;
 }

@@ -93,7 +93,7 @@ def _places(names: tuple[str, ...]) -> tuple[int, int, int] | None:
     return value, key, timestamp
 
 
-def exported(data: Any) -> tuple[Any, Any, int, int, int] | None:
+def exported(data: Any) -> tuple[Any, ...] | None:
     """A record batch as `PreparedAppend.append_arrow` takes it, validated; None if it
     is no such batch, or not valid: `rows_of` says why."""
     if type(data) is not pa.RecordBatch:
@@ -105,7 +105,17 @@ def exported(data: Any) -> tuple[Any, Any, int, int, int] | None:
         data.validate()
     except pa.ArrowException:
         return None
-    return *data.__arrow_c_array__(), *places
+    value, key, timestamp = places
+    value_bytes = _data_bytes(data.column(value))
+    key_bytes = 0 if key < 0 else _data_bytes(data.column(key))
+    capsules = data.__arrow_c_array__()
+    return *capsules, value, value_bytes, key, key_bytes, timestamp
+
+
+def _data_bytes(column: Any) -> int:
+    """The size of the data of a binary column; 0 for other kinds of columns."""
+    buffers = column.buffers()
+    return 0 if len(buffers) != 3 or buffers[2] is None else int(buffers[2].size)
 
 
 def _checked(array: Any, name: str, *, full: bool = False) -> Any:

@@ -49,9 +49,7 @@ class _NothingPrepared:
     def append_many(self, values: Any, keys: Any, timestamps_ms: Any) -> range | None:
         return None
 
-    def append_arrow(
-        self, schema: Any, batch: Any, value: int, key: int, timestamp: int
-    ) -> range | None:
+    def append_arrow(self, *batch: Any) -> range | None:
         return None
 
     def append_batches(self, data: Any) -> range | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import logstore
+from logstore.record.arrow import exported
 from support.arrow import pa
 from support.values import every_magic
 
@@ -205,12 +207,37 @@ def test_what_is_no_capsule_is_refused(tmp_path: Path) -> None:
     prepared = partition._prepared
     columns = {"value": V, "time": [T] * 3}
     schema, batch = pa.record_batch(columns).__arrow_c_array__()
-    for args in ((batch, schema, 0, -1, 1), (schema, None, 0, -1, 1)):
+    for args in ((batch, schema, 0, 3, -1, 0, 1), (schema, None, 0, 3, -1, 0, 1)):
         with pytest.raises(ValueError, match="PyCapsule"):
-            prepared.append_arrow(*args)  # type: ignore[arg-type]
+            prepared.append_arrow(*args)
     with pytest.raises(TypeError):
-        prepared.append_arrow(schema, batch)  # type: ignore[call-arg]
-    for places in ((2, -1, 1), (0, 5, 1), (0, 1, 1), (0, -1, 0)):
-        assert prepared.append_arrow(schema, batch, *places) is None
-    assert prepared.append_arrow(schema, batch, 0, -1, 1) == range(1, 4)
+        prepared.append_arrow(schema, batch)
+    for numbers in (
+        (2, 3, -1, 0, 1),
+        (0, 3, 5, 0, 1),
+        (0, 3, 1, 9, 1),
+        (0, 3, -1, 0, 0),
+    ):
+        assert prepared.append_arrow(schema, batch, *numbers) is None
+    assert prepared.append_arrow(schema, batch, 0, 3, -1, 0, 1) == range(1, 4)
     assert [r.value for r in partition.read(1)] == V
+
+
+@pytest.mark.parametrize("column", ["value", "key"])
+@pytest.mark.parametrize("ends", [(0, 1, 2, 4), (0, 9, 2, 3), (-1, 1, 2, 3)])
+def test_positions_that_change_after_the_validation_are_not_followed(
+    tmp_path: Path, column: str, ends: tuple[int, ...]
+) -> None:
+    """Of memory that another thread, or another process, may write to."""
+    partition = partition_of(tmp_path, 1)
+    prepared = partition._prepared
+    positions = bytearray(struct.pack("<4i", 0, 1, 2, 3))
+    buffers = [None, pa.py_buffer(positions), pa.py_buffer(b"abc")]
+    columns = {"value": pa.array(V), "key": pa.array(V), "timestamp": [T] * 3}
+    columns[column] = pa.Array.from_buffers(pa.binary(), 3, buffers)
+    batch = exported(pa.record_batch(columns))
+    assert batch is not None
+    struct.pack_into("<4i", positions, 0, *ends)
+    assert prepared.append_arrow(*batch) is None
+    struct.pack_into("<4i", positions, 0, 0, 1, 2, 3)
+    assert prepared.append_arrow(*batch) == range(1, 4)
