@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 JVM, PYTHON = "logstore-jvm", "logstore"
 # Each makes some stores, of which those that are not damaged get several queries.
 SEEDS = range(20261124, 20261124 + (34 if IS_ALL else 1))
-STORES, QUERIES = 20, 5
+STORES, QUERIES = (20 if IS_ALL else 8), 5
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 

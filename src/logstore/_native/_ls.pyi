@@ -271,7 +271,14 @@ class _Lib:
     def ls_sys_reserve(self, fd: int, file_pos: int, bytes: int, /) -> int: ...
     def ls_sys_write_back(self, fd: int, file_pos: int, bytes: int, /) -> int: ...
     def ls_sys_look(
-        self, dir_fd: int, names: bytes, outside: int, inside: int, out: Any, /
+        self,
+        dir_fd: int,
+        names: bytes,
+        names_bytes: int,
+        outside: int,
+        inside: int,
+        out: Any,
+        /,
     ) -> int: ...
     def ls_sys_fs_type(self, fd: int, /) -> int: ...
 

@@ -361,7 +361,7 @@ def look(
     """
     names = "\0".join((name, *outside, *inside, "")).encode()
     out = allocate("int64_t[]", 3 + 4 * (len(outside) + len(inside)))
-    _checked(lib.ls_sys_look(dir_fd, names, len(outside), len(inside), out))
+    _checked(lib.ls_sys_look(dir_fd, names, len(names), len(outside), len(inside), out))
     return bytes(ffi.buffer(out))
 
 

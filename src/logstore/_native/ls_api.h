@@ -484,10 +484,12 @@ int32_t ls_sys_add_watch(int32_t fd, const char *path);
 int32_t ls_sys_wait_watch(int32_t fd, int32_t milliseconds);
 
 /* Open a directory in another one, and examine it, files in the outer one, and files in it; then close it.  `names`: that
-   of the directory, those of `outside` files, those of `inside` files, each with its zero byte.  Links are not followed.
+   of the directory, those of `outside` files, those of `inside` files, each with its zero byte, `names_bytes` in all.
+   Links are not followed.
    `out` gets device, inode and time of change in ns of the directory; then, of each file, inode, times of modification
    and of change in ns, and size: 0, -1, -1, -1 if there is no file.  Returns 0 or -errno; -ENOENT: no directory. */
-int32_t ls_sys_look(int32_t dir_fd, const char *names, int32_t outside, int32_t inside, int64_t *out);
+int32_t ls_sys_look(int32_t dir_fd, const char *names, int64_t names_bytes, int32_t outside, int32_t inside,
+                    int64_t *out);
 
 /* The number of the kind of file system that a file is on (statfs, f_type: 32 bits), or -errno. */
 int64_t ls_sys_fs_type(int32_t fd);

@@ -88,8 +88,12 @@ static int32_t ls_sys_stamp(int32_t dir_fd, const char *name, int64_t *out)
     return errno == ENOENT ? 0 : -errno;
 }
 
-int32_t ls_sys_look(int32_t dir_fd, const char *names, int32_t outside, int32_t inside, int64_t *out)
+int32_t ls_sys_look(int32_t dir_fd, const char *names, int64_t names_bytes, int32_t outside, int32_t inside, int64_t *out)
 {
+    if (names_bytes <= 0 || names[names_bytes - 1] != 0) {
+        return -EINVAL;
+    }
+    const char *end = names + names_bytes;
     int fd = openat(dir_fd, names, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) {
         return -errno;
@@ -103,7 +107,12 @@ int32_t ls_sys_look(int32_t dir_fd, const char *names, int32_t outside, int32_t 
         out += 3;
     }
     for (int32_t i = 0; status == 0 && i < outside + inside; i++) {
-        names += strlen(names) + 1;
+        const char *zero = memchr(names, 0, (size_t)(end - names));
+        if (zero == NULL || zero + 1 >= end) {
+            status = -EINVAL;
+            break;
+        }
+        names = zero + 1;
         status = ls_sys_stamp(i < outside ? dir_fd : fd, names, out);
         out += 4;
     }

@@ -252,21 +252,28 @@ def test_look_examines_a_directory_and_files_beside_it_and_in_it(
     (tmp_path / "link").symlink_to(inside)
     fd, out = os.open(tmp_path, os.O_RDONLY), ffi.new("int64_t[]", [7] * 11)
     try:
-        assert lib.ls_sys_look(fd, b"inside\0a\0a\0", 1, 1, out) == 0
+        assert (
+            lib.ls_sys_look(fd, b"inside\0a\0a\0", len(b"inside\0a\0a\0"), 1, 1, out)
+            == 0
+        )
         place, file = inside.stat(), (tmp_path / "a").stat()
         assert list(out) == [
             place.st_dev, place.st_ino, place.st_mtime_ns,
             file.st_ino, file.st_mtime_ns, file.st_ctime_ns, 2,
             0, -1, -1, -1,
         ]  # fmt: skip
-        assert lib.ls_sys_look(fd, b"none\0", 0, 0, out) == -errno.ENOENT
-        assert lib.ls_sys_look(fd, b"a\0", 0, 0, out) == -errno.ENOTDIR
-        assert lib.ls_sys_look(fd, b"link\0", 0, 0, out) in (
+        assert (
+            lib.ls_sys_look(fd, b"none\0", len(b"none\0"), 0, 0, out) == -errno.ENOENT
+        )
+        assert lib.ls_sys_look(fd, b"a\0", len(b"a\0"), 0, 0, out) == -errno.ENOTDIR
+        assert lib.ls_sys_look(fd, b"link\0", len(b"link\0"), 0, 0, out) in (
             -errno.ENOTDIR,
             -errno.ELOOP,
         )
         long = b"inside\0" + b"x" * 300 + b"\0"
-        assert lib.ls_sys_look(fd, long, 0, 1, out) == -errno.ENAMETOOLONG
+        assert lib.ls_sys_look(fd, long, len(long), 0, 1, out) == -errno.ENAMETOOLONG
     finally:
         os.close(fd)
-    assert lib.ls_sys_look(-1, b"inside\0", 0, 0, out) == -errno.EBADF
+    assert lib.ls_sys_look(-1, b"inside\0", len(b"inside\0"), 0, 0, out) == -errno.EBADF
+    for names, files in ((b"", 0), (b"inside", 0), (b"inside\0a", 1), (b"inside\0", 1)):
+        assert lib.ls_sys_look(-1, names, len(names), 0, files, out) < 0

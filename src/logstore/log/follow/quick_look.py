@@ -67,6 +67,7 @@ class QuickLook:
         self._planner: native.Planner | None = None
         # At the begin of a whole look.
         self._begun: bytes | None = None
+        self._is_first = True
 
     def forget(self) -> None:
         """Make no quick look before the next whole one."""
@@ -75,7 +76,10 @@ class QuickLook:
     def begin(self) -> None:
         """Call before a whole look."""
         self.forget()
-        self._begun = self.guards_now()
+        # Who reads once makes one look: the guards would be of no use.
+        if not self._is_first:
+            self._begun = self.guards_now()
+        self._is_first = False
 
     def end(self, is_usable: bool) -> None:
         """Call after a whole look. If no guard has changed since `begin`, its results

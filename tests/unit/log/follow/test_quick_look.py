@@ -63,6 +63,7 @@ class Watched:
 
     def settle(self) -> None:
         """Look at everything, after some time in which nothing has changed."""
+        _ = self.partition.end_offset  # the first look is for those that read once
         time.sleep(SETTLED_S)
         self.quick.forget()
         _ = self.partition.end_offset
