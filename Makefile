@@ -166,7 +166,8 @@ bench-page: $(BENCH_STAMP)
 	$(VPY) -m bench.compare --rounds 7 --json $(MEASURED)/sizes.json \
 	  $(addprefix --only ,$(SIZED)) $(BENCH_ARGS)
 	$(VPY) -m bench.durable --json $(MEASURED)/durable.json
-	$(VPY) -m bench.live --json $(MEASURED)/live.json
+	$(VPY) -m bench.live --only both --json $(MEASURED)/live.json
+	$(VPY) -m bench.live --only follow --json $(MEASURED)/follow.json
 	$(VPY) -m bench.backlog --json $(MEASURED)/backlog.json
 	$(VPY) docs/make_benchmarks.py --plots
 

@@ -123,7 +123,7 @@ def follow() -> Iterator[str]:
                 f"{row['p99_us']:,.0f}",
                 f"{row['idle_cpu_percent']:.3f}",
             ]
-            for row in load("live")["rows"]
+            for row in load("follow")["rows"]
             if row["case"] == "follow"
         ),
     )
