@@ -3,7 +3,6 @@ takes every batch that is not read there."""
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 from pathlib import Path
@@ -13,11 +12,10 @@ import pytest
 
 import logstore
 from logstore.record.arrow import exported
+from support import prepared
 from support.arrow import pa
+from support.prepared import T, files_of
 from support.values import every_magic
-
-T = 1_700_000_000_000
-NEVER = 1 << 60
 
 
 class Counted:
@@ -41,21 +39,10 @@ class Counted:
 
 
 def partition_of(path: Path, magic: int, **settings: Any) -> logstore.Partition:
-    config = logstore.TopicConfig(
-        message_format=magic, flush_messages=NEVER, flush_ms=NEVER, **settings
-    )
-    partition = logstore.open(path).create_topic("orders", config=config)[0]
+    """One whose next append may be one step."""
+    partition = prepared.partition_of(path, magic, **settings)
     partition.append(b"first", timestamp_ms=T)
     return partition
-
-
-def files_of(path: Path) -> dict[str, bytes]:
-    folder = path / "orders-0"
-    return {
-        name: (folder / name).read_bytes()
-        for name in sorted(os.listdir(folder))
-        if name.endswith((".log", ".index", ".timeindex"))
-    }
 
 
 def random_batch(rng: random.Random, magic: int) -> Any:
@@ -204,22 +191,22 @@ def test_batch_with_times_of_the_append_has_them(tmp_path: Path) -> None:
 
 def test_what_is_no_capsule_is_refused(tmp_path: Path) -> None:
     partition = partition_of(tmp_path, 1)
-    prepared = partition._prepared
+    append_arrow = partition._prepared.append_arrow
     columns = {"value": V, "time": [T] * 3}
     schema, batch = pa.record_batch(columns).__arrow_c_array__()
     for args in ((batch, schema, 0, 3, -1, 0, 1), (schema, None, 0, 3, -1, 0, 1)):
         with pytest.raises(ValueError, match="PyCapsule"):
-            prepared.append_arrow(*args)
+            append_arrow(*args)
     with pytest.raises(TypeError):
-        prepared.append_arrow(schema, batch)
+        append_arrow(schema, batch)
     for numbers in (
         (2, 3, -1, 0, 1),
         (0, 3, 5, 0, 1),
         (0, 3, 1, 9, 1),
         (0, 3, -1, 0, 0),
     ):
-        assert prepared.append_arrow(schema, batch, *numbers) is None
-    assert prepared.append_arrow(schema, batch, 0, 3, -1, 0, 1) == range(1, 4)
+        assert append_arrow(schema, batch, *numbers) is None
+    assert append_arrow(schema, batch, 0, 3, -1, 0, 1) == range(1, 4)
     assert [r.value for r in partition.read(1)] == V
 
 
@@ -230,7 +217,7 @@ def test_positions_that_change_after_the_validation_are_not_followed(
 ) -> None:
     """Of memory that another thread, or another process, may write to."""
     partition = partition_of(tmp_path, 1)
-    prepared = partition._prepared
+    append_arrow = partition._prepared.append_arrow
     positions = bytearray(struct.pack("<4i", 0, 1, 2, 3))
     buffers = [None, pa.py_buffer(positions), pa.py_buffer(b"abc")]
     columns = {"value": pa.array(V), "key": pa.array(V), "timestamp": [T] * 3}
@@ -238,6 +225,6 @@ def test_positions_that_change_after_the_validation_are_not_followed(
     batch = exported(pa.record_batch(columns))
     assert batch is not None
     struct.pack_into("<4i", positions, 0, *ends)
-    assert prepared.append_arrow(*batch) is None
+    assert append_arrow(*batch) is None
     struct.pack_into("<4i", positions, 0, 0, 1, 2, 3)
-    assert prepared.append_arrow(*batch) == range(1, 4)
+    assert append_arrow(*batch) == range(1, 4)
