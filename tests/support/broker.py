@@ -95,6 +95,15 @@ def with_epoch(batch: bytes, offset: int, epoch: int) -> bytes:
     return fixed_crc(head + batch[16:])
 
 
+def _empty_indexes(partition: Path) -> None:
+    """As a broker finds them whose logs have other batches now."""
+    for log in logs_in(partition):
+        for suffix in _SUFFIXES[1:]:
+            log.with_suffix(suffix).write_bytes(b"")
+    for snapshot in partition.glob("*.snapshot"):
+        snapshot.unlink()
+
+
 def with_transactions(partition: Path, every: int) -> None:
     """Make all batches of magic 2, which have one record each, those of one producer's
     transactions: each `every`-th (with `MARKER` as its record) is the marker that
@@ -108,10 +117,7 @@ def with_transactions(partition: Path, every: int) -> None:
             struct.pack_into(">qhi", batch, 43, 7, 0, -1 if is_marker else 0)
             made += fixed_crc(bytes(batch))
         log.write_bytes(made)
-        for suffix in _SUFFIXES[1:]:
-            log.with_suffix(suffix).write_bytes(b"")
-    for snapshot in partition.glob("*.snapshot"):
-        snapshot.unlink()
+    _empty_indexes(partition)
 
 
 def with_random_transactions(
@@ -143,7 +149,4 @@ def with_random_transactions(
                 struct.pack_into(">qhi", batch, 43, producer, 0, 0)
             made += fixed_crc(bytes(batch))
         log.write_bytes(made)
-        for suffix in _SUFFIXES[1:]:
-            log.with_suffix(suffix).write_bytes(b"")
-    for snapshot in partition.glob("*.snapshot"):
-        snapshot.unlink()
+    _empty_indexes(partition)
