@@ -1,4 +1,4 @@
-"""What has become of a log that was loaded again: it has grown, was cut, or is another.
+"""What has become of a log: it has grown, was cut, or is another.
 
 Logstore's own writer records each cut. Of the log of another program, or after a backup
 was put back, only the files and the leader epochs show it.
@@ -6,16 +6,24 @@ was put back, only the files and the leader epochs show it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from logstore.io.checkpoint.cuts import NO_CUT
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
+from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.files import FileStamp
 from logstore.log.follow.file_identity import LogFiles
 from logstore.log.recover import RecoveredLog
 from logstore.segment import Segment
 
-__all__ = ["Difference", "LogSnapshot", "retire_changed"]
+__all__ = [
+    "Difference",
+    "LogSnapshot",
+    "has_come_back",
+    "is_other_log",
+    "retire_changed",
+]
 
 
 class LogSnapshot(NamedTuple):
@@ -49,6 +57,38 @@ class Difference(NamedTuple):
     is_other: bool
     has_changed: bool
     low: int
+
+
+def is_other_log(
+    was: RecoveredLog, metadata: PartitionMetadata, first: int, *, is_foreign: bool
+) -> bool:
+    """Whether a log was cut, or is about to be, or has another owner, or has lost
+    segments before `first`, since it was loaded."""
+    state = metadata.state
+    if state is None or is_foreign:
+        return (state is None) != is_foreign
+    # A deletion is recorded first; so is the fact that the next append may be removed
+    # again. The start falls only if an older state was put back.
+    return (
+        was.log_id not in ("", state.log_id)
+        or state.is_truncating
+        or state.cuts.serial != was.cuts.serial
+        or state.start_offset < max(first, was.start_offset)
+    )
+
+
+def has_come_back(logs: Sequence[int], first: int, log_start: int) -> bool:
+    """Whether a foreign log has segments again before the first known one: a backup was
+    put back.
+
+    Args:
+        logs: base offsets of its files, in no order.
+        first: that of the first segment that was known.
+    """
+    if min(logs) >= first:
+        return False
+    # Those below the start are not part of the log: its owner has yet to remove them.
+    return min(base for base in logs if base > min(logs)) > log_start
 
 
 def retire_changed(

@@ -21,7 +21,7 @@ from logstore.io.files import FileInfo, settled
 from logstore.io.layout import LOG, SWAP, parse_segment_file
 from logstore.segment import READ_BYTES, Segment
 
-__all__ = ["LogEnd", "LogFiles", "last_batch_at"]
+__all__ = ["LogEnd", "LogFiles", "last_batch_at", "log_bases"]
 
 # A program that truncates a log and continues writing leaves other bytes at the old
 # end: in the header of the last batch (its checksum, if not its time), or in its last
@@ -339,6 +339,23 @@ class LogFiles:
                 if segment.is_sealed and now != stamp:
                     return True
         return False
+
+
+def log_bases(directory: Directory) -> list[int] | None:
+    """The base offsets of the `.log` files in a directory, in no order. None: a file is
+    about to be replaced (`.swap`), and the names alone do not say what the log is."""
+    bases = []
+    for name in directory.names():
+        if not name.endswith((LOG, SWAP)):
+            continue  # most of them; to parse a name costs more
+        parsed = parse_segment_file(name)
+        if parsed is None:
+            continue
+        if parsed.transition == SWAP:
+            return None
+        if parsed.suffix == LOG and not parsed.transition:
+            bases.append(parsed.base_offset)
+    return bases
 
 
 def last_batch_at(segment: Segment) -> int | None:

@@ -33,13 +33,16 @@ from logstore.io.files import FileStamp, settled
 from logstore.io.layout import (
     LOG,
     PARTITION_STATE,
-    SWAP,
     TopicPartition,
-    parse_segment_file,
     segment_file,
 )
-from logstore.log.follow.comparison import LogSnapshot, retire_changed
-from logstore.log.follow.file_identity import LogFiles
+from logstore.log.follow.comparison import (
+    LogSnapshot,
+    has_come_back,
+    is_other_log,
+    retire_changed,
+)
+from logstore.log.follow.file_identity import LogFiles, log_bases
 from logstore.log.follow.new_batches import read_new_batches
 from logstore.log.follow.quick_look import QuickLook
 from logstore.log.follow.signs import PartitionStamp, cut_stamp, partition_stamp
@@ -506,61 +509,34 @@ class ReadOnlyLog:
 
     def _follow_names(self, mtime_ns: int) -> None:
         """Add new segments after the last one, drop those deleted at the front."""
-        logs = []
-        for name in self.directory.names():
-            if not name.endswith((LOG, SWAP)):
-                continue  # most of them; to parse a name costs more
-            parsed = parse_segment_file(name)
-            if parsed is None:
-                continue
-            if parsed.transition == SWAP:
-                self._start_over()
-                return
-            if parsed.suffix == LOG and not parsed.transition:
-                logs.append(parsed.base_offset)
+        logs = log_bases(self.directory)
         bases = [segment.base_offset for segment in self.segments]
         base_set = set(bases)
-        kept = [base for base in logs if base in base_set]
-        if not bases or not kept or kept != bases[len(bases) - len(kept) :]:
+        kept = [base for base in logs or () if base in base_set]
+        if not (logs and kept and kept == bases[len(bases) - len(kept) :]):
             self._start_over()
             return
         metadata = self._metadata()
-        is_other = self._is_other(metadata, kept[0])
-        if is_other or self._has_come_back(logs, bases[0], metadata):
+        if self._is_other(metadata, kept[0]) or (
+            self._files.is_foreign and has_come_back(logs, bases[0], metadata.log_start)
+        ):
             self._start_over()
             return
         segments = self.segments[len(bases) - len(kept) :]
-        is_other = self._files.are_sealed_replaced(segments[:-1])
-        info = self.directory.stat(segments[-1].file(LOG))
-        if is_other or not self._files.is_unchanged(segments[-1], info):
+        if self._files.are_sealed_replaced(segments[:-1]):
             self._start_over(is_cut=True)
             return
-        self._scan(segments[-1])
+        if not self._follow_last():
+            return
         added = sorted(base for base in logs if base > bases[-1])
         if added and added[0] < segments[-1].next_offset:
             # It was cut during this refresh.
             self._start_over(is_cut=True)
             return
+        self.segments = segments
         for base in added:
-            segment = Segment(
-                self.directory,
-                self.descriptors,
-                base,
-                0,
-                base,
-                is_contiguous=self._loaded.is_contiguous,
-            )
-            segment.inode = self.directory.stat(segment.file(LOG)).inode
-            last = segments[-1]
-            last.next_offset = max(last.next_offset, base)
-            last.show_indexes(None, None)
-            last.is_sealed = self._files.is_foreign and not self._loaded.tail_bytes
-            segments = (*segments, segment)
-            self._loaded.active_state = native.SegmentState(base)
-            self._loaded.index, self._loaded.times = OffsetEntries(), TimeEntries()
-            segment.show_indexes(self._loaded.index, self._loaded.times)
-            self._scan(segment)
-        start = metadata.log_start
+            self._begin_segment(base)
+        segments, start = self.segments, metadata.log_start
         if metadata.state is not None:
             start = metadata.state.start_offset
             digests = {row[0]: row[-1] for row in metadata.state.sealed}
@@ -572,37 +548,45 @@ class ReadOnlyLog:
         self._loaded.start_offset = max(
             start, segments[0].base_offset, self._loaded.start_offset
         )
-        self.segments = segments
         self._files.record_end(segments[-1])
         self._mtime_ns = settled(mtime_ns, self.directory.files)
 
-    def _has_come_back(
-        self, logs: list[int], first: int, metadata: PartitionMetadata
-    ) -> bool:
-        """Whether a foreign log has segments again before the first known one: a backup
-        was put back."""
-        if not self._files.is_foreign or min(logs) >= first:
+    def _follow_last(self) -> bool:
+        """Read what was appended to the last segment. False: its file is another one,
+        and the log was loaded again."""
+        last = self.segments[-1]
+        info = self.directory.stat(last.file(LOG))
+        if not self._files.is_unchanged(last, info):
+            self._start_over(is_cut=True)
             return False
-        # Those below the start are not part of the log: its owner has yet to remove
-        # them.
-        return min(base for base in logs if base > min(logs)) > metadata.log_start
+        self._scan(last)
+        return True
+
+    def _begin_segment(self, base: int) -> None:
+        """Add the segment that follows the last one, and read it."""
+        loaded = self._loaded
+        segment = Segment(
+            self.directory,
+            self.descriptors,
+            base,
+            0,
+            base,
+            is_contiguous=loaded.is_contiguous,
+        )
+        segment.inode = self.directory.stat(segment.file(LOG)).inode
+        last = self.segments[-1]
+        last.next_offset = max(last.next_offset, base)
+        last.show_indexes(None, None)
+        last.is_sealed = self._files.is_foreign and not loaded.tail_bytes
+        self.segments = (*self.segments, segment)
+        loaded.active_state = native.SegmentState(base)
+        loaded.index, loaded.times = OffsetEntries(), TimeEntries()
+        segment.show_indexes(loaded.index, loaded.times)
+        self._scan(segment)
 
     def _is_other(self, metadata: PartitionMetadata, first: int) -> bool:
-        """Whether the log was cut, or is about to be, or has another owner, or has lost
-        segments before `first`, since it was loaded."""
-        state = metadata.state
-        if state is None or self._files.is_foreign:
-            return (state is None) != self._files.is_foreign
-        was = self._loaded
-        is_other = was.log_id not in ("", state.log_id)
-        # A deletion is recorded first; so is the fact that the next append may be
-        # removed again. The start falls only if an older state was put back.
-        return (
-            is_other
-            or state.is_truncating
-            or state.cuts.serial != was.cuts.serial
-            or state.start_offset < max(first, was.start_offset)
-        )
+        is_foreign = self._files.is_foreign
+        return is_other_log(self._loaded, metadata, first, is_foreign=is_foreign)
 
     def _start_over(self, *, is_cut: bool = False) -> None:
         """Discard everything known of the log, and what is read through segments whose
