@@ -66,7 +66,6 @@ WHY: Final = {
     "append_many of segments": "some of the calls roll",
     "roll": _TUPLE,
     "delete_before, a segment": _STATE,
-    "append that rolls, and a look, read-only": "each name and row is looked at",
     "first fetch, read_committed": "what the broker wrote is read, once",
     "truncate_to of segments": "each name in the directory is looked at",
     "topics()": "it gives them all",

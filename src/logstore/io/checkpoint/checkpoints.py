@@ -20,7 +20,12 @@ import xxhash
 
 from logstore.config import PARTITIONS_MAX
 from logstore.errors import ConfigError, CorruptCheckpointError, UnsupportedError
-from logstore.io.checkpoint.entries import first_entry, split_entries
+from logstore.io.checkpoint.entries import (
+    FileEnd,
+    first_entry,
+    later_entries,
+    split_entries,
+)
 from logstore.io.directory import Directory
 from logstore.io.layout import (
     CLEAN_SHUTDOWN,
@@ -39,7 +44,9 @@ from logstore.io.layout import (
 )
 
 __all__ = [
+    "read_changes",
     "read_epochs",
+    "read_growing",
     "read_offsets",
     "read_state",
     "store_fingerprint",
@@ -247,6 +254,10 @@ def unpack_state(path: str, data: bytes, name: str = "") -> dict[str, Any]:
         CorruptCheckpointError: it is not a valid state file.
         UnsupportedError: a later logstore wrote it.
     """
+    return _unpack(path, data, name)[0]
+
+
+def _unpack(path: str, data: bytes, name: str) -> tuple[dict[str, Any], FileEnd]:
     merge = _MERGES.get(name)
     try:
         bodies, end = split_entries(data)
@@ -262,7 +273,7 @@ def unpack_state(path: str, data: bytes, name: str = "") -> dict[str, Any]:
             merge(value, change)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise _bad(path, f"an entry cannot be applied: {error!r}") from error
-    return value
+    return value, end
 
 
 def merge_topics(topics: dict[str, Any], changes: Mapping[str, Any]) -> None:
@@ -450,15 +461,47 @@ def read_state(directory: Directory, name: str) -> dict[str, Any] | None:
     Raises:
         CorruptCheckpointError: it does not follow the format, or exceeds a limit.
     """
+    state = read_growing(directory, name)
+    return None if state is None else state[0]
+
+
+def read_growing(
+    directory: Directory, name: str
+) -> tuple[dict[str, Any], FileEnd] | None:
+    """The same, and where the entries end that make it up, for `read_changes`."""
     data = _read(directory, name)
     if data is None:
         return None
     return _state_of(directory.path_of(name), name, data)
 
 
-def _state_of(path: str, name: str, data: bytes) -> dict[str, Any]:
-    """The checked content of a state file."""
-    value = unpack_state(path, data, name)
+def read_changes(
+    directory: Directory, name: str, end: FileEnd, size: int
+) -> tuple[list[dict[str, Any]], FileEnd] | None:
+    """What was appended to a state file of `size` bytes since it ended at `end`: the
+    value of each entry, and the new end. None if the file has to be read whole: it has
+    no more bytes, others, or a bad entry.
+
+    Raises:
+        CorruptCheckpointError, UnsupportedError: as `read_state`.
+        OSError: as the system gives it.
+    """
+    if not end.size < size <= STATE_BYTES_MAX:
+        return None
+    data = bytearray(size - end.size)
+    with directory.opened(name) as fd:
+        if directory.files.read(fd, data, end.size) < len(data):
+            return None
+    entries = later_entries(bytes(data), end)
+    if entries is None:
+        return None
+    path = directory.path_of(name)
+    return [_entry_value(path, body) for body in entries[0]], entries[1]
+
+
+def _state_of(path: str, name: str, data: bytes) -> tuple[dict[str, Any], FileEnd]:
+    """The checked content of a state file, and where its entries end."""
+    value, end = _unpack(path, data, name)
     check = _CHECKS.get(name)
     if check is not None:
         try:
@@ -467,7 +510,7 @@ def _state_of(path: str, name: str, data: bytes) -> dict[str, Any]:
             raise _bad(path, f"it has no {error}") from error
         except ValueError as error:
             raise _bad(path, str(error)) from error
-    return value
+    return value, end
 
 
 def write_state(directory: Directory, name: str, value: Mapping[str, Any]) -> None:

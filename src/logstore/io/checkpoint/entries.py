@@ -29,6 +29,7 @@ __all__ = [
     "append_entry",
     "end_of",
     "first_entry",
+    "later_entries",
     "split_entries",
 ]
 
@@ -107,6 +108,27 @@ def split_entries(data: bytes) -> tuple[list[bytes], FileEnd]:
         bodies.append(body)
         pos, checksum, first = min(stop + 1, len(data)), found, first or stop + 1
     return bodies, FileEnd(first, pos, checksum)
+
+
+def later_entries(data: bytes, end: FileEnd) -> tuple[list[bytes], FileEnd] | None:
+    """The JSON of the entries that were appended to a file since it ended at `end`, and
+    where they end. None if these bytes, those of the file from there on, are not valid
+    entries up to the last byte.
+
+    An entry continues only the bytes that were before it when it was written. So one
+    that is valid shows, too, that the file has not been written whole since.
+    """
+    bodies: list[bytes] = []
+    pos, checksum = 0, end.checksum
+    while pos < len(data):
+        stop = data.find(b"\n", pos + _HEAD_BYTES)
+        body = data[pos + _HEAD_BYTES : stop]
+        checksum = _checksum(body, checksum, end.size + pos)
+        if stop < 0 or data[pos : stop + 1] != _entry(body, checksum):
+            return None
+        bodies.append(body)
+        pos = stop + 1
+    return bodies, FileEnd(end.first, end.size + pos, checksum)
 
 
 def _is_followed(data: bytes, pos: int, before: int) -> bool:

@@ -6,17 +6,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from logstore import _native as native
 from logstore.errors import CorruptCheckpointError, LogStoreError, UnsupportedError
 from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.directory import Directory
 from logstore.io.layout import CLOSED, OFFSET_MAX, PARTITION_STATE
 
-__all__ = ["PartitionState", "PartitionMetadata"]
+__all__ = ["PartitionMetadata", "PartitionState", "StateGrowth"]
+
+# Of an entry: see `PartitionState.change_to_json`.
+_CHANGE_FIELDS: Final = frozenset({"version", "active", "time_digest", "sealed"})
 
 # See `PartitionState.sealed`.
 SealedRow = tuple[int, int, int, int, int, int]
@@ -46,6 +50,7 @@ class PartitionState:
         foreign_end: every batch that another program wrote lies below it; 0: logstore
             wrote all of them; `OFFSET_MAX`: unknown. Transactions lie below it, too:
             logstore writes none.
+        file_end: where the file ended that it was read from.
     """
 
     start_offset: int
@@ -58,6 +63,7 @@ class PartitionState:
     is_truncating: bool = False
     log_id: str = ""
     foreign_end: int = OFFSET_MAX
+    file_end: FileEnd | None = dataclasses.field(default=None, compare=False)
 
     @property
     def durable_offset(self) -> int:
@@ -99,9 +105,10 @@ class PartitionState:
         Raises:
             CorruptCheckpointError: it is not a valid state file.
         """
-        value = checkpoints.read_state(directory, PARTITION_STATE)
-        if value is None:
+        found = checkpoints.read_growing(directory, PARTITION_STATE)
+        if found is None:
             return None
+        value, file_end = found
         try:
             # A file of an earlier version does not name it.
             unknown = 0 if value["is_gapless"] else OFFSET_MAX
@@ -116,12 +123,51 @@ class PartitionState:
                 checkpoints.boolean("is_truncating", value["is_truncating"]),
                 _text("log_id", value.get("log_id", "")),
                 _int64("foreign_end", value.get("foreign_end", unknown), 0),
+                file_end,
             )
         except (KeyError, TypeError, ValueError) as error:
             path = directory.path_of(PARTITION_STATE)
             raise CorruptCheckpointError(
                 f"{path} is no partition state: {error!r}", path=path
             ) from error
+
+
+class StateGrowth(NamedTuple):
+    """What the entries say that were appended to a state file since it was read: the
+    durable point has moved, and segments were sealed. Nothing else in it has changed.
+
+    Attributes:
+        file_end: where the file ends now.
+        sealed: the rows of these segments, in order.
+        active: the active segment at the durable point.
+    """
+
+    file_end: FileEnd
+    sealed: list[SealedRow]
+    active: dict[str, int]
+
+    @property
+    def durable_offset(self) -> int:
+        return self.active["last_offset"] + 1
+
+    @classmethod
+    def read(cls, directory: Directory, end: FileEnd, size: int) -> StateGrowth | None:
+        """Read what was appended to a file that ended at `end` and has `size` bytes.
+        None if more may have changed, or an entry is not valid: then the file must be
+        read whole.
+
+        Raises:
+            OSError: as the system gives it.
+        """
+        try:
+            found = checkpoints.read_changes(directory, PARTITION_STATE, end, size)
+            if found is None or any(c.keys() != _CHANGE_FIELDS for c in found[0]):
+                return None
+            changes, file_end = found
+            rows = [row for change in changes for row in change["sealed"]]
+            return cls(file_end, _sealed(rows), _active(changes[-1]["active"]))
+        except (LogStoreError, KeyError, TypeError, ValueError):
+            return None
 
 
 def _with_rows(value: Mapping[str, Any], rows: str) -> str:

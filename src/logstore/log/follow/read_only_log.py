@@ -21,11 +21,12 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
-from logstore.index import UNKNOWN_DIGEST, OffsetEntries, TimeEntries
+from logstore.index import UNKNOWN_DIGEST
 from logstore.io.checkpoint.cuts import Cuts
+from logstore.io.checkpoint.entries import FileEnd
 from logstore.io.checkpoint.leader_epochs import LeaderEpochs
 from logstore.io.checkpoint.ownership import Ownership
-from logstore.io.checkpoint.partition_state import PartitionMetadata
+from logstore.io.checkpoint.partition_state import PartitionMetadata, StateGrowth
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
@@ -44,7 +45,9 @@ from logstore.log.follow.comparison import (
 )
 from logstore.log.follow.file_identity import LogFiles, log_bases
 from logstore.log.follow.new_batches import read_new_batches
+from logstore.log.follow.publication_stop import PublicationStop
 from logstore.log.follow.quick_look import QuickLook
+from logstore.log.follow.rolls import begin_segment, take_growth
 from logstore.log.follow.signs import PartitionStamp, cut_stamp, partition_stamp
 from logstore.log.read.view import Bounds
 from logstore.log.recover import RecoveredLog, RecoveryContext, load
@@ -78,18 +81,17 @@ class ReadOnlyLog:
         self.config = config
         self._metadata = metadata
         self._ownership = ownership
-        self._publications = publications
-        # Of the last refresh, and of the last one that found more; none yet.
-        self._cache_key: object = None
+        key = TopicPartition(topic, partition)
+        self._publication_stop = PublicationStop(publications, key)
+        # The stamp of the state at the last refresh that found more; none yet.
         self._state: object = None
-        # Where readers stop during a publication (publications.py).
-        self._high_watermark = native.OFFSET_MAX
         self._lock = native.Mutex(
             RANK_REFRESH, f"the looks at {topic}-{partition}", lock_group
         )
         self._mtime_ns = -1
         # Of logstore's own state, when it was last read: entries are appended to it.
         self._state_stamp: FileStamp | None = None
+        self._state_end: FileEnd | None = None
         # The stamp of the partition when the log was loaded.
         self._stamp: object = None
         # Device and inode of the directory.
@@ -131,7 +133,7 @@ class ReadOnlyLog:
     @property
     def high_watermark(self) -> int:
         """Where readers stop: the end, unless a publication is in progress."""
-        return min(self._loaded.end_offset, self._high_watermark)
+        return min(self._loaded.end_offset, self._publication_stop.offset)
 
     @property
     def durable_offset(self) -> int:
@@ -157,7 +159,7 @@ class ReadOnlyLog:
         for attempt in range(ATTEMPTS):
             try:
                 # Everything read from now on is later than this stamp.
-                self._cache_key = self._publications.cache_key()
+                self._publication_stop.begin()
                 stamp = self._stamp_now()
                 metadata = self._metadata()
                 files = LogFiles(self.directory, is_foreign=metadata.state is None)
@@ -208,6 +210,7 @@ class ReadOnlyLog:
             self.segments[-1].show_indexes(loaded.index, loaded.times)
             self._record_damage(self.segments[-1])
         state = metadata.state
+        self._state_end = None if state is None else state.file_end
         self._is_truncating = state is not None and state.is_truncating
 
     def _record_damage(self, last: Segment) -> None:
@@ -407,7 +410,7 @@ class ReadOnlyLog:
                 self._is_doubtful = True
             elif (
                 self._is_of_one_log(begun)
-                and self._stop_at_publication()
+                and self._publication_stop.look()
                 and self._has_stayed(loaded, end)
             ):
                 return
@@ -428,22 +431,6 @@ class ReadOnlyLog:
         changed since it was compared."""
         epochs = self._epochs
         return epochs.now(self.directory) if self._files.is_foreign else epochs
-
-    def _stop_at_publication(self) -> bool:
-        """Determine where readers have to stop, after a refresh. False if a publication
-        began or ended since the previous one: part of it may be visible."""
-        cache_key = self._publications.cache_key()
-        key = TopicPartition(self.topic, self.partition)
-        previous_key, self._cache_key = self._cache_key, cache_key
-        high_watermarks = (
-            self._publications.high_watermarks(cache_key)
-            if cache_key == previous_key
-            else None
-        )
-        if high_watermarks is None:
-            return False
-        self._high_watermark = high_watermarks.get(key, native.OFFSET_MAX)
-        return True
 
     def _has_stayed(self, loaded: RecoveredLog, end: int) -> bool:
         """Whether a refresh has found nothing after an end of what was loaded, or the
@@ -485,7 +472,8 @@ class ReadOnlyLog:
         mtime_ns, loaded = info.mtime_ns, self._loaded
         is_changed = mtime_ns != self._mtime_ns or state != self._state_stamp
         if is_changed or self._is_recent():
-            self._follow_names(mtime_ns)
+            if not self._follow_rolls(mtime_ns, state):
+                self._follow_names(mtime_ns)
             self._state_stamp = state
         # A log that was loaded again is complete.
         if self._loaded is loaded and self.segments and not self._is_at_its_end:
@@ -506,6 +494,39 @@ class ReadOnlyLog:
         return self._loaded.end_offset > self.segments[-1].base_offset and (
             self.directory.exists(next_name)
         )
+
+    def _follow_rolls(self, mtime_ns: int, state: FileStamp | None) -> bool:
+        """Add the segments that logstore's own writer has begun, if nothing else has
+        happened (rolls.py). False: the names and the whole state must be looked at.
+
+        Args:
+            state: the stamp of the state, from before anything is read.
+        """
+        if self._files.is_foreign or not self.segments:
+            return False
+        growth: StateGrowth | None = None
+        if state != self._state_stamp:
+            if state is None or self._state_end is None:
+                return False
+            growth = StateGrowth.read(self.directory, self._state_end, state[-1])
+            if growth is None:
+                return False
+        elif not self._is_recent():
+            return False
+        loaded = self._loaded
+        if not self._follow_last():
+            return True
+        while self._is_recent():
+            self._begin_segment(loaded.end_offset)
+        self._files.record_end(self.segments[-1])
+        if growth is not None:
+            if not take_growth(growth, loaded, self.segments):
+                return False
+            self._state_end = growth.file_end
+        self._state = state
+        # Not `settled`: the next segment is looked for by its name.
+        self._mtime_ns = mtime_ns
+        return True
 
     def _follow_names(self, mtime_ns: int) -> None:
         """Add new segments after the last one, drop those deleted at the front."""
@@ -545,6 +566,7 @@ class ReadOnlyLog:
             self._loaded.durable_offset = max(
                 self._loaded.durable_offset, metadata.state.durable_offset
             )
+            self._state_end = metadata.state.file_end
         self._loaded.start_offset = max(
             start, segments[0].base_offset, self._loaded.start_offset
         )
@@ -564,24 +586,10 @@ class ReadOnlyLog:
 
     def _begin_segment(self, base: int) -> None:
         """Add the segment that follows the last one, and read it."""
-        loaded = self._loaded
-        segment = Segment(
-            self.directory,
-            self.descriptors,
-            base,
-            0,
-            base,
-            is_contiguous=loaded.is_contiguous,
-        )
-        segment.inode = self.directory.stat(segment.file(LOG)).inode
-        last = self.segments[-1]
-        last.next_offset = max(last.next_offset, base)
-        last.show_indexes(None, None)
+        last, loaded = self.segments[-1], self._loaded
+        segment = begin_segment(self.directory, self.descriptors, loaded, last, base)
         last.is_sealed = self._files.is_foreign and not loaded.tail_bytes
         self.segments = (*self.segments, segment)
-        loaded.active_state = native.SegmentState(base)
-        loaded.index, loaded.times = OffsetEntries(), TimeEntries()
-        segment.show_indexes(loaded.index, loaded.times)
         self._scan(segment)
 
     def _is_other(self, metadata: PartitionMetadata, first: int) -> bool:

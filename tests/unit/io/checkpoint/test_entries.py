@@ -12,6 +12,7 @@ from logstore.io.checkpoint.entries import (
     append_entry,
     end_of,
     first_entry,
+    later_entries,
     split_entries,
 )
 from logstore.io.directory import Directory
@@ -142,3 +143,30 @@ def test_file_is_long_when_its_entries_have_its_first_size() -> None:
     assert FileEnd(100, 101 + (64 << 10), 0).is_long
     assert not FileEnd(1 << 20, 2 << 20, 0).is_long
     assert FileEnd(1 << 20, (2 << 20) + 1, 0).is_long
+
+
+def test_later_entries_are_those_behind_an_end(tmp_path: Path) -> None:
+    """From each end on; nothing behind the last one."""
+    data, ends = written(tmp_path, BODIES)
+    for count, at in enumerate(ends, 1):
+        _, end = split_entries(data[:at])
+        found = later_entries(data[at:], end)
+        assert found is not None
+        assert found[0] == BODIES[count:]
+        assert found[1] == split_entries(data)[1]
+
+
+def test_later_entries_are_all_valid_or_refused(tmp_path: Path) -> None:
+    """Cut off, or with one other byte, or behind another file of the same size."""
+    data, ends = written(tmp_path, BODIES)
+    _, end = split_entries(data[: ends[0]])
+    later = data[ends[0] :]
+    whole = [at - ends[0] for at in ends]
+    for size in range(len(later)):
+        assert (later_entries(later[:size], end) is None) == (size not in whole)
+        changed = bytearray(later)
+        changed[size] ^= 1
+        assert later_entries(bytes(changed), end) is None
+    other = split_entries(first_entry(BODIES[0].replace(b"1", b"2")))[1]
+    assert other.size == end.size
+    assert later_entries(later, other) is None

@@ -1,0 +1,71 @@
+"""The segments that logstore's own writer begins, and what its state says of them.
+
+A roll appends an entry to the state file of the partition; every other change of the
+names in its directory is recorded first, in a state that is written whole. So while the
+state has only grown, nothing else has happened, and a look at a roll costs the same
+however many segments there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logstore import _native as native
+from logstore.index import OffsetEntries, TimeEntries
+from logstore.io.checkpoint.partition_state import StateGrowth
+from logstore.io.directory import Directory
+from logstore.io.file_cache import Descriptors
+from logstore.io.layout import LOG
+from logstore.log.recover import RecoveredLog
+from logstore.segment import Segment
+
+__all__ = ["begin_segment", "take_growth"]
+
+
+def begin_segment(
+    directory: Directory,
+    descriptors: Descriptors,
+    loaded: RecoveredLog,
+    last: Segment,
+    base: int,
+) -> Segment:
+    """The segment that follows the last one of a log, before it is read.
+
+    Raises:
+        OSError: it has no file.
+    """
+    segment = Segment(
+        directory,
+        descriptors,
+        base,
+        0,
+        base,
+        is_contiguous=loaded.is_contiguous,
+    )
+    segment.inode = directory.stat(segment.file(LOG)).inode
+    last.next_offset = max(last.next_offset, base)
+    last.show_indexes(None, None)
+    loaded.active_state = native.SegmentState(base)
+    loaded.index, loaded.times = OffsetEntries(), TimeEntries()
+    segment.show_indexes(loaded.index, loaded.times)
+    return segment
+
+
+def take_growth(
+    growth: StateGrowth, loaded: RecoveredLog, segments: Sequence[Segment]
+) -> bool:
+    """Take over what was appended to the state. False: it names a segment that is not
+    known, and nothing was changed."""
+    digests = {row[0]: row[-1] for row in growth.sealed}
+    bases = {*digests, growth.active["base_offset"]}
+    first, found = min(bases), []
+    for segment in reversed(segments):
+        if segment.base_offset < first:
+            break
+        found.append(segment)
+    if not bases <= {segment.base_offset for segment in found}:
+        return False
+    for segment in found:
+        segment.time_digest = digests.get(segment.base_offset, segment.time_digest)
+    loaded.durable_offset = max(loaded.durable_offset, growth.durable_offset)
+    return True
