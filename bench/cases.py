@@ -199,7 +199,11 @@ _READING: Final = (
     Case(
         "read_arrow_threads",
         ours.ReadArrowThreads,
-        (Rival("ours.ReadArrow", 1.7),),
+        (
+            Rival("ours.ReadArrow", 1.7),
+            Rival("peers.raw_files.CachedReadThreads"),
+            Rival("peers.raw_files.CachedRead"),
+        ),
         records=1_000_000,
         threads=2,
         note="the rival is one thread; needs two idle cores",
@@ -414,6 +418,7 @@ _SIZED: Final = tuple(
                 Rival("peers.rocksdb_store.Read"),
                 Rival("peers.sqlite_log.Read"),
                 Rival("peers.aiokafka_records.Read"),
+                Rival("peers.raw_files.CachedRead"),
             ),
             records=records,
             batch=batch,
@@ -433,7 +438,12 @@ _SIZED: Final = tuple(
         Case(
             f"read_arrow_{name}",
             ours.ReadArrow,
-            (Rival(_LMDB_CURSOR), Rival("peers.parquet_file.Read")),
+            (
+                Rival(_LMDB_CURSOR),
+                Rival("peers.parquet_file.Read"),
+                Rival("peers.raw_files.CachedRead"),
+                Rival("peers.raw_files.MemoryCopy"),
+            ),
             records=records,
             batch=batch,
             value_bytes=size,
@@ -453,14 +463,14 @@ _CODECS: Final = tuple(
         Case(
             f"append_{name}",
             write,
-            (Rival(f"peers.codecs.{alone}", 0.9),),
+            (Rival(f"peers.codecs.{alone}", 0.9), Rival("ours.AppendManyV2")),
             records=100_000,
             note=_WITHOUT,
         ),
         Case(
             f"read_arrow_{name}",
             read,
-            (Rival(f"peers.codecs.{reversed_}", 0.9),),
+            (Rival(f"peers.codecs.{reversed_}", 0.9), Rival("ours.ReadArrowV2")),
             records=100_000,
             note=_WITHOUT,
         ),

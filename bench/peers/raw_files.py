@@ -201,6 +201,31 @@ class CachedRead(_RawFile):
             raise AssertionError(f"{self.name} read {result} bytes")
 
 
+class CachedReadThreads(CachedRead):
+    """Two threads, each with half of the file: what two cores can read at all."""
+
+    name = "os.preadv, cached, 2 threads"
+    threads: ClassVar[int] = 2
+
+    def open(self) -> None:
+        super().open()
+        self.views = [self.view, memoryview(mmap.mmap(-1, _READ_BYTES))]
+        self.sizes = [0, 0]
+
+    def work(self) -> int:
+        run_threads(self.threads, self._read)
+        return sum(self.sizes)
+
+    def _read(self, thread: int) -> None:
+        fd, view = self.fd, self.views[thread]
+        half = self.bytes // 2
+        begin, end = (0, half) if thread == 0 else (half, self.bytes)
+        pos = begin
+        while pos < end:
+            pos += os.preadv(fd, [view[: end - pos]], pos)
+        self.sizes[thread] = pos - begin
+
+
 class CachedBytes(CachedRead):
     """The same, as a rate of bytes."""
 
@@ -249,6 +274,7 @@ class Crc32(CachedBytes):
 __all__ = [
     "CachedBytes",
     "CachedRead",
+    "CachedReadThreads",
     "Crc32",
     "MemoryCopy",
     "Pread",
