@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 WAIT_S = 180
 
@@ -42,6 +44,21 @@ def below(root: int) -> dict[int, str]:
 def kill(process: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
+
+
+def run_until_stopped(folder: Path, start: Callable[[], Any]) -> None:
+    """For the program: run a query that `start` starts, and start it again where it has
+    failed, until the folder has a file `stop`. Why it failed goes to `failures`."""
+    while True:
+        query = start()
+        while query.isActive:
+            if (folder / "stop").exists():
+                query.stop()
+                return
+            time.sleep(0.1)
+        with contextlib.suppress(Exception), open(folder / "failures", "a") as failures:
+            text = str(query.exception())[:3000].replace("\n", " ")
+            failures.write(f"{text}\n\n")
 
 
 class KilledQuery:

@@ -11,18 +11,18 @@ it has failed, and ends where the folder has a file ``stop``.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logstore
-from support.killed_query import KilledQuery, below, kill
+from support.killed_query import KilledQuery, below, kill, run_until_stopped
 
 # A driver and its executors take minutes to start on a busy machine.
 WAIT_S = 600
@@ -50,11 +50,12 @@ def drive(folder: Path) -> None:
         builder = builder.config(name, value)
     spark = logstore.spark.session_defaults(builder).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    while True:
+
+    def start() -> Any:
         name = random.choice([JVM, JVM, PYTHON])
         with open(folder / "starts", "a") as starts:
             starts.write(f"{name}\n")
-        query = (
+        return (
             spark.readStream.format(name)
             .option("subscribe", "orders")
             .option("startingOffsets", "earliest")
@@ -66,14 +67,8 @@ def drive(folder: Path) -> None:
             .option("checkpointLocation", str(folder / "checkpoint"))
             .start(str(folder / "out"))
         )
-        while query.isActive:
-            if (folder / "stop").exists():
-                query.stop()
-                return
-            time.sleep(0.1)
-        with contextlib.suppress(Exception), open(folder / "failures", "a") as failures:
-            text = str(query.exception())[:3000].replace("\n", " ")
-            failures.write(f"{text}\n\n")
+
+    run_until_stopped(folder, start)
 
 
 @pytest.mark.thorough

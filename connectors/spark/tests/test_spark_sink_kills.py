@@ -11,7 +11,6 @@ It starts the query anew where it has failed, and ends where the folder has a fi
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 import pytest
 
 import logstore
-from support.killed_query import KilledQuery, kill
+from support.killed_query import KilledQuery, kill, run_until_stopped
 
 ROWS = 1000
 # Even: the rows of a key are all of one task, of which there are two.
@@ -87,8 +86,9 @@ def drive(folder: Path) -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     spark.dataSource.register(failing_source())
-    while True:
-        query = (
+
+    def start() -> Any:
+        return (
             spark.readStream.format("rate-micro-batch")
             .options(rowsPerBatch=ROWS, numPartitions=2)
             .load()
@@ -101,14 +101,8 @@ def drive(folder: Path) -> None:
             .option("checkpointLocation", str(folder / "checkpoint"))
             .start(str(folder / "out"))
         )
-        while query.isActive:
-            if (folder / "stop").exists():
-                query.stop()
-                return
-            time.sleep(0.1)
-        with contextlib.suppress(Exception), open(folder / "failures", "a") as failures:
-            text = str(query.exception())[:2000].replace("\n", " ")
-            failures.write(f"{text}\n\n")
+
+    run_until_stopped(folder, start)
 
 
 def ends(path: Path) -> list[int]:

@@ -65,7 +65,8 @@ static const struct ArrowArray *pyrecords_child(const struct ArrowArray *batch, 
 }
 
 int pyrecords_open_arrow(const struct ArrowSchema *schema, const struct ArrowArray *batch,
-                         const pyrecords_arrow_place places[3], pyrecords_arrow *columns)
+                         const pyrecords_arrow_place places[PYRECORDS_ARROW_COLUMNS],
+                         pyrecords_arrow *columns)
 {
     if (strcmp(schema->format, "+s") != 0 || schema->n_children != batch->n_children || batch->offset != 0
         || batch->null_count != 0) {
