@@ -30,7 +30,7 @@ from logstore.io.checkpoint.partition_state import PartitionMetadata, StateGrowt
 from logstore.io.checkpoint.publications import Publications
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
-from logstore.io.files import FileStamp, settled
+from logstore.io.files import FileInfo, FileStamp, settled
 from logstore.io.layout import (
     LOG,
     PARTITION_STATE,
@@ -471,9 +471,8 @@ class ReadOnlyLog:
             self._epochs = now
         mtime_ns, loaded = info.mtime_ns, self._loaded
         is_changed = mtime_ns != self._mtime_ns or state != self._state_stamp
-        if is_changed or self._is_recent():
-            if not self._follow_rolls(mtime_ns, state):
-                self._follow_names(mtime_ns)
+        if (is_changed or self._is_recent()) and not self._follow_rolls(info, state):
+            self._follow_names(mtime_ns)
             self._state_stamp = state
         # A log that was loaded again is complete.
         if self._loaded is loaded and self.segments and not self._is_at_its_end:
@@ -495,23 +494,18 @@ class ReadOnlyLog:
             self.directory.exists(next_name)
         )
 
-    def _follow_rolls(self, mtime_ns: int, state: FileStamp | None) -> bool:
+    def _follow_rolls(self, info: FileInfo, state: FileStamp | None) -> bool:
         """Add the segments that logstore's own writer has begun, if nothing else has
         happened (rolls.py). False: the names and the whole state must be looked at.
 
         Args:
-            state: the stamp of the state, from before anything is read.
+            info, state: of the directory and the state, from before this look.
         """
-        if self._files.is_foreign or not self.segments:
+        end = self._state_end
+        if self._files.is_foreign or not self.segments or end is None or state is None:
             return False
-        growth: StateGrowth | None = None
-        if state != self._state_stamp:
-            if state is None or self._state_end is None:
-                return False
-            growth = StateGrowth.read(self.directory, self._state_end, state[-1])
-            if growth is None:
-                return False
-        elif not self._is_recent():
+        has_grown = state != self._state_stamp
+        if state[-1] <= end.size if has_grown else not self._is_recent():
             return False
         loaded = self._loaded
         if not self._follow_last():
@@ -519,13 +513,17 @@ class ReadOnlyLog:
         while self._is_recent():
             self._begin_segment(loaded.end_offset)
         self._files.record_end(self.segments[-1])
-        if growth is not None:
-            if not take_growth(growth, loaded, self.segments):
+        if has_grown:
+            # After the log was read: if the state has only grown until now, nothing of
+            # what was read has been cut, or may be.
+            now = self.directory.stamp(PARTITION_STATE)
+            growth = now and StateGrowth.read(self.directory, end, now[-1])
+            if not growth or not take_growth(growth, loaded, self.segments):
                 return False
+            self._state = self._state_stamp = now
             self._state_end = growth.file_end
-        self._state = state
         # Not `settled`: the next segment is looked for by its name.
-        self._mtime_ns = mtime_ns
+        self._mtime_ns = info.mtime_ns
         return True
 
     def _follow_names(self, mtime_ns: int) -> None:
