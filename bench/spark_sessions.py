@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @contextlib.contextmanager
-def session(args: argparse.Namespace) -> Iterator[tuple[Any, Path]]:
+def session(
+    args: argparse.Namespace, jars: Sequence[str] = ()
+) -> Iterator[tuple[Any, Path]]:
     """A session on this machine, and a folder for its files; tells how busy the machine
     is before and after: above the number of cores, rates say little."""
     from pyspark.sql import SparkSession
@@ -40,6 +42,8 @@ def session(args: argparse.Namespace) -> Iterator[tuple[Any, Path]]:
         "spark.sql.session.timeZone": "UTC",
     }.items():
         builder = builder.config(name, value)
+    if jars:
+        builder = builder.config("spark.jars", ",".join(jars))
     if args.tcp:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     else:

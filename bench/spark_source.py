@@ -10,7 +10,9 @@ Contestants take turns in one session (``local[N]``), on the same records:
 - **ceiling**: a Python source whose tasks give one Arrow batch, made before, again
   and again: what Spark itself costs. The target is 0.85 of its rate;
 - **parquet**: ``spark.read.parquet`` of the same rows, uncompressed: Spark's own
-  reader, without Python.
+  reader, without Python;
+- **kafka** (with ``--kafka``): ``spark.read.format("kafka")``, Spark's connector for a
+  Kafka 3.9.1 on the same cores, which needs Maven.
 
 Each is asked for all rows (sink ``noop``), for ``count(*)`` and for
 ``sum(length(value))``; the sums are checked. CPU seconds are those of Python's and of
@@ -21,8 +23,11 @@ them: above the number of cores, rates say little, and ratios not much.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import os
 import statistics
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -161,17 +166,36 @@ def ceiling_source(ddl: str, tasks: list[int]) -> Any:
 
 def run(args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
-    with session(args) as (spark, folder):
+    with contextlib.ExitStack() as stack:
+        jars = spark_kafka().connector_jars() if args.kafka else []
+        spark, folder = stack.enter_context(session(args, jars))
         write_store(folder / "store", args.records, args.partitions)
+        others = {}
+        if args.kafka:
+            store = stack.enter_context(logstore.open(folder / "store", read_only=True))
+            topic = spark_kafka().topic_of(store.topic("bench"), folder / "kafka")
+            options = stack.enter_context(topic)
+            others["kafka"] = spark.read.format("kafka").options(**options).load()
         for schema in args.schema:
-            rows += run_schema(spark, folder, schema, args)
+            rows += run_schema(spark, folder, schema, others, args)
     return rows
 
 
+def spark_kafka() -> Any:
+    """The module of Spark's Kafka connector, which needs those of the tests."""
+    sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "tests"))
+    return importlib.import_module("bench.peers.spark_kafka")
+
+
 def run_schema(
-    spark: Any, folder: Path, schema: str, args: argparse.Namespace
+    spark: Any,
+    folder: Path,
+    schema: str,
+    others: dict[str, Any],
+    args: argparse.Namespace,
 ) -> list[dict[str, Any]]:
-    """All actions on the columns of one schema."""
+    """All actions on the columns of one schema; `others` are frames with these columns
+    that take part, too, by name."""
     ddl = SCHEMAS[schema]
     reader = spark.read.format("logstore").option("subscribe", "bench").schema(ddl)
     mine = reader.load(str(folder / "store"))
@@ -192,6 +216,8 @@ def run_schema(
         # Of all rows: a count that the plan answers reads nothing.
         options = reader.option("onCorruption", "skip").schema(ddl)
         frames["logstore-jvm"] = options.load(str(folder / "store"))
+    for name, frame in others.items():
+        frames[name] = frame.select(mine.columns)
     rows = []
     for action in ACTIONS:
         queries = [Query(n, f, action, args.records) for n, f in frames.items()]
@@ -226,6 +252,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--schema", nargs="+", choices=SCHEMAS, default=list(SCHEMAS))
+    parser.add_argument("--kafka", action="store_true", help="also Spark's connector")
     add_arguments(parser)
     args = parser.parse_args()
     write_json(args, run(args))

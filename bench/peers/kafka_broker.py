@@ -29,9 +29,9 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[2] / "tests"))
 from support.kafka_tools import ToolsUnavailableError
 from support.running_broker import Broker, BrokerError
 
-__all__ = ["AppendMany", "Read"]
+__all__ = ["PRODUCER", "AppendMany", "Read"]
 
-_PRODUCER = {
+PRODUCER = {
     "acks": "1",
     "linger.ms": 5,
     "batch.size": 1 << 20,
@@ -118,7 +118,7 @@ class AppendMany(_Client):
 
     def open(self) -> None:
         super().open()
-        self.producer = Producer({**self.servers, **_PRODUCER})
+        self.producer = Producer({**self.servers, **PRODUCER})
 
     def before(self) -> None:
         self.topic = self.create()
@@ -141,7 +141,7 @@ class Read(_Client):
     def open(self) -> None:
         super().open()
         self.topic = self.create()
-        self.produce(Producer({**self.servers, **_PRODUCER}), self.topic)
+        self.produce(Producer({**self.servers, **PRODUCER}), self.topic)
 
     def before(self) -> None:
         self.consumer = Consumer({**self.servers, **_CONSUMER})

@@ -87,7 +87,7 @@ class KafkaTools:
         Raises:
             ToolsUnavailableError: something is missing.
         """
-        return cls(_find_java(), _find_classpath(cache))
+        return cls(_find_java(), find_classpath(POM, cache))
 
     def dump(self, files: Iterable[Path], *options: str, root: Path) -> Dump:
         """Run the tool on files; they are named relative to `root` in its output.
@@ -148,8 +148,13 @@ def _find_java() -> str:
     return java
 
 
-def _find_classpath(cache: Path) -> str:
-    key = hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
+def find_classpath(pom: Path, cache: Path) -> str:
+    """The jars that a pom names, fetched by Maven or by an earlier call.
+
+    Raises:
+        ToolsUnavailableError: Maven, or one of them, is missing.
+    """
+    key = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
     kept = cache / f"classpath-{key}.txt"
     if kept.exists():
         classpath = kept.read_text("utf-8")
@@ -159,7 +164,7 @@ def _find_classpath(cache: Path) -> str:
     if maven is None:
         raise ToolsUnavailableError(f"{NEEDS}: no mvn")
     fresh = cache / "classpath.tmp"
-    command = [maven, "-q", "-B", "-f", str(POM), "dependency:build-classpath"]
+    command = [maven, "-q", "-B", "-f", str(pom), "dependency:build-classpath"]
     try:
         run = subprocess.run(
             [*command, f"-Dmdep.outputFile={fresh}"],
