@@ -26,7 +26,7 @@ def test_reading_is_measured(
 
     args = argparse.Namespace(records=4000, partitions=2, rounds=1)
     spark_source.write_store(tmp_path / "store", args.records, args.partitions)
-    rows = spark_source.run_schema(spark, tmp_path, "four", args)
+    rows = spark_source.run_schema(spark, tmp_path, "four", {}, args)
     assert {row["source"] for row in rows} >= {"logstore", "ceiling", "parquet"}
     assert {row["action"] for row in rows} == set(spark_source.ACTIONS)
     assert capsys.readouterr().out
