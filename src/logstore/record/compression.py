@@ -77,7 +77,7 @@ def compress(codec: int, data: bytes | memoryview, magic: int, level: int) -> by
             block_checksum=False,
             store_size=False,
         )
-        return _with_header_checksum(frame, broken=magic == 0)
+        return frame if magic else _with_header_checksum(frame, broken=True)
     if codec == ZSTD:
         compressor = zstandard.ZstdCompressor(level=level, write_content_size=False)
         return compressor.compress(data)
