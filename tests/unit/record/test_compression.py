@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import xxhash
+import zstandard
 
 from logstore.config import CODECS
 from logstore.errors import RecordTooLargeError
+from logstore.record import compression
 from logstore.record.compression import CodecError, compress, decompress
 
 GZIP, SNAPPY, LZ4, ZSTD = (CODECS.index(n) for n in ("gzip", "snappy", "lz4", "zstd"))
@@ -114,3 +119,100 @@ def test_small_stream_takes_no_memory_for_the_limit() -> None:
         finally:
             tracemalloc.stop()
         assert peak < 4 << 20
+
+
+@every_codec
+def test_result_stays_when_the_codec_is_used_again(codec: int) -> None:
+    """What a call returns is not memory that a later call writes to."""
+    first, second = text(90_000), text(90_001)
+    stream = compress(codec, first, 2, 3)
+    kept = bytes(stream)
+    content = decompress(codec, memoryview(stream), 2, SIZE)
+    assert opened(codec, compress(codec, second, 2, 3)) == second
+    assert stream == kept
+    assert bytes(content) == first
+
+
+@every_codec
+def test_threads_use_a_codec_at_once(codec: int) -> None:
+    parts = [text(50_000 + 1_000 * n) for n in range(16)]
+
+    def work(n: int) -> bool:
+        data = parts[n % 16]
+        return opened(codec, compress(codec, data, 2, 1 + n % 3)) == data
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(work, range(160)))
+
+
+def test_zstd_level_is_that_of_the_call() -> None:
+    """Also behind calls with another level, whose context is kept."""
+    data = text(100_000)
+    alone = {
+        level: zstandard.ZstdCompressor(level, write_content_size=False).compress(data)
+        for level in (1, 19)
+    }
+    assert alone[1] != alone[19]
+    for level in (1, 19, 19, 1, 1, 19):
+        assert compress(ZSTD, data, 2, level) == alone[level]
+
+
+def test_zstd_context_is_not_kept_by_a_failed_call() -> None:
+    """Nor does the failure harm later calls."""
+    data = text(100_000)
+    stream = compress(ZSTD, data, 2, 3)
+    assert opened(ZSTD, stream) == data
+    damaged = bytearray(stream)
+    damaged[len(stream) // 2 :] = bytes(len(stream) - len(stream) // 2)
+    before = len(compression._zstd_decompressors)
+    for broken, limit in ((bytes(damaged), SIZE), (stream, 100)):
+        with pytest.raises((CodecError, RecordTooLargeError)):
+            opened(ZSTD, broken, limit)
+    assert len(compression._zstd_decompressors) <= before
+    assert opened(ZSTD, stream) == data
+
+
+def test_zstd_context_of_a_large_batch_is_not_kept() -> None:
+    """A level, or a window that a stream states, must not take memory for good."""
+    compression._zstd_compressors.clear()
+    compression._zstd_decompressors.clear()
+    stream = compress(ZSTD, text(SIZE), 2, 19)
+    assert not compression._zstd_compressors
+    # A frame with a window of 128 MiB and a raw block of 5 bytes.
+    wide = b"\x28\xb5\x2f\xfd\x00\x88" + (5 << 3 | 1).to_bytes(3, "little") + b"hello"
+    assert opened(ZSTD, wide) == b"hello"
+    assert not compression._zstd_decompressors
+    assert opened(ZSTD, stream) == text(SIZE)
+
+
+@pytest.mark.parametrize("level", [1, 9, 12, 17])
+def test_lz4_header_checksum_of_magic_0_alone_includes_the_frame_magic(
+    level: int,
+) -> None:
+    """KAFKA-3160; all other bytes of the stream are the same in all magics."""
+    data = text(100_000)
+    old, new = (compress(LZ4, data, magic, level) for magic in (0, 1))
+    assert compress(LZ4, data, 2, level) == new
+    assert (old[:6], old[7:]) == (new[:6], new[7:])
+    assert old[6] == xxhash.xxh32_intdigest(old[:6]) >> 8 & 0xFF
+    assert new[6] == xxhash.xxh32_intdigest(new[4:6]) >> 8 & 0xFF
+
+
+def test_codecs_work_in_a_forked_process() -> None:
+    data = text(100_000)
+    streams = {
+        codec: compress(codec, data, 2, 3) for codec in (GZIP, SNAPPY, LZ4, ZSTD)
+    }
+    process = os.fork()
+    if process == 0:
+        good = False
+        try:
+            good = all(
+                opened(codec, stream) == data and compress(codec, data, 2, 3) == stream
+                for codec, stream in streams.items()
+            )
+        finally:
+            os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    for codec, stream in streams.items():
+        assert opened(codec, stream) == data
