@@ -18,7 +18,13 @@ import pytest
 import logstore
 from logstore import OffsetOutOfRangeError
 from logstore.store.store import open_store
-from support.damage import FaultyFiles, Unsynced, append_garbage, logs_in
+from support.damage import (
+    FaultyFiles,
+    Unsynced,
+    append_garbage,
+    logs_in,
+    stop_syncs,
+)
 from support.levels import Steps
 from support.values import config_of, expected, fill
 
@@ -315,8 +321,7 @@ def test_reader_sees_no_part_of_an_append_that_comes_between_its_calls(
     opens: bool,
 ) -> None:
     """One of several segments, or of several writes to one: all of it, or nothing."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    stop_syncs(monkeypatch)
     steps = Steps(3)
     for nth in steps:
         path, files = tmp_path / str(nth), FaultyFiles()

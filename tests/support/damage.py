@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import crc32c
+import pytest
 
+from logstore import _native as native
 from logstore.io.files import FileInfo, Files
 
 # ---------------------------------------------------------------- files
@@ -254,6 +256,12 @@ class Unsynced(Files):
 
     def sync_directory(self, dir_fd: int) -> None:
         """Do nothing."""
+
+
+def stop_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `Unsynced`, for all kinds of `Files`."""
+    for name in ("sync_data", "sync_all"):
+        monkeypatch.setattr(native, name, lambda fd: None)
 
 
 class FullDisk(FaultyFiles):

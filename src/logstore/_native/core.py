@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import gc
-import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logstore._native._ls import ffi, lib
 from logstore._native._records import pack_times
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer, WriteableBuffer
+    from _typeshed import ReadableBuffer
 
 
 def _prepare() -> None:
@@ -299,108 +297,6 @@ def crc_hardware() -> tuple[bool, bool]:
 def murmur2(key: ReadableBuffer) -> int:
     """Kafka's murmur2 hash of a key, signed 32 bit."""
     return int(lib.ls_murmur2(pointer(key), memoryview(key).nbytes))
-
-
-def read_at(fd: int, buffer: WriteableBuffer, pos: int) -> int:
-    """Read into a buffer at byte `pos` of a file, as ``os.preadv`` of one buffer; what
-    is cached is read with the GIL.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    return _transfer(lib.ls_sys_read, fd, buffer, pos)
-
-
-def write_at(fd: int, buffer: ReadableBuffer, pos: int) -> int:
-    """Write a buffer at byte `pos` of a file, as ``os.pwrite``; little is written with
-    the GIL.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    return _transfer(lib.ls_sys_write, fd, buffer, pos)
-
-
-def _transfer(
-    call: Callable[[int, Any, int, int], int],
-    fd: int,
-    buffer: ReadableBuffer,
-    pos: int,
-) -> int:
-    """One read or write, made again if a signal came first."""
-    data, size = pointer(buffer), memoryview(buffer).nbytes
-    n = -errno.EINTR
-    while n == -errno.EINTR:
-        n = call(fd, data, size, pos)
-    return _checked(n)
-
-
-def reserve(fd: int, pos: int, size: int) -> int:
-    """fallocate with KEEP_SIZE; 0 or a negative errno."""
-    return int(lib.ls_sys_reserve(fd, pos, size))
-
-
-def write_back(fd: int, pos: int, size: int) -> int:
-    """sync_file_range, which only starts the writing; 0 or a negative errno."""
-    return int(lib.ls_sys_write_back(fd, pos, size))
-
-
-def fs_type(fd: int) -> int:
-    """The f_type of statfs, or a negative errno."""
-    return int(lib.ls_sys_fs_type(fd))
-
-
-def look(
-    dir_fd: int, name: str, outside: Sequence[str], inside: Sequence[str]
-) -> bytes:
-    """Examine a directory in an open one, some files beside it, and some in it, which
-    is opened for this (``ls_sys_look``): numbers of 64 bits.
-
-    Raises:
-        OSError: the system refuses; FileNotFoundError if there is no directory.
-    """
-    names = "\0".join((name, *outside, *inside, "")).encode()
-    out = allocate("int64_t[]", 3 + 4 * (len(outside) + len(inside)))
-    _checked(lib.ls_sys_look(dir_fd, names, len(names), len(outside), len(inside), out))
-    return bytes(ffi.buffer(out))
-
-
-def new_watch() -> int:
-    """inotify_init1, not blocking.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    return _checked(lib.ls_sys_new_watch())
-
-
-def add_watch(fd: int, path: str) -> None:
-    """inotify_add_watch for each change of an entry of a directory.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    _checked(lib.ls_sys_add_watch(fd, os.fsencode(path)))
-
-
-def wait_watch(fd: int, seconds: float) -> bool:
-    """Wait for a report of a watch, and take all; False if there was none, or a signal
-    came first.
-
-    Raises:
-        OSError: the system refuses.
-    """
-    result = lib.ls_sys_wait_watch(fd, min(int(seconds * 1000), INT32_MAX))
-    return result != -errno.EINTR and _checked(result) == 1
-
-
-INT32_MAX: Final = (1 << 31) - 1
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        raise OSError(-result, os.strerror(-result))
-    return result
 
 
 def buffer_of(data: Any, size: int) -> memoryview:

@@ -41,6 +41,7 @@ connect(
             "ls_plan_append",
             "ls_sys_sync",
             "ls_sys_hold_lock",
+            "ls_sys_returning_writers",
         )
     )
 )

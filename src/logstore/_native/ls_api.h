@@ -469,6 +469,22 @@ int64_t ls_sys_write(int32_t fd, const uint8_t *data, int64_t size, int64_t file
 /* Wait until all data of a file is on stable storage (fdatasync; macOS: F_FULLFSYNC).  Returns 0 or -errno. */
 int32_t ls_sys_sync(int32_t fd);
 
+/* fsync, openat, close, ftruncate, renameat, unlinkat (of a file): 0, or the descriptor, or -errno. */
+int32_t ls_sys_sync_all(int32_t fd);
+int32_t ls_sys_open(int32_t dir_fd, const char *name, int32_t flags, int32_t mode);
+int32_t ls_sys_close(int32_t fd);
+int32_t ls_sys_truncate(int32_t fd, int64_t size);
+int32_t ls_sys_rename(int32_t from_fd, const char *from, int32_t to_fd, const char *to);
+int32_t ls_sys_unlink(int32_t dir_fd, const char *name);
+
+/* Examine an open file, or, with a name, an entry of an open directory, which is not followed if it is a link.  `out`
+   gets 8 numbers: size, times of modification and of change in ns, device, inode, owner, group, mode.  0 or -errno. */
+int32_t ls_sys_stat(int32_t fd, const char *name, int64_t *out);
+
+/* Count the threads whose system call for a writer is over, and that wait for the interpreter lock (ls_gil.h).  Adds
+   `change`, and returns the sum.  Any thread may call it, with the lock or without. */
+int32_t ls_sys_returning_writers(int32_t change);
+
 /* Take the record lock on a whole file, if it is not held already, and do not wait (fcntl, F_SETLK): 0 or -errno. */
 int32_t ls_sys_hold_lock(int32_t fd);
 

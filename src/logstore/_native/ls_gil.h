@@ -66,10 +66,31 @@
         int64_t ls_gil_n = (size) > LS_GIL_BYTES ? -1 : ls_sys_read_cached(fd, out, size, pos);                        \
         ls_gil_n < 0 ? LS_GIL_CALL(1, ls_sys_read(fd, out, size, pos)) : ls_gil_n;                                     \
     })
-/* These wait for the system. */
-#define ls_sys_sync(fd) LS_GIL_CALL(1, ls_sys_sync(fd))
-#define ls_sys_reserve(fd, pos, bytes) LS_GIL_CALL(1, ls_sys_reserve(fd, pos, bytes))
-#define ls_sys_write_back(fd, pos, bytes) LS_GIL_CALL(1, ls_sys_write_back(fd, pos, bytes))
+/*
+ * These wait for the system, and writers make many of them for one roll or deletion.  A thread that reads records holds
+ * the interpreter lock for a switch interval each time: so it asks how many threads wait behind such a call, and gives
+ * the lock away if there is one (`pyrecords_give_way`).
+ */
+#define LS_GIL_WRITER(call)                                                                                            \
+    __extension__({                                                                                                    \
+        PyThreadState *ls_gil_thread = PyEval_SaveThread();                                                            \
+        __typeof__(call) ls_gil_result = (call);                                                                       \
+        (void)ls_sys_returning_writers(1);                                                                             \
+        PyEval_RestoreThread(ls_gil_thread);                                                                           \
+        (void)ls_sys_returning_writers(-1);                                                                            \
+        ls_gil_result;                                                                                                 \
+    })
+#define ls_sys_sync(fd) LS_GIL_WRITER(ls_sys_sync(fd))
+#define ls_sys_sync_all(fd) LS_GIL_WRITER(ls_sys_sync_all(fd))
+#define ls_sys_reserve(fd, pos, bytes) LS_GIL_WRITER(ls_sys_reserve(fd, pos, bytes))
+#define ls_sys_write_back(fd, pos, bytes) LS_GIL_WRITER(ls_sys_write_back(fd, pos, bytes))
+#define ls_sys_open(dir_fd, name, flags, mode) LS_GIL_WRITER(ls_sys_open(dir_fd, name, flags, mode))
+#define ls_sys_close(fd) LS_GIL_WRITER(ls_sys_close(fd))
+#define ls_sys_truncate(fd, size) LS_GIL_WRITER(ls_sys_truncate(fd, size))
+#define ls_sys_rename(from_fd, from, to_fd, to) LS_GIL_WRITER(ls_sys_rename(from_fd, from, to_fd, to))
+#define ls_sys_unlink(dir_fd, name) LS_GIL_WRITER(ls_sys_unlink(dir_fd, name))
+#define ls_sys_stat(fd, name, out) LS_GIL_WRITER(ls_sys_stat(fd, name, out))
+/* These wait, too. */
 #define ls_sys_wait_watch(fd, milliseconds) LS_GIL_CALL(1, ls_sys_wait_watch(fd, milliseconds))
 #define ls_sys_add_watch(fd, path) LS_GIL_CALL(1, ls_sys_add_watch(fd, path))
 #define ls_sys_fs_type(fd) LS_GIL_CALL(1, ls_sys_fs_type(fd))

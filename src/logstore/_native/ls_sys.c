@@ -1,14 +1,16 @@
 /*
- * ls_sys.c - what Python's os module cannot ask of the system: reads and writes that keep the interpreter lock
- * (ls_gil.h), syncs and locks for callers in C, disk space reserved behind the end of a file, writing back that begins before a
- * sync, reports of changes by other processes, several files examined at once, and which kind of file system a file is
- * on.
+ * ls_sys.c - system calls.  What Python's os module cannot ask of the system: disk space reserved behind the end of a
+ * file, writing back that begins before a sync, reports of changes by other processes, several files examined at once,
+ * which kind of file system a file is on.  And what it can ask, but with another use of the interpreter lock: reads and
+ * writes that keep it, and calls of writers, which readers let have it back at once (ls_gil.h).
  */
 #define _GNU_SOURCE 1
 #include "ls_internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -53,6 +55,44 @@ int32_t ls_sys_sync(int32_t fd)
 #endif
 }
 
+int32_t ls_sys_sync_all(int32_t fd)
+{
+    return fsync(fd) < 0 ? -errno : 0;
+}
+
+int32_t ls_sys_open(int32_t dir_fd, const char *name, int32_t flags, int32_t mode)
+{
+    int fd = openat(dir_fd, name, flags, (mode_t)mode);
+    return fd < 0 ? -errno : fd;
+}
+
+int32_t ls_sys_close(int32_t fd)
+{
+    return close(fd) < 0 ? -errno : 0;
+}
+
+int32_t ls_sys_truncate(int32_t fd, int64_t size)
+{
+    return ftruncate(fd, (off_t)size) < 0 ? -errno : 0;
+}
+
+int32_t ls_sys_rename(int32_t from_fd, const char *from, int32_t to_fd, const char *to)
+{
+    return renameat(from_fd, from, to_fd, to) < 0 ? -errno : 0;
+}
+
+int32_t ls_sys_unlink(int32_t dir_fd, const char *name)
+{
+    return unlinkat(dir_fd, name, 0) < 0 ? -errno : 0;
+}
+
+static _Atomic int32_t ls_sys_returning;
+
+int32_t ls_sys_returning_writers(int32_t change)
+{
+    return atomic_fetch_add(&ls_sys_returning, change) + change;
+}
+
 int32_t ls_sys_hold_lock(int32_t fd)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -70,6 +110,24 @@ int32_t ls_sys_hold_lock(int32_t fd)
 static int64_t ls_sys_ns(struct timespec time)
 {
     return (int64_t)time.tv_sec * 1000000000 + (int64_t)time.tv_nsec;
+}
+
+int32_t ls_sys_stat(int32_t fd, const char *name, int64_t *out)
+{
+    struct stat found;
+    int result = name == NULL ? fstat(fd, &found) : fstatat(fd, name, &found, AT_SYMLINK_NOFOLLOW);
+    if (result < 0) {
+        return -errno;
+    }
+    out[0] = (int64_t)found.st_size;
+    out[1] = ls_sys_ns(found.LS_SYS_MTIME);
+    out[2] = ls_sys_ns(found.LS_SYS_CTIME);
+    out[3] = (int64_t)found.st_dev;
+    out[4] = (int64_t)found.st_ino;
+    out[5] = (int64_t)found.st_uid;
+    out[6] = (int64_t)found.st_gid;
+    out[7] = (int64_t)found.st_mode;
+    return 0;
 }
 
 /* Examine one file: 4 numbers in `out`. */

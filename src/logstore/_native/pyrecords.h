@@ -36,6 +36,7 @@ typedef struct {
                            int64_t, uint8_t *, int64_t, ls_plan *, ls_error *);
     int32_t (*sync)(int32_t);
     int32_t (*hold_lock)(int32_t);
+    int32_t (*returning_writers)(int32_t);
 } pyrecords_functions;
 
 enum { FUNCTIONS = sizeof(pyrecords_functions) / sizeof(void (*)(void)) };

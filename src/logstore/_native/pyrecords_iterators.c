@@ -4,6 +4,8 @@
  */
 #include "pyrecords.h"
 
+#include <time.h>
+
 /* ------------------------------------------------------------------ decoded records */
 
 typedef struct {
@@ -161,9 +163,31 @@ typedef struct {
     int is_running;
 } pyrecords_flattened;
 
+/* To give way: at most so many pauses of so many ns, while which one thread after the other can get the lock. */
+enum { GIVE_WAY_PAUSES = 10, GIVE_WAY_NS = 20000 };
+
+/*
+ * Let threads have the interpreter lock that wait for it behind a system call for a writer.  They would get it when this
+ * thread has run for a switch interval (5 ms), and a roll of a segment makes 50 such calls.  To release the lock and to
+ * take it again would not do: this thread would have it back before another one is awake.
+ */
+static void pyrecords_give_way(void)
+{
+    if (pyrecords_core.returning_writers(0) <= 0) {
+        return;
+    }
+    const struct timespec pause = {0, GIVE_WAY_NS};
+    PyThreadState *thread = PyEval_SaveThread();
+    for (int i = 0; i < GIVE_WAY_PAUSES && pyrecords_core.returning_writers(0) > 0; i++) {
+        (void)nanosleep(&pause, NULL);
+    }
+    PyEval_RestoreThread(thread);
+}
+
 /*
  * Flattened(iterable of iterables): their items; nothing more after an exception, as with a generator.  As with a
  * generator, too, a call while another one runs (code of the source may make it, or another thread) raises ValueError.
+ * It gives way to writers before each run.
  */
 static PyObject *pyrecords_flattened_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
 {
@@ -236,6 +260,7 @@ static PyObject *pyrecords_flattened_step(PyObject *object)
             Py_CLEAR(self->items);
             continue;
         }
+        pyrecords_give_way();
         PyObject *run = pyrecords_next_of(self->source);
         PyObject *items = run == NULL ? NULL : PyObject_GetIter(run);
         Py_XDECREF(run);

@@ -117,18 +117,20 @@ class Access(NamedTuple):
 PRIVATE = Access()
 
 
-def _info(result: os.stat_result) -> FileInfo:
+def _info(numbers: Sequence[int]) -> FileInfo:
+    """Of the numbers of `native.stat`."""
+    size, mtime_ns, ctime_ns, device, inode, uid, gid, mode = numbers
     return FileInfo(
-        result.st_size,
-        result.st_mtime_ns,
-        result.st_ctime_ns,
-        result.st_dev,
-        result.st_ino,
-        stat_module.S_ISREG(result.st_mode),
-        stat_module.S_ISDIR(result.st_mode),
-        result.st_uid,
-        result.st_gid,
-        result.st_mode & 0o777,
+        size,
+        mtime_ns,
+        ctime_ns,
+        device,
+        inode,
+        stat_module.S_ISREG(mode),
+        stat_module.S_ISDIR(mode),
+        uid,
+        gid,
+        mode & 0o777,
     )
 
 
@@ -193,7 +195,7 @@ class Files:
 
     def open_directory(self, dir_fd: int, name: str) -> int:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-        return os.open(name, flags, dir_fd=dir_fd)
+        return native.open_at(dir_fd, name, flags)
 
     def make_directory(self, dir_fd: int, name: str) -> None:
         """Create a directory of mode 0700, whatever the umask."""
@@ -229,22 +231,20 @@ class Files:
         return sorted(names)
 
     def sync_directory(self, dir_fd: int) -> None:
-        os.fsync(dir_fd)
+        native.sync_all(dir_fd)
 
     # -- files
 
     def open(self, dir_fd: int, name: str, *, write: bool = False) -> int:
         """Open an existing regular file; EINVAL for any other kind of file."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | _FLAGS
-        fd = os.open(name, flags, dir_fd=dir_fd)
+        fd = native.open_at(dir_fd, name, flags)
         try:
-            regular = stat_module.S_ISREG(os.fstat(fd).st_mode)
+            if not _info(native.stat(fd)).is_file:
+                raise OSError(errno.EINVAL, "not a regular file", name)
         except BaseException:
-            os.close(fd)
+            native.close(fd)
             raise
-        if not regular:
-            os.close(fd)
-            raise OSError(errno.EINVAL, "not a regular file", name)
         return fd
 
     def create(self, dir_fd: int, name: str, *, exclusive: bool = True) -> int:
@@ -256,17 +256,17 @@ class Files:
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS
         try:
-            fd = os.open(name, flags, FILE_MODE, dir_fd=dir_fd)
+            fd = native.open_at(dir_fd, name, flags, FILE_MODE)
         except FileExistsError:
             if exclusive:
                 raise
-            os.unlink(name, dir_fd=dir_fd)
-            fd = os.open(name, flags, FILE_MODE, dir_fd=dir_fd)
+            native.unlink(dir_fd, name)
+            fd = native.open_at(dir_fd, name, flags, FILE_MODE)
         try:
-            if os.fstat(fd).st_mode & 0o777 != FILE_MODE:
+            if _info(native.stat(fd)).mode != FILE_MODE:
                 os.fchmod(fd, FILE_MODE)
         except BaseException:
-            os.close(fd)
+            native.close(fd)
             raise
         return fd
 
@@ -274,7 +274,7 @@ class Files:
         """Close a descriptor. Its error is ignored: all data that must be durable was
         synced before, and the descriptor is closed in any case."""
         with contextlib.suppress(OSError):
-            os.close(fd)
+            native.close(fd)
 
     def read(self, fd: int, buffer: WriteableBuffer, pos: int) -> int:
         """Fill `buffer` from byte `pos`; return the bytes read, fewer at the end."""
@@ -294,10 +294,10 @@ class Files:
             done += native.write_at(fd, data[done:], pos + done)
 
     def sync(self, fd: int) -> None:
-        os.fdatasync(fd)
+        native.sync_data(fd)
 
     def truncate(self, fd: int, size: int) -> None:
-        os.ftruncate(fd, size)
+        native.truncate(fd, size)
 
     def reserve(self, fd: int, pos: int, size: int) -> bool:
         """Reserve disk space for a range without changing the file's length.
@@ -321,20 +321,20 @@ class Files:
         native.write_back(fd, pos, size)
 
     def rename(self, dir_fd: int, old: str, new: str) -> None:
-        os.rename(old, new, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        native.rename(dir_fd, old, dir_fd, new)
 
     def move(self, dir_fd: int, old: str, to_fd: int, new: str) -> None:
         """Rename a file into another directory of the same file system."""
-        os.rename(old, new, src_dir_fd=dir_fd, dst_dir_fd=to_fd)
+        native.rename(dir_fd, old, to_fd, new)
 
     def unlink(self, dir_fd: int, name: str) -> None:
-        os.unlink(name, dir_fd=dir_fd)
+        native.unlink(dir_fd, name)
 
     def stat(self, fd: int) -> FileInfo:
-        return _info(os.fstat(fd))
+        return _info(native.stat(fd))
 
     def stat_name(self, dir_fd: int, name: str) -> FileInfo:
-        return _info(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
+        return _info(native.stat(dir_fd, name))
 
     def look(
         self, dir_fd: int, name: str, outside: Sequence[str], inside: Sequence[str]
@@ -366,7 +366,7 @@ class Files:
         return Look(b"".join(parts))
 
     def size(self, fd: int) -> int:
-        return os.fstat(fd).st_size
+        return native.stat(fd)[0]
 
     def set_access(self, fd: int, access: Access) -> None:
         """Set the owner and the permissions of a new file or directory."""

@@ -1,20 +1,25 @@
-"""Reads and writes of the core, and where a record is in a record area."""
+"""System calls of the core, and where a record is in a record area."""
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 import logstore
 from logstore import _native as native
+from logstore._native import system
 from logstore._native._ls import ffi, lib
 from support.values import write_store
 
@@ -113,6 +118,14 @@ def test_refused_calls_return_the_error(file: int, tmp_path: Path) -> None:
     assert lib.ls_sys_write(file, out, 4, -1) == -errno.EINVAL
     assert lib.ls_sys_sync(-1) == -errno.EBADF
     assert lib.ls_sys_hold_lock(-1) == -errno.EBADF
+    assert lib.ls_sys_sync_all(-1) == -errno.EBADF
+    assert lib.ls_sys_open(-1, b"a", os.O_RDONLY, 0) == -errno.EBADF
+    assert lib.ls_sys_close(-1) == -errno.EBADF
+    assert lib.ls_sys_truncate(-1, 0) in (-errno.EBADF, -errno.EINVAL)
+    assert lib.ls_sys_truncate(file, -1) == -errno.EINVAL
+    assert lib.ls_sys_rename(-1, b"a", -1, b"b") == -errno.EBADF
+    assert lib.ls_sys_unlink(-1, b"a") == -errno.EBADF
+    assert lib.ls_sys_stat(-1, ffi.NULL, ffi.new("int64_t[8]")) == -errno.EBADF
     read_only = os.open(tmp_path / "file", os.O_RDONLY)
     try:
         with pytest.raises(OSError, match=os.strerror(errno.EBADF)) as caught:
@@ -179,6 +192,228 @@ def test_long_calls_give_the_interpreter_lock_away(
     while len(turns) == before and time.monotonic() < deadline:
         calls[call]()
     assert len(turns) > before
+
+
+def test_calls_of_the_os_module_are_the_same_here(tmp_path: Path) -> None:
+    """For any name that a directory can have; and what they find of a file."""
+    name, other = "named \udcff é", "other"
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fd = native.open_at(folder, name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        os.write(fd, b"0123456789")
+        native.truncate(fd, 4)
+        native.sync_data(fd)
+        native.sync_all(fd)
+        os.symlink(name, tmp_path / "link")
+        for numbers, found in (
+            (native.stat(fd), os.fstat(fd)),
+            (native.stat(folder), os.fstat(folder)),
+            (native.stat(folder, name), os.stat(tmp_path / name)),
+            (native.stat(folder, "link"), os.lstat(tmp_path / "link")),
+        ):
+            assert tuple(numbers) == (
+                found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev,
+                found.st_ino, found.st_uid, found.st_gid, found.st_mode,
+            )  # fmt: skip
+        native.rename(folder, name, folder, other)
+        assert (tmp_path / other).read_bytes() == b"0123"
+        native.unlink(folder, other)
+        assert not (tmp_path / other).exists()
+        native.close(fd)
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            native.close(fd)
+    finally:
+        os.close(folder)
+
+
+@pytest.mark.parametrize("call", ["open", "stat", "rename", "unlink"])
+def test_refused_call_names_the_file_as_the_os_module_does(
+    tmp_path: Path, call: str
+) -> None:
+    """And a name with a zero byte reaches no system call."""
+    folder = os.open(tmp_path, os.O_RDONLY)
+    calls = {
+        "open": (
+            lambda name: native.open_at(folder, name, os.O_RDONLY),
+            lambda name: os.open(name, os.O_RDONLY, dir_fd=folder),
+        ),
+        "stat": (
+            lambda name: native.stat(folder, name),
+            lambda name: os.stat(name, dir_fd=folder),
+        ),
+        "rename": (
+            lambda name: native.rename(folder, name, folder, "to"),
+            lambda name: os.rename(name, "to", src_dir_fd=folder, dst_dir_fd=folder),
+        ),
+        "unlink": (
+            lambda name: native.unlink(folder, name),
+            lambda name: os.unlink(name, dir_fd=folder),
+        ),
+    }
+    try:
+        for name in ("missing", "x" * 300):
+            errors = []
+            for one in calls[call]:
+                with pytest.raises(OSError) as caught:
+                    one(name)
+                errors.append(caught.value)
+            ours, theirs = errors
+            assert type(ours) is type(theirs)
+            assert str(ours) == str(theirs)
+        (tmp_path / "zero").touch()
+        with pytest.raises(ValueError, match="null byte"):
+            calls[call][0]("zero\0")
+        assert (tmp_path / "zero").exists()
+    finally:
+        os.close(folder)
+
+
+class _Signalled:
+    """A C core whose calls are ended by a signal, the first time each."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        def call(*arguments: object) -> int:
+            self.seen.append(name)
+            if self.seen.count(name) == 1:
+                return -errno.EINTR
+            result: int = getattr(lib, name)(*arguments)
+            return result
+
+        return call
+
+
+def test_calls_that_a_signal_has_ended_are_made_again_but_for_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = _Signalled()
+    monkeypatch.setattr(system, "lib", core)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fd = native.open_at(folder, "a", os.O_RDWR | os.O_CREAT)
+        native.truncate(fd, 10)
+        assert native.stat(fd)[0] == 10
+        native.sync_data(fd)
+        native.sync_all(fd)
+        native.rename(folder, "a", folder, "b")
+        native.unlink(folder, "b")
+        assert os.listdir(tmp_path) == []
+        assert set(Counter(core.seen).values()) == {2}
+        native.close(fd)
+        assert core.seen.count("ls_sys_close") == 1
+        os.close(fd)
+    finally:
+        os.close(folder)
+
+
+def test_interrupted_open_leaves_no_descriptor(tmp_path: Path) -> None:
+    """At whichever line of it the interrupt comes."""
+    folder = os.open(tmp_path, os.O_RDONLY)
+    code = native.open_at.__code__
+    before = set(os.listdir("/proc/self/fd"))
+    (tmp_path / "file").touch()
+    left = interrupts = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal left
+        if frame.f_code is code and event == "line":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace if frame.f_code is code or event == "call" else None
+
+    try:
+        for nth in itertools.count(1):
+            left, fd = nth, -1
+            sys.settrace(trace)
+            try:
+                fd = native.open_at(folder, "file", os.O_RDONLY)
+            except KeyboardInterrupt:
+                interrupts += 1
+            finally:
+                sys.settrace(None)
+            if fd >= 0:
+                os.close(fd)
+                break
+            assert set(os.listdir("/proc/self/fd")) == before
+        assert interrupts >= 4
+    finally:
+        os.close(folder)
+
+
+def test_audit_hooks_are_told_what_the_os_module_tells(tmp_path: Path) -> None:
+    """In another process: a hook stays for good."""
+    script = (
+        "import os, sys\n"
+        "from logstore import _native as native\n"
+        "folder = os.open(sys.argv[1], os.O_RDONLY)\n"
+        "events = []\n"
+        "ours = lambda: (\n"
+        "    native.truncate(native.open_at(folder, 'a', os.O_RDWR | os.O_CREAT), 5),\n"
+        "    native.rename(folder, 'a', folder, 'b'), native.unlink(folder, 'b'))\n"
+        "theirs = lambda: (\n"
+        "    os.ftruncate(os.open('a', os.O_RDWR | os.O_CREAT, dir_fd=folder), 5),\n"
+        "    os.rename('a', 'b', src_dir_fd=folder, dst_dir_fd=folder),\n"
+        "    os.unlink('b', dir_fd=folder))\n"
+        "told = []\n"
+        "def hook(event, args):\n"
+        "    if event in ('open', 'os.truncate', 'os.rename', 'os.remove'):\n"
+        "        told.append((event, args))\n"
+        "sys.addaudithook(hook)\n"
+        "ours()\n"
+        "first, told = told, []\n"
+        "theirs()\n"
+        "shown = [[(e, [a & ~os.O_CLOEXEC if e == 'open' and a is args[2] else a\n"
+        "               for a in args[e == 'os.truncate':]]) for e, args in some]\n"
+        "         for some in (first, told)]\n"
+        "assert len(first) == 4 and shown[0] == shown[1], shown\n"
+    )
+    subprocess.run([sys.executable, "-c", script, tmp_path], check=True, timeout=60)
+
+
+def test_thread_that_reads_gives_way_to_one_whose_system_call_is_over(
+    file: int,
+) -> None:
+    """Else the caller would wait for a whole switch interval after each call."""
+    is_over = threading.Event()
+
+    def call() -> None:
+        for _ in range(20):
+            native.stat(file)
+        is_over.set()
+
+    deadline = time.monotonic() + 60
+    runs = itertools.takewhile(
+        lambda run: not is_over.is_set() and time.monotonic() < deadline,
+        ([None] for _ in itertools.count()),
+    )
+    caller = threading.Thread(target=call)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(100)
+    try:
+        caller.start()
+        for _ in native.Flattened(runs):
+            pass
+        assert is_over.is_set()
+    finally:
+        sys.setswitchinterval(interval)
+        caller.join()
+    assert lib.ls_sys_returning_writers(0) == 0
+
+
+def test_child_of_a_fork_gives_way_to_no_thread_of_its_parent() -> None:
+    """One that was between its call and the interpreter lock does not exist there."""
+    lib.ls_sys_returning_writers(3)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(lib.ls_sys_returning_writers(0))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert lib.ls_sys_returning_writers(0) == 3
+    finally:
+        lib.ls_sys_returning_writers(-3)
 
 
 def test_record_of_a_record_area_is_located(tmp_path: Path) -> None:

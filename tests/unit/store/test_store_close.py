@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 import time
@@ -12,7 +11,7 @@ import pytest
 
 import logstore
 from logstore.store.store import open_store
-from support.damage import FaultyFiles
+from support.damage import FaultyFiles, stop_syncs
 from support.values import (
     append_one,
     config_of,
@@ -35,8 +34,7 @@ def test_close_that_was_interrupted_goes_on_when_it_is_called_again(
 ) -> None:
     """Before any of its system calls: then all is durable and marked as closed, and the
     lock is free."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    stop_syncs(monkeypatch)
     config = config_of(index_interval_bytes=50, segment_bytes=1000)
     nth, was_interrupted = 0, True
     while was_interrupted:

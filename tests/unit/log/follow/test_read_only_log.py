@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from support.damage import (
     cut,
     frames,
     logs_in,
+    stop_syncs,
 )
 from support.levels import stride
 from support.values import (
@@ -284,8 +284,7 @@ def test_no_reader_ever_sees_part_of_an_append(
 ) -> None:
     """In its own process, beside it, or opened right now: all of it, or nothing, at any
     call, whether it succeeds or is undone. Who follows gets what comes in its place."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(os, "fdatasync", lambda fd: None)
+    stop_syncs(monkeypatch)
     small = {"segment_bytes": 1500, "max_message_bytes": 400}
     settings: Any = small if call == "segments" else {}
     nth, was_hit = 1, True

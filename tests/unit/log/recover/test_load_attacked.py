@@ -13,6 +13,7 @@ import xxhash
 
 import logstore
 from logstore import OffsetOutOfRangeError
+from logstore import _native as native
 from logstore.store.store import open_store
 from support.damage import FaultyFiles, crash, frames, logs_in, overwrite
 from support.values import (
@@ -281,9 +282,7 @@ def test_close_of_a_descriptor_that_fails_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was promised was synced before; the descriptor is gone in any case."""
-    import os
-
-    close = os.close
+    close = native.close
 
     def failing(fd: int) -> None:
         close(fd)
@@ -291,7 +290,7 @@ def test_close_of_a_descriptor_that_fails_costs_nothing(
 
     with logstore.open(tmp_path) as store:
         fill(new_partition(store), 5)
-        monkeypatch.setattr(os, "close", failing)
+        monkeypatch.setattr(native, "close", failing)
     monkeypatch.undo()
     assert read_all(tmp_path) == expected(1, 0, 5)
 

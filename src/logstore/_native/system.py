@@ -1,0 +1,228 @@
+"""System calls of the C core (``ls_sys.c``). What they refuse is an `OSError`, as with
+the functions of `os`, and like those they are made again if a signal came first."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from logstore._native._ls import ffi, lib
+from logstore._native.core import allocate, pointer
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
+
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+# ------------------------------------------------------------------ bytes of a file
+
+
+def read_at(fd: int, buffer: WriteableBuffer, pos: int) -> int:
+    """Read into a buffer at byte `pos` of a file, as ``os.preadv`` of one buffer; what
+    is cached is read with the GIL.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    return _transfer(lib.ls_sys_read, fd, buffer, pos)
+
+
+def write_at(fd: int, buffer: ReadableBuffer, pos: int) -> int:
+    """Write a buffer at byte `pos` of a file, as ``os.pwrite``; little is written with
+    the GIL.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    return _transfer(lib.ls_sys_write, fd, buffer, pos)
+
+
+def _transfer(
+    call: Callable[[int, Any, int, int], int],
+    fd: int,
+    buffer: ReadableBuffer,
+    pos: int,
+) -> int:
+    """One read or write."""
+    return _made(call, (fd, pointer(buffer), memoryview(buffer).nbytes, pos))
+
+
+# ------------------------------------------------------------------ not in os
+
+
+def reserve(fd: int, pos: int, size: int) -> int:
+    """fallocate with KEEP_SIZE; 0 or a negative errno."""
+    return int(lib.ls_sys_reserve(fd, pos, size))
+
+
+def write_back(fd: int, pos: int, size: int) -> int:
+    """sync_file_range, which only starts the writing; 0 or a negative errno."""
+    return int(lib.ls_sys_write_back(fd, pos, size))
+
+
+def fs_type(fd: int) -> int:
+    """The f_type of statfs, or a negative errno."""
+    return int(lib.ls_sys_fs_type(fd))
+
+
+def look(
+    dir_fd: int, name: str, outside: Sequence[str], inside: Sequence[str]
+) -> bytes:
+    """Examine a directory in an open one, some files beside it, and some in it, which
+    is opened for this (``ls_sys_look``): numbers of 64 bits.
+
+    Raises:
+        OSError: the system refuses; FileNotFoundError if there is no directory.
+    """
+    names = "\0".join((name, *outside, *inside, "")).encode()
+    out = allocate("int64_t[]", 3 + 4 * (len(outside) + len(inside)))
+    _made(lib.ls_sys_look, (dir_fd, names, len(names), len(outside), len(inside), out))
+    return bytes(ffi.buffer(out))
+
+
+def new_watch() -> int:
+    """inotify_init1, not blocking.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    return _made(lib.ls_sys_new_watch, ())
+
+
+def add_watch(fd: int, path: str) -> None:
+    """inotify_add_watch for each change of an entry of a directory.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    _made(lib.ls_sys_add_watch, (fd, os.fsencode(path)))
+
+
+def wait_watch(fd: int, seconds: float) -> bool:
+    """Wait for a report of a watch, and take all; False if there was none, or a signal
+    came first.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    result = lib.ls_sys_wait_watch(fd, min(int(seconds * 1000), _INT32_MAX))
+    if result < 0 and result != -errno.EINTR:
+        _refuse(result)
+    return result == 1
+
+
+# ------------------------------------------------------------------ as in os
+
+
+# `os` has them all. After one of these, a thread that reads records gives the
+# interpreter lock back at once (ls_gil.h). They tell audit hooks what `os` tells them.
+
+
+def open_at(dir_fd: int, name: str, flags: int, mode: int = 0o777) -> int:
+    """Open a name of an open directory, as ``os.open``; the descriptor.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    sys.audit("open", name, None, flags)
+    encoded, fd = _encoded(name), -errno.EINTR
+    try:
+        while fd == -errno.EINTR:
+            fd = lib.ls_sys_open(dir_fd, encoded, flags, mode)
+        if fd < 0:
+            _refuse(fd, name)
+        return fd
+    except BaseException:
+        if fd >= 0:
+            lib.ls_sys_close(fd)  # an interrupt came before the caller has it
+        raise
+
+
+def close(fd: int) -> None:
+    """Close a descriptor, which is closed also if the system reports an error. It is
+    not made again after a signal: the number may be another file's by then.
+
+    Raises:
+        OSError: the system reports one, but for EINTR.
+    """
+    result = lib.ls_sys_close(fd)
+    if result not in (0, -errno.EINTR):
+        _refuse(result)
+
+
+def sync_data(fd: int) -> None:
+    """As ``os.fdatasync``. Raises: OSError."""
+    _made(lib.ls_sys_sync, (fd,))
+
+
+def sync_all(fd: int) -> None:
+    """As ``os.fsync``. Raises: OSError."""
+    _made(lib.ls_sys_sync_all, (fd,))
+
+
+def truncate(fd: int, size: int) -> None:
+    """As ``os.ftruncate``. Raises: OSError."""
+    sys.audit("os.truncate", fd, size)
+    _made(lib.ls_sys_truncate, (fd, size))
+
+
+def rename(from_fd: int, old: str, to_fd: int, new: str) -> None:
+    """As ``os.rename`` from one open directory to another. Raises: OSError."""
+    sys.audit("os.rename", old, new, from_fd, to_fd)
+    names = _encoded(old), _encoded(new)
+    _made(lib.ls_sys_rename, (from_fd, names[0], to_fd, names[1]), old, new)
+
+
+def unlink(dir_fd: int, name: str) -> None:
+    """As ``os.unlink``. Raises: OSError."""
+    sys.audit("os.remove", name, dir_fd)
+    _made(lib.ls_sys_unlink, (dir_fd, _encoded(name)), name)
+
+
+def stat(fd: int, name: str | None = None) -> Sequence[int]:
+    """Examine an open file, or an entry of an open directory; a link is not followed.
+
+    Returns size, times of modification and change in ns, device, inode, uid, gid, mode.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    out = ffi.new("int64_t[8]")
+    encoded = ffi.NULL if name is None else _encoded(name)
+    _made(lib.ls_sys_stat, (fd, encoded, out), name)
+    return ffi.unpack(out, 8)  # type: ignore[no-any-return]
+
+
+def _encoded(name: str) -> bytes:
+    encoded = os.fsencode(name)
+    if b"\0" in encoded:
+        raise ValueError("embedded null byte")
+    return encoded
+
+
+def _made(
+    call: Callable[..., int], arguments: tuple[Any, ...], *names: str | None
+) -> int:
+    """The result of a call, which is made again if a signal came first."""
+    result = -errno.EINTR
+    while result == -errno.EINTR:
+        result = call(*arguments)
+    if result < 0:
+        _refuse(result, *names)
+    return result
+
+
+def _refuse(result: int, name: str | None = None, other: str | None = None) -> NoReturn:
+    raise OSError(-result, os.strerror(-result), name, None, other)
+
+
+def _forget_returning() -> None:
+    """In the child of a fork: the threads that were counted do not exist there."""
+    lib.ls_sys_returning_writers(-lib.ls_sys_returning_writers(0))
+
+
+os.register_at_fork(after_in_child=_forget_returning)
