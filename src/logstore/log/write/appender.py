@@ -157,8 +157,7 @@ class Appender:
             if encoder.is_plain:
                 writer = log.active.writer or log.writable()
                 epoch = self.leader_epoch(base) if encoder.magic == 2 else 0
-                if not self._syncs.is_scheduled:
-                    self._syncs.schedule()
+                self._syncs.plan(writer)
                 try:
                     done = writer.append_record(
                         value, key, timestamp_ms, now_ms, encoder, epoch
@@ -315,8 +314,7 @@ class Appender:
         writer = log.active.writer or log.writable()
         if writer.next_offset != log.extent.end:
             raise log.health.poison()
-        if not self._syncs.is_scheduled:
-            self._syncs.schedule()
+        self._syncs.plan(writer)
         return writer
 
     def write_runs(

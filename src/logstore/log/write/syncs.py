@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Final, NoReturn
 
 from logstore import _native as native
 from logstore._native.locks import RANK_TURN
-from logstore.errors import LogStoreError, ReentrantCallError, SyncFailedError
+from logstore.errors import (
+    LogStoreError,
+    ReentrantCallError,
+    StorageError,
+    SyncFailedError,
+)
 from logstore.log.write.log_writer import LogWriter
 from logstore.log.write.segment_appender import Mark, SegmentWriter
 
 __all__ = ["Syncs"]
 
+# If so many bytes of a segment are not synced, a sync begins in the background. A roll
+# or a deletion then has little left to sync, for which appends wait (some 200 ms for
+# 128 MiB, and more than a second for 1 GiB).
+_UNSYNCED_BYTES: Final = 8 << 20
 # A sync that is due while another thread appends is retried this often, at this
 # interval.
 _FLUSH_TRIES: Final = 20
@@ -30,12 +40,14 @@ class Syncs:
         shared: syncs, and appends with a sync, in steps of C. Its `append` does nothing
             and says so, if `Appender` and `sync_appended` are to be called.
 
-    Invariant: if `is_scheduled`, `flush_due` will be called for all that is appended
-    before. The log's lock guards it.
+    Invariants: if `is_scheduled`, `flush_due` will be called for all that is appended
+    before. If `_is_catching_up`, `_catch_up` will be called, unless the store ends. The
+    log's lock guards both.
     """
 
     __slots__ = (
         "__weakref__",
+        "_is_catching_up",
         "_log",
         "_marked",
         "_tries",
@@ -63,17 +75,55 @@ class Syncs:
             log.point.synced,
         )
         self.is_scheduled = False
+        self._is_catching_up = False
         self._tries = 0
 
-    # ------------------------------------------------------------ by time
+    # ------------------------------------------------------------ in the background
 
-    def schedule(self) -> None:
-        """Ensure that the next records will be synced in time. Call it before they are
-        written: nothing may fail afterwards."""
+    def plan(self, writer: SegmentWriter) -> None:
+        """Ensure that the next records, which go to the active segment, will be synced
+        in time. Call it before they are written: nothing may fail afterwards."""
+        if not self.is_scheduled:
+            self._schedule()
+        if not self._is_catching_up:
+            synced, state = self._log.point.synced.raw, writer.state.raw
+            is_new = synced.base_offset != state.base_offset
+            if state.size - (0 if is_new else synced.size) >= _UNSYNCED_BYTES:
+                with contextlib.suppress(StorageError):
+                    self._plan_catch_up()
+
+    def _schedule(self) -> None:
         context = self._log.context
         if context.config.flush_ms < _NEVER_MS:
             context.services.call_later(self.flush_due, context.config.flush_ms)
             self.is_scheduled = True
+
+    def _plan_catch_up(self) -> None:
+        self._is_catching_up = True  # before: it may be over when the call returns
+        try:
+            self._log.context.services.call_later(self._catch_up, 0)
+        except BaseException:
+            self._is_catching_up = False
+            raise
+
+    def _catch_up(self) -> None:
+        """Called by the store's thread: sync what was appended by now."""
+        try:
+            if not self._log.health.has_ended:
+                self._sync_unheard(self._log.extent.end)
+        finally:
+            self._is_catching_up = False
+
+    def _sync_unheard(self, end: int) -> bool:
+        """Sync for no caller: if the sync fails, the next append or close raises the
+        error. Returns whether it was possible."""
+        health = self._log.health
+        try:
+            self.sync(end)
+        except LogStoreError:
+            health.is_unheard = health.failed is not None
+            return False
+        return True
 
     def flush_due(self) -> None:
         """Called by the store's thread when flush_ms is over."""
@@ -95,14 +145,10 @@ class Syncs:
                 self.is_scheduled, self._tries = False, 0
                 end = log.extent.end
         try:
-            self.sync(end)
-        except LogStoreError:
-            # The next append or close raises the error.
-            health.is_unheard = health.failed is not None
-            if not health.has_ended:
-                self.schedule()  # it is not possible now, but may be later
+            if not self._sync_unheard(end) and not health.has_ended:
+                self._schedule()  # it is not possible now, but may be later
         except BaseException:
-            self.schedule()  # no memory now, perhaps
+            self._schedule()  # no memory now, perhaps
             raise
 
     # ------------------------------------------------------------ for a caller

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -119,6 +120,107 @@ def test_flush_ms_syncs_without_a_further_append(tmp_path: Path) -> None:
             while partition.durable_offset < end and time.monotonic() < deadline:
                 time.sleep(0.002)
             assert partition.durable_offset == end
+
+
+def big_append(partition: logstore.Partition) -> int:
+    """Append 20 MB that no codec makes smaller; returns the end."""
+    return partition.append_many([random.randbytes(1_000_000) for _ in range(20)]).stop
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+@pytest.mark.parametrize("magic", [1, 2])
+def test_much_that_no_policy_syncs_is_synced_in_the_background(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """So that a roll or a deletion has little left to sync."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store, magic, codec)
+        append_one(partition)
+        time.sleep(0.05)
+        assert partition.durable_offset == 0
+        end = big_append(partition)
+        files.forget()
+        for _ in range(2):
+            # The next append finds that much is not synced.
+            append_one(partition)
+            deadline = time.monotonic() + 20
+            while partition.durable_offset < end and time.monotonic() < deadline:
+                time.sleep(0.002)
+            assert partition.durable_offset >= end
+            end = big_append(partition)
+        partition.flush()
+        assert files.count("sync", ".log") <= 5
+
+
+def test_little_that_no_policy_syncs_is_not_synced(tmp_path: Path) -> None:
+    """Nor what was synced by a caller, nor what another segment has."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        for _ in range(3):
+            append_one(partition)
+            big_append(partition)
+            partition.flush()
+            partition.roll()
+            files.forget()
+            for _ in range(10):
+                partition.append(bytes(1_000))
+            time.sleep(0.05)
+            assert files.count("sync", ".log") == 0
+
+
+def test_failed_sync_in_the_background_is_raised_by_the_next_append(
+    tmp_path: Path,
+) -> None:
+    """One that came early, too; nothing is acknowledged after it."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = new_partition(store)
+        end = big_append(partition)
+        files.fail("sync", name=".log")
+        deadline = time.monotonic() + 20
+        with pytest.raises(logstore.SyncFailedError):
+            while time.monotonic() < deadline:
+                end = append_one(partition) + 1
+                time.sleep(0.002)
+        files.heal()
+        with pytest.raises(logstore.SyncFailedError):
+            append_one(partition)
+        assert partition.end_offset == end
+
+
+@pytest.mark.parametrize("error", [logstore.StorageError("full"), MemoryError()])
+def test_early_sync_that_cannot_be_planned_is_planned_by_a_later_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """An append needs no such sync; with no memory, nothing is appended."""
+    call_later = Scheduler.call_later
+    failures = 0
+
+    def plan(self: Scheduler, delay_ms: int, task: Callable[[], None]) -> None:
+        nonlocal failures
+        if delay_ms == 0 and failures < 2:
+            failures += 1
+            raise error
+        call_later(self, delay_ms, task)
+
+    with open_store(tmp_path, files=FaultyFiles()) as store:
+        partition = new_partition(store)
+        end = big_append(partition)
+        monkeypatch.setattr(Scheduler, "call_later", plan)
+        for _ in range(2):
+            if isinstance(error, MemoryError):
+                with pytest.raises(MemoryError):
+                    append_one(partition)
+            else:
+                append_one(partition)
+                end += 1
+        assert failures == 2
+        assert partition.end_offset == end
+        assert partition.durable_offset == 0
+        append_one(partition)
+        assert is_durable_in_time(partition)
 
 
 def test_shorter_flush_ms_counts_for_what_is_appended_next(tmp_path: Path) -> None:
