@@ -50,7 +50,7 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
 # The same for what is in a room, where the order matters to a reader.
 INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "log": (
-        ("resync", "retention", "scan"),
+        ("producers", "resync", "retention", "scan"),
         ("read",),
         ("frames", "recover"),
         ("follow", "write"),

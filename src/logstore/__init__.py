@@ -23,9 +23,10 @@ _HOMES: Final = {
     "config": "StoreConfig TopicConfig",
     "errors": (
         "ConfigError CorruptCheckpointError CorruptIndexError "
-        "CorruptRecordError CorruptionError DiskFullError ForkedError "
-        "LogStoreError OffsetConflictError OffsetOutOfRangeError "
-        "PartitionNotFoundError PublicationConflictError ReadOnlyError "
+        "CorruptRecordError CorruptionError DiskFullError DuplicateSequenceError "
+        "ForkedError InvalidProducerEpochError LogStoreError "
+        "OffsetConflictError OffsetOutOfRangeError OutOfOrderSequenceError "
+        "PartitionNotFoundError ProducerError PublicationConflictError ReadOnlyError "
         "RecordNotFoundError RecordTooLargeError ReentrantCallError "
         "StorageError StoreClosedError StoreLockedError StoreNotFoundError "
         "SyncFailedError TopicExistsError TopicNotFoundError "

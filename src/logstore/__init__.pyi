@@ -7,11 +7,15 @@ from logstore.errors import CorruptIndexError as CorruptIndexError
 from logstore.errors import CorruptionError as CorruptionError
 from logstore.errors import CorruptRecordError as CorruptRecordError
 from logstore.errors import DiskFullError as DiskFullError
+from logstore.errors import DuplicateSequenceError as DuplicateSequenceError
 from logstore.errors import ForkedError as ForkedError
+from logstore.errors import InvalidProducerEpochError as InvalidProducerEpochError
 from logstore.errors import LogStoreError as LogStoreError
 from logstore.errors import OffsetConflictError as OffsetConflictError
 from logstore.errors import OffsetOutOfRangeError as OffsetOutOfRangeError
+from logstore.errors import OutOfOrderSequenceError as OutOfOrderSequenceError
 from logstore.errors import PartitionNotFoundError as PartitionNotFoundError
+from logstore.errors import ProducerError as ProducerError
 from logstore.errors import PublicationConflictError as PublicationConflictError
 from logstore.errors import ReadOnlyError as ReadOnlyError
 from logstore.errors import RecordNotFoundError as RecordNotFoundError

@@ -17,11 +17,15 @@ __all__ = [
     "CorruptRecordError",
     "CorruptionError",
     "DiskFullError",
+    "DuplicateSequenceError",
     "ForkedError",
+    "InvalidProducerEpochError",
     "LogStoreError",
     "OffsetConflictError",
     "OffsetOutOfRangeError",
+    "OutOfOrderSequenceError",
     "PartitionNotFoundError",
+    "ProducerError",
     "PublicationConflictError",
     "ReadOnlyError",
     "RecordNotFoundError",
@@ -279,6 +283,68 @@ class OffsetConflictError(LogStoreError):
         self.expected = expected
         self.actual = actual
         self.partition = partition
+
+
+class ProducerError(LogStoreError):
+    """A batch of an idempotent producer is not its next one.
+
+    Attributes:
+        producer_id: of the batch.
+        partition: ``topic-number``.
+    """
+
+    def __init__(self, message: str, *, producer_id: int, partition: str) -> None:
+        super().__init__(message)
+        self.producer_id = producer_id
+        self.partition = partition
+
+
+class OutOfOrderSequenceError(ProducerError):
+    """Batches of the producer are missing before this one, or a part of it is there.
+
+    Attributes:
+        sequence: the first one of the batch.
+        expected: the next one of the producer.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        producer_id: int,
+        partition: str,
+        sequence: int,
+        expected: int,
+    ) -> None:
+        super().__init__(message, producer_id=producer_id, partition=partition)
+        self.sequence = sequence
+        self.expected = expected
+
+
+class DuplicateSequenceError(ProducerError):
+    """The batch is there already, and its offsets are no longer known."""
+
+
+class InvalidProducerEpochError(ProducerError):
+    """A later epoch of the producer has appended: another process has taken its place.
+
+    Attributes:
+        epoch: that of the batch.
+        expected: the newest one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        producer_id: int,
+        partition: str,
+        epoch: int,
+        expected: int,
+    ) -> None:
+        super().__init__(message, producer_id=producer_id, partition=partition)
+        self.epoch = epoch
+        self.expected = expected
 
 
 class PublicationConflictError(LogStoreError):

@@ -77,7 +77,7 @@ typedef struct {
 
 /*
  * Take plain batches that a producer sent for the next call of pyrecords_append_source: they are checked, and their
- * records counted.  1, or 0 where one is no such batch, or they are too large.
+ * records counted.  1, or 0 where one is no such batch, or of a producer that numbers its records, or they are too large.
  */
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from);
 

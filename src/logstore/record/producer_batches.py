@@ -99,6 +99,11 @@ class Prepared:
         self._max_bytes = max_bytes
         self.count = sum(sum(part.counts) for part in parts)
 
+    def headers(self) -> Iterator[native.BatchHeader]:
+        """Those of the batches, in order, with the offsets that they came with."""
+        for part in self._parts:
+            yield from part.headers()
+
     def place(
         self, base_offset: int, leader_epoch: int, append_time_ms: int | None
     ) -> tuple[list[memoryview], int]:

@@ -13,6 +13,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.log import retention
+from logstore.log.producers import sent_batches
 from logstore.log.read import reader
 from logstore.log.read.view import View
 from logstore.log.write.writer import PartitionWriter
@@ -273,6 +274,7 @@ class Partition(ReadablePartition):
         self,
         buffer: ReadableBuffer,
         *,
+        check_producers: bool = True,
         expected_offset: int | None = None,
         durable: bool = False,
     ) -> range:
@@ -280,10 +282,20 @@ class Partition(ReadablePartition):
 
         Magic and codec stay as they are, whatever the topic's settings. Checksums and
         structure are checked first, inside compressed batches, too; a wrong largest
-        timestamp in a header is corrected. Sequence numbers of idempotent producers are
-        kept; repeated ones are not detected.
+        timestamp in a header is corrected.
+
+        Args:
+            check_producers: check the sequences of idempotent producers as a broker
+                does. A batch that is one of the last five of its producer is not
+                appended again: its offsets are returned, also if `expected_offset` is
+                another one.
 
         Raises:
+            OutOfOrderSequenceError: batches of a producer are missing before one of
+                these, or a part of it is there; nothing was written.
+            DuplicateSequenceError: a batch is there already, and its offsets are no
+                longer known; or some of these are there, and some are not.
+            InvalidProducerEpochError: a later epoch of the producer has appended.
             CorruptRecordError: a damaged or partial batch, a timestamp below -1, a
                 producer's sequence below 0; nothing was written.
             UnsupportedError: control batches and those of transactions.
@@ -307,10 +319,12 @@ class Partition(ReadablePartition):
         def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
             return prepared.place(base, epoch, writer.appends.append_time())
 
-        base, end = writer.appends.append_encoded(
-            make, expected_offset=expected_offset, durable=durable
+        return writer.appends.append_encoded(
+            make,
+            sent=sent_batches(prepared.headers()) if check_producers else (),
+            expected_offset=expected_offset,
+            durable=durable,
         )
-        return range(base, end)
 
     def flush(self) -> None:
         """Return when everything appended so far is on stable storage.

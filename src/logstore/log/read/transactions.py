@@ -6,7 +6,6 @@ itself is authoritative; a producer snapshot only reduces how much of it is read
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -18,8 +17,13 @@ from logstore.errors import (
     UnsupportedError,
     storage_error,
 )
+from logstore.io.checkpoint.producer_snapshot import (
+    ProducerEntry,
+    parse_snapshot,
+    snapshot_offsets,
+)
 from logstore.io.directory import Directory
-from logstore.io.layout import SNAPSHOT, parse_segment_file
+from logstore.io.layout import SNAPSHOT, segment_file
 from logstore.log.read.damage import make_batch, place_after, place_past
 from logstore.log.read.view import ChangedError, View
 from logstore.record.batch import ABORT
@@ -30,55 +34,9 @@ __all__ = [
     "AbortedRange",
     "CommittedFilter",
     "EndedTransactions",
-    "ProducerEntry",
     "StableOffset",
     "ended_transactions",
-    "parse_snapshot",
 ]
-
-_SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
-_SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
-_CRC_END: Final = 6
-
-
-class ProducerEntry(NamedTuple):
-    """One producer in a `.snapshot`."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-    coordinator_epoch: int
-    current_txn_first_offset: int
-
-
-def parse_snapshot(data: bytes, path: str) -> list[ProducerEntry]:
-    """The entries of a producer snapshot.
-
-    Raises:
-        CorruptCheckpointError: wrong version, checksum or length.
-    """
-    reason = ""
-    if len(data) < _SNAPSHOT_HEADER.size:
-        reason = f"it has {len(data)} bytes"
-    else:
-        version, crc, count = _SNAPSHOT_HEADER.unpack_from(data)
-        if version != 1:
-            reason = f"its version is {version}, not 1"
-        elif native.crc32c(memoryview(data)[_CRC_END:]) != crc:
-            reason = "its checksum differs"
-        elif len(data) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
-            reason = f"it has {len(data)} bytes for {count} entries"
-    if reason:
-        raise CorruptCheckpointError(
-            f"producer snapshot {path} cannot be used: {reason}",
-            path=path,
-            reason=reason,
-        )
-    body = data[_SNAPSHOT_HEADER.size :]
-    return [ProducerEntry(*fields) for fields in _SNAPSHOT_ENTRY.iter_unpack(body)]
 
 
 class _Marker(NamedTuple):
@@ -262,16 +220,10 @@ def _newest_snapshot(
     directory: Directory, start: int, end: int
 ) -> tuple[int, list[ProducerEntry]] | None:
     """(offset, entries) of the newest usable snapshot between `start` and `end`."""
-    offsets = sorted(
-        parsed.base_offset
-        for name in directory.names()
-        if (parsed := parse_segment_file(name))
-        and parsed.suffix == SNAPSHOT
-        and not parsed.transition
-        and start < parsed.base_offset <= end
-    )
-    for offset in reversed(offsets):
-        name = f"{offset:020d}{SNAPSHOT}"
+    for offset in reversed(snapshot_offsets(directory)):
+        if not start < offset <= end:
+            continue
+        name = segment_file(offset, SNAPSHOT)
         try:
             data = directory.read_file(name)
             return offset, parse_snapshot(data, directory.path_of(name))

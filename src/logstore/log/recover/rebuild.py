@@ -19,6 +19,7 @@ from logstore.index import (
 )
 from logstore.io.checkpoint import checkpoints
 from logstore.io.checkpoint.partition_state import PartitionState
+from logstore.io.checkpoint.producer_snapshot import snapshot_offsets
 from logstore.io.directory import Directory
 from logstore.io.layout import (
     INDEX,
@@ -27,7 +28,6 @@ from logstore.io.layout import (
     SNAPSHOT,
     TIME_INDEX,
     TXN_INDEX,
-    parse_segment_file,
     segment_file,
 )
 from logstore.log.scan import scan_log
@@ -157,12 +157,6 @@ def cut_transactions(directory: Directory, base_offset: int, offset: int) -> Non
 
 def remove_snapshots(directory: Directory, *, above: int) -> None:
     """Remove producer snapshots that refer to removed offsets."""
-    for name in directory.names():
-        parsed = parse_segment_file(name)
-        if (
-            parsed is not None
-            and parsed.suffix == SNAPSHOT
-            and not parsed.transition
-            and parsed.base_offset > above
-        ):
-            directory.unlink(name, missing_ok=True)
+    for offset in snapshot_offsets(directory):
+        if offset > above:
+            directory.unlink(segment_file(offset, SNAPSHOT), missing_ok=True)

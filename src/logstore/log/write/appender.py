@@ -15,6 +15,7 @@ from logstore.errors import (
     ReentrantCallError,
     storage_error,
 )
+from logstore.log.producers import SentBatch
 from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.segment_appender import Mark, SegmentWriter
 from logstore.log.write.syncs import Syncs
@@ -193,33 +194,52 @@ class Appender:
         self,
         make_runs: Callable[[int, int], tuple[list[memoryview], int]],
         *,
+        sent: Sequence[SentBatch] = (),
         expected_offset: int | None,
         durable: bool,
-    ) -> tuple[int, int]:
-        """Append whole batches. `make_runs(base offset, leader epoch)` returns them
-        with their offsets, and the number of offsets they take."""
+    ) -> range:
+        """Append whole batches, or find them in the log.
+
+        Args:
+            make_runs: called with (base offset, leader epoch), returns them with their
+                offsets, and the number of offsets they take.
+            sent: the same batches, if their producers are to be checked.
+
+        Returns the offsets; of batches that a producer has sent before, the old ones.
+        """
         log, context = self._log, self._log.context
         self._syncs.check_may_sync(durable)
         with log.lock:
             log.get_ready()
-            base = log.extent.end
-            self.check_expected(expected_offset, 0)
-            epoch = log.epochs.at(base, log.extent.segments)
-            runs, count = make_runs(base, epoch)
-            if count:
-                self.check_expected(None, count)
-                self.write_runs(
-                    [(native.pointer(run), len(run)) for run in runs],
-                    sum(map(len, runs)),
-                    context.files.now_ms(),
-                )
-                self._prepare()
+            known = log.idempotence.check(log.extent, sent) if sent else None
+            if known is None:
+                self.check_expected(expected_offset, 0)
+                known = self._append_encoded(make_runs, sent)
             extent = log.extent
-            end = extent.end
-            lagging = end - extent.durable >= context.config.flush_messages
+            lagging = extent.end - extent.durable >= context.config.flush_messages
         if durable or lagging:
-            self._syncs.sync_appended(end, durable)
-        return base, base + count
+            self._syncs.sync_appended(known.stop, durable)
+        return known
+
+    def _append_encoded(
+        self,
+        make_runs: Callable[[int, int], tuple[list[memoryview], int]],
+        sent: Sequence[SentBatch],
+    ) -> range:
+        log = self._log
+        base = log.extent.end
+        epoch = log.epochs.at(base, log.extent.segments)
+        runs, count = make_runs(base, epoch)
+        if count:
+            self.check_expected(None, count)
+            self.write_runs(
+                [(native.pointer(run), len(run)) for run in runs],
+                sum(map(len, runs)),
+                log.context.files.now_ms(),
+            )
+            log.idempotence.add(sent, base, log.extent.end)
+            self._prepare()
+        return range(base, base + count)
 
     def append_time(self) -> int | None:
         """The time of an append if it replaces the producers' timestamps, else None."""

@@ -33,6 +33,7 @@ from logstore.log.write.context import LogContext, StoreServices
 from logstore.log.write.durable_point import DurablePoint
 from logstore.log.write.extent import Extent, Visibility, VisibilityBarrier
 from logstore.log.write.health import Health
+from logstore.log.write.idempotence import Idempotence
 from logstore.log.write.leader_epochs import LeaderEpochs
 from logstore.log.write.sealed_digests import SealedDigests
 from logstore.log.write.segment_appender import Mark, SegmentWriter
@@ -93,6 +94,7 @@ class LogWriter:
         "epochs",
         "extent",
         "health",
+        "idempotence",
         "lock",
         "pending",
         "point",
@@ -152,6 +154,7 @@ class LogWriter:
             segments[-1].show_indexes(loaded.index, loaded.times)
         self.point = DurablePoint(self.context, self.active, loaded)
         self.epochs = LeaderEpochs(self.context)
+        self.idempotence = Idempotence(self.context)
         self.digests = SealedDigests(self.context, loaded.digested)
         self.pending: Savepoint | None = None
         self._deleted = loaded.deleted
@@ -198,6 +201,7 @@ class LogWriter:
     def record_cut(self, offset: int) -> None:
         """Record that all from an offset on is being, or was, removed, for readers that
         have read it."""
+        self.idempotence.forget()
         cuts = self.extent.cuts.after(offset, self.context.files.now_ms())
         self.extent = self.extent._replace(cuts=cuts)
 
@@ -416,6 +420,7 @@ class LogWriter:
         self.set_durable(base)
         if not self.point.is_barred:
             self.point.record(self.extent, opened.state.copy())
+        self.idempotence.write_snapshot(self.extent)
         if context.config.segment_digests:
             context.services.call_later(self.digests_due, 0)
         return opened

@@ -61,6 +61,7 @@ def truncate(log: LogWriter, offset: int, boundary: tuple[int, int] | None) -> i
     stopped = during._replace(end=end, limit=native.OFFSET_MAX)
     try:
         log.extent = during
+        log.idempotence.forget()
         active.retire()
         active.state, active.index, active.times = state, entries, times
         _cut(log, segment, segments[index + 1 :], offset, end)

@@ -278,6 +278,7 @@ class PartitionWriter:
             writer.seal()
             if self.context.config.segment_digests:
                 log.digests.write_all(self.segments)
+            log.idempotence.write_snapshot(log.extent)
             if record_end:
                 point.write(log.extent, writer.state)
         except OSError as error:

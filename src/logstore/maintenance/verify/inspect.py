@@ -26,12 +26,12 @@ from logstore.index import (
 )
 from logstore.io import layout
 from logstore.io.checkpoint import checkpoints
+from logstore.io.checkpoint.producer_snapshot import parse_snapshot
 from logstore.io.directory import Directory
 from logstore.io.file_cache import Descriptors
 from logstore.io.files import Files
 from logstore.io.filesystem import open_root
 from logstore.io.layout import INDEX, LOG, SNAPSHOT, TXN_INDEX, parse_segment_file
-from logstore.log.read.transactions import parse_snapshot
 from logstore.log.resync import next_valid
 from logstore.maintenance.verify.indexes import used_bytes
 from logstore.maintenance.verify.intact import FRAME, RawSegment

@@ -11,6 +11,7 @@ from logstore.errors import CorruptCheckpointError, UnsupportedError
 from logstore.index import STALE_DIGEST, UNKNOWN_DIGEST, digest_of
 from logstore.io import layout
 from logstore.io.checkpoint.partition_state import SealedRow
+from logstore.io.checkpoint.producer_snapshot import parse_snapshot
 from logstore.io.checkpoint.segment_digest import hash_log, read_digest
 from logstore.io.directory import Directory
 from logstore.io.layout import (
@@ -23,7 +24,6 @@ from logstore.io.layout import (
     parse_segment_file,
     segment_file,
 )
-from logstore.log.read.transactions import parse_snapshot
 from logstore.maintenance.verify.context import Context, check_checkpoint
 from logstore.maintenance.verify.decided import Decided
 from logstore.maintenance.verify.indexes import check_txn_index

@@ -1,0 +1,329 @@
+"""The producers of a log: which of their batches it has, by Kafka's rules.
+
+A producer numbers its records for each partition: a sequence of 31 bits, which begins
+at 0 with each epoch and, after 2^31 - 1, at 0 again. A log keeps the last five batches
+of each producer, so that a batch that is sent again is found, and one that is missing,
+too (KIP-98, "Idempotent producer guarantees").
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from logstore import _native as native
+from logstore.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    UnsupportedError,
+)
+from logstore.io.checkpoint.producer_snapshot import ProducerEntry
+
+__all__ = [
+    "EXPIRY_MS",
+    "WINDOW",
+    "Producers",
+    "SentBatch",
+    "sent_batch",
+    "sent_batches",
+]
+
+# How many batches of a producer are kept.
+WINDOW: Final = 5
+# A producer is forgotten when its newest record is so old, as with Kafka's default of
+# `producer.id.expiration.ms`.
+EXPIRY_MS: Final = 24 * 3600 * 1000
+
+_SEQUENCES: Final = 1 << 31
+_NONE: Final = -1
+
+
+class SentBatch(NamedTuple):
+    """A batch, as it is in the log or is to be appended.
+
+    Attributes:
+        producer_id: -1 if its producer does not number its records.
+        size: number of its offsets.
+    """
+
+    producer_id: int
+    epoch: int
+    first_sequence: int
+    size: int
+    timestamp_ms: int
+
+    @property
+    def last_sequence(self) -> int:
+        return last_sequence(self.first_sequence, self.size)
+
+
+class _Known(NamedTuple):
+    """A batch that the log has."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    size: int
+
+    @property
+    def offsets(self) -> range:
+        return range(self.last_offset - self.size + 1, self.last_offset + 1)
+
+
+class _Producer:
+    """One producer.
+
+    Attributes:
+        epoch: the highest one.
+        batches: the newest ones of that epoch, at most `WINDOW`.
+        timestamp_ms: the largest one of the last batch or marker.
+        coordinator_epoch: of the last marker, or -1.
+        transaction: the first offset of its open transaction, or -1.
+    """
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp_ms", "transaction")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[_Known] = deque(maxlen=WINDOW)
+        self.timestamp_ms = _NONE
+        self.coordinator_epoch = _NONE
+        self.transaction = _NONE
+
+    def has_expired(self, now_ms: int) -> bool:
+        return self.transaction < 0 and now_ms - self.timestamp_ms >= EXPIRY_MS
+
+    def raise_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+
+
+class Producers:
+    """The producers of a log up to an offset.
+
+    Attributes:
+        end: all batches below it were added.
+    """
+
+    def __init__(self, end: int, entries: Iterable[ProducerEntry] = ()) -> None:
+        """Args:
+        entries: those of the snapshot at `end`.
+        """
+        self.end = end
+        self._by_id: dict[int, _Producer] = {}
+        for entry in entries:
+            producer = self._by_id[entry.producer_id] = _Producer(entry.producer_epoch)
+            producer.timestamp_ms = entry.timestamp
+            producer.coordinator_epoch = entry.coordinator_epoch
+            producer.transaction = entry.current_txn_first_offset
+            if entry.last_offset >= 0:
+                count = entry.offset_delta + 1
+                first = (entry.last_sequence - entry.offset_delta) % _SEQUENCES
+                known = _Known(first, entry.last_sequence, entry.last_offset, count)
+                producer.batches.append(known)
+
+    # ------------------------------------------------------------ before an append
+
+    def check(
+        self, batches: Sequence[SentBatch], now_ms: int, where: str
+    ) -> range | None:
+        """Whether batches of producers may be appended, one after the other.
+
+        Args:
+            where: the partition, for messages.
+
+        Returns the offsets that all of them have already; None: they are new.
+
+        Raises:
+            OutOfOrderSequenceError: batches before one of them are missing, or a part
+                of it is there.
+            DuplicateSequenceError: one is there, but its offsets are not known; or some
+                are there, and some are not.
+            InvalidProducerEpochError: a later epoch of the producer has appended.
+            UnsupportedError: the producer has an open transaction.
+        """
+        found: list[range] = []
+        ahead: dict[int, tuple[int, int]] = {}  # (epoch, last sequence) by producer
+        for batch in batches:
+            key = batch.producer_id
+            if key < 0:
+                continue
+            producer = self._by_id.get(key)
+            if producer is not None and producer.has_expired(now_ms):
+                producer = None
+            epoch, last = ahead.get(key) or _state_of(producer)
+            offsets = None
+            if key not in ahead and producer is not None:
+                offsets = _offsets_of(producer, batch)
+            if offsets is not None:
+                found.append(offsets)
+                continue
+            if producer is not None and producer.transaction >= 0:
+                raise UnsupportedError(
+                    f"producer {key} has a transaction open since offset "
+                    f"{producer.transaction} of {where}: nothing was written"
+                )
+            window = producer.batches if producer and key not in ahead else ()
+            _check_next(batch, epoch, last, window, where)
+            ahead[key] = batch.epoch, batch.last_sequence
+        if not found:
+            return None
+        first, end = found[0].start, found[-1].stop
+        if len(found) < len(batches) or sum(map(len, found)) != end - first:
+            raise DuplicateSequenceError(
+                f"of {len(batches)} batches for {where}, {len(found)} are there "
+                f"already, the first at offset {first}: send those again by "
+                f"themselves; nothing was written",
+                producer_id=batches[0].producer_id,
+                partition=where,
+            )
+        return range(first, end)
+
+    # ------------------------------------------------------------ what is in the log
+
+    def add(self, batch: SentBatch, last_offset: int, *, transactional: bool) -> None:
+        """Add a batch that is in the log, whatever its epoch and sequence."""
+        if batch.producer_id < 0:
+            return
+        producer = self._producer(batch.producer_id, batch.epoch)
+        first = last_offset - batch.size + 1
+        if batch.first_sequence >= 0:
+            known = _Known(
+                batch.first_sequence, batch.last_sequence, last_offset, batch.size
+            )
+            producer.batches.append(known)
+        producer.timestamp_ms = batch.timestamp_ms
+        if transactional and producer.transaction < 0:
+            producer.transaction = first
+
+    def add_marker(
+        self, producer_id: int, epoch: int, coordinator_epoch: int, timestamp_ms: int
+    ) -> None:
+        """Add the marker that ends a transaction."""
+        producer = self._producer(producer_id, epoch)
+        producer.transaction = _NONE
+        producer.coordinator_epoch = coordinator_epoch
+        producer.timestamp_ms = timestamp_ms
+
+    def _producer(self, producer_id: int, epoch: int) -> _Producer:
+        producer = self._by_id.get(producer_id)
+        if producer is None:
+            producer = self._by_id[producer_id] = _Producer(epoch)
+        producer.raise_epoch(epoch)
+        return producer
+
+    # ------------------------------------------------------------ snapshots
+
+    def entries(self, now_ms: int) -> list[ProducerEntry]:
+        """For a snapshot at `end`; those that have expired are forgotten."""
+        for key in [k for k, one in self._by_id.items() if one.has_expired(now_ms)]:
+            del self._by_id[key]
+        return [_entry_of(key, producer) for key, producer in self._by_id.items()]
+
+    def is_short(self, now_ms: int) -> bool:
+        """Whether there may be producers with fewer batches here than batches before
+        those that were added would give them."""
+        return any(
+            len(producer.batches) < WINDOW
+            and not producer.has_expired(now_ms)
+            and not (producer.batches and producer.batches[0].first_sequence == 0)
+            for producer in self._by_id.values()
+        )
+
+
+def last_sequence(first: int, count: int) -> int:
+    """The sequence of the last of `count` records."""
+    return (first + count - 1) % _SEQUENCES
+
+
+def _state_of(producer: _Producer | None) -> tuple[int, int]:
+    """(epoch, last sequence) of a producer; -1: of none, or of none of its epoch."""
+    if producer is None:
+        return _NONE, _NONE
+    batches = producer.batches
+    return producer.epoch, batches[-1].last_sequence if batches else _NONE
+
+
+def _offsets_of(producer: _Producer, batch: SentBatch) -> range | None:
+    """Those of a batch that is one of the newest of its producer."""
+    if batch.epoch == producer.epoch:
+        for known in producer.batches:
+            if known[:2] == (batch.first_sequence, batch.last_sequence):
+                return known.offsets
+    return None
+
+
+def _check_next(
+    batch: SentBatch, epoch: int, last: int, window: Iterable[_Known], where: str
+) -> None:
+    """Raise unless a batch is the next of its producer, which is at a sequence of an
+    epoch."""
+    key = batch.producer_id
+    if epoch < 0:
+        return  # nothing is known of it: any sequence will do
+    if batch.epoch < epoch:
+        raise InvalidProducerEpochError(
+            f"producer {key} has epoch {epoch} in {where}, and this batch has epoch "
+            f"{batch.epoch}: another one has taken its place; nothing was written",
+            producer_id=key,
+            partition=where,
+            epoch=batch.epoch,
+            expected=epoch,
+        )
+    is_new = batch.epoch > epoch
+    expected = 0 if is_new else (last + 1) % _SEQUENCES
+    if batch.first_sequence == expected:
+        return
+    oldest = next(iter(window), None)
+    if oldest is not None and not is_new:
+        # By half the circle: what is nearer behind than ahead lies before.
+        distance = (oldest.first_sequence - 1 - batch.last_sequence) % _SEQUENCES
+        if distance < _SEQUENCES // 2:
+            raise DuplicateSequenceError(
+                f"{where} has sequences {batch.first_sequence} to "
+                f"{batch.last_sequence} of producer {key} already, and later ones: "
+                f"their offsets are no longer known; nothing was written",
+                producer_id=key,
+                partition=where,
+            )
+    raise OutOfOrderSequenceError(
+        f"the next sequence of producer {key} in {where} is {expected}, and this batch "
+        f"begins at {batch.first_sequence}: nothing was written",
+        producer_id=key,
+        partition=where,
+        sequence=batch.first_sequence,
+        expected=expected,
+    )
+
+
+def _entry_of(key: int, producer: _Producer) -> ProducerEntry:
+    last = producer.batches[-1] if producer.batches else _Known(_NONE, _NONE, _NONE, 1)
+    return ProducerEntry(
+        key,
+        producer.epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.size - 1,
+        producer.timestamp_ms,
+        producer.coordinator_epoch,
+        producer.transaction,
+    )
+
+
+def sent_batches(headers: Iterable[native.BatchHeader]) -> list[SentBatch]:
+    """The batches, if one of them is of a producer that numbers its records."""
+    batches = [sent_batch(header) for header in headers]
+    return batches if any(one.producer_id >= 0 for one in batches) else []
+
+
+def sent_batch(header: native.BatchHeader) -> SentBatch:
+    return SentBatch(
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.last_offset - header.base_offset + 1,
+        header.max_timestamp,
+    )

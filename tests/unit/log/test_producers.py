@@ -1,0 +1,168 @@
+"""The rules of idempotent producers, as a broker applies them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from logstore.errors import (
+    DuplicateSequenceError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceError,
+    UnsupportedError,
+)
+from logstore.log.producers import EXPIRY_MS, WINDOW, Producers, SentBatch
+
+NOW = 1_700_000_000_000
+LAST = 2**31 - 1
+
+
+class Log:
+    """The state of a log that appends what may be appended."""
+
+    def __init__(self) -> None:
+        self.producers = Producers(0)
+
+    def append(
+        self, *batches: tuple[int, int, int], producer: int = 1, now_ms: int = NOW
+    ) -> range:
+        """Batches of (epoch, first sequence, size)."""
+        sent = [SentBatch(producer, *one, timestamp_ms=NOW) for one in batches]
+        known = self.producers.check(sent, now_ms, "orders-0")
+        if known is not None:
+            return known
+        base = end = self.producers.end
+        for batch in sent:
+            end += batch.size
+            self.producers.add(batch, end - 1, transactional=False)
+        self.producers.end = end
+        return range(base, end)
+
+
+def test_sequences_of_one_producer_as_kafka_takes_them() -> None:
+    """The calls and results of a broker, as they were recorded."""
+    log = Log()
+    log.append((0, 50, 2), producer=2)
+    assert log.append((0, 0, 2)) == range(2, 4)
+    assert log.append((0, 0, 2)) == range(2, 4)
+    for first in (0, 3):
+        with pytest.raises(OutOfOrderSequenceError) as caught:
+            log.append((0, first, 1))
+        assert (caught.value.sequence, caught.value.expected) == (first, 2)
+        assert (caught.value.producer_id, caught.value.partition) == (1, "orders-0")
+    for n in range(2, 8):
+        assert log.append((0, n, 1)) == range(n + 2, n + 3)
+    with pytest.raises(DuplicateSequenceError):
+        log.append((0, 2, 1))
+    assert log.append((0, 3, 1)) == range(5, 6)
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append((1, 5, 1))
+    assert log.append((1, 0, 1)) == range(10, 11)
+    with pytest.raises(InvalidProducerEpochError) as stale:
+        log.append((0, 8, 1))
+    assert (stale.value.epoch, stale.value.expected) == (0, 1)
+
+
+def test_sequences_go_on_at_zero_after_the_largest() -> None:
+    """Also inside a batch; what lies before is known as a duplicate there, too."""
+    log = Log()
+    assert log.append((0, LAST - 1, 1)) == range(1)
+    assert log.append((0, LAST, 1)) == range(1, 2)
+    assert log.append((0, 0, 1)) == range(2, 3)
+    with pytest.raises(DuplicateSequenceError):
+        log.append((0, LAST - 10, 9))
+    log = Log()
+    assert log.append((0, LAST - 1, 5)) == range(5)
+    assert log.append((0, LAST - 1, 5)) == range(5)
+    assert log.append((0, 3, 1)) == range(5, 6)
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append((0, 5, 1))
+
+
+def test_only_exact_ranges_of_the_last_five_batches_are_duplicates() -> None:
+    log = Log()
+    for n in range(WINDOW + 2):
+        log.append((0, 10 * n, 10))
+    for n in range(2, WINDOW + 2):
+        assert log.append((0, 10 * n, 10)) == range(10 * n, 10 * n + 10)
+    for first, size in ((0, 10), (10, 10), (5, 10), (0, 20)):
+        with pytest.raises(DuplicateSequenceError):
+            log.append((0, first, size))
+    for first, size in ((20, 9), (21, 9), (20, 11), (15, 10), (65, 10), (71, 1)):
+        with pytest.raises(OutOfOrderSequenceError):
+            log.append((0, first, size))
+    assert log.append((0, 70, 1)) == range(70, 71)
+
+
+def test_unknown_producer_begins_anywhere_and_an_expired_one_is_unknown() -> None:
+    log = Log()
+    assert log.append((7, 123, 1)) == range(1)
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append((7, 125, 1), now_ms=NOW + EXPIRY_MS - 1)
+    assert log.append((3, 500, 1), now_ms=NOW + EXPIRY_MS) == range(1, 2)
+    entries = log.producers.entries(NOW)
+    assert [(e.producer_epoch, e.last_sequence) for e in entries] == [(3, 500)]
+    assert log.producers.entries(NOW + EXPIRY_MS) == []
+
+
+def test_several_batches_at_once_follow_each_other() -> None:
+    """All are new, or all are there, in one piece."""
+    log = Log()
+    assert log.append((0, 0, 2), (0, 2, 3)) == range(5)
+    assert log.append((0, 0, 2), (0, 2, 3)) == range(5)
+    assert log.append((0, 2, 3)) == range(2, 5)
+    with pytest.raises(DuplicateSequenceError):
+        log.append((0, 2, 3), (0, 5, 1))
+    with pytest.raises(DuplicateSequenceError):
+        log.append((0, 2, 3), (0, 0, 2))
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append((0, 5, 1), (0, 7, 1))
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append((0, 5, 1), (0, 5, 1))
+    assert log.append((0, 5, 1), (1, 0, 1), (1, 1, 1)) == range(5, 8)
+
+
+def test_duplicate_beside_a_batch_without_a_producer_is_refused() -> None:
+    """It would be dropped."""
+    log = Log()
+    log.append((0, 0, 2))
+    known = SentBatch(1, 0, 0, 2, NOW)
+    plain = SentBatch(-1, -1, -1, 3, NOW)
+    for batches in ([known, plain], [plain, known]):
+        with pytest.raises(DuplicateSequenceError):
+            log.producers.check(batches, NOW, "orders-0")
+    assert log.producers.check([plain], NOW, "orders-0") is None
+
+
+def test_marker_ends_a_transaction_and_raises_the_epoch() -> None:
+    """With a raised epoch the next batch begins at 0."""
+    producers = Producers(0)
+    producers.add(SentBatch(1, 0, 0, 2, NOW), 1, transactional=True)
+    with pytest.raises(UnsupportedError, match="transaction open since offset 0"):
+        producers.check([SentBatch(1, 0, 2, 1, NOW)], NOW, "orders-0")
+    assert producers.entries(NOW + 2 * EXPIRY_MS)[0].current_txn_first_offset == 0
+    producers.add_marker(1, 0, 5, NOW + 1)
+    assert producers.check([SentBatch(1, 0, 2, 1, NOW)], NOW, "orders-0") is None
+    producers.add_marker(1, 1, 6, NOW + 2)
+    assert producers.entries(NOW)[0][1:] == (1, -1, -1, 0, NOW + 2, 6, -1)
+    assert producers.check([SentBatch(1, 1, 0, 1, NOW)], NOW, "orders-0") is None
+    with pytest.raises(OutOfOrderSequenceError):
+        producers.check([SentBatch(1, 1, 2, 1, NOW)], NOW, "orders-0")
+
+
+def test_snapshot_gives_the_last_batch_of_each_producer() -> None:
+    log, rng = Log(), random.Random(5)
+    following = dict.fromkeys(range(5), LAST - 20)
+    for _ in range(50):
+        producer, size = rng.randrange(5), rng.randrange(1, 9)
+        log.append((0, following[producer], size), producer=producer)
+        following[producer] = (following[producer] + size) % 2**31
+    entries = log.producers.entries(NOW)
+    again = Log()
+    again.producers = Producers(log.producers.end, entries)
+    assert again.producers.entries(NOW) == entries
+    for producer, sequence in following.items():
+        with pytest.raises(OutOfOrderSequenceError):
+            again.append((0, sequence + 1, 1), producer=producer)
+        assert again.append((0, sequence, 1), producer=producer)

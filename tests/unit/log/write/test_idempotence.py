@@ -1,0 +1,304 @@
+"""append_batches with the sequences of idempotent producers."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore.io.checkpoint.producer_snapshot import format_snapshot, parse_snapshot
+from logstore.log.producers import EXPIRY_MS, Producers
+from logstore.log.write.idempotence import Idempotence
+from logstore.store.store import open_store
+from support.damage import FaultyFiles, overwrite
+from support.levels import some
+from support.producing import sent
+from support.values import append_one, config_of
+
+
+def made(store: logstore.Store, **settings: Any) -> logstore.Partition:
+    return store.create_topic("orders", config=config_of(2, **settings))[0]
+
+
+def sequences(partition: logstore.Partition) -> list[tuple[int, int]]:
+    """(producer, first sequence) of the batches in the log."""
+    return [(b.producer_id, b.base_sequence) for b in partition.read_batches()]
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_batch_that_is_sent_again_is_not_appended_again(
+    tmp_path: Path, codec: int
+) -> None:
+    """Its offsets are returned, whatever was appended in between."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        first = partition.append_batches(sent(7, 0, 0, 3, codec=codec, timestamp_ms=9))
+        second = partition.append_batches(sent(7, 0, 3, 2, codec=codec))
+        append_one(partition)
+        partition.append_many([b"x"] * 3)
+        again = sent(7, 0, 3, 2, codec=codec)
+        assert partition.append_batches(again) == second == range(3, 5)
+        assert partition.append_batches(again, expected_offset=99) == second
+        assert partition.append_batches(again, durable=True) == second
+        assert partition.durable_offset >= second.stop
+        assert partition.end_offset == 9
+        unchecked = partition.append_batches(again, check_producers=False)
+        assert (first, unchecked) == (range(3), range(9, 11))
+
+
+def test_refused_batch_writes_nothing_and_the_next_one_is_taken(
+    tmp_path: Path,
+) -> None:
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        partition.append_batches(sent(7, 1, 0, 5))
+        for batch, error in (
+            (sent(7, 1, 6), logstore.OutOfOrderSequenceError),
+            (sent(7, 0, 5), logstore.InvalidProducerEpochError),
+            (sent(7, 1, 0, 5) + sent(7, 1, 5), logstore.DuplicateSequenceError),
+            (sent(7, 1, 5) + sent(7, 1, 5), logstore.OutOfOrderSequenceError),
+        ):
+            with pytest.raises(error, match="orders-0") as caught:
+                partition.append_batches(batch)
+            assert isinstance(caught.value, logstore.ProducerError)
+            assert caught.value.partition == "orders-0"
+            assert partition.end_offset == 5
+        assert partition.append_batches(sent(7, 1, 5)) == range(5, 6)
+        with pytest.raises(logstore.OffsetConflictError):
+            partition.append_batches(sent(7, 1, 6), expected_offset=9)
+        assert partition.append_batches(sent(7, 1, 6), expected_offset=6) == range(6, 7)
+
+
+def test_failed_append_is_no_batch_of_its_producer(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = made(store)
+        partition.append_batches(sent(7, 0, 0))
+        files.fail("write", name=".log", times=1)
+        with pytest.raises(logstore.StorageError):
+            partition.append_batches(sent(7, 0, 1))
+        assert partition.append_batches(sent(7, 0, 1)) == range(1, 2)
+        assert sequences(partition) == [(7, 0), (7, 1)]
+
+
+def test_batches_that_were_cut_are_appended_again(tmp_path: Path) -> None:
+    """The producers are those of the log as it is."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        for n in range(8):
+            assert partition.append_batches(sent(7, 0, n)) == range(n, n + 1)
+        partition.truncate_to(6)
+        assert partition.append_batches(sent(7, 0, 5)) == range(5, 6)
+        with pytest.raises(logstore.OutOfOrderSequenceError):
+            partition.append_batches(sent(7, 0, 7))
+        assert partition.append_batches(sent(7, 0, 6)) == range(6, 7)
+        partition.roll()
+        partition.truncate_to(0)
+        assert list(Path(tmp_path, "orders-0").glob("*.snapshot")) == []
+        assert partition.append_batches(sent(7, 0, 77)) == range(1)
+
+
+@pytest.mark.parametrize("at", ["closed", "killed"])
+@pytest.mark.parametrize("snapshots", ["kept", "damaged", "removed"])
+def test_window_survives_a_close_and_a_crash(
+    tmp_path: Path, at: str, snapshots: str
+) -> None:
+    """All five batches of it, over several segments, whatever the snapshots say."""
+    path = tmp_path / "store"
+    with logstore.open(path) as store:
+        partition = made(store)
+        for n in range(9):
+            partition.append_batches(sent(7, 0, n))
+            partition.append_batches(sent(8, 0, 2 * n, 2))
+            if n % 2:
+                partition.roll()
+        if at == "killed":
+            partition.flush()
+            shutil.copytree(path, tmp_path / "killed")
+    path = tmp_path / ("killed" if at == "killed" else "store")
+    found = sorted((path / "orders-0").glob("*.snapshot"))
+    assert len(found) >= 4
+    for one in found:
+        if snapshots == "damaged":
+            overwrite(one, 2, b"\xff\0\xff")
+        elif snapshots == "removed":
+            one.unlink()
+    with logstore.open(path) as store:
+        partition = store.topic("orders")[0]
+        for n in range(4, 9):
+            start = 3 * n
+            assert partition.append_batches(sent(7, 0, n)) == range(start, start + 1)
+            assert partition.append_batches(sent(8, 0, 2 * n, 2)) == range(
+                start + 1, start + 3
+            )
+        with pytest.raises(logstore.DuplicateSequenceError):
+            partition.append_batches(sent(7, 0, 3))
+        assert partition.append_batches(sent(7, 0, 9)) == range(27, 28)
+        assert not logstore.verify(path).problems or snapshots == "damaged"
+
+
+def test_expired_producer_may_begin_anywhere(tmp_path: Path) -> None:
+    """One day after its newest record; segments that are older are not read."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = made(store)
+        now = files.now_ms()
+        old = now - EXPIRY_MS - 5_000
+        partition.append_batches(sent(7, 0, 5, timestamp_ms=old))
+        partition.append_batches(sent(8, 0, 5, timestamp_ms=now))
+        assert partition.append_batches(sent(7, 0, 99, timestamp_ms=old))
+        with pytest.raises(logstore.OutOfOrderSequenceError):
+            partition.append_batches(sent(8, 0, 99, timestamp_ms=now))
+
+
+def test_snapshots_are_written_and_deleted_as_kafka_does(tmp_path: Path) -> None:
+    """At the base of each new segment, and at the end where the log is closed: one such
+    snapshot at a time. They go with their segments."""
+    folder = tmp_path / "orders-0"
+
+    def offsets() -> list[int]:
+        return sorted(int(one.name[:20]) for one in folder.glob("*.snapshot"))
+
+    with logstore.open(tmp_path) as store:
+        partition = made(store, file_delete_delay_ms=0)
+        append_one(partition)
+        partition.roll()
+        assert offsets() == []  # no batch of a producer was checked
+        for n in range(3):
+            partition.append_batches(sent(7, 0, n))
+            partition.roll()
+        assert offsets() == [2, 3, 4]
+        partition.append_batches(sent(7, 0, 3))
+    assert offsets() == [2, 3, 4, 5]
+    entries = parse_snapshot((folder / f"{5:020}.snapshot").read_bytes(), "")
+    assert [entry[:5] for entry in entries] == [(7, 0, 3, 4, 0)]
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        partition.append_batches(sent(7, 0, 4))
+        partition.roll()
+        assert offsets() == [2, 3, 4, 6]
+        partition.delete_before(4)
+        assert offsets() == [4, 6]
+    assert offsets() == [4, 6]
+
+
+def test_snapshot_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = made(store)
+        partition.append_batches(sent(7, 0, 0))
+        files.fail("create", name=".snapshot.tmp")
+        partition.roll()
+        assert partition.append_batches(sent(7, 0, 1)) == range(1, 2)
+    files.heal()
+    assert list(tmp_path.glob("orders-0/*.snapshot")) == []
+    with logstore.open(tmp_path) as store:
+        assert store.topic("orders")[0].append_batches(sent(7, 0, 0)) == range(1)
+
+
+def test_damage_in_what_must_be_read_is_a_named_error(tmp_path: Path) -> None:
+    """And a caller that needs no check goes on."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        for n in range(3):
+            partition.append_batches(sent(7, 0, n))
+            partition.roll()
+    for one in tmp_path.glob("orders-0/*.snapshot"):
+        one.unlink()
+    overwrite(tmp_path / "orders-0" / f"{1:020}.log", 8, b"\x7f")
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        with pytest.raises(logstore.CorruptRecordError):
+            partition.append_batches(sent(7, 0, 3))
+        assert partition.end_offset == 3
+        partition.append_batches(sent(7, 0, 3), check_producers=False)
+
+
+def full_scan(partition: logstore.Partition) -> dict[int, Any]:
+    """The producers of a log, read from its start."""
+    log = partition._writer._log  # type: ignore[union-attr]
+    producers = Producers(log.extent.start)
+    Idempotence(log.context)._read_on(producers, log.extent)
+    return windows(producers)
+
+
+def windows(producers: Producers) -> dict[int, Any]:
+    return {
+        key: (one.epoch, list(one.batches), one.timestamp_ms)
+        for key, one in producers._by_id.items()
+    }
+
+
+@pytest.mark.parametrize("seed", some(range(60), 6))
+def test_state_is_that_of_a_full_scan_after_anything(tmp_path: Path, seed: int) -> None:
+    """Batches of producers, other records, rolls, cuts, closes, crashes."""
+    rng = random.Random(seed)
+    path, number = tmp_path / "0", 0
+    store = logstore.open(path)
+    partition = made(store, segment_bytes=rng.choice([2_000, 1 << 20]))
+    next_of: dict[int, tuple[int, int]] = {}
+    for _ in range(120):
+        what = rng.choice(["batch"] * 8 + ["plain", "roll", "cut", "close", "kill"])
+        if what == "batch":
+            producer = rng.randrange(4)
+            epoch, sequence = next_of.get(producer, (0, 0))
+            size = rng.randrange(1, 5)
+            change = rng.random()
+            if change < 0.1:
+                epoch, sequence = epoch + 1, 0
+            elif change < 0.2:
+                sequence = max(sequence - rng.randrange(1, 5), 0)
+            batch = sent(producer, epoch, sequence, size, codec=rng.randrange(2))
+            before = partition.end_offset
+            try:
+                offsets = partition.append_batches(batch)
+            except logstore.ProducerError:
+                assert partition.end_offset == before
+            else:
+                if offsets.start == before:
+                    next_of[producer] = epoch, sequence + size
+        elif what == "plain":
+            partition.append_many([b"x" * 30] * rng.randrange(1, 30))
+        elif what == "roll":
+            partition.roll()
+        elif what == "cut" and partition.end_offset:
+            bases = [batch.base_offset for batch in partition.read_batches()]
+            partition.truncate_to(rng.choice(bases))
+        elif what in ("close", "kill"):
+            number += 1
+            copy = tmp_path / str(number)
+            if what == "close":
+                store.close()
+                path.rename(copy)
+            else:
+                shutil.copytree(path, copy)
+                store.close()
+            path = copy
+            store = logstore.open(path)
+            partition = store.topic("orders")[0]
+        log = partition._write()._log
+        assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
+    store.close()
+    assert not logstore.verify(path).problems
+
+
+def test_snapshot_has_the_bytes_of_kafkas() -> None:
+    """The empty one, and the first entries of a broker's."""
+    assert format_snapshot([]).hex() == "000148674bc700000000"
+    entry = bytes.fromhex(
+        "0000000000000014000300000001000000000000001700000001"
+        "0000018bcfe56a59ffffffff0000000000000016"
+    )
+    body = bytes.fromhex("00000001") + entry
+    data = format_snapshot([])[:2] + _crc(body) + body
+    assert format_snapshot(parse_snapshot(data, "")) == data
+
+
+def _crc(body: bytes) -> bytes:
+    import crc32c
+
+    return int(crc32c.crc32c(body)).to_bytes(4, "big")
