@@ -42,6 +42,7 @@ connect(
             "ls_sys_sync",
             "ls_sys_hold_lock",
             "ls_sys_returning_writers",
+            "ls_has_producer",
         )
     )
 )

@@ -278,6 +278,12 @@ def assign_offset(
         raise NativeError(status)
 
 
+def has_producer(data: Any, size: int) -> bool:
+    """Whether one of some whole batches, which were checked, is of a producer that
+    numbers its records."""
+    return bool(lib.ls_has_producer(data, size))
+
+
 def place_batches(
     data: Any, size: int, offset: int, leader_epoch: int, timestamp: int
 ) -> None:

@@ -345,6 +345,9 @@ int32_t ls_restamp(uint8_t *buf, const ls_batch *batch, int64_t timestamp);
 int32_t ls_check_producer(const uint8_t *buf, int64_t size, int64_t max_bytes, int64_t timestamp_min,
                           ls_columns *columns, ls_walk *walk, int64_t *records);
 
+/* Whether a batch in buf[0, size), whole batches that were checked, is of a producer that numbers its records. */
+int32_t ls_has_producer(const uint8_t *buf, int64_t size);
+
 /* Give such batches, buf[0, size), consecutive offsets in place, and, unless `timestamp` is negative, the time of
    their append. */
 int32_t ls_place_batches(uint8_t *buf, int64_t size, int64_t offset, int32_t leader_epoch, int64_t timestamp);

@@ -127,3 +127,17 @@ int32_t ls_place_batches(uint8_t *buf, int64_t size, int64_t offset, int32_t lea
     }
     return status;
 }
+
+int32_t ls_has_producer(const uint8_t *buf, int64_t size)
+{
+    for (int64_t pos = 0; size - pos >= LS_FRAME_HEADER_BYTES;) {
+        const uint8_t *batch = buf + pos;
+        int64_t bytes = LS_FRAME_PREFIX_BYTES + (int64_t)ls_bytes_load_u32(batch + LS_FRAME_LENGTH_POS);
+        if (batch[LS_BATCH_MAGIC_POS] == 2 && size - pos >= LS_BATCH_HEADER_BYTES
+            && ls_bytes_load_i64(batch + LS_BATCH_PRODUCER_ID_POS) >= 0) {
+            return 1;
+        }
+        pos += bytes;
+    }
+    return 0;
+}

@@ -37,6 +37,7 @@ typedef struct {
     int32_t (*sync)(int32_t);
     int32_t (*hold_lock)(int32_t);
     int32_t (*returning_writers)(int32_t);
+    int32_t (*has_producer)(const uint8_t *, int64_t);
 } pyrecords_functions;
 
 enum { FUNCTIONS = sizeof(pyrecords_functions) / sizeof(void (*)(void)) };

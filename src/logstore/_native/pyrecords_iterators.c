@@ -261,6 +261,9 @@ static PyObject *pyrecords_flattened_step(PyObject *object)
             continue;
         }
         pyrecords_give_way();
+        if (self->source == NULL) {
+            break; /* another thread has closed it meanwhile */
+        }
         PyObject *run = pyrecords_next_of(self->source);
         PyObject *items = run == NULL ? NULL : PyObject_GetIter(run);
         Py_XDECREF(run);

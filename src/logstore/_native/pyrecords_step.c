@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <string.h>
 
-#include "ls_bytes.h"
 #include "ls_format.h"
 #include "pylocks_api.h"
 
@@ -90,19 +89,6 @@ int pyrecords_take_encoded(const pyrecords_append *self, const uint8_t *data, in
     return self->magic == 2 && !self->is_append_time && pyrecords_take(data, size, from);
 }
 
-/* Whether a batch in pyrecords_bytes[0, size), which were checked, is of a producer that numbers its records. */
-static int pyrecords_has_producer(int64_t size)
-{
-    for (int64_t pos = 0; pos < size;) {
-        const uint8_t *batch = pyrecords_bytes + pos;
-        if (batch[LS_BATCH_MAGIC_POS] == 2 && ls_bytes_load_i64(batch + LS_BATCH_PRODUCER_ID_POS) >= 0) {
-            return 1;
-        }
-        pos += LS_FRAME_PREFIX_BYTES + (int64_t)ls_bytes_load_u32(batch + LS_FRAME_LENGTH_POS);
-    }
-    return 0;
-}
-
 int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, int64_t size, pyrecords_source *from)
 {
     ls_columns columns = {
@@ -122,7 +108,7 @@ int pyrecords_take_batches(const pyrecords_append *self, const uint8_t *data, in
         && pyrecords_core.check_producer(pyrecords_bytes, size, self->max_bytes, least, &columns, &walk,
                                          &from->rows.count)
                == LS_OK
-        && walk.pos == size && !pyrecords_has_producer(size);
+        && walk.pos == size && !pyrecords_core.has_producer(pyrecords_bytes, size);
 }
 
 /* ---------------------------------------------------------------- the step: no Python code */

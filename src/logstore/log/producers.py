@@ -27,7 +27,6 @@ __all__ = [
     "Producers",
     "SentBatch",
     "sent_batch",
-    "sent_batches",
 ]
 
 # How many batches of a producer are kept.
@@ -311,12 +310,6 @@ def _entry_of(key: int, producer: _Producer) -> ProducerEntry:
         producer.coordinator_epoch,
         producer.transaction,
     )
-
-
-def sent_batches(headers: Iterable[native.BatchHeader]) -> list[SentBatch]:
-    """The batches, if one of them is of a producer that numbers its records."""
-    batches = [sent_batch(header) for header in headers]
-    return batches if any(one.producer_id >= 0 for one in batches) else []
 
 
 def sent_batch(header: native.BatchHeader) -> SentBatch:

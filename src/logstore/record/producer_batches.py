@@ -99,6 +99,15 @@ class Prepared:
         self._max_bytes = max_bytes
         self.count = sum(sum(part.counts) for part in parts)
 
+    def has_producer(self) -> bool:
+        """Whether a batch is of a producer that numbers its records."""
+        return any(
+            native.has_producer(
+                native.pointer(part.data) + part.begin, part.end - part.begin
+            )
+            for part in self._parts
+        )
+
     def headers(self) -> Iterator[native.BatchHeader]:
         """Those of the batches, in order, with the offsets that they came with."""
         for part in self._parts:

@@ -13,7 +13,7 @@ from logstore.errors import (
     storage_error,
 )
 from logstore.log import retention
-from logstore.log.producers import sent_batches
+from logstore.log.producers import SentBatch, sent_batch
 from logstore.log.read import reader
 from logstore.log.read.view import View
 from logstore.log.write.writer import PartitionWriter
@@ -316,12 +316,16 @@ class Partition(ReadablePartition):
             where=writer.context.name,
         )
 
+        sent: list[SentBatch] = []
+        if check_producers and prepared.has_producer():
+            sent = [sent_batch(header) for header in prepared.headers()]
+
         def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
             return prepared.place(base, epoch, writer.appends.append_time())
 
         return writer.appends.append_encoded(
             make,
-            sent=sent_batches(prepared.headers()) if check_producers else (),
+            sent=sent,
             expected_offset=expected_offset,
             durable=durable,
         )

@@ -12,6 +12,7 @@ import pytest
 import logstore
 from logstore import _native as native
 from logstore._native._ls import ffi, lib
+from support.producing import sent
 
 T = 1_700_000_000_000
 ANY_TIME = -(1 << 63)
@@ -168,6 +169,24 @@ def test_plain_batches_get_consecutive_offsets(
             assert header.leader_epoch == 7
         if magic and stamp >= 0:
             assert (header.max_timestamp, header.timestamp_type) == (stamp, 1)
+
+
+def test_batch_of_a_producer_that_numbers_its_records_is_found(tmp_path: Path) -> None:
+    """Anywhere among others, of any magic; in whole batches only."""
+    old = batches(tmp_path / "1", 1, [b"value"] * 3)
+    plain_one = sent(-1, -1, -1, 2)
+    numbered = sent(0, 0, 0, 2)
+    for data, expected in (
+        (b"", False),
+        (old, False),
+        (plain_one, False),
+        (numbered, True),
+        (old + plain_one + numbered + old, True),
+        (plain_one + old, False),
+        (numbered[:60], False),
+    ):
+        assert lib.ls_has_producer(data, len(data)) == expected
+        assert native.has_producer(native.pointer(data), len(data)) is expected
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:

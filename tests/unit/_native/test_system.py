@@ -403,6 +403,22 @@ def test_thread_that_reads_gives_way_to_one_whose_system_call_is_over(
     assert lib.ls_sys_returning_writers(0) == 0
 
 
+def test_flattened_may_be_closed_by_another_thread_while_it_gives_way() -> None:
+    """It has no runs then, and ends."""
+    lib.ls_sys_returning_writers(1)
+    try:
+        for _ in range(20):
+            items = native.Flattened([None] for _ in itertools.count())
+            reader = threading.Thread(target=list, args=(items,))
+            reader.start()
+            time.sleep(0.002)
+            items.close()
+            reader.join(20)
+            assert not reader.is_alive()
+    finally:
+        lib.ls_sys_returning_writers(-1)
+
+
 def test_child_of_a_fork_gives_way_to_no_thread_of_its_parent() -> None:
     """One that was between its call and the interpreter lock does not exist there."""
     lib.ls_sys_returning_writers(3)
