@@ -55,7 +55,7 @@ class SentBatch(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        return last_sequence(self.first_sequence, self.size)
+        return (self.first_sequence + self.size - 1) % _SEQUENCES
 
 
 class _Known(NamedTuple):
@@ -231,11 +231,6 @@ class Producers:
             and not (producer.batches and producer.batches[0].first_sequence == 0)
             for producer in self._by_id.values()
         )
-
-
-def last_sequence(first: int, count: int) -> int:
-    """The sequence of the last of `count` records."""
-    return (first + count - 1) % _SEQUENCES
 
 
 def _state_of(producer: _Producer | None) -> tuple[int, int]:

@@ -13,9 +13,15 @@ from typing import Final, NamedTuple
 from logstore import _native as native
 from logstore.errors import CorruptCheckpointError
 from logstore.io.directory import Directory
-from logstore.io.layout import SNAPSHOT, parse_segment_file
+from logstore.io.layout import SNAPSHOT, parse_segment_file, segment_file
 
-__all__ = ["ProducerEntry", "format_snapshot", "parse_snapshot", "snapshot_offsets"]
+__all__ = [
+    "ProducerEntry",
+    "format_snapshot",
+    "parse_snapshot",
+    "read_snapshot",
+    "snapshot_offsets",
+]
 
 _VERSION: Final = 1
 _HEADER: Final = struct.Struct(">hIi")
@@ -79,6 +85,17 @@ def format_snapshot(entries: Sequence[ProducerEntry]) -> bytes:
     body = b"".join(_ENTRY.pack(*entry) for entry in entries)
     crc = native.crc32c(_COUNT.pack(len(entries)) + body)
     return _HEADER.pack(_VERSION, crc, len(entries)) + body
+
+
+def read_snapshot(directory: Directory, offset: int) -> list[ProducerEntry]:
+    """The entries of the snapshot at an offset of a partition.
+
+    Raises:
+        OSError: the system refuses; FileNotFoundError if there is none.
+        CorruptCheckpointError: it is damaged.
+    """
+    name = segment_file(offset, SNAPSHOT)
+    return parse_snapshot(directory.read_file(name), directory.path_of(name))
 
 
 def snapshot_offsets(directory: Directory) -> list[int]:

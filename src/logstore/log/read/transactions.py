@@ -19,11 +19,10 @@ from logstore.errors import (
 )
 from logstore.io.checkpoint.producer_snapshot import (
     ProducerEntry,
-    parse_snapshot,
+    read_snapshot,
     snapshot_offsets,
 )
 from logstore.io.directory import Directory
-from logstore.io.layout import SNAPSHOT, segment_file
 from logstore.log.read.damage import make_batch, place_after, place_past
 from logstore.log.read.view import ChangedError, View
 from logstore.record.batch import ABORT
@@ -223,10 +222,8 @@ def _newest_snapshot(
     for offset in reversed(snapshot_offsets(directory)):
         if not start < offset <= end:
             continue
-        name = segment_file(offset, SNAPSHOT)
         try:
-            data = directory.read_file(name)
-            return offset, parse_snapshot(data, directory.path_of(name))
+            return offset, read_snapshot(directory, offset)
         except (OSError, CorruptCheckpointError):
             continue
     return None

@@ -228,8 +228,7 @@ class Appender:
     ) -> range:
         log = self._log
         base = log.extent.end
-        epoch = log.epochs.at(base, log.extent.segments)
-        runs, count = make_runs(base, epoch)
+        runs, count = make_runs(base, self.leader_epoch(base))
         if count:
             self.check_expected(None, count)
             self.write_runs(

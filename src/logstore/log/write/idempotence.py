@@ -14,7 +14,7 @@ from logstore.errors import CorruptCheckpointError, storage_error
 from logstore.io.checkpoint.producer_snapshot import (
     ProducerEntry,
     format_snapshot,
-    parse_snapshot,
+    read_snapshot,
     snapshot_offsets,
 )
 from logstore.io.layout import SNAPSHOT, segment_file
@@ -115,15 +115,7 @@ class Idempotence:
         inside = [one for one in offsets if one not in bases and one <= extent.end]
         self._stray = inside[-1] if inside else None
         # Whatever is older has expired.
-        oldest = next(
-            (
-                i
-                for i, one in enumerate(segments)
-                if not 0 <= (one.max_timestamp or 0) < now_ms - EXPIRY_MS
-                or one.max_timestamp is None
-            ),
-            len(segments) - 1,
-        )
+        oldest = _first_since(segments, now_ms - EXPIRY_MS)
         step = 1
         for offset in reversed([one for one in offsets if one in bases]):
             first = bases[offset]
@@ -146,9 +138,9 @@ class Idempotence:
 
     def _read_snapshot(self, offset: int) -> list[ProducerEntry] | None:
         """The entries of a snapshot; None if there is none that can be used."""
-        directory, name = self._context.directory, segment_file(offset, SNAPSHOT)
+        directory = self._context.directory
         try:
-            return parse_snapshot(directory.read_file(name), directory.path_of(name))
+            return read_snapshot(directory, offset)
         except FileNotFoundError:
             return None
         except (CorruptCheckpointError, OSError) as error:
@@ -188,3 +180,13 @@ class Idempotence:
                         control.coordinator_epoch,
                         header.max_timestamp,
                     )
+
+
+def _first_since(segments: Sequence[Segment], time_ms: int) -> int:
+    """The number of the first segment that may have records since a time; of the last
+    one if none has."""
+    for number, segment in enumerate(segments[:-1]):
+        largest = segment.max_timestamp
+        if largest is None or not 0 <= largest < time_ms:
+            return number
+    return len(segments) - 1

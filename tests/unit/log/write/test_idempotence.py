@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import crc32c
 import pytest
 
 import logstore
@@ -294,11 +295,6 @@ def test_snapshot_has_the_bytes_of_kafkas() -> None:
         "0000018bcfe56a59ffffffff0000000000000016"
     )
     body = bytes.fromhex("00000001") + entry
-    data = format_snapshot([])[:2] + _crc(body) + body
+    crc = crc32c.crc32c(body).to_bytes(4, "big")
+    data = format_snapshot([])[:2] + crc + body
     assert format_snapshot(parse_snapshot(data, "")) == data
-
-
-def _crc(body: bytes) -> bytes:
-    import crc32c
-
-    return int(crc32c.crc32c(body)).to_bytes(4, "big")
