@@ -145,6 +145,7 @@ class Producers:
             UnsupportedError: the producer has an open transaction.
         """
         found: list[range] = []
+        repeated = _NONE  # a producer that has sent one before
         ahead: dict[int, tuple[int, int]] = {}  # (epoch, last sequence) by producer
         for batch in batches:
             key = batch.producer_id
@@ -159,6 +160,7 @@ class Producers:
                 offsets = _offsets_of(producer, batch)
             if offsets is not None:
                 found.append(offsets)
+                repeated = key
                 continue
             if producer is not None and producer.transaction >= 0:
                 raise UnsupportedError(
@@ -176,7 +178,7 @@ class Producers:
                 f"of {len(batches)} batches for {where}, {len(found)} are there "
                 f"already, the first at offset {first}: send those again by "
                 f"themselves; nothing was written",
-                producer_id=batches[0].producer_id,
+                producer_id=repeated,
                 partition=where,
             )
         return range(first, end)

@@ -130,8 +130,9 @@ def test_duplicate_beside_a_batch_without_a_producer_is_refused() -> None:
     known = SentBatch(1, 0, 0, 2, NOW)
     plain = SentBatch(-1, -1, -1, 3, NOW)
     for batches in ([known, plain], [plain, known]):
-        with pytest.raises(DuplicateSequenceError):
+        with pytest.raises(DuplicateSequenceError) as caught:
             log.producers.check(batches, NOW, "orders-0")
+        assert caught.value.producer_id == 1
     assert log.producers.check([plain], NOW, "orders-0") is None
 
 
