@@ -420,7 +420,9 @@ class LogWriter:
         self.set_durable(base)
         if not self.point.is_barred:
             self.point.record(self.extent, opened.state.copy())
-        self.idempotence.write_snapshot(self.extent)
+        if base == self.extent.end:
+            # Else the roll is inside an append, whose batches are not known yet.
+            self.idempotence.write_snapshot(self.extent)
         if context.config.segment_digests:
             context.services.call_later(self.digests_due, 0)
         return opened

@@ -187,6 +187,19 @@ def test_snapshots_are_written_and_deleted_as_kafka_does(tmp_path: Path) -> None
     assert offsets() == [4, 6]
 
 
+def test_roll_inside_an_append_writes_no_snapshot(tmp_path: Path) -> None:
+    """It would be of the producers before the append, at no segment's base."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        config = config_of(1, segment_bytes=2_000)
+        partition = store.create_topic("orders", config=config)[0]
+        partition.append_batches(sent(7, 0, 0))
+        files.forget()
+        partition.append_many([bytes(500)] * 20)
+        assert len(partition.segments) > 3
+        assert files.count("create", ".snapshot.tmp") == 0
+
+
 def test_snapshot_that_cannot_be_written_costs_no_record(tmp_path: Path) -> None:
     files = FaultyFiles()
     with open_store(tmp_path, files=files) as store:
