@@ -37,6 +37,7 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
     {"log": "the log of one partition: read, recover, follow, write"},
     {"store": "what users call: store, topic, partition, publication"},
     {
+        "group": "groups of consumers: members, committed offsets",
         "maintenance": "verify, repair, report, doctor",
         "metrics": "numbers for monitoring",
     },
@@ -49,6 +50,10 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
 
 # The same for what is in a room, where the order matters to a reader.
 INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "group": (
+        ("fields",),
+        ("consumer_records", "kafka_records"),
+    ),
     "log": (
         ("producers", "resync", "retention", "scan"),
         ("read",),

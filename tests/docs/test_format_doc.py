@@ -401,6 +401,28 @@ def decode_snapshot(data: bytes) -> dict[str, object]:
     return {"entries": joined(shown)}
 
 
+def decode_offset_key(data: bytes) -> dict[str, object]:
+    kind, size = struct.unpack_from(">hh", data)
+    group, rest = data[4 : 4 + size].decode(), data[4 + size :]
+    (size,) = struct.unpack_from(">h", rest)
+    topic, rest = rest[2 : 2 + size].decode(), rest[2 + size :]
+    (partition,) = struct.unpack(">i", rest)
+    return {"type": kind, "group": group, "topic": topic, "partition": partition}
+
+
+def decode_offset_value(data: bytes) -> dict[str, object]:
+    version, offset, epoch, size = struct.unpack_from(">hqih", data)
+    check(version == 3, "version")
+    (committed,) = struct.unpack(">q", data[16 + size :])
+    return {
+        "version": version,
+        "offset": offset,
+        "epoch": epoch,
+        "metadata": data[16 : 16 + size].decode(),
+        "committed": committed,
+    }
+
+
 def checkpoint_entries(data: bytes) -> list[list[str]]:
     version, count, *lines = data.decode().splitlines()
     check(version == "0" and int(count) == len(lines), "version or count")
@@ -438,6 +460,8 @@ DECODERS: dict[str, Callable[[bytes], dict[str, object]]] = {
     "hex timeindex": decode_timeindex,
     "hex txnindex": decode_txnindex,
     "hex snapshot": decode_snapshot,
+    "hex offset-key": decode_offset_key,
+    "hex offset-value": decode_offset_value,
     "text checkpoint": decode_checkpoint,
     "text epochs": decode_epochs,
     "text metadata": decode_metadata,

@@ -81,13 +81,16 @@ class KafkaTools:
         self.classpath = classpath
 
     @classmethod
-    def find(cls, cache: Path) -> KafkaTools:
+    def find(cls, cache: Path, release: str = "") -> KafkaTools:
         """Have the jars fetched, or use what an earlier call left in `cache`.
+
+        Args:
+            release: of Kafka; empty: the one that the pom names.
 
         Raises:
             ToolsUnavailableError: something is missing.
         """
-        return cls(_find_java(), find_classpath(POM, cache))
+        return cls(_find_java(), find_classpath(POM, cache, release))
 
     def dump(self, files: Iterable[Path], *options: str, root: Path) -> Dump:
         """Run the tool on files; they are named relative to `root` in its output.
@@ -148,13 +151,16 @@ def _find_java() -> str:
     return java
 
 
-def find_classpath(pom: Path, cache: Path) -> str:
+def find_classpath(pom: Path, cache: Path, release: str = "") -> str:
     """The jars that a pom names, fetched by Maven or by an earlier call.
+
+    Args:
+        release: the pom's ``kafka.version``; empty: what it says itself.
 
     Raises:
         ToolsUnavailableError: Maven, or one of them, is missing.
     """
-    key = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    key = hashlib.sha256(pom.read_bytes() + release.encode()).hexdigest()[:16]
     kept = cache / f"classpath-{key}.txt"
     if kept.exists():
         classpath = kept.read_text("utf-8")
@@ -165,6 +171,8 @@ def find_classpath(pom: Path, cache: Path) -> str:
         raise ToolsUnavailableError(f"{NEEDS}: no mvn")
     fresh = cache / "classpath.tmp"
     command = [maven, "-q", "-B", "-f", str(pom), "dependency:build-classpath"]
+    if release:
+        command.append(f"-Dkafka.version={release}")
     try:
         run = subprocess.run(
             [*command, f"-Dmdep.outputFile={fresh}"],
