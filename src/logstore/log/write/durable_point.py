@@ -42,8 +42,9 @@ class DurablePoint:
         is_truncating: the same, found by recovery: an opening would cut what is
             appended.
         is_recorded: the state file records all this already.
-        synced: the state of the active segment at the last sync; that of no segment
-            before the first one. It is one object, which C writes to (`SharedSync`).
+        synced: the state of the active segment at the last sync, or at opening if all
+            of it was durable then; else that of no segment. It is one object, which C
+            writes to (`SharedSync`).
         is_scheduled: `LogWriter.point_due` will be called.
     """
 
@@ -73,6 +74,8 @@ class DurablePoint:
         self.is_recorded = loaded.is_recorded
         self._is_unclean = loaded.is_unclean
         self.synced = native.SegmentState(_NO_BASE)
+        if loaded.durable_offset >= loaded.end_offset:
+            self.synced.assign(loaded.active_state)
         self.is_scheduled = False
         # Size of the active segment, and time, when the file was last written.
         self._pos = loaded.active_state.size

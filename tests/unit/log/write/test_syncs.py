@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -168,6 +169,30 @@ def test_little_that_no_policy_syncs_is_not_synced(tmp_path: Path) -> None:
                 partition.append(bytes(1_000))
             time.sleep(0.05)
             assert files.count("sync", ".log") == 0
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_what_an_opening_found_durable_or_made_so_is_not_synced_again(
+    tmp_path: Path, is_clean: bool
+) -> None:
+    """It does not count as bytes that no policy syncs."""
+    with open_store(tmp_path, files=FaultyFiles()) as store:
+        partition = new_partition(store)
+        big_append(partition)
+        big_append(partition)
+        if is_clean:
+            partition.flush()
+        copy = tmp_path / "copy"
+        shutil.copytree(tmp_path, copy, ignore=shutil.ignore_patterns("copy"))
+    files = FaultyFiles()
+    with open_store(copy, files=files) as store:
+        partition = store.topic("orders")[0]
+        assert partition.durable_offset == partition.end_offset > 1
+        files.forget()
+        for _ in range(10):
+            append_one(partition)
+        time.sleep(0.05)
+        assert files.count("sync", ".log") == 0
 
 
 def test_failed_sync_in_the_background_is_raised_by_the_next_append(
