@@ -42,6 +42,13 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "RetainFreeSpace",
         "Deletion",
     ),
+    "Groups of consumers": (
+        "kafka_groups",
+        "KafkaGroups",
+        "KafkaGroup",
+        "KafkaMember",
+        "GroupPartition",
+    ),
     "Look and mend": (
         "RecoveryReport",
         "RecoveryAction",

@@ -51,8 +51,10 @@ LAYERS: Final[tuple[dict[str, str], ...]] = (
 # The same for what is in a room, where the order matters to a reader.
 INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "group": (
-        ("fields",),
+        ("broker_directories", "fields", "placement", "progress"),
         ("consumer_records", "kafka_records"),
+        ("offsets_log",),
+        ("broker",),
     ),
     "log": (
         ("producers", "resync", "retention", "scan"),

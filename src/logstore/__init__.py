@@ -32,6 +32,8 @@ _HOMES: Final = {
         "SyncFailedError TopicExistsError TopicNotFoundError "
         "UnsupportedError"
     ),
+    "group.broker": "KafkaGroup KafkaGroups KafkaMember kafka_groups",
+    "group.progress": "GroupPartition",
     "io.checkpoint.cuts": "LogMark",
     "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
     "io.layout": "TopicPartition",

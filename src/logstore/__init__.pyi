@@ -29,6 +29,11 @@ from logstore.errors import SyncFailedError as SyncFailedError
 from logstore.errors import TopicExistsError as TopicExistsError
 from logstore.errors import TopicNotFoundError as TopicNotFoundError
 from logstore.errors import UnsupportedError as UnsupportedError
+from logstore.group.broker import KafkaGroup as KafkaGroup
+from logstore.group.broker import KafkaGroups as KafkaGroups
+from logstore.group.broker import KafkaMember as KafkaMember
+from logstore.group.broker import kafka_groups as kafka_groups
+from logstore.group.progress import GroupPartition as GroupPartition
 from logstore.io.checkpoint.cuts import LogMark as LogMark
 from logstore.io.checkpoint.recovery_report import RecoveryAction as RecoveryAction
 from logstore.io.checkpoint.recovery_report import RecoveryReport as RecoveryReport

@@ -1,0 +1,320 @@
+"""The groups of a Kafka broker, from its directories on disk.
+
+A broker keeps them in the topic `__consumer_offsets`. It may run meanwhile, be dead,
+or be a copy, of a part of its directories, too: nothing is written, no lock is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from logstore.errors import ConfigError
+from logstore.group.broker_directories import BrokerDirectories
+from logstore.group.consumer_records import MemberAssignment
+from logstore.group.fields import GroupRecordError
+from logstore.group.kafka_records import (
+    GroupMember,
+    OffsetCommit,
+    parse_assignment,
+    parse_subscription,
+)
+from logstore.group.offsets_log import FoundGroup, OffsetsLog
+from logstore.group.placement import OFFSETS_TOPIC, partition_of_group
+from logstore.group.progress import GroupPartition
+from logstore.io.layout import TopicPartition
+from logstore.store.store import open_store
+
+__all__ = ["KafkaGroup", "KafkaGroups", "KafkaMember", "kafka_groups"]
+
+_CONSUMER: Final = "consumer"
+# Of `MemberAssignment`.
+_STABLE: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaMember:
+    """A member of a broker's group.
+
+    Attributes:
+        member_id: given by the broker.
+        instance_id: of a static member; else None.
+        client_id, host: as the client says, and where it was.
+        topics: what it asked for; () if that is not known (another protocol type).
+        partitions: what it was assigned. A topic of which only the id is known is that
+            id in parentheses.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    topics: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaGroup:
+    """A group as a broker that starts on the directory would find it.
+
+    Attributes:
+        group: its id.
+        protocol: ``"classic"``, or ``"consumer"`` (that of Kafka 4).
+        protocol_type: ``"consumer"`` for consumers; "" for a group that only commits.
+        state: Stable or Empty; with the protocol "consumer" also Assigning and
+            Reconciling.
+        generation: that of the members (the group's epoch with the protocol
+            "consumer"); -1 if the group only commits.
+        assignor: None without members, or if the broker has not recorded it.
+        state_ms: when it came into its state, in Unix ms; -1: unknown.
+        members: by member id.
+        partitions: committed offsets and assigned partitions, by topic and number.
+        offsets_partition: the partition of `__consumer_offsets` that has the group.
+    """
+
+    group: str
+    protocol: str
+    protocol_type: str
+    state: str
+    generation: int
+    assignor: str | None
+    state_ms: int
+    members: tuple[KafkaMember, ...]
+    partitions: tuple[GroupPartition, ...]
+    offsets_partition: int
+
+    @property
+    def lag(self) -> int | None:
+        """The sum over the partitions with a known one; None: none has."""
+        known = [row.lag for row in self.partitions if row.lag is not None]
+        return sum(known) if known else None
+
+
+class KafkaGroups(list[KafkaGroup]):
+    """The groups that were found, by id: a list that also says what is not here.
+
+    Attributes:
+        partition_count: partitions of `__consumer_offsets`, as far as directories and
+            checkpoints name them; 0: nothing of it is here.
+        missing: numbers of those that are not here: their groups are not in the list.
+        other_records: how many records of other types there were (share and streams
+            groups, and what this version does not know), by type.
+        problems: what could not be read, a sentence each; groups may lack it.
+    """
+
+    def __init__(self, groups: Iterable[KafkaGroup] = ()) -> None:
+        super().__init__(groups)
+        self.partition_count = 0
+        self.missing: tuple[int, ...] = ()
+        self.other_records: dict[int, int] = {}
+        self.problems: tuple[str, ...] = ()
+
+    def partition_of(self, group: str) -> int:
+        """The partition of `__consumer_offsets` that a group belongs to.
+
+        Raises:
+            ConfigError: nothing of `__consumer_offsets` is here.
+        """
+        return partition_of_group(group, self.partition_count)
+
+    def is_here(self, group: str) -> bool:
+        """Whether a group would be in the list if the broker had it."""
+        if not self.partition_count:
+            return False
+        return self.partition_of(group) not in self.missing
+
+
+def kafka_groups(*log_dirs: str | os.PathLike[str]) -> KafkaGroups:
+    """The groups of consumers that a Kafka broker has, read from its files.
+
+    The broker may run, be dead, or be a copy of its directories. Nothing is written
+    and no lock is taken; the directories may be read-only. What is damaged or missing
+    is left out and named in the result.
+
+    Args:
+        log_dirs: all `log.dirs` of the broker, or those that are here. Of a partition
+            that several of them have, the longest log counts.
+
+    Raises:
+        ConfigError: no directory is given.
+        StoreNotFoundError: a directory does not exist, or contains nothing of a log.
+        StorageError: the system refuses to list one.
+    """
+    if not log_dirs:
+        raise ConfigError(
+            "kafka_groups() needs a directory: one of the broker's log.dirs",
+            name="log_dirs",
+            value=log_dirs,
+        )
+    with contextlib.ExitStack() as stack:
+        directories = BrokerDirectories(
+            [stack.enter_context(open_store(path, read_only=True)) for path in log_dirs]
+        )
+        return _groups(directories)
+
+
+def _groups(directories: BrokerDirectories) -> KafkaGroups:
+    found = KafkaGroups()
+    missing = []
+    problems: list[str] = []
+    found.partition_count = directories.partition_count(OFFSETS_TOPIC)
+    for number in range(found.partition_count):
+        partition = directories.longest(TopicPartition(OFFSETS_TOPIC, number))
+        if partition is None:
+            missing.append(number)
+            continue
+        log = OffsetsLog(partition)
+        for group in log.groups():
+            found.append(_group(group, number, directories))
+        for kind, count in log.other_records.items():
+            found.other_records[kind] = found.other_records.get(kind, 0) + count
+        problems += log.problems
+        acknowledged = directories.high_watermark(OFFSETS_TOPIC, number)
+        if log.end_offset < acknowledged:
+            problems.append(
+                f"{OFFSETS_TOPIC}-{number} ends at offset {log.end_offset} here; the "
+                f"broker had it up to {acknowledged}: what was committed after that is "
+                f"not here"
+            )
+    found.sort(key=lambda group: (group.group, group.offsets_partition))
+    found.missing = tuple(missing)
+    found.problems = (*directories.problems, *problems)
+    return found
+
+
+def _group(
+    found: FoundGroup, offsets_partition: int, directories: BrokerDirectories
+) -> KafkaGroup:
+    metadata = found.metadata
+    if found.epoch is not None:
+        members = _newer_members(found, directories)
+        protocol, protocol_type = "consumer", _CONSUMER
+        state, generation = _newer_state(found), found.epoch
+        assignor, state_ms = None, -1
+    elif metadata is not None:
+        members = tuple(
+            _classic_member(member, metadata.protocol_type)
+            for member in metadata.members
+        )
+        protocol, protocol_type = "classic", metadata.protocol_type
+        # As a broker takes it when it starts: it writes a group only when all members
+        # have their assignment, or when the last one has left.
+        state = "Stable" if members else "Empty"
+        generation, state_ms = metadata.generation, metadata.state_ms
+        assignor = metadata.protocol
+    else:
+        members = ()
+        protocol, protocol_type, state, generation = "classic", "", "Empty", -1
+        assignor, state_ms = None, -1
+    members = tuple(sorted(members, key=lambda member: member.member_id))
+    return KafkaGroup(
+        found.group,
+        protocol,
+        protocol_type,
+        state,
+        generation,
+        assignor,
+        state_ms,
+        members,
+        _rows(found.offsets, members, directories),
+        offsets_partition,
+    )
+
+
+def _rows(
+    offsets: Mapping[TopicPartition, OffsetCommit],
+    members: Iterable[KafkaMember],
+    directories: BrokerDirectories,
+) -> tuple[GroupPartition, ...]:
+    holders = {
+        partition: member.member_id
+        for member in members
+        for partition in member.partitions
+    }
+    rows = []
+    for key in sorted({*offsets, *holders}):
+        end, commit = directories.end_offset(key), offsets.get(key)
+        member = holders.get(key)
+        if commit is None:
+            rows.append(GroupPartition(*key, end=end, member=member))
+        else:
+            rows.append(
+                GroupPartition(
+                    *key,
+                    commit.offset,
+                    commit.metadata,
+                    end,
+                    member,
+                    commit.leader_epoch,
+                    commit.commit_ms,
+                    commit.expire_ms,
+                    commit.topic_id,
+                )
+            )
+    return tuple(rows)
+
+
+def _classic_member(member: GroupMember, protocol_type: str) -> KafkaMember:
+    topics: tuple[str, ...] = ()
+    partitions: tuple[TopicPartition, ...] = ()
+    if protocol_type == _CONSUMER:
+        # Clients in other languages may put what they like there; a broker does not
+        # look at it.
+        with contextlib.suppress(GroupRecordError):
+            topics = parse_subscription(member.subscription).topics
+        with contextlib.suppress(GroupRecordError):
+            partitions = parse_assignment(member.assignment).partitions
+    return KafkaMember(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        topics,
+        partitions,
+    )
+
+
+def _newer_members(
+    found: FoundGroup, directories: BrokerDirectories
+) -> tuple[KafkaMember, ...]:
+    members = []
+    for member_id, member in found.members.items():
+        assignment = found.assignments.get(member_id)
+        assigned = () if assignment is None else assignment.assigned
+        partitions = tuple(
+            TopicPartition(directories.topic_name(topic_id), number)
+            for topic_id, number in assigned
+        )
+        members.append(
+            KafkaMember(
+                member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.topics,
+                partitions,
+            )
+        )
+    return tuple(members)
+
+
+def _newer_state(found: FoundGroup) -> str:
+    """As the broker derives it (Kafka's ConsumerGroup)."""
+    if not found.members:
+        return "Empty"
+    if found.epoch is not None and found.epoch > found.target_epoch:
+        return "Assigning"
+
+    def has_all(assignment: MemberAssignment | None) -> bool:
+        return (
+            assignment is not None
+            and assignment.state == _STABLE
+            and assignment.epoch == found.target_epoch
+        )
+
+    if all(has_all(found.assignments.get(member)) for member in found.members):
+        return "Stable"
+    return "Reconciling"

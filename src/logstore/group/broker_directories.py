@@ -1,0 +1,132 @@
+"""The directories of a broker: which partitions are there, how long, with which ids."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from logstore.errors import CorruptCheckpointError, LogStoreError
+from logstore.io.checkpoint.checkpoints import read_offsets
+from logstore.io.directory import Directory
+from logstore.io.files import Files
+from logstore.io.layout import (
+    PARTITION_METADATA,
+    RECOVERY_CHECKPOINT,
+    TopicPartition,
+    parse_partition_directory,
+)
+from logstore.store.partition import Partition
+from logstore.store.store import Store
+
+__all__ = ["BrokerDirectories"]
+
+_HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+_TOPIC_ID: Final = re.compile(rb"topic_id:[ \t]*([A-Za-z0-9_-]{22})[ \t]*(?:\n|\Z)")
+_METADATA_BYTES_MAX: Final = 4096
+
+
+class BrokerDirectories:
+    """The directories of one broker, opened read-only. They may be a part of them.
+
+    Attributes:
+        problems: what could not be read, a sentence each.
+
+    Args:
+        stores: one for each directory.
+    """
+
+    def __init__(self, stores: Sequence[Store]) -> None:
+        self._stores = stores
+        self.problems: list[str] = []
+        self._ends: dict[TopicPartition, int | None] = {}
+        self._names: dict[str, str] = {}
+        # By the checkpoints, which name every partition that the broker had.
+        self._high_watermarks: dict[TopicPartition, int] = {}
+        self._partitions: set[TopicPartition] = set()
+        for store in stores:
+            root = Directory.open_root(Files(), store.path)
+            try:
+                self._look(root)
+            finally:
+                root.close()
+
+    def _look(self, root: Directory) -> None:
+        for name in (_HIGH_WATERMARKS, RECOVERY_CHECKPOINT):
+            try:
+                offsets = read_offsets(root, name)
+            except (CorruptCheckpointError, OSError) as error:
+                self.problems.append(str(error))
+                continue
+            self._partitions.update(offsets)
+            if name == _HIGH_WATERMARKS:
+                for key, offset in offsets.items():
+                    known = self._high_watermarks.get(key, 0)
+                    self._high_watermarks[key] = max(known, offset)
+        for name in root.names():
+            partition = parse_partition_directory(name)
+            if partition is not None:
+                self._partitions.add(partition)
+                self._look_for_id(root, name, partition.topic)
+
+    def _look_for_id(self, root: Directory, name: str, topic: str) -> None:
+        # Without an id (before Kafka 2.8) there is no such file.
+        with contextlib.suppress(OSError, binascii.Error):
+            directory = root.child(name)
+            try:
+                data = directory.read_file(PARTITION_METADATA, _METADATA_BYTES_MAX)
+            finally:
+                directory.close()
+            found = _TOPIC_ID.search(data)
+            if found is not None:
+                topic_id = base64.urlsafe_b64decode(found[1] + b"==").hex()
+                self._names[topic_id] = topic
+
+    def partition_count(self, topic: str) -> int:
+        """One more than the highest number that a directory or a checkpoint names."""
+        numbers = (key.partition for key in self._partitions if key.topic == topic)
+        return max(numbers, default=-1) + 1
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        """Up to where the broker had acknowledged records, when it last noted it; 0:
+        unknown."""
+        return self._high_watermarks.get(TopicPartition(topic, partition), 0)
+
+    def topic_name(self, topic_id: str) -> str:
+        """Of an id of 32 hexadecimal digits; without a name here, the id in parentheses
+        as Kafka writes it."""
+        name = self._names.get(topic_id)
+        if name is not None:
+            return name
+        text = base64.urlsafe_b64encode(bytes.fromhex(topic_id)).decode().rstrip("=")
+        return f"({text})"
+
+    def longest(self, key: TopicPartition) -> Partition | None:
+        """A partition; the longest one if several directories have it; None: none has
+        it, or only such as cannot be opened (`problems` says so)."""
+        found: tuple[int, Partition] | None = None
+        for store in self._stores:
+            try:
+                if key.topic not in store.topics():
+                    continue
+                topic = store.topic(key.topic)
+                if key.partition not in topic.numbers:
+                    continue
+                partition = topic[key.partition]
+                end = partition.end_offset
+            except LogStoreError as error:
+                self.problems.append(f"{key}: {error}")
+                continue
+            if found is None or end > found[0]:
+                found = end, partition
+        return None if found is None else found[1]
+
+    def end_offset(self, key: TopicPartition) -> int | None:
+        """The end of a partition's log; None: it is not here, or cannot be opened."""
+        if key not in self._ends:
+            partition = self.longest(key)
+            self._ends[key] = None if partition is None else partition.end_offset
+        return self._ends[key]
