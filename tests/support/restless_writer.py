@@ -174,9 +174,10 @@ class _Program:
             self._partitions, account_of(journal), strict=True
         ):
             if account.pending:
-                cut_at = account.cuts[account.pending]
-                done = partition.end_offset <= cut_at
-                self._say(IS_CUT if done else NOT_CUT, partition, partition.end_offset)
+                end = partition.end_offset
+                kind = IS_CUT if end <= account.cuts[account.pending] else NOT_CUT
+                self._say(kind, partition, end)
+                account = account.after(kind, [end])
             self._cuts.append(max(account.cuts))
         self._sequence = self._store.published("restless") or 0
         # Where calls ended: a batch ends there, so the log can be cut there.
