@@ -1,0 +1,234 @@
+"""A real broker of one of several releases, in a directory, until it is stopped.
+
+The jars are those of `support.kafka_tools`. Releases before 3.3 have ZooKeeper beside
+them, the others are their own controller.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from support.kafka_tools import JAVA_OPTIONS, POM, KafkaTools
+
+__all__ = ["KafkaBroker", "KafkaBrokerError", "cache_directory"]
+
+_CLUSTER = "bG9nc3RvcmUtZ3JvdXBzLQ"
+_START_SECONDS_MAX = 120
+_STOP_SECONDS_MAX = 60
+_COMMON = """
+listeners={listeners}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+log.dirs={data}
+offsets.topic.num.partitions=5
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=2
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+auto.create.topics.enable=false
+group.initial.rebalance.delay.ms=0
+"""
+_ZOOKEEPER = """
+broker.id=1
+zookeeper.connect=127.0.0.1:{other}
+"""
+_OWN_CONTROLLER = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{other}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+"""
+_SHARE = """
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+"""
+
+
+class KafkaBrokerError(Exception):
+    """A program of Kafka's failed; the message has the end of what it said."""
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class KafkaBroker:
+    """A broker; a context manager: leaving it kills what still runs.
+
+    Attributes:
+        data: its log directory.
+        address: for clients, while it runs.
+        tools: the jars of its release.
+
+    Args:
+        directory: an empty one.
+        release: as "3.9.1".
+        cache: see `KafkaTools.find`.
+
+    Raises:
+        ToolsUnavailableError: Java, Maven or the jars are missing.
+    """
+
+    def __init__(self, directory: Path, release: str, cache: Path) -> None:
+        self.tools = KafkaTools.find(cache, release)
+        self.release = release
+        self.data = directory / "data"
+        self._directory = directory
+        self._numbers = tuple(int(part) for part in release.split("."))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        port, other = _free_ports(2)
+        self.address = f"127.0.0.1:{port}"
+        self._port, self._other = port, other
+        self._settings = directory / "server.properties"
+        listeners = f"PLAINTEXT://127.0.0.1:{port}"
+        text = _ZOOKEEPER
+        if not self._has_zookeeper:
+            text = _OWN_CONTROLLER
+            listeners += f",CONTROLLER://127.0.0.1:{other}"
+        text += _COMMON + _SHARE * (self._numbers >= (4, 1))
+        self._settings.write_text(
+            text.format(port=port, other=other, data=self.data, listeners=listeners)
+        )
+
+    @property
+    def _has_zookeeper(self) -> bool:
+        return self._numbers < (3, 3)
+
+    def __enter__(self) -> KafkaBroker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait()
+
+    def _java(self, *arguments: str) -> list[str]:
+        # At the end of the path: each release has its own settings for logging.
+        return [
+            self.tools.java,
+            *JAVA_OPTIONS,
+            "-cp",
+            self.tools.classpath,
+            *arguments,
+        ]
+
+    def _launch(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with self._log(name).open("ab") as log:
+            process = subprocess.Popen(
+                self._java(*arguments), stdout=log, stderr=log, cwd=self._directory
+            )
+        self._processes.append(process)
+        return process
+
+    def _log(self, name: str) -> Path:
+        return self._directory / f"{name}.log"
+
+    def start(self) -> None:
+        """Start it on what is in its directory, and wait until it takes connections."""
+        if self._has_zookeeper:
+            kept = str(self._directory / "zookeeper")
+            main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+            zookeeper = self._launch("zookeeper", main, str(self._other), kept)
+            self._wait_for(zookeeper, "zookeeper", self._other)
+        elif not (self.data / "meta.properties").exists():
+            format_ = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER]
+            self.run(*format_, "-c", str(self._settings))
+        broker = self._launch("broker", "kafka.Kafka", str(self._settings))
+        self._wait_for(broker, "broker", self._port)
+
+    def _wait_for(self, process: subprocess.Popen[bytes], name: str, port: int) -> None:
+        end = time.monotonic() + _START_SECONDS_MAX
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return
+            except OSError:
+                if process.poll() is not None or time.monotonic() > end:
+                    text = self._log(name).read_text(errors="replace")[-1500:]
+                    raise KafkaBrokerError(f"{name} did not start: {text}") from None
+                time.sleep(0.1)
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stop it as an operator does, or kill it."""
+        for process in reversed(self._processes):
+            if kill:
+                process.kill()
+            else:
+                process.terminate()
+            process.wait(_STOP_SECONDS_MAX)
+        self._processes.clear()
+
+    def run(self, *arguments: str) -> str:
+        """The output of a program of the release.
+
+        Raises:
+            KafkaBrokerError: it ended with another status than 0.
+        """
+        run = subprocess.run(
+            self._java(*arguments),
+            capture_output=True,
+            text=True,
+            timeout=_START_SECONDS_MAX,
+            check=False,
+            cwd=self._directory,
+        )
+        if run.returncode:
+            raise KafkaBrokerError(f"{arguments}: {run.stdout}{run.stderr}"[-3000:])
+        return run.stdout
+
+    def groups(self, *options: str) -> str:
+        """What `kafka-consumer-groups.sh` prints."""
+        main = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+        if self._numbers < (3, 8):
+            main = "kafka.admin.ConsumerGroupCommand"
+        return self.run(main, "--bootstrap-server", self.address, *options)
+
+    def clients(self, source: str, *arguments: str) -> subprocess.Popen[str]:
+        """A Java program beside the pom, with pipes for its input and output."""
+        command = self._java(str(POM.with_name(source)), self.address, *arguments)
+        with self._log("clients").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=self._directory,
+            )
+
+    def said(self, process: subprocess.Popen[str], word: str) -> None:
+        """Wait until a program prints a line.
+
+        Raises:
+            KafkaBrokerError: it ended before that.
+        """
+        lines: IO[str] | None = process.stdout
+        assert lines is not None
+        for line in lines:
+            if line.strip() == word:
+                return
+        text = self._log("clients").read_text(errors="replace")[-3000:]
+        raise KafkaBrokerError(f"the clients ended before {word}: {text}")
+
+
+def cache_directory() -> Path:
+    """Where the lists of jars are kept between runs."""
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"logstore-kafka-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    return path
