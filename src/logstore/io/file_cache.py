@@ -162,11 +162,14 @@ class Descriptors:
 
     def _drop_forgotten(self) -> None:
         while self._forgotten:
-            owner = self._forgotten.popleft()
+            # It stays there until all of it is done: a finalizer may find no room on
+            # the stack in between.
+            owner = self._forgotten[0]
             self._open.pop(owner, None)
             self._writers.pop(owner, None)
             for kind in (INDEX, TIME_INDEX):
                 self._drop_index((owner, kind))
+            self._forgotten.popleft()
 
     def _evict(self, room: int) -> list[OpenFile]:
         """Remove the least recently used files from the set, except those of writers.
