@@ -76,7 +76,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("partition",),
         ("merging", "routing"),
         ("topic",),
-        ("open_topics",),
+        ("open_topics", "producer"),
         ("topic_changes",),
         ("store",),
     ),

@@ -26,7 +26,8 @@ _HOMES: Final = {
         "CorruptRecordError CorruptionError DiskFullError DuplicateSequenceError "
         "ForkedError InvalidProducerEpochError LogStoreError "
         "OffsetConflictError OffsetOutOfRangeError OutOfOrderSequenceError "
-        "PartitionNotFoundError ProducerError PublicationConflictError ReadOnlyError "
+        "PartitionNotFoundError ProducerError ProducerFencedError "
+        "PublicationConflictError ReadOnlyError "
         "RecordNotFoundError RecordTooLargeError ReentrantCallError "
         "StorageError StoreClosedError StoreLockedError StoreNotFoundError "
         "SyncFailedError TopicExistsError TopicNotFoundError "
@@ -52,6 +53,7 @@ _HOMES: Final = {
     "segment": "SegmentInfo",
     "store.partition": "Partition",
     "store.partitions": "RecoveryProgress",
+    "store.producer": "Producer",
     "store.publisher": "Publication",
     "store.store": "Store open",
     "store.topic": "Topic",

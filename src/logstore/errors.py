@@ -347,6 +347,31 @@ class InvalidProducerEpochError(ProducerError):
         self.expected = expected
 
 
+class ProducerFencedError(ProducerError):
+    """The name of a producer was taken over: by a later `Store.producer`.
+
+    Attributes:
+        name: of the producer.
+        epoch: that of the caller.
+        expected: the newest one.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        name: str,
+        producer_id: int,
+        partition: str,
+        epoch: int,
+        expected: int,
+    ) -> None:
+        super().__init__(message, producer_id=producer_id, partition=partition)
+        self.name = name
+        self.epoch = epoch
+        self.expected = expected
+
+
 class PublicationConflictError(LogStoreError):
     """An identity has already published a later sequence number.
 

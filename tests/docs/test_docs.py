@@ -284,6 +284,7 @@ OWN_FILES = {
     "owner": ".logstore-owner",
     "topics": ".logstore-topics",
     "published": ".logstore-published",
+    "producers": ".logstore-producers",
     "partition": ".logstore-state",
     "closed": ".logstore-closed",
     "digest": ".logstore-digest-*",
@@ -321,6 +322,9 @@ def fields_of(kind: str, value: dict[str, Any]) -> dict[str, Any]:
         bases = [f"{topic}-{n}@{base}" for topic, n, base in value["bases"]]
         done = [f"{identity}={last}" for identity, last, *_ in value["published"]]
         return {**value, "bases": " ".join(bases), "published": " ".join(done)}
+    if kind == "producers":
+        named = [f"{n}={epoch}@{ids[0]}" for n, epoch, ids in value["producers"]]
+        return {**value, "producers": " ".join(named)}
     active = value["active"]
     sealed = [f"{base}-{end - 1}@{size}" for base, size, end, *_ in value["sealed"]]
     first, last = active["base_offset"], active["last_offset"]
@@ -371,6 +375,7 @@ def closed_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with store.stage("docs", 1) as stage:
             stage.append_many(partition, [b"published"])
             store.publish([stage.finish()], identity="docs", sequence=1)
+        store.producer("docs")
         store.create_topic("damaged")[0].append(b"value")
     with next((root / "damaged-0").glob("*.log")).open("ab") as file:
         file.write(b"garbage")

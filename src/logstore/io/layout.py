@@ -28,6 +28,7 @@ __all__ = [
     "OWN_PREFIX",
     "PARTITION_METADATA",
     "PARTITION_STATE",
+    "PRODUCERS",
     "PUBLICATION",
     "PUBLISHED",
     "RECOVERY_CHECKPOINT",
@@ -80,6 +81,7 @@ OWNER = ".logstore-owner"
 TOPICS = ".logstore-topics"
 PARTITION_STATE = ".logstore-state"
 CLOSED = ".logstore-closed"
+PRODUCERS = ".logstore-producers"
 PUBLICATION = ".logstore-publication"
 PUBLISHED = ".logstore-published"
 STAGED_PREFIX = ".logstore-staged-"

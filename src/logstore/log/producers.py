@@ -4,6 +4,9 @@ A producer numbers its records for each partition: a sequence of 31 bits, which 
 at 0 with each epoch and, after 2^31 - 1, at 0 again. A log keeps the last five batches
 of each producer, so that a batch that is sent again is found, and one that is missing,
 too (KIP-98, "Idempotent producer guarantees").
+
+Named producers (`Store.producer`) have ids of their own, from `NAMED_ID_MIN` on. Their
+sequences go on when another epoch begins, and they are never forgotten.
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ from logstore.errors import (
     OutOfOrderSequenceError,
     UnsupportedError,
 )
+from logstore.io.checkpoint.producer_names import NAMED_ID_MIN
 from logstore.io.checkpoint.producer_snapshot import ProducerEntry
 
 __all__ = [
     "EXPIRY_MS",
+    "SEQUENCES",
     "WINDOW",
+    "Identity",
     "Producers",
     "SentBatch",
     "sent_batch",
@@ -35,7 +41,8 @@ WINDOW: Final = 5
 # `producer.id.expiration.ms`.
 EXPIRY_MS: Final = 24 * 3600 * 1000
 
-_SEQUENCES: Final = 1 << 31
+# How many sequences there are: 0 follows the last one.
+SEQUENCES: Final = 1 << 31
 _NONE: Final = -1
 
 
@@ -55,7 +62,19 @@ class SentBatch(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        return (self.first_sequence + self.size - 1) % _SEQUENCES
+        return (self.first_sequence + self.size - 1) % SEQUENCES
+
+
+class Identity(NamedTuple):
+    """A named producer, as its batches have it.
+
+    Attributes:
+        earlier_ids: those that it had before its epochs were used up, newest first.
+    """
+
+    producer_id: int
+    epoch: int
+    earlier_ids: tuple[int, ...] = ()
 
 
 class _Known(NamedTuple):
@@ -76,28 +95,42 @@ class _Producer:
 
     Attributes:
         epoch: the highest one.
-        batches: the newest ones of that epoch, at most `WINDOW`.
+        batches: the newest ones of that epoch, at most `WINDOW`; those of a named
+            producer may have earlier epochs.
         timestamp_ms: the largest one of the last batch or marker.
         coordinator_epoch: of the last marker, or -1.
         transaction: the first offset of its open transaction, or -1.
     """
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp_ms", "transaction")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "is_named",
+        "timestamp_ms",
+        "transaction",
+    )
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, key: int, epoch: int) -> None:
+        self.is_named = key >= NAMED_ID_MIN
         self.epoch = epoch
         self.batches: deque[_Known] = deque(maxlen=WINDOW)
         self.timestamp_ms = _NONE
         self.coordinator_epoch = _NONE
         self.transaction = _NONE
 
-    def has_expired(self, now_ms: int) -> bool:
+    def is_old(self, now_ms: int) -> bool:
+        """Whether its newest record is so old that no batch is sent again."""
         return self.transaction < 0 and now_ms - self.timestamp_ms >= EXPIRY_MS
 
-    def raise_epoch(self, epoch: int) -> None:
+    def has_expired(self, now_ms: int) -> bool:
+        return not self.is_named and self.is_old(now_ms)
+
+    def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.epoch = epoch
-            self.batches.clear()
+            if not self.is_named:
+                self.batches.clear()
 
 
 class Producers:
@@ -114,13 +147,14 @@ class Producers:
         self.end = end
         self._by_id: dict[int, _Producer] = {}
         for entry in entries:
-            producer = self._by_id[entry.producer_id] = _Producer(entry.producer_epoch)
+            key = entry.producer_id
+            producer = self._by_id[key] = _Producer(key, entry.producer_epoch)
             producer.timestamp_ms = entry.timestamp
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.transaction = entry.current_txn_first_offset
             if entry.last_offset >= 0:
                 count = entry.offset_delta + 1
-                first = (entry.last_sequence - entry.offset_delta) % _SEQUENCES
+                first = (entry.last_sequence - entry.offset_delta) % SEQUENCES
                 known = _Known(first, entry.last_sequence, entry.last_offset, count)
                 producer.batches.append(known)
 
@@ -183,6 +217,52 @@ class Producers:
             )
         return range(first, end)
 
+    # ------------------------------------------------------------ named producers
+
+    def last_sequence(self, identity: Identity) -> int | None:
+        """The last one of a named producer; None if it has no batch in the log."""
+        producer = self._named(identity)
+        return None if producer is None else _state_of(producer)[1]
+
+    def check_named(self, identity: Identity, batch: SentBatch, where: str) -> None:
+        """Raise unless the records of a call, as one batch, are the next ones of a
+        named producer.
+
+        Raises: as `check`, but for `UnsupportedError`.
+        """
+        producer = self._named(identity)
+        if producer is not None:
+            epoch = _state_of(self._by_id.get(identity.producer_id))[0]
+            last = _state_of(producer)[1]
+            _check_next(batch, max(epoch, 0), last, producer.batches, where)
+
+    def batch_that_ends(self, identity: Identity, last_sequence: int) -> range | None:
+        """The offsets of the newest batch of a named producer that ends with a
+        sequence; None if that is not one of the last five."""
+        producer = self._named(identity)
+        for known in reversed(producer.batches if producer else ()):
+            if known.last_sequence == last_sequence:
+                return known.offsets
+        return None
+
+    @property
+    def has_named(self) -> bool:
+        return any(producer.is_named for producer in self._by_id.values())
+
+    def _named(self, identity: Identity) -> _Producer | None:
+        """A named producer under its newest id that has a batch in the log."""
+        for key in (identity.producer_id, *identity.earlier_ids):
+            producer = self._by_id.get(key)
+            if producer is not None and producer.batches:
+                return producer
+        return None
+
+    def inherit(self, other: Producers) -> None:
+        """Take the producers that only another state of the same log has: those before
+        the batches that were added here."""
+        for key, producer in other._by_id.items():
+            self._by_id.setdefault(key, producer)
+
     # ------------------------------------------------------------ what is in the log
 
     def add(self, batch: SentBatch, last_offset: int, *, transactional: bool) -> None:
@@ -212,8 +292,8 @@ class Producers:
     def _producer(self, producer_id: int, epoch: int) -> _Producer:
         producer = self._by_id.get(producer_id)
         if producer is None:
-            producer = self._by_id[producer_id] = _Producer(epoch)
-        producer.raise_epoch(epoch)
+            producer = self._by_id[producer_id] = _Producer(producer_id, epoch)
+        producer.set_epoch(epoch)
         return producer
 
     # ------------------------------------------------------------ snapshots
@@ -229,7 +309,7 @@ class Producers:
         those that were added would give them."""
         return any(
             len(producer.batches) < WINDOW
-            and not producer.has_expired(now_ms)
+            and not producer.is_old(now_ms)
             and not (producer.batches and producer.batches[0].first_sequence == 0)
             for producer in self._by_id.values()
         )
@@ -269,15 +349,15 @@ def _check_next(
             epoch=batch.epoch,
             expected=epoch,
         )
-    is_new = batch.epoch > epoch
-    expected = 0 if is_new else (last + 1) % _SEQUENCES
+    is_new = batch.epoch > epoch and key < NAMED_ID_MIN
+    expected = 0 if is_new else (last + 1) % SEQUENCES
     if batch.first_sequence == expected:
         return
     oldest = next(iter(window), None)
     if oldest is not None and not is_new:
         # By half the circle: what is nearer behind than ahead lies before.
-        distance = (oldest.first_sequence - 1 - batch.last_sequence) % _SEQUENCES
-        if distance < _SEQUENCES // 2:
+        distance = (oldest.first_sequence - 1 - batch.last_sequence) % SEQUENCES
+        if distance < SEQUENCES // 2:
             raise DuplicateSequenceError(
                 f"{where} has sequences {batch.first_sequence} to "
                 f"{batch.last_sequence} of producer {key} already, and later ones: "

@@ -30,7 +30,7 @@ from logstore.record.encoder import wrap
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "headers_of", "number_batches", "prepare"]
 
 _OFFSET_AND_SIZE = struct.Struct(">qi")
 _SCAN_COUNT: Final = 256
@@ -43,6 +43,10 @@ _INT64: Final = struct.Struct(">q")
 _CRC_POS: Final = 17
 _ATTRIBUTES_POS: Final = 21
 _MAX_TIMESTAMP_POS: Final = 35
+# Producer id, epoch and first sequence, next to each other.
+_PRODUCER: Final = struct.Struct(">qhi")
+_PRODUCER_POS: Final = 43
+_SEQUENCE_MAX: Final = (1 << 31) - 1
 # `append` has the same lower bound; -1: no timestamp.
 _TIMESTAMP_MIN: Final = -1
 _ANY_TIME: Final = -(1 << 63)
@@ -77,14 +81,45 @@ class _Part:
 
     def headers(self) -> Iterator[native.BatchHeader]:
         """The headers of its batches, which are known to be valid."""
-        c = native.pointer(self.data)
-        pos = self.begin
-        while pos < self.end:
-            size = min(self.end - pos, _WINDOW_BYTES)
-            scan = native.scan_batches(c + pos, size, checks=0, count_max=_SCAN_COUNT)
-            for header in scan.headers:
-                yield header._replace(pos=pos + header.pos)
-            pos += scan.pos
+        return headers_of(self.data, self.begin, self.end)
+
+
+def headers_of(
+    data: ReadableBuffer, begin: int, end: int
+) -> Iterator[native.BatchHeader]:
+    """The headers of the batches in data[begin:end], which are known to be valid."""
+    c, pos = native.pointer(data), begin
+    while pos < end:
+        size = min(end - pos, _WINDOW_BYTES)
+        scan = native.scan_batches(c + pos, size, checks=0, count_max=_SCAN_COUNT)
+        for header in scan.headers:
+            yield header._replace(pos=pos + header.pos)
+        pos += scan.pos
+
+
+def number_batches(
+    data: bytearray, producer_id: int, epoch: int, sequence: int
+) -> list[native.BatchHeader]:
+    """Make valid batches of magic 2, which are in `data` and nothing else is, those of
+    a producer: the first one begins at a sequence. Returns their new headers."""
+    numbered = []
+    for header in headers_of(data, 0, len(data)):
+        pos, end = header.pos, header.pos + header.size
+        _PRODUCER.pack_into(data, pos + _PRODUCER_POS, producer_id, epoch, sequence)
+        with memoryview(data) as whole, whole[pos + _ATTRIBUTES_POS : end] as covered:
+            crc = native.crc32c(covered)
+        _CRC.pack_into(data, pos + _CRC_POS, crc)
+        numbered.append(
+            header._replace(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+                crc=crc,
+            )
+        )
+        count = header.last_offset - header.base_offset + 1
+        sequence = (sequence + count) % (_SEQUENCE_MAX + 1)
+    return numbered
 
 
 class Prepared:

@@ -86,6 +86,7 @@ class StoreContext:
             RANK_OWNERSHIP, f"the ownership of store {path}", group
         )
         self.is_closed = False
+        self._has_named_producers: bool | None = None
         self.unreported: deque[LogStoreError] = deque(maxlen=1)
         self._forks = native.forks()
         self._starts_scheduled = False
@@ -220,6 +221,21 @@ class StoreContext:
         if not self.ownership.is_writing:
             self.scheduler.start()
             self._before_first_change()
+
+    @property
+    def has_named_producers(self) -> bool:
+        """Whether the store has the file of named producers, or had it."""
+        if self._has_named_producers is None:
+            try:
+                found = self.root.exists(layout.PRODUCERS)
+            except OSError:
+                found = True  # the state of a log then needs more reading
+            self._has_named_producers = found
+        return self._has_named_producers
+
+    @has_named_producers.setter
+    def has_named_producers(self, value: bool) -> None:
+        self._has_named_producers = value
 
     # ------------------------------------------------------------ later
 

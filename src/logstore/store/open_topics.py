@@ -25,7 +25,7 @@ from logstore.errors import (
 from logstore.io import layout
 from logstore.io.checkpoint.partition_state import PartitionMetadata
 from logstore.io.checkpoint.publications import Publications
-from logstore.io.checkpoint.recovery_report import RecoveryAction
+from logstore.io.checkpoint.recovery_report import UNPUBLISHED, RecoveryAction
 from logstore.io.files import settled
 from logstore.io.layout import TopicPartition
 from logstore.log.follow.read_only_log import ATTEMPTS, ReadOnlyLog
@@ -254,6 +254,29 @@ class OpenTopics:
         with self._context.lock:
             self.find(topic)  # it may have been deleted meanwhile
             return self.writers.get(key)
+
+    def drop_unpublished(self, key: TopicPartition, base: int) -> None:
+        """Remove what an unfinished publication has put into a log."""
+        topic, number = key
+        writer = self.writer_of(key)
+        count = writer.end_offset - base
+        if count <= 0:
+            return
+        partition = self.now(topic)[number]
+        try:
+            partition.truncate_to(base)
+        except BaseException as error:
+            # The next opening will cut the log here.
+            writer.hide_from(base)
+            writer.fail(error)
+            raise
+        self.writers.record(
+            RecoveryAction(
+                UNPUBLISHED, topic, number, partition.path, -1, 0, base, None,
+                f"took {count} records from offset {base} on out of {partition.name} "
+                f"again: their publication was cut short",
+            )
+        )  # fmt: skip
 
     def retaining_partitions(self) -> list[TopicPartition]:
         """For the background: the partitions whose topics set a retention."""

@@ -317,7 +317,7 @@ class Partition(ReadablePartition):
         )
 
         sent: list[SentBatch] = []
-        if check_producers and prepared.has_producer():
+        if prepared.has_producer():
             sent = [sent_batch(header) for header in prepared.headers()]
 
         def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
@@ -326,6 +326,7 @@ class Partition(ReadablePartition):
         return writer.appends.append_encoded(
             make,
             sent=sent,
+            is_checked=check_producers,
             expected_offset=expected_offset,
             durable=durable,
         )

@@ -28,14 +28,9 @@ from logstore.errors import (
     storage_errors,
 )
 from logstore.io.checkpoint.publications import Publications
-from logstore.io.checkpoint.recovery_report import (
-    UNPUBLISHED,
-    RecoveryAction,
-    RecoveryReport,
-)
+from logstore.io.checkpoint.recovery_report import RecoveryAction, RecoveryReport
 from logstore.io.files import Files
 from logstore.io.filesystem import staging_access
-from logstore.io.layout import TopicPartition
 from logstore.io.lock import forget_locks
 from logstore.log.write.staged_files import (
     Staged,
@@ -51,6 +46,7 @@ from logstore.store.measures import store_row
 from logstore.store.open_topics import OpenTopics
 from logstore.store.partition import Partition
 from logstore.store.partitions import RecoveryProgress
+from logstore.store.producer import NamedProducers, Producer
 from logstore.store.publisher import Publication, Publisher
 from logstore.store.topic import Topic
 from logstore.store.topic_changes import TopicChanges
@@ -157,6 +153,7 @@ class Store:
             self._topics.topic_id,
             group,
         )
+        self._producers = NamedProducers(context, self._topics.now)
         _open_stores.add(self)
         self._is_finished = False
         try:
@@ -239,7 +236,7 @@ class Store:
                 self._topics.writers.record(action)
             if not self.read_only:
                 self._topics.catalog.finish_deletions(self._context.root.names())
-                self._publisher.finish(self._drop_unpublished)
+                self._publisher.finish(self._topics.drop_unpublished)
 
     @property
     def recovery_report(self) -> RecoveryReport:
@@ -362,6 +359,22 @@ class Store:
             TopicNotFoundError: there is none.
         """
         self._changes.delete(name)
+
+    def producer(self, name: str) -> Producer:
+        """Take over the producer of a name, durably, for appends that may be repeated.
+
+        It gets another epoch: an earlier `Producer` of the name appends nothing more.
+
+        Args:
+            name: 1 to 1000 characters, kept for good.
+
+        Raises:
+            ConfigError: the name is invalid.
+            CorruptCheckpointError: the file of the names is damaged, and left so.
+            ReadOnlyError, StorageError.
+        """
+        self._topics.check_writable("take over a producer")
+        return self._producers.take_over(name)
 
     # ------------------------------------------------------------ publishing
 
@@ -486,29 +499,6 @@ class Store:
             self._publisher.discard_leftovers(identity, before)
         if older_than_ms is not None:
             self._publisher.discard_older(self._context.files.now_ms() - older_than_ms)
-
-    def _drop_unpublished(self, key: TopicPartition, base: int) -> None:
-        """Remove what an unfinished publication has put into a log."""
-        topic, number = key
-        writer = self._topics.writer_of(key)
-        count = writer.end_offset - base
-        if count <= 0:
-            return
-        partition = self._topics.now(topic)[number]
-        try:
-            partition.truncate_to(base)
-        except BaseException as error:
-            # The next opening will cut the log here.
-            writer.hide_from(base)
-            writer.fail(error)
-            raise
-        self._topics.writers.record(
-            RecoveryAction(
-                UNPUBLISHED, topic, number, partition.path, -1, 0, base, None,
-                f"took {count} records from offset {base} on out of {partition.name} "
-                f"again: their publication was cut short",
-            )
-        )  # fmt: skip
 
     def close(self) -> None:
         """Flush everything, mark the store as cleanly closed, release the lock.

@@ -12,7 +12,14 @@ from logstore.errors import (
     OutOfOrderSequenceError,
     UnsupportedError,
 )
-from logstore.log.producers import EXPIRY_MS, WINDOW, Producers, SentBatch
+from logstore.io.checkpoint.producer_names import NAMED_ID_MIN
+from logstore.log.producers import (
+    EXPIRY_MS,
+    WINDOW,
+    Identity,
+    Producers,
+    SentBatch,
+)
 
 NOW = 1_700_000_000_000
 LAST = 2**31 - 1
@@ -167,3 +174,38 @@ def test_snapshot_gives_the_last_batch_of_each_producer() -> None:
         with pytest.raises(OutOfOrderSequenceError):
             again.append((0, sequence + 1, 1), producer=producer)
         assert again.append((0, sequence, 1), producer=producer)
+
+
+def test_sequences_of_a_named_producer_go_on_over_its_epochs() -> None:
+    """Where those of another one begin at 0 again. It never expires."""
+    log, named = Log(), NAMED_ID_MIN
+    log.append((0, 40, 2), producer=named)
+    assert log.append((1, 42, 1), producer=named) == range(2, 3)
+    late = NOW + 9 * EXPIRY_MS
+    with pytest.raises(OutOfOrderSequenceError):
+        log.append((2, 44, 1), producer=named, now_ms=late)
+    with pytest.raises(DuplicateSequenceError):
+        log.append((2, 0, 1), producer=named, now_ms=late)
+    with pytest.raises(InvalidProducerEpochError):
+        log.append((0, 43, 1), producer=named, now_ms=late)
+    identity = Identity(named, 1)
+    assert log.producers.last_sequence(identity) == 42
+    assert log.producers.last_sequence(Identity(named + 1, 0)) is None
+    assert log.producers.batch_that_ends(identity, 41) == range(2)
+    assert [e.producer_id for e in log.producers.entries(late)] == [named]
+    assert log.producers.has_named
+    assert not Log().producers.has_named
+
+
+def test_earlier_ids_of_a_named_producer_count_until_the_new_one_appends() -> None:
+    log = Log()
+    log.append((9, 40, 2), producer=NAMED_ID_MIN)
+    new = Identity(NAMED_ID_MIN + 5, 0, (NAMED_ID_MIN,))
+    assert log.producers.last_sequence(new) == 41
+    batch = SentBatch(new.producer_id, 0, 42, 1, NOW)
+    log.producers.check_named(new, batch, "orders-0")
+    with pytest.raises(OutOfOrderSequenceError):
+        log.producers.check_named(new, batch._replace(first_sequence=44), "orders-0")
+    log.producers.add(batch, 2, transactional=False)
+    assert log.producers.last_sequence(new) == 42
+    assert log.producers.batch_that_ends(new, 41) is None

@@ -35,6 +35,7 @@ from logstore.io.layout import (
     OWNER,
     PARTITION_MAX,
     PARTITION_STATE,
+    PRODUCERS,
     PUBLICATION,
     PUBLISHED,
     RECOVERY_CHECKPOINT,
@@ -63,6 +64,8 @@ STATE_DEPTH_MAX: Final = 8
 STORE_PARTITIONS_MAX: Final = 2_000_000
 _DIGITS_MAX: Final = 19
 _EPOCH_MAX: Final = (1 << 31) - 1
+# Of a producer: a batch has 16 bits for it.
+EPOCH_MAX: Final = (1 << 15) - 1
 _NO_BRACKETS: Final = bytes(b for b in range(256) if chr(b) not in "[]{}")
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{%d}" % (_DIGITS_MAX + 1))
@@ -440,6 +443,20 @@ def _check_published(value: dict[str, Any]) -> None:
             raise ValueError("a note is no text")
 
 
+def _check_producers(value: dict[str, Any]) -> None:
+    names = set()
+    for row in _list("producers", value["producers"]):
+        name, epoch, ids = _list("a row of producers", row, 3)
+        if not isinstance(name, str) or not name or name in names:
+            raise ValueError("a name of a producer is no text, or occurs twice")
+        names.add(name)
+        integer("epoch", epoch, 0, EPOCH_MAX)
+        if not _list("ids", ids):
+            raise ValueError("a producer has no id")
+        for one in ids:
+            integer("id", one, 0, OFFSET_MAX)
+
+
 def _list(name: str, value: Any, size: int | None = None) -> list[Any]:
     if not isinstance(value, list) or size not in (None, len(value)):
         raise ValueError(f"{name} is no list" + (f" of {size}" if size else ""))
@@ -452,6 +469,7 @@ _CHECKS: Final[dict[str, Callable[[dict[str, Any]], None]]] = {
     TOPICS: _check_topics,
     PUBLICATION: _check_publication,
     PUBLISHED: _check_published,
+    PRODUCERS: _check_producers,
 }
 
 

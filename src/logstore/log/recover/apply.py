@@ -35,7 +35,11 @@ from logstore.log.recover.context import RecoveredLog, RecoveryContext
 from logstore.log.recover.durable import begins, copy_bytes, cut_for_good, make_durable
 from logstore.log.recover.facts import ReadLog
 from logstore.log.recover.plan import Finding, Plan
-from logstore.log.recover.rebuild import index_segment, write_indexes
+from logstore.log.recover.rebuild import (
+    index_segment,
+    remove_snapshots,
+    write_indexes,
+)
 from logstore.log.recover.survey import Reading, Survey
 from logstore.segment import Segment
 
@@ -145,8 +149,8 @@ class _Application:
 
     def run(self) -> RecoveredLog:
         """1. finish operations; 2. put aside, build, cut, in the order of the findings;
-        3. make the log durable; 4. write the indexes of a closed log; 5. remove stale
-        digests."""
+        3. make the log durable; 4. remove producer snapshots after its end; 5. write
+        the indexes of a closed log; 6. remove stale digests."""
         plan, directory = self.plan, self.directory
         finish_truncation(directory, plan)
         self.deleted += finish_deletion(directory, plan)
@@ -158,6 +162,9 @@ class _Application:
             self.act(finding)
         self.make_durable()
         log = self.log()
+        if self.damage is None and not self.context.metadata.clean:
+            # What was cut, or was never durable, is not in a later snapshot.
+            remove_snapshots(directory, above=log.end_offset)
         if plan.is_index_written:
             self.write_last_indexes(log)
         if self.damage is None:

@@ -13,13 +13,15 @@ from logstore.errors import (
     CorruptionError,
     OffsetConflictError,
     ReentrantCallError,
+    UnsupportedError,
     storage_error,
 )
-from logstore.log.producers import SentBatch
+from logstore.log.producers import SEQUENCES, Identity, SentBatch, sent_batch
 from logstore.log.write.log_writer import LogWriter, Savepoint
 from logstore.log.write.segment_appender import Mark, SegmentWriter
 from logstore.log.write.syncs import Syncs
 from logstore.record.encoder import Encoder, check_headers
+from logstore.record.producer_batches import headers_of, number_batches
 
 __all__ = ["Appender"]
 
@@ -30,7 +32,7 @@ _ROLL_BYTES: Final = 256 * 1024
 _SPARES_MAX: Final = 4
 
 
-class _Compressed(NamedTuple):
+class _Encoded(NamedTuple):
     data: bytes
     config: TopicConfig
 
@@ -195,6 +197,7 @@ class Appender:
         make_runs: Callable[[int, int], tuple[list[memoryview], int]],
         *,
         sent: Sequence[SentBatch] = (),
+        is_checked: bool = True,
         expected_offset: int | None,
         durable: bool,
     ) -> range:
@@ -203,40 +206,146 @@ class Appender:
         Args:
             make_runs: called with (base offset, leader epoch), returns them with their
                 offsets, and the number of offsets they take.
-            sent: the same batches, if their producers are to be checked.
+            sent: the same batches, if some are of producers that number their records.
+            is_checked: check those sequences.
 
         Returns the offsets; of batches that a producer has sent before, the old ones.
         """
-        log, context = self._log, self._log.context
+        log = self._log
         self._syncs.check_may_sync(durable)
         with log.lock:
             log.get_ready()
-            known = log.idempotence.check(log.extent, sent) if sent else None
+            known = None
+            if sent and is_checked:
+                known = log.idempotence.check(log.extent, sent)
             if known is None:
                 self.check_expected(expected_offset, 0)
                 known = self._append_encoded(make_runs, sent)
-            extent = log.extent
-            lagging = extent.end - extent.durable >= context.config.flush_messages
+            lagging = self._is_lagging()
         if durable or lagging:
             self._syncs.sync_appended(known.stop, durable)
         return known
+
+    def append_numbered(
+        self,
+        groups: Sequence[native.Rows],
+        identity: Identity,
+        sequence: int | None,
+        *,
+        check: Callable[[], None],
+        durable: bool,
+    ) -> range:
+        """Append rows as batches of a named producer, or find them in the log. The log
+        has batches of magic 2.
+
+        Args:
+            sequence: of the first row; None: the next one of the producer.
+            check: called when no other append can come between; may raise.
+
+        Returns the offsets: the old ones if the log has these sequences already.
+
+        Raises: as `Idempotence.find`.
+        """
+        log, idempotence = self._log, self._log.idempotence
+        self._syncs.check_may_sync(durable)
+        self._check_numberable()
+        count = sum(rows.count for rows in groups)
+        now_ms = log.context.files.now_ms()
+        for rows in groups:
+            rows.set_time(now_ms)
+        encoded = self._encode_all(groups)
+        with log.lock:
+            log.get_ready()
+            check()
+            if encoded.config is not self.encoder.config:
+                # Other settings since, which happens seldom: encode under the lock.
+                self._check_numberable()
+                for rows in groups:
+                    rows.rewind()
+                encoded = self._encode_all(groups)
+            first = sequence
+            if first is None:
+                last = idempotence.last_sequence(log.extent, identity)
+                first = 0 if last is None else (last + 1) % SEQUENCES
+            data = bytearray(encoded.data)
+            headers = number_batches(data, identity.producer_id, identity.epoch, first)
+            sent = [sent_batch(header) for header in headers]
+            base = log.extent.end
+            known = range(base, base)
+            if count:
+                call = SentBatch(*identity[:2], first, count, -1)
+                known = idempotence.find(log.extent, identity, call) or known
+            if count and not known:
+                known = self._append_encoded(
+                    self._placing(data, count), sent, is_named=True
+                )
+            lagging = self._is_lagging()
+        if durable or lagging:
+            self._syncs.sync_appended(known.stop, durable)
+        return known
+
+    def last_sequence(
+        self, identity: Identity, check: Callable[[], None]
+    ) -> int | None:
+        """The last sequence of a named producer; None if it has appended nothing.
+
+        Raises: as `Idempotence.last_sequence`; what `check` raises.
+        """
+        log = self._log
+        with log.lock:
+            log.get_ready()
+            check()
+            return log.idempotence.last_sequence(log.extent, identity)
+
+    def _check_numberable(self) -> None:
+        if self.encoder.magic != 2:
+            raise UnsupportedError(
+                f"a producer needs message_format=2, and {self._log.context.name} has "
+                f"{self.encoder.magic}: only batches of that format have sequences. "
+                f"Nothing was written"
+            )
+
+    def _placing(
+        self, data: bytearray, count: int
+    ) -> Callable[[int, int], tuple[list[memoryview], int]]:
+        def make(base: int, epoch: int) -> tuple[list[memoryview], int]:
+            time_ms = self.append_time()
+            stamp = -1 if time_ms is None else time_ms
+            native.place_batches(native.pointer(data), len(data), base, epoch, stamp)
+            return [memoryview(data)], count
+
+        return make
+
+    def _is_lagging(self) -> bool:
+        """Whether `flush_messages` asks for a sync."""
+        extent = self._log.extent
+        return extent.end - extent.durable >= self._log.context.config.flush_messages
 
     def _append_encoded(
         self,
         make_runs: Callable[[int, int], tuple[list[memoryview], int]],
         sent: Sequence[SentBatch],
+        *,
+        is_named: bool = False,
     ) -> range:
         log = self._log
         base = log.extent.end
         runs, count = make_runs(base, self.leader_epoch(base))
         if count:
             self.check_expected(None, count)
+            if sent:
+                log.active.writer or log.writable()
+                log.idempotence.begin_adding(log.extent, is_named=is_named)
+                if self.encoder.log_append_time:
+                    # As it is in the batches now.
+                    sent = _sent(runs)
             self.write_runs(
                 [(native.pointer(run), len(run)) for run in runs],
                 sum(map(len, runs)),
                 log.context.files.now_ms(),
             )
-            log.idempotence.add(sent, base, log.extent.end)
+            if sent:
+                log.idempotence.add(sent, base, log.extent.end)
             self._prepare()
         return range(base, base + count)
 
@@ -286,16 +395,18 @@ class Appender:
             runs = iter([(native.pointer(copy), len(copy)) for copy in copies])
         self.write_runs(runs, total, now_ms)
 
-    def _compress(self, groups: Sequence[native.Rows]) -> _Compressed | None:
+    def _compress(self, groups: Sequence[native.Rows]) -> _Encoded | None:
         """Batches of rows for offsets that begin at 0, before the lock is taken: other
         threads append meanwhile. None: this topic has no such batches, or there are no
         rows."""
         encoder = self.encoder  # another thread may replace it
-        config = encoder.config
         if encoder.is_plain or encoder.magic < 2 or encoder.log_append_time:
             return None
-        if not any(rows.count for rows in groups):
-            return None
+        return self._encode_all(groups) if any(rows.count for rows in groups) else None
+
+    def _encode_all(self, groups: Sequence[native.Rows]) -> _Encoded:
+        """Batches of rows for offsets that begin at 0, with or without the lock."""
+        config = self.encoder.config  # another thread may replace it
         try:
             spare = self._spares.pop()
         except IndexError:
@@ -308,7 +419,7 @@ class Appender:
             runs = spare.encode(rows, 0, 0, 0)
             parts += [bytes(native.buffer_of(data, size)) for data, size in runs]
         self._spares.append(spare)
-        return _Compressed(parts[0] if len(parts) == 1 else b"".join(parts), config)
+        return _Encoded(parts[0] if len(parts) == 1 else b"".join(parts), config)
 
     def _append_compressed(self, data: bytes, base: int, now_ms: int) -> None:
         """Append what `_compress` has made."""
@@ -432,3 +543,10 @@ class Appender:
             raise storage_error(
                 error, "append to", writer.path, "Nothing was written."
             ) from error
+
+
+def _sent(runs: Iterable[memoryview]) -> list[SentBatch]:
+    """The batches of runs."""
+    return [
+        sent_batch(header) for run in runs for header in headers_of(run, 0, len(run))
+    ]

@@ -28,6 +28,11 @@ class StoreServices(Protocol):
     def store_epoch(self) -> str:
         """The store epoch that state files are written under."""
 
+    @property
+    def has_named_producers(self) -> bool:
+        """Whether the store has, or had, named producers: then their state is kept in
+        all logs."""
+
     def begin_writing(self) -> None:
         """Called before the first change: remove the clean-shutdown markers, and start
         a thread for `call_later`."""

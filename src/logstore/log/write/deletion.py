@@ -38,6 +38,8 @@ def delete_before(log: LogWriter, offset: int, reason: str) -> int:
     before = log.extent
     needed = slot_of(before.segments, offset)
     dropped, kept = before.segments[:needed], before.segments[needed:]
+    if dropped:
+        log.idempotence.before_deletion(before)
     after = before._replace(segments=kept, start=offset)
     is_committed = log.point.commit(after, point)
     log.extent = after

@@ -2,7 +2,7 @@
 
 The state is read when the first batch of a producer is appended: from a snapshot and
 the batches after it. It is the same as if the whole log had been read, but for
-producers that have expired.
+producers that have expired, and for batches of named ones that are older than a day.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logstore._native.locks import logger
-from logstore.errors import CorruptCheckpointError, storage_error
+from logstore.errors import CorruptCheckpointError, LogStoreError, storage_error
 from logstore.io.checkpoint.producer_snapshot import (
     ProducerEntry,
     format_snapshot,
@@ -18,7 +18,14 @@ from logstore.io.checkpoint.producer_snapshot import (
     snapshot_offsets,
 )
 from logstore.io.layout import SNAPSHOT, segment_file
-from logstore.log.producers import EXPIRY_MS, Producers, SentBatch, sent_batch
+from logstore.log.producers import (
+    EXPIRY_MS,
+    SEQUENCES,
+    Identity,
+    Producers,
+    SentBatch,
+    sent_batch,
+)
 from logstore.log.read.damage import make_batch
 from logstore.log.read.view import slot_of
 from logstore.log.write.context import LogContext
@@ -31,18 +38,38 @@ __all__ = ["Idempotence"]
 class Idempotence:
     """The producers of one log. The log's lock guards it.
 
-    Invariant: `_producers` is None, or has all batches of the log below its `end`,
-    which is not beyond the end of the log.
+    Invariant: `_producers` is None, or has all batches of producers that are in the
+    log, unless a call is adding some (`_is_adding`). All appends of such batches are
+    announced and added; other appends have none.
     """
 
-    __slots__ = ("_context", "_producers", "_stray")
+    __slots__ = (
+        "_context",
+        "_has_snapshot",
+        "_is_adding",
+        "_producers",
+        "_seed",
+        "_stray",
+        "_written",
+    )
 
-    def __init__(self, context: LogContext) -> None:
+    def __init__(self, context: LogContext, end: int) -> None:
+        """Args:
+        end: of the log as it is now.
+        """
         self._context = context
         self._producers: Producers | None = None
+        self._is_adding = False
+        # If there is a snapshot at this offset, it is the state, as long as that was
+        # not read: only other batches were appended since.
+        self._seed: int | None = end
         # The offset of a snapshot inside the active segment, to remove when there is a
         # later one.
         self._stray: int | None = None
+        # The end of the log at which the last snapshot was written.
+        self._written: int | None = None
+        # Whether the log is known to have one.
+        self._has_snapshot = False
 
     def check(self, extent: Extent, batches: Sequence[SentBatch]) -> range | None:
         """The offsets of batches that are in the log; None: they may be appended.
@@ -55,25 +82,109 @@ class Idempotence:
         producers = self._upto(extent)
         return producers.check(batches, context.files.now_ms(), context.name)
 
+    def last_sequence(self, extent: Extent, identity: Identity) -> int | None:
+        """The last one of a named producer; None if it has appended nothing.
+
+        Raises:
+            CorruptRecordError, StorageError: as `check`.
+        """
+        return self._upto(extent).last_sequence(identity)
+
+    def find(self, extent: Extent, identity: Identity, call: SentBatch) -> range | None:
+        """The offsets of the records of a call by a named producer, if they are in the
+        log, all of them and one after the other, and its last five batches have the
+        last of them. None: they may be appended.
+
+        Args:
+            call: the records, as if they were one batch.
+
+        Raises: as `Producers.check_named` and `last_sequence`.
+        """
+        producers = self._upto(extent)
+        last = producers.batch_that_ends(identity, call.last_sequence)
+        if last is not None:
+            offsets = range(last.stop - call.size, last.stop)
+            if offsets == last or self._are_of_call(
+                extent, offsets, identity, call.first_sequence
+            ):
+                return offsets
+        producers.check_named(identity, call, self._context.name)
+        return None
+
+    def _are_of_call(
+        self, extent: Extent, offsets: range, identity: Identity, sequence: int
+    ) -> bool:
+        """Whether whole batches of a named producer have these offsets, in the order of
+        its sequences. Others may have appended between two of its calls."""
+        if offsets.start < extent.start:
+            return False
+        ids, at = (identity.producer_id, *identity.earlier_ids), offsets.start
+        segments = extent.segments
+        for segment in segments[slot_of(segments, at) :]:
+            for header, _, _ in segment.headers(segment.locate(at)):
+                if header.last_offset < at:
+                    continue
+                is_next = header.base_offset == at and header.base_sequence == sequence
+                if header.producer_id not in ids or not is_next:
+                    return False
+                size = header.last_offset - at + 1
+                at, sequence = at + size, (sequence + size) % SEQUENCES
+                if at >= offsets.stop:
+                    return at == offsets.stop
+        return False
+
+    def begin_adding(self, extent: Extent, *, is_named: bool = False) -> None:
+        """Batches of producers are about to be appended at the end of the log. If a
+        call ends before it has added them, the state is read again.
+
+        A log with batches of named producers has a snapshot, so that their state is
+        not deleted with those.
+        """
+        if is_named and not self._has_snapshot:
+            self._upto(extent)
+            self.write_snapshot(extent)
+        if self._producers is not None:
+            self._producers.end = extent.end
+        self._seed = None
+        self._is_adding = True
+
     def add(self, batches: Sequence[SentBatch], base: int, end: int) -> None:
         """Add batches that were appended from an offset on; the log ends at `end`."""
         producers = self._producers
-        if not batches or producers is None or producers.end != base:
-            return
-        for batch in batches:
-            base += batch.size
-            producers.add(batch, base - 1, transactional=False)
-        producers.end = end
+        if producers is not None:
+            for batch in batches:
+                base += batch.size
+                producers.add(batch, base - 1, transactional=False)
+            producers.end = end
+        self._is_adding = False
 
     def forget(self) -> None:
         """The log is being cut: read the state again when it is needed."""
-        self._producers = None
+        self._producers = self._seed = self._written = None
+        self._is_adding = self._has_snapshot = False
+
+    def before_deletion(self, extent: Extent) -> None:
+        """Segments are about to be deleted: a snapshot must have the named producers,
+        whose batches may all be in them. It never raises."""
+        if not self._context.services.has_named_producers:
+            return
+        try:
+            if self._snapshots(extent):
+                self._upto(extent)
+        except LogStoreError as error:
+            logger.warning(
+                "named producers of %s may be forgotten: %s", self._context.name, error
+            )
+        if self._producers is not None and self._producers.has_named:
+            self.write_snapshot(extent)
 
     def write_snapshot(self, extent: Extent) -> None:
         """Write the producers at the end of the log, if they are known. It never
         raises: the log has them, too."""
-        producers, directory = self._producers, self._context.directory
-        if producers is None or producers.end != extent.end:
+        if self._written == extent.end:
+            return
+        producers, directory = self._known(extent), self._context.directory
+        if producers is None:
             return
         name = segment_file(extent.end, SNAPSHOT)
         data = format_snapshot(producers.entries(self._context.files.now_ms()))
@@ -86,40 +197,49 @@ class Idempotence:
             return
         is_stray = extent.segments[-1].base_offset != extent.end
         self._stray = extent.end if is_stray else None
+        self._written = extent.end
+        self._has_snapshot = True
+
+    def _known(self, extent: Extent) -> Producers | None:
+        """The producers at the end of the log, if that needs no look at the log."""
+        producers = self._producers
+        if producers is None:
+            entries = None if self._seed is None else self._read_snapshot(self._seed)
+            return Producers(extent.end, entries) if entries else None
+        if self._is_adding and producers.end != extent.end:
+            return None  # a call was interrupted
+        return producers
 
     # ------------------------------------------------------------ reading
 
     def _upto(self, extent: Extent) -> Producers:
         """The producers at the end of the log."""
-        producers, self._producers = self._producers, None
+        producers = self._producers
+        if self._is_adding and producers is not None and producers.end != extent.end:
+            producers = self._producers = None  # a call was interrupted
+        self._is_adding = False
         if producers is None:
-            producers = self._load(extent)
-        elif producers.end < extent.end:
-            self._read_on(producers, extent)
-        self._producers = producers
+            producers = self._producers = self._load(extent)
         return producers
 
     def _load(self, extent: Extent) -> Producers:
-        """Read the producers from a snapshot at the base of a segment, and the batches
-        after it: from the last one that leaves no producer without batches that it had
-        before."""
+        """Read the producers from a snapshot, and the batches after it: from the last
+        one that leaves no producer without batches that it had before.
+
+        Batches of segments that have only records older than a day are of no use, but
+        for the last ones of named producers: any snapshot has those. Without one, a
+        store with named producers needs all batches.
+        """
         segments, now_ms = extent.segments, self._context.files.now_ms()
         if not segments:
             return Producers(extent.end)
-        bases = {one.base_offset: i for i, one in enumerate(segments)}
-        directory = self._context.directory
-        try:
-            offsets = snapshot_offsets(directory)
-        except OSError as error:
-            raise storage_error(error, "read", directory.path) from error
-        inside = [one for one in offsets if one not in bases and one <= extent.end]
-        self._stray = inside[-1] if inside else None
-        # Whatever is older has expired.
+        needs_all = self._context.services.has_named_producers
         oldest = _first_since(segments, now_ms - EXPIRY_MS)
+        latest: Producers | None = None
         step = 1
-        for offset in reversed([one for one in offsets if one in bases]):
-            first = bases[offset]
-            if first <= oldest:
+        for offset in reversed(self._snapshots(extent)):
+            first = slot_of(segments, offset)
+            if first <= oldest and (latest is not None or not needs_all):
                 break
             if first > len(segments) - step:
                 continue
@@ -130,11 +250,32 @@ class Idempotence:
             self._read_on(producers, extent)
             if not producers.is_short(now_ms):
                 return producers
+            latest = latest or producers
+            if first <= oldest:
+                break
             step = 2 * (len(segments) - first)
+        if latest is None and needs_all:
+            oldest = 0
         base = segments[oldest].base_offset
         producers = Producers(base, self._read_snapshot(base) or ())
         self._read_on(producers, extent)
+        if latest is not None:
+            producers.inherit(latest)
         return producers
+
+    def _snapshots(self, extent: Extent) -> list[int]:
+        """The offsets of the snapshots that may be used, in order."""
+        directory, first = self._context.directory, extent.segments[0].base_offset
+        try:
+            offsets = snapshot_offsets(directory)
+        except OSError as error:
+            raise storage_error(error, "read", directory.path) from error
+        bases = {one.base_offset for one in extent.segments}
+        usable = [offset for offset in offsets if first <= offset <= extent.end]
+        self._has_snapshot = bool(usable)
+        strays = [offset for offset in usable if offset not in bases]
+        self._stray = strays[-1] if strays else None
+        return usable
 
     def _read_snapshot(self, offset: int) -> list[ProducerEntry] | None:
         """The entries of a snapshot; None if there is none that can be used."""

@@ -154,7 +154,7 @@ class LogWriter:
             segments[-1].show_indexes(loaded.index, loaded.times)
         self.point = DurablePoint(self.context, self.active, loaded)
         self.epochs = LeaderEpochs(self.context)
-        self.idempotence = Idempotence(self.context)
+        self.idempotence = Idempotence(self.context, loaded.end_offset)
         self.digests = SealedDigests(self.context, loaded.digested)
         self.pending: Savepoint | None = None
         self._deleted = loaded.deleted

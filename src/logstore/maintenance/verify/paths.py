@@ -37,7 +37,13 @@ def kind_of_file(name: str) -> str:
     parsed = parse_segment_file(name)
     if parsed is not None:
         return parsed.suffix
-    if name in (layout.OWNER, layout.TOPICS, layout.PARTITION_STATE, layout.CLOSED):
+    if name in (
+        layout.OWNER,
+        layout.TOPICS,
+        layout.PRODUCERS,
+        layout.PARTITION_STATE,
+        layout.CLOSED,
+    ):
         return STATE
     if name in (*OFFSET_CHECKPOINTS, layout.LEADER_EPOCHS, layout.PARTITION_METADATA):
         return CHECKPOINT

@@ -181,6 +181,7 @@ class StoreCheck(Check):
             if name in facts.names:
                 check_checkpoint(run, root, name)
         self._check_publication()
+        own_state(root, layout.PRODUCERS, run)
         self._check_topics(facts)
         return facts
 

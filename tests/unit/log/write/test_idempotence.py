@@ -15,7 +15,7 @@ from logstore.io.checkpoint.producer_snapshot import format_snapshot, parse_snap
 from logstore.log.producers import EXPIRY_MS, Producers
 from logstore.log.write.idempotence import Idempotence
 from logstore.store.store import open_store
-from support.damage import FaultyFiles, overwrite
+from support.damage import FaultyFiles, crash, cut, frames, logs_in, overwrite
 from support.levels import some
 from support.producing import sent
 from support.values import append_one, config_of
@@ -187,6 +187,161 @@ def test_snapshots_are_written_and_deleted_as_kafka_does(tmp_path: Path) -> None
     assert offsets() == [4, 6]
 
 
+def test_snapshot_is_current_at_each_close(tmp_path: Path) -> None:
+    """Also if others have appended since, if the file was released before, and if no
+    batch of a producer was checked since the store was opened."""
+    folder = tmp_path / "orders-0"
+
+    def newest() -> tuple[int, list[tuple[int, ...]]]:
+        path = max(folder.glob("*.snapshot"))
+        entries = parse_snapshot(path.read_bytes(), "")
+        return int(path.name[:20]), [entry[:4] for entry in entries]
+
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        partition.append_batches(sent(7, 0, 0, 3))
+        partition.append_many([b"x"] * 2)
+        partition.roll()
+        assert newest() == (5, [(7, 0, 2, 2)])
+        partition.append_many([b"x"] * 2)
+    assert newest() == (7, [(7, 0, 2, 2)])
+    for end in (8, 9):
+        with logstore.open(tmp_path) as store:
+            partition = store.topic("orders")[0]
+            partition.append(b"x")
+        assert newest() == (end, [(7, 0, 2, 2)])
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        partition.append_batches(sent(7, 0, 3))
+        assert partition._write()._log.rest()
+    assert newest() == (10, [(7, 0, 3, 9)])
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        partition.append_batches(sent(8, 0, 3), check_producers=False)
+        partition.append(b"x")
+    # What was not checked was not read: the older snapshot is true.
+    assert newest() == (10, [(7, 0, 3, 9)])
+    with logstore.open(tmp_path) as store:
+        partition = store.topic("orders")[0]
+        assert partition.append_batches(sent(8, 0, 3)) == range(10, 11)
+        partition.append_batches(sent(7, 0, 4), check_producers=False)
+    assert newest() == (13, [(7, 0, 4, 12), (8, 0, 3, 10)])
+
+
+def test_snapshot_beyond_the_end_is_removed_by_the_next_opening(
+    tmp_path: Path,
+) -> None:
+    """A cut that was interrupted, or a disk that has lost records: the log grows past
+    its offset again, with others, and a roll may be there."""
+    path, copy = tmp_path / "a", tmp_path / "b"
+    with logstore.open(path) as store:
+        partition = made(store)
+        for n in range(4):
+            partition.append_batches(sent(7, 0, n))
+        log = partition._write()._log
+        log.sync_all()
+        log.idempotence.write_snapshot(log.extent)
+        crash(path, copy)
+    name = Path("orders-0", f"{4:020}.snapshot")
+    assert (copy / name).exists()
+    (segment,) = logs_in(copy / "orders-0")
+    state = copy / "orders-0" / ".logstore-state"
+    state.unlink()
+    (copy / ".logstore-owner").unlink()
+    cut(segment, frames(segment)[2].pos)
+    with logstore.open(copy) as store:
+        partition = store.topic("orders")[0]
+        assert partition.end_offset == 2
+        assert not (copy / name).exists()
+        partition.append_many([b"x"] * 2)
+        partition.roll()
+        assert partition.append_batches(sent(7, 0, 2)) == range(4, 5)
+
+
+def test_snapshot_of_an_interrupted_cut_is_removed(tmp_path: Path) -> None:
+    """It was cut, and its writer died before it removed the snapshots."""
+    path, copy = tmp_path / "a", tmp_path / "b"
+    files = FaultyFiles()
+    with open_store(path, files=files) as store:
+        partition = made(store)
+        for n in range(4):
+            partition.append_batches(sent(7, 0, n))
+    with open_store(path, files=files) as store:
+        partition = store.topic("orders")[0]
+        files.fail("unlink", name=".snapshot")
+        with pytest.raises(logstore.SyncFailedError):
+            partition.truncate_to(2)
+        crash(path, copy)
+        files.heal()
+    name = Path("orders-0", f"{4:020}.snapshot")
+    assert (copy / name).exists()
+    with logstore.open(copy) as store:
+        partition = store.topic("orders")[0]
+        assert partition.end_offset == 2
+        assert not (copy / name).exists()
+        assert partition.append_batches(sent(7, 0, 2)) == range(2, 3)
+
+
+def test_snapshot_of_a_deleted_segment_is_not_believed(tmp_path: Path) -> None:
+    """It is left where its name could not be changed; the log has gone on since."""
+    files = FaultyFiles()
+    with open_store(tmp_path, files=files) as store:
+        partition = made(store, file_delete_delay_ms=0)
+        partition.append_batches(sent(7, 0, 0))
+        partition.roll()
+        for n in range(1, 4):
+            partition.append_batches(sent(7, 0, n))
+        partition.roll()
+        partition.append(b"x")
+        files.fail("rename", name=".snapshot")
+        partition.delete_before(5)
+        files.heal()
+    folder = tmp_path / "orders-0"
+    found = sorted(int(one.name[:20]) for one in folder.glob("*.snapshot"))
+    assert found == [1, 4, 5]
+    for offset in (4, 5):
+        (folder / f"{offset:020}.snapshot").unlink()
+    with logstore.open(tmp_path) as store:
+        # Nothing is known of it any more: any sequence will do.
+        assert store.topic("orders")[0].append_batches(sent(7, 0, 77)) == range(5, 6)
+
+
+def test_interrupted_append_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batches are in the log; an interrupt came before they were added."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store)
+        partition.append_batches(sent(7, 0, 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(Idempotence, "add", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                partition.append_batches(sent(7, 0, 1))
+        assert partition.end_offset == 2
+        log = partition._write()._log
+        log.idempotence.write_snapshot(log.extent)
+        assert not list(tmp_path.glob("orders-0/*.snapshot"))
+        assert partition.append_batches(sent(7, 0, 1)) == range(1, 2)
+        assert partition.append_batches(sent(7, 0, 2)) == range(2, 3)
+        assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
+
+
+def interrupted(*args: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_state_has_the_times_that_are_stored(tmp_path: Path) -> None:
+    """Those of the append, where the topic stores them."""
+    with logstore.open(tmp_path) as store:
+        partition = made(store, message_timestamp_type="LogAppendTime")
+        partition.append_batches(sent(7, 0, 0, timestamp_ms=5) + sent(8, 0, 9))
+        partition.append_batches(sent(7, 0, 1, codec=1, timestamp_ms=6))
+        log = partition._write()._log
+        assert windows(log.idempotence._upto(log.extent)) == full_scan(partition)
+        with pytest.raises(logstore.OutOfOrderSequenceError):
+            partition.append_batches(sent(7, 0, 3, timestamp_ms=6))
+
+
 def test_roll_inside_an_append_writes_no_snapshot(tmp_path: Path) -> None:
     """It would be of the producers before the append, at no segment's base."""
     files = FaultyFiles()
@@ -236,7 +391,7 @@ def full_scan(partition: logstore.Partition) -> dict[int, Any]:
     """The producers of a log, read from its start."""
     log = partition._writer._log  # type: ignore[union-attr]
     producers = Producers(log.extent.start)
-    Idempotence(log.context)._read_on(producers, log.extent)
+    Idempotence(log.context, 0)._read_on(producers, log.extent)
     return windows(producers)
 
 
