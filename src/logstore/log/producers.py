@@ -275,6 +275,11 @@ class Producers:
             known = _Known(
                 batch.first_sequence, batch.last_sequence, last_offset, batch.size
             )
+            last = _state_of(producer)[1]
+            if last >= 0 and batch.first_sequence != (last + 1) % SEQUENCES:
+                # It had expired, and began again: a batch of now must not be taken for
+                # one of then.
+                producer.batches.clear()
             producer.batches.append(known)
         producer.timestamp_ms = batch.timestamp_ms
         if transactional and producer.transaction < 0:

@@ -176,6 +176,21 @@ def test_snapshot_gives_the_last_batch_of_each_producer() -> None:
         assert again.append((0, sequence, 1), producer=producer)
 
 
+def test_producer_that_begins_again_has_no_batches_of_before() -> None:
+    """After it has expired: its sequences are used a second time."""
+    log = Log()
+    log.append((0, 0, 2))
+    log.append((0, 2, 2))
+    later = NOW + EXPIRY_MS
+    again = SentBatch(1, 0, 0, 2, later)
+    assert log.producers.check([again], later, "orders-0") is None
+    log.producers.add(again, 5, transactional=False)
+    log.producers.end = 6
+    assert log.producers.check([again], later, "orders-0") == range(4, 6)
+    following = again._replace(first_sequence=2)
+    assert log.producers.check([following], later, "orders-0") is None
+
+
 def test_sequences_of_a_named_producer_go_on_over_its_epochs() -> None:
     """Where those of another one begin at 0 again. It never expires."""
     log, named = Log(), NAMED_ID_MIN

@@ -430,6 +430,7 @@ def test_store_shows_what_its_documentation_promises_and_nothing_else(
         "last_publication",
         "metrics",
         "path",
+        "producer",
         "publish",
         "published",
         "read_only",
