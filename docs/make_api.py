@@ -48,6 +48,9 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "KafkaGroup",
         "KafkaMember",
         "GroupPartition",
+        "export_group",
+        "GroupExport",
+        "OffsetChange",
     ),
     "Look and mend": (
         "RecoveryReport",

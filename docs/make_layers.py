@@ -55,6 +55,7 @@ INSIDE: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("consumer_records", "kafka_records"),
         ("offsets_log",),
         ("broker",),
+        ("exports",),
     ),
     "log": (
         ("producers", "resync", "retention", "scan"),

@@ -24,7 +24,7 @@ _HOMES: Final = {
     "errors": (
         "ConfigError CorruptCheckpointError CorruptIndexError "
         "CorruptRecordError CorruptionError DiskFullError DuplicateSequenceError "
-        "ForkedError InvalidProducerEpochError LogStoreError "
+        "ForkedError GroupNotFoundError InvalidProducerEpochError LogStoreError "
         "OffsetConflictError OffsetOutOfRangeError OutOfOrderSequenceError "
         "PartitionNotFoundError ProducerError ProducerFencedError "
         "PublicationConflictError ReadOnlyError "
@@ -34,7 +34,8 @@ _HOMES: Final = {
         "UnsupportedError"
     ),
     "group.broker": "KafkaGroup KafkaGroups KafkaMember kafka_groups",
-    "group.progress": "GroupPartition",
+    "group.exports": "GroupExport export_group",
+    "group.progress": "GroupPartition OffsetChange",
     "io.checkpoint.cuts": "LogMark",
     "io.checkpoint.recovery_report": "RecoveryAction RecoveryReport",
     "io.layout": "TopicPartition",

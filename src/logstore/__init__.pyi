@@ -9,6 +9,7 @@ from logstore.errors import CorruptRecordError as CorruptRecordError
 from logstore.errors import DiskFullError as DiskFullError
 from logstore.errors import DuplicateSequenceError as DuplicateSequenceError
 from logstore.errors import ForkedError as ForkedError
+from logstore.errors import GroupNotFoundError as GroupNotFoundError
 from logstore.errors import InvalidProducerEpochError as InvalidProducerEpochError
 from logstore.errors import LogStoreError as LogStoreError
 from logstore.errors import OffsetConflictError as OffsetConflictError
@@ -34,7 +35,10 @@ from logstore.group.broker import KafkaGroup as KafkaGroup
 from logstore.group.broker import KafkaGroups as KafkaGroups
 from logstore.group.broker import KafkaMember as KafkaMember
 from logstore.group.broker import kafka_groups as kafka_groups
+from logstore.group.exports import GroupExport as GroupExport
+from logstore.group.exports import export_group as export_group
 from logstore.group.progress import GroupPartition as GroupPartition
+from logstore.group.progress import OffsetChange as OffsetChange
 from logstore.io.checkpoint.cuts import LogMark as LogMark
 from logstore.io.checkpoint.recovery_report import RecoveryAction as RecoveryAction
 from logstore.io.checkpoint.recovery_report import RecoveryReport as RecoveryReport

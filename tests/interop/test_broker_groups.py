@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ import pytest
 
 import logstore
 from logstore.group import kafka_records as records
+from logstore.group.kafka_records import OffsetCommit
 from support.kafka_broker import KafkaBroker, cache_directory
 from support.kafka_tools import ToolsUnavailableError
+from support.offsets_topic import committed, written
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -42,6 +45,10 @@ class Life:
         groups: what logstore read then.
         described_later: the same after members had left, shortly before the stop.
         dumps: the lines of the dump tool, by partition.
+        exported: what was handed over to the stopped broker.
+        described_again: what the tool said of that group after the next start.
+        first: the first offset that a member of it was given, by topic and partition.
+        committed: what that member had committed, at last.
     """
 
     release: str
@@ -51,6 +58,18 @@ class Life:
     groups: logstore.KafkaGroups
     described_later: set[Described]
     dumps: dict[str, list[str]]
+    exported: logstore.GroupExport
+    described_again: set[Described]
+    first: dict[tuple[str, int], int]
+    committed: dict[tuple[str, int], int | None]
+
+
+HANDED: dict[tuple[str, int], int] = {
+    ("alpha", 0): 4,
+    ("alpha", 1): 0,
+    ("alpha", 2): 29,
+    ("beta", 0): 3,
+}
 
 
 def table_of(text: str) -> Iterator[dict[str, str | None]]:
@@ -109,6 +128,15 @@ def offsets_of(rows: set[Described]) -> set[Described]:
     return {row[:6] for row in rows if row[3] is not None}
 
 
+def source_of(directory: Path) -> Path:
+    """A directory with the group "handed"."""
+    pairs = [
+        committed(OffsetCommit("handed", topic, number, offset, 5, "by hand", 1000))
+        for (topic, number), offset in HANDED.items()
+    ]
+    return written(directory, pairs, {})
+
+
 @pytest.fixture(scope="module", params=RELEASES)
 def life(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -138,7 +166,41 @@ def life(
         dumps = {
             name.partition("/")[0]: lines for name, lines in dump.sections().items()
         }
-    return Life(release, broker.data, rows, states_now, groups, later, dumps)
+        stopped = directory / "stopped"
+        shutil.copytree(broker.data, stopped)
+        # Into the directory of the stopped broker, which then serves it.
+        exported = logstore.export_group(
+            source_of(directory / "source"), "handed", to=broker.data, dry_run=False
+        )
+        broker.start()
+        again = described(broker.groups("--describe", "--group", "handed"))
+        first = {}
+        joined = broker.run_clients("Groups.java", "join", "handed")
+        for line in joined.splitlines():
+            _, topic, number, offset = line.split()
+            first[topic, int(number)] = int(offset)
+        broker.stop()
+        (handed,) = (
+            group
+            for group in logstore.kafka_groups(broker.data)
+            if group.group == "handed"
+        )
+        committed_there = {
+            (row.topic, row.partition): row.offset for row in handed.partitions
+        }
+    return Life(
+        release,
+        stopped,
+        rows,
+        states_now,
+        groups,
+        later,
+        dumps,
+        exported,
+        again,
+        first,
+        committed_there,
+    )
 
 
 def test_groups_of_a_running_broker_are_those_of_kafkas_tool(life: Life) -> None:
@@ -243,6 +305,21 @@ def test_commits_are_those_that_kafkas_offsets_decoder_prints(life: Life) -> Non
             assert found == printed
             count += len(found)
     assert count >= 10
+
+
+def test_exported_group_is_served_by_the_broker(life: Life) -> None:
+    """Its tool shows the offsets, and a member reads on from them, and commits."""
+    assert not life.exported.dry_run
+    assert {
+        (one.topic, one.partition): one.after for one in life.exported.changes
+    } == HANDED
+    shown = {
+        (row[1], int(row[2] or -1)): int(row[3] or -1) for row in life.described_again
+    }
+    assert shown == HANDED
+    assert life.first == HANDED
+    ends = {("alpha", 0): 10, ("alpha", 1): 20, ("alpha", 2): 30, ("beta", 0): 5}
+    assert {key: life.committed[key] for key in ends} == ends
 
 
 def printed_group(release: str, key: str, value: str) -> dict[str, Any] | None:

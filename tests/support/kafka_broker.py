@@ -199,6 +199,10 @@ class KafkaBroker:
             main = "kafka.admin.ConsumerGroupCommand"
         return self.run(main, "--bootstrap-server", self.address, *options)
 
+    def run_clients(self, source: str, *arguments: str) -> str:
+        """The output of a Java program beside the pom, when it has ended."""
+        return self.run(str(POM.with_name(source)), self.address, *arguments)
+
     def clients(self, source: str, *arguments: str) -> subprocess.Popen[str]:
         """A Java program beside the pom, with pipes for its input and output."""
         command = self._java(str(POM.with_name(source)), self.address, *arguments)

@@ -127,6 +127,10 @@ class OffsetsTopic:
             log.write(struct.pack(">q", self._ends[partition]) + data[8:])
         self._ends[partition] += count
 
+    def continue_at(self, partition: int, end: int) -> None:
+        """Go on at an offset: another program has appended."""
+        self._ends[partition] = end
+
     def roll(self, partition: int = 0) -> None:
         """Begin a segment of a partition."""
         self._bases[partition] = self._ends[partition]

@@ -16,6 +16,7 @@ FAMILY = {
     "StoreNotFoundError": (LookupError,),
     "TopicNotFoundError": (LookupError,),
     "PartitionNotFoundError": (LookupError,),
+    "GroupNotFoundError": (LookupError,),
     "StoreLockedError": (),
     "StoreClosedError": (),
     "ReadOnlyError": (),
@@ -48,6 +49,7 @@ EXAMPLES = {
     "PartitionNotFoundError": logstore.PartitionNotFoundError(
         "text", topic="a", partition=3
     ),
+    "GroupNotFoundError": logstore.GroupNotFoundError("text", group="g", path="/p"),
     "StoreLockedError": logstore.StoreLockedError(
         "text", path="/p", holder_pid=7, opened_at="app.py:5"
     ),

@@ -68,6 +68,7 @@ class OffsetsLog:
 
     Attributes:
         end_offset: where its log ends.
+        magic: the format of its last batch; -1: it has none.
         other_records: how many records of types that are not read, by type.
         problems: what could not be read, a sentence each.
 
@@ -81,6 +82,7 @@ class OffsetsLog:
         self._open: dict[int, dict[bytes, _Newest]] = {}
         self._problem_count = 0
         self.end_offset = partition.end_offset
+        self.magic = -1
         self.other_records: dict[int, int] = {}
         self.problems: list[str] = []
         self._read(partition)
@@ -135,6 +137,7 @@ class OffsetsLog:
                 return
 
     def _read_batch(self, batch: RecordBatch) -> None:
+        self.magic = batch.magic
         if batch.is_control:
             self._end_transaction(batch)
             return

@@ -1,10 +1,12 @@
-"""How far a group has come in one partition: the rows of all listings of groups."""
+"""How far a group has come in one partition: the rows of all listings of groups, and of
+what changes them.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GroupPartition"]
+__all__ = ["GroupPartition", "OffsetChange"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +46,21 @@ class GroupPartition:
         if self.offset is None or self.end is None:
             return None
         return self.end - self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetChange:
+    """A committed offset that is set.
+
+    Attributes:
+        topic, partition: which one.
+        before: the offset that was committed; None: none was.
+        after: the offset from now on.
+        metadata: the text that is committed with it.
+    """
+
+    topic: str
+    partition: int
+    before: int | None
+    after: int
+    metadata: str = ""

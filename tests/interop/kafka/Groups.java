@@ -1,6 +1,8 @@
 /* Makes groups of every kind at a broker: java Groups.java ADDRESS PROTOCOL
 
-   Prints READY when they are there, with live members, and ends when its input ends. */
+   Prints READY when they are there, with live members, and ends when its input ends.
+   With "join" for the protocol and the name of a group it joins that group, prints the
+   first offset that it is given of each partition, commits, and leaves. */
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -16,6 +18,7 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
@@ -164,8 +167,28 @@ public class Groups {
         kind.getMethod("close").invoke(consumer);
     }
 
+    /** Reads where a group has stopped. */
+    private static void join(String group) {
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(group)) {
+            consumer.subscribe(List.of("alpha", "beta"));
+            Set<TopicPartition> seen = new HashSet<>();
+            while (seen.size() < 4) {
+                for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(200))) {
+                    if (seen.add(new TopicPartition(record.topic(), record.partition()))) {
+                        System.out.println("FIRST " + record.topic() + " " + record.partition() + " " + record.offset());
+                    }
+                }
+            }
+            consumer.commitSync();
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         address = arguments[0];
+        if (arguments[1].equals("join")) {
+            join(arguments[2]);
+            return;
+        }
         boolean isNew = arguments[1].equals("consumer");
         try (Admin admin = Admin.create(properties("request.timeout.ms", "60000", "default.api.timeout.ms", "90000"))) {
             fill(admin);

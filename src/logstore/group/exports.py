@@ -1,0 +1,197 @@
+"""Handing the offsets of a group over to a Kafka broker, into its directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from logstore import _native as native
+from logstore.config import StoreConfig, TopicConfig
+from logstore.errors import (
+    ConfigError,
+    GroupNotFoundError,
+    PartitionNotFoundError,
+    TopicNotFoundError,
+)
+from logstore.group.broker import kafka_groups
+from logstore.group.broker_directories import BrokerDirectories
+from logstore.group.kafka_records import (
+    OffsetCommit,
+    format_offset_key,
+    format_offset_value,
+)
+from logstore.group.offsets_log import OffsetsLog
+from logstore.group.placement import OFFSETS_TOPIC, partition_of_group
+from logstore.group.progress import OffsetChange
+from logstore.io.files import Files
+from logstore.io.layout import TopicPartition
+from logstore.record.encoder import Encoder, pack_rows
+from logstore.store.store import Store, open_store
+
+__all__ = ["GroupExport", "export_group"]
+
+# The value without a leader epoch and an id of the topic, which are those of another
+# log: every release since 0.9 reads it.
+_VALUE_VERSION: Final = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class GroupExport:
+    """What was handed over, or would be.
+
+    Attributes:
+        group: its id.
+        path: the broker's directory.
+        offsets_partition: the partition of `__consumer_offsets` that has the group.
+        changes: the offsets, by topic and partition.
+        dry_run: nothing was written.
+    """
+
+    group: str
+    path: str
+    offsets_partition: int
+    changes: tuple[OffsetChange, ...]
+    dry_run: bool
+
+
+def export_group(
+    path: str | os.PathLike[str],
+    group: str,
+    *,
+    to: str | os.PathLike[str],
+    dry_run: bool = True,
+    config: StoreConfig | None = None,
+) -> GroupExport:
+    """Commit the offsets of a group in the directory of a broker that is stopped.
+
+    When the broker starts, it serves them as if a consumer had committed them: with the
+    time of this call, so that they do not expire sooner. Members are not handed over.
+    What the broker's group has committed for other partitions stays.
+
+    Args:
+        path: the directory of another broker, or a copy.
+        group: its id.
+        to: the broker's directory. It has all partitions of `__consumer_offsets`: the
+            number of them decides which one has the group.
+        dry_run: only say what would be done; needs no lock.
+        config: how this process uses the broker's directory.
+
+    Raises:
+        GroupNotFoundError: `path` has no such group, or it has committed nothing.
+        TopicNotFoundError: the broker has no `__consumer_offsets`.
+        PartitionNotFoundError: some partitions of it are not in the directory.
+        StoreLockedError: the broker runs.
+        StoreNotFoundError: one of the directories does not exist.
+        ConfigError: both are the same directory, or a text does not fit a record.
+        UnsupportedError, CorruptionError: the broker's log takes no appends.
+        DiskFullError, StorageError, SyncFailedError: nothing, or not for sure, is
+            committed there.
+    """
+    path, target = (os.path.abspath(os.fspath(one)) for one in (path, to))
+    if path == target:
+        raise ConfigError(
+            f"group {group!r} is to be exported from {path} to the same directory; "
+            f"nothing was changed",
+            name="to",
+            value=to,
+        )
+    commits = _commits(path, group)
+    with open_store(target, read_only=dry_run, create=False, config=config) as store:
+        number = _place(store, group)
+        partition = store.topic(OFFSETS_TOPIC)[number]
+        log = OffsetsLog(partition)
+        changes = _changes(log, group, commits)
+        if not dry_run:
+            # An empty log says nothing: every broker since 0.11 reads magic 2.
+            magic = 2 if log.magic < 0 else log.magic
+            data = _encoded(commits, magic, Files().now_ms())
+            partition.append_batches(data, durable=True)
+    return GroupExport(group, target, number, changes, dry_run)
+
+
+def _commits(path: str, group: str) -> Sequence[OffsetCommit]:
+    """What the group has committed."""
+    found = kafka_groups(path)
+    commits = [
+        OffsetCommit(group, row.topic, row.partition, row.offset, metadata=row.metadata)
+        for one in found
+        if one.group == group
+        for row in one.partitions
+        if row.offset is not None
+    ]
+    if commits:
+        return commits
+    why = "has committed no offset"
+    if found.partition_count and not found.is_here(group):
+        number = found.partition_of(group)
+        why = f"would be in {OFFSETS_TOPIC}-{number}, which is not here"
+    elif not found.partition_count:
+        why = f"is not here: there is no partition of {OFFSETS_TOPIC}"
+    raise GroupNotFoundError(
+        f"group {group!r} {why}: {path}; nothing was changed", group=group, path=path
+    )
+
+
+def _place(store: Store, group: str) -> int:
+    """The partition for a group in the directory of a broker."""
+    try:
+        numbers = store.topic(OFFSETS_TOPIC).numbers
+    except TopicNotFoundError as error:
+        raise TopicNotFoundError(
+            f"{store.path} has no {OFFSETS_TOPIC}: start the broker, have a group "
+            f"commit, and stop it; nothing was changed",
+            topic=OFFSETS_TOPIC,
+        ) from error
+    count = BrokerDirectories([store]).partition_count(OFFSETS_TOPIC)
+    missing = sorted(set(range(count)).difference(numbers))
+    if missing:
+        raise PartitionNotFoundError(
+            f"{store.path} has {len(numbers)} of the {count} or more partitions of "
+            f"{OFFSETS_TOPIC}; without {OFFSETS_TOPIC}-{missing[0]} it is not known "
+            f"which one has the group; nothing was changed",
+            topic=OFFSETS_TOPIC,
+            partition=missing[0],
+        )
+    return partition_of_group(group, count)
+
+
+def _changes(
+    log: OffsetsLog, group: str, commits: Iterable[OffsetCommit]
+) -> tuple[OffsetChange, ...]:
+    known = {}
+    for found in log.groups():
+        if found.group == group:
+            known = found.offsets
+    changes = []
+    for commit in commits:
+        before = known.get(TopicPartition(commit.topic, commit.partition))
+        changes.append(
+            OffsetChange(
+                commit.topic,
+                commit.partition,
+                None if before is None else before.offset,
+                commit.offset,
+                commit.metadata,
+            )
+        )
+    return tuple(changes)
+
+
+def _encoded(commits: Sequence[OffsetCommit], magic: int, now_ms: int) -> bytes:
+    """The batches of some commits, in the format of the log."""
+    timed = [dataclasses.replace(commit, commit_ms=now_ms) for commit in commits]
+    encoder = Encoder(TopicConfig(message_format=magic))
+    rows = pack_rows(
+        [format_offset_value(commit, _VALUE_VERSION) for commit in timed],
+        [format_offset_key(one.group, one.topic, one.partition) for one in timed],
+        [now_ms] * len(timed),
+        None,
+        magic=magic,
+    )
+    encoder.measure(rows)
+    return b"".join(
+        bytes(native.buffer_of(data, size))
+        for data, size in encoder.encode(rows, 0, now_ms, 0)
+    )
