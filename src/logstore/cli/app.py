@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 import logstore
 
 _SUMMARY: Final = """\
 Look at stores, partitions and single files of logstore and of Kafka. PATH is a store
 (a Kafka log directory is one), a partition directory or one file. Everything but
-rebuild-index, repair and doctor --write-test only reads, and may run while a writer or
-a broker works."""
+rebuild-index, repair, groups export and doctor --write-test only reads, and may run
+while a writer or a broker works."""
 _STATUS: Final = """\
 Exit status: 0 clean (also with notes), 1 problems found, 2 unusable arguments or
 unreadable path, 130 interrupted. `logstore-dump SUBCOMMAND --help` has examples."""
@@ -31,6 +32,8 @@ ORDER: Final = (
     "tail",
     "index",
     "export",
+    "groups",
+    "groups export",
     "verify",
     "doctor",
     "repair",
@@ -100,10 +103,22 @@ class Group(_Suggesting, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if " ".join(args[:2]) in self.commands:
+            args = [" ".join(args[:2]), *args[2:]]
         name = args[0] if args else ""
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             raise click.UsageError(f"no subcommand '{name}'{self._hint(name)}", ctx)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list[CompletionItem]:
+        # A shell completes one word: of `groups export` that is the first.
+        return [
+            item
+            for item in super().shell_complete(ctx, incomplete)
+            if " " not in str(item.value)
+        ]
 
     def _hint(self, name: str) -> str:
         close = difflib.get_close_matches(name, self.commands, 1, 0.5)

@@ -1,6 +1,7 @@
 """Every option of the subcommands, each defined once: a name means the same in each
 subcommand.
 
+`--group` and `--to` are the exceptions: what they name is clear from the subcommand.
 A second name is kept next to the one that is shown, because scripts use it: ``--to`` is
 ``--until`` in `records` and `batches`, ``--output`` in `export`, and ``--copy-to`` in
 `repair`.
@@ -224,6 +225,23 @@ copy_to = together(
         "PATH is only read.",
     ),
     click.option("--to", "copy_alias", type=FileType("DIR"), hidden=True),
+)
+group_pattern = click.option(
+    "--group",
+    "groups",
+    metavar="GLOB",
+    multiple=True,
+    help="Only this group, or those that a pattern matches. May be repeated.",
+)
+group = click.option(
+    "--group", required=True, metavar="GROUP", help="The id of the group."
+)
+to_broker = click.option(
+    "--to",
+    type=FileType("DIR"),
+    required=True,
+    help="The log directory of the broker, which is stopped and has all partitions of "
+    "__consumer_offsets.",
 )
 yes = click.option("--yes", is_flag=True, help="Do not ask.")
 write_test = click.option(

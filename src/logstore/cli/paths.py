@@ -74,6 +74,22 @@ def kind_of(path: str, shown: str = "") -> str:
     )
 
 
+def check_store(path: str) -> None:
+    """Raise an error, which names the path as it was given, unless it is a store.
+
+    Raises:
+        StoreNotFoundError, OSError: as `kind_of`.
+    """
+    full = os.path.abspath(path)
+    kind = kind_of(full, path)
+    if kind != STORE:
+        raise logstore.StoreNotFoundError(
+            f"{path} is a {kind}{' directory' * (kind == PARTITION)}: give the log "
+            f"directory that has it",
+            path=full,
+        )
+
+
 def _has_partition_files(names: list[str]) -> bool:
     return any(_SEGMENT.fullmatch(name) or name in _PARTITION_FILES for name in names)
 

@@ -14,6 +14,8 @@ import logstore
 from logstore.cli import (  # noqa: F401  (each adds its subcommands)
     batches,
     doctor,
+    group_changes,
+    group_list,
     index,
     ls,
     rebuild,

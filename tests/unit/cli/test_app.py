@@ -20,14 +20,21 @@ from logstore.cli.main import main
 from logstore.cli.params import FromEnd, parse_bound
 from logstore.cli.run import cli
 from support.cli import command
+from support.offsets_topic import OffsetsTopic, commit_of
 from support.values import append_one, new_partition
 
 DOCS = Path(__file__).parents[3] / "docs" / "cli.md"
 SUBCOMMANDS = ORDER
 # Those that look at a store, partition or file: the others have no path.
 LOOKING = [name for name in SUBCOMMANDS if name not in ("completion", "man")]
-# One letter that another tool gave each of them.
-HABITS = {"-f"}
+# One letter that another tool gave each of them; and two names that say what they name
+# together with the subcommand.
+HABITS = {"-f", "--group", "--to"}
+# What a subcommand does not run without.
+NEEDED = {
+    "export": ["-o", "x.jsonl"],
+    "groups export": ["--group", "billing", "--to", "kafka"],
+}
 
 
 def made(name: str) -> Command:
@@ -51,7 +58,7 @@ def section(name: str) -> str:
 
 def test_the_subcommands_are_those_of_the_page() -> None:
     """A heading for each, in the same order; the help lists no other."""
-    headings = re.findall(r"^## `([\w-]+)`$", DOCS.read_text("utf-8"), re.M)
+    headings = re.findall(r"^## `([\w -]+)`$", DOCS.read_text("utf-8"), re.M)
     assert tuple(headings) == SUBCOMMANDS
     assert set(cli.commands) == set(SUBCOMMANDS)
 
@@ -77,8 +84,9 @@ def test_examples_are_understood(name: str) -> None:
     """The arguments before a `|`, `>` of each example are those of the subcommand."""
     for example in made(name).examples:
         words = shlex.split(re.split(r" [|>]", example)[0])
-        assert words[0] == name
-        made(name).make_context(name, words[1:])
+        count = len(name.split())
+        assert words[:count] == name.split()
+        made(name).make_context(name, words[count:])
 
 
 def test_an_option_means_the_same_everywhere() -> None:
@@ -187,7 +195,7 @@ def test_a_path_that_is_not_there_exits_two(
     run: Any, tmp_path: Path, name: str
 ) -> None:
     """Every subcommand names it."""
-    options = ["-o", tmp_path / "x.jsonl"] if name == "export" else []
+    options = NEEDED.get(name, [])
     result = run(name, tmp_path / "missing", *options)
     assert result.status == 2
     assert "missing" in result.err
@@ -212,10 +220,8 @@ def test_a_directory_of_something_else_exits_two(
         (path / ".lock").write_text("x")
         (path / "hosts").write_text("x")
     before = sorted(tmp_path.rglob("*"))
-    options: list[object] = []
-    if name == "export":
-        options = ["-o", tmp_path / "x.jsonl"]
-    elif name == "repair":
+    options: list[object] = [*NEEDED.get(name, [])]
+    if name == "repair":
         options = ["--mode", "cut", "--yes"]
     elif name == "doctor":
         options = ["--write-test"]
@@ -373,6 +379,10 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             for part in topic:
                 values = [b'{"n": %d}' % number for number in range(2500)]
                 part.append_many(values, [b"user-00%d" % (len(v) % 3) for v in values])
+        key, value = commit_of(1200, "billing", "orders")
+        topic = store.create_topic("__consumer_offsets", config=config)
+        topic.append(value, key=key)
+    OffsetsTopic(tmp_path / "kafka", partitions=3)
     return tmp_path
 
 

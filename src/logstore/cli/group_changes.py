@@ -1,0 +1,95 @@
+"""`groups export`: what sets the committed offsets of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import logstore
+from logstore.cli import options
+from logstore.cli.app import command, store_config
+from logstore.cli.output import Printer
+from logstore.cli.paths import check_store
+from logstore.cli.schema import line
+from logstore.cli.tables import Column, print_table
+from logstore.cli.text import counted, escape, grouped, relative
+
+EXPORT_EXAMPLES: Final = [
+    "groups export data --group billing --to kafka --dry-run",
+    "groups export data --group billing --to kafka",
+]
+_COLUMNS: Final = (
+    Column(
+        "partition",
+        lambda one: (one.topic, one.partition),
+        lambda key: f"{key[0]}-{key[1]}",
+    ),
+    Column(
+        "before",
+        lambda one: -1 if one.before is None else one.before,
+        lambda value: "-" if value < 0 else grouped(value),
+        True,
+    ),
+    Column("after", lambda one: one.after, grouped, True),
+    Column("metadata", lambda one: one.metadata),
+)
+
+
+@command(
+    "groups export",
+    "Commit the offsets of a group in the directory of a Kafka broker that is stopped "
+    "(needs its lock).",
+    EXPORT_EXAMPLES,
+    path="the log directory of another broker, or a copy",
+)
+@options.path()
+@options.group
+@options.to_broker
+@options.dry_run
+@options.output_format()
+@options.permissions
+def export(path: str, **given: Any) -> int:
+    """`logstore-dump groups export`."""
+    printer = Printer()
+    for each in (path, given["to"]):
+        check_store(each)
+    done = logstore.export_group(
+        path,
+        given["group"],
+        to=given["to"],
+        dry_run=given["dry_run"],
+        config=store_config(given),
+    )
+    if given["form"] == "jsonl":
+        for value in _objects(done.group, done.changes, done.dry_run):
+            printer.json(value)
+    else:
+        print_table(printer, _COLUMNS, done.changes)
+        verb = "would be" if done.dry_run else "are"
+        printer.line(
+            escape(
+                f"{counted(len(done.changes), 'offset')} of {done.group} {verb} "
+                f"committed in __consumer_offsets-{done.offsets_partition} of "
+                f"{relative(done.path)}"
+            )
+        )
+    printer.flush()
+    return 0
+
+
+def _objects(
+    group: str, changes: Sequence[logstore.OffsetChange], dry_run: bool
+) -> list[dict[str, Any]]:
+    return [
+        line(
+            "commit",
+            topic=one.topic,
+            partition=one.partition,
+            group=group,
+            before=one.before,
+            after=one.after,
+            metadata=one.metadata,
+            dryRun=dry_run,
+        )
+        for one in changes
+    ]

@@ -1,0 +1,307 @@
+"""`groups` and `groups export`: what they print, and their exit status."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logstore
+from logstore.group.kafka_records import (
+    Assignment,
+    GroupMember,
+    GroupMetadata,
+    OffsetCommit,
+    format_assignment,
+)
+from logstore.group.placement import partition_of_group
+from logstore.io.layout import TopicPartition
+from support.damage import snapshot_of
+from support.offsets_topic import (
+    OffsetsTopic,
+    Pair,
+    commit_of,
+    committed,
+    described,
+    offsets_of,
+    written,
+)
+
+TOPIC = "__consumer_offsets"
+
+
+def member(name: str, *partitions: tuple[str, int]) -> GroupMember:
+    places = tuple(TopicPartition(*one) for one in partitions)
+    return GroupMember(
+        name,
+        f"{name}-static",
+        f"client-{name}",
+        "/10.0.0.1",
+        assignment=format_assignment(Assignment(places)),
+    )
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Path:
+    """Two groups: one with members, one that only committed."""
+    members = (member("a", ("orders", 0), ("orders", 1)),)
+    pairs: list[Pair] = [
+        commit_of(3, "billing", "orders"),
+        committed(OffsetCommit("old", "orders", 0, 9, metadata="by\nhand\x1b[31m")),
+        committed(OffsetCommit("old", "gone", 4, 7, commit_ms=1_700_000_000_000)),
+        described(GroupMetadata("billing", "consumer", 5, "range", "a", 1, members)),
+    ]
+    return written(tmp_path / "broker", pairs, {"orders": (10, 6)})
+
+
+def objects(result: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.lines]
+
+
+def test_groups_are_two_tables_and_their_members(run: Any, broker: Path) -> None:
+    """The groups with their totals, their partitions, their members."""
+    result = run("groups", broker)
+    assert (result.status, result.err) == (0, "")
+    text = [line.split() for line in result.lines]
+    assert text[0][:3] == ["group", "protocol", "state"]
+    assert text[1] == ["billing", "classic", "Stable", "5", "1", "2", "7"]
+    assert text[2] == ["old", "classic", "Empty", "-", "0", "2", "1"]
+    assert text[3][:2] == ["2", "groups"]
+    assert ["billing", "orders-0", "3", "10", "7", "a"] in text
+    assert ["billing", "orders-1", "-", "6", "-", "a"] in text
+    assert ["old", "gone-4", "7", "-", "-", "-"] in text
+    assert ["billing", "a", "a-static", "client-a", "/10.0.0.1", "2"] in text
+
+
+def test_nothing_of_a_commit_reaches_the_terminal_raw(run: Any, broker: Path) -> None:
+    """Metadata is anybody's text."""
+    result = run("groups", broker, "--group", "old")
+    assert "by\\nhand\\x1b[31m" in result.out
+    assert "\x1b" not in result.out
+
+
+def test_json_has_an_object_for_each_partition_of_a_group(
+    run: Any, broker: Path
+) -> None:
+    """With the names that docs/cli.md promises."""
+    found = objects(run("groups", broker, "--format", "jsonl", "--time", "iso"))
+    assert len(found) == 4
+    assert found[0] == {
+        "schema": 1,
+        "type": "group",
+        "topic": "orders",
+        "partition": 0,
+        "group": "billing",
+        "offset": 3,
+        "metadata": "",
+        "end": 10,
+        "lag": 7,
+        "member": "a",
+        "client": "client-a",
+        "host": "/10.0.0.1",
+        "commitTimestamp": "1970-01-01T00:00:00.003Z",
+        "protocol": "classic",
+        "state": "Stable",
+        "generation": 5,
+        "members": 1,
+    }
+    assert (found[1]["offset"], found[1]["lag"], found[1]["member"]) == (
+        None,
+        None,
+        "a",
+    )
+    assert found[1]["commitTimestamp"] is None
+    assert (found[2]["topic"], found[2]["end"], found[2]["lag"]) == ("gone", None, None)
+    assert found[3]["metadata"] == "by\nhand\x1b[31m"
+    (row, _) = objects(run("groups", broker, "--group", "old", "--format", "jsonl"))
+    assert row["commitTimestamp"] == 1_700_000_000_000
+
+
+def test_group_without_partitions_is_a_line_of_its_own(
+    run: Any, tmp_path: Path
+) -> None:
+    """It is not left out for having committed nothing."""
+    empty = described(GroupMetadata("empty", "consumer", 2))
+    broker = written(tmp_path / "broker", [empty], {})
+    (value,) = objects(run("groups", broker, "--format", "jsonl"))
+    assert (value["group"], value["topic"], value["partition"]) == ("empty", None, None)
+    assert (value["offset"], value["state"]) == (None, "Empty")
+    assert "empty" in run("groups", broker).out
+
+
+def test_groups_and_topics_are_chosen_by_name_and_pattern(
+    run: Any, broker: Path
+) -> None:
+    """An id with special characters is also its own name."""
+    for arguments, expected in (
+        (["--group", "b*"], ["billing", "billing"]),
+        (
+            ["--group", "old", "--group", "billing"],
+            ["billing", "billing", "old", "old"],
+        ),
+        (["--topic", "gone"], ["old"]),
+        (["--topic", "none"], []),
+    ):
+        found = objects(run("groups", broker, "--format", "jsonl", *arguments))
+        assert [one["group"] for one in found] == expected
+    made = OffsetsTopic(broker.parent / "odd")
+    made.put(commit_of(1, "[a]"), commit_of(1, "a"))
+    (value,) = objects(
+        run("groups", made.directory, "--format", "jsonl", "--group", "[a]*")
+    ) or [{"group": ""}]
+    assert value["group"] == "a"
+    found = objects(
+        run("groups", made.directory, "--format", "jsonl", "--group", "[a]")
+    )
+    assert {one["group"] for one in found} == {"[a]", "a"}
+
+
+def test_groups_can_be_sorted(run: Any, broker: Path) -> None:
+    """By each column of the first table; what is not known comes first."""
+    for column in ("group", "state", "generation", "members", "partitions", "lag"):
+        names = []
+        for sort in (column, f"-{column}"):
+            result = run("groups", broker, "--sort", sort)
+            assert result.status == 0
+            names.append([line.split()[0] for line in result.lines[1:3]])
+        assert sorted(names[0]) == ["billing", "old"]
+    lags = run("groups", broker, "--sort", "-lag").lines
+    assert [line.split()[0] for line in lags[1:3]] == ["billing", "old"]
+
+
+def test_what_is_not_here_is_said_and_no_fault(run: Any, tmp_path: Path) -> None:
+    """Missing partitions, a group in one of them, a group that there is not."""
+    made = OffsetsTopic(tmp_path / "broker", partitions=20, topics={"t": (1,)})
+    for number in range(15):
+        if number != partition_of_group("here", 20):
+            shutil.rmtree(made.directory / f"{TOPIC}-{number}")
+    gone = next(
+        name
+        for name in map(str, range(99))
+        if (made.directory / f"{TOPIC}-{partition_of_group(name, 20)}").exists()
+        is False
+    )
+    result = run("groups", made.directory, "--group", gone, "--group", "here")
+    assert (result.status, result.out) == (0, "no groups\n")
+    assert "14 partitions of __consumer_offsets of 20 are not here (1," in result.err
+    assert "10 and 4 more)" in result.err
+    assert "there is no group here" in result.err
+    assert f"group {gone} would be in {TOPIC}-" in result.err
+
+
+def test_directory_without_the_topic_says_so(run: Any, store: Path) -> None:
+    """A store of logstore's is no broker's."""
+    result = run("groups", store)
+    assert (result.status, result.out) == (0, "")
+    assert "no partition of __consumer_offsets is here" in result.err
+
+
+def test_records_of_other_groups_are_mentioned(run: Any, tmp_path: Path) -> None:
+    """Share groups are no consumers."""
+    made = OffsetsTopic(tmp_path)
+    made.put((b"\0\x0b\0\1s", b"\0\0x"))
+    result = run("groups", tmp_path)
+    assert (result.status, result.out) == (0, "no groups\n")
+    assert (
+        "1 record of other kinds (share and streams groups) is not shown" in result.err
+    )
+
+
+def test_problems_are_reported_and_the_status_is_one(run: Any, tmp_path: Path) -> None:
+    """What can be read is printed."""
+    made = OffsetsTopic(tmp_path)
+    made.put(commit_of(1), (b"\0\2", b"x"))
+    result = run("groups", tmp_path, "--format", "jsonl")
+    assert result.status == 1
+    assert len(result.lines) == 1
+    assert "the record at offset 1 is left out: key.group" in result.err
+
+
+def test_several_directories_are_read_together(run: Any, tmp_path: Path) -> None:
+    """The topics of a group may be in another one."""
+    first = OffsetsTopic(tmp_path / "a")
+    first.put(commit_of(1))
+    second = OffsetsTopic(tmp_path / "b", topics={"t": (4,)})
+    shutil.rmtree(second.directory / f"{TOPIC}-0")
+    for paths in ((tmp_path / "a", tmp_path / "b"), (tmp_path / "b", tmp_path / "a")):
+        (value,) = objects(run("groups", *paths, "--format", "jsonl"))
+        assert (value["end"], value["lag"]) == (4, 3)
+
+
+def test_part_of_a_directory_is_refused(run: Any, broker: Path) -> None:
+    """A partition or a file has no groups."""
+    for path in (f"{TOPIC}-0", f"{TOPIC}-0/{0:020d}.log"):
+        result = run("groups", broker / path)
+        assert result.status == 2
+        assert "give the log directory that has it" in result.err
+
+
+# ------------------------------------------------------------------ export
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A stopped broker, where "old" has an offset."""
+    made = OffsetsTopic(tmp_path / "target", partitions=3)
+    made.put(commit_of(1, "old", "gone", 4), partition=partition_of_group("old", 3))
+    return made.directory
+
+
+def test_export_commits_the_offsets(run: Any, broker: Path, target: Path) -> None:
+    """And says what was committed before."""
+    arguments = ["groups", "export", broker, "--group", "old", "--to", target]
+    before = snapshot_of(target)
+    result = run(*arguments, "--dry-run")
+    assert result.status == 0
+    assert "2 offsets of old would be committed in __consumer_offsets-" in result.out
+    assert snapshot_of(target) == before
+    found = objects(run(*arguments, "--format", "jsonl"))
+    assert [one["type"] for one in found] == ["commit", "commit"]
+    assert found[0] == {
+        "schema": 1,
+        "type": "commit",
+        "topic": "gone",
+        "partition": 4,
+        "group": "old",
+        "before": 1,
+        "after": 7,
+        "metadata": "",
+        "dryRun": False,
+    }
+    assert (found[1]["before"], found[1]["after"]) == (None, 9)
+    groups = logstore.kafka_groups(target)
+    assert offsets_of(groups) == {("old", "gone", 4): 7, ("old", "orders", 0): 9}
+    result = run(*arguments)
+    assert "2 offsets of old are committed" in result.out
+    assert ["gone-4", "7", "7"] in [line.split() for line in result.lines]
+
+
+def test_export_is_refused_with_status_two(
+    run: Any, broker: Path, target: Path, tmp_path: Path
+) -> None:
+    """While the broker has the lock; without such a group; without options."""
+    words = ["groups", "export", broker, "--group", "old", "--to", target]
+    with logstore.open(target):
+        result = run(*words)
+        assert (result.status, "is open for writing" in result.err) == (2, True)
+    result = run("groups", "export", broker, "--group", "none", "--to", target)
+    assert (result.status, "has committed no offset" in result.err) == (2, True)
+    result = run("groups", "export", broker, "--group", "old", "--to", tmp_path / "x")
+    assert (result.status, "there is nothing at" in result.err) == (2, True)
+    for missing in ("--group", "--to"):
+        left = [*words]
+        del left[left.index(missing) : left.index(missing) + 2]
+        result = run(*left)
+        assert (result.status, f"'{missing}'" in result.err) == (2, True)
+
+
+def test_directory_with_the_name_of_a_subcommand_is_a_path(
+    run: Any, broker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`./export`, as docs/cli.md says."""
+    monkeypatch.chdir(broker.parent)
+    broker.rename("export")
+    assert "billing" in run("groups", "./export").out
